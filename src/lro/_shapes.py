@@ -1,0 +1,285 @@
+"""What a message class looks like as a message: its fields, kinds and labels.
+
+One reading of a class serves the JSON codec, the filters and (with the protobuf extra) the binary
+form. The rules of presence are those of proto3, see ``docs/explanation/messages.md``:
+
+- a field whose default is the zero of its type, or that has no default, is *implicit*: left out
+  of JSON when zero, zero when it is missing;
+- ``X | None``, and a field with any other default, has *presence*: missing means the default;
+- ``list``/``tuple``/``Sequence`` are *repeated*, ``dict``/``Mapping`` are *maps*.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Final
+
+import attrs
+
+from lro._any import Any, declared_name
+from lro._errors import DeclarationError
+
+
+class Kind(enum.Enum):
+    """The type of one value of a field, in proto's terms."""
+
+    STRING = "string"
+    BYTES = "bytes"
+    BOOL = "bool"
+    INT32 = "int32"
+    INT64 = "int64"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
+    FLOAT = "float"
+    DOUBLE = "double"
+    ENUM = "enum"
+    MESSAGE = "message"
+
+
+Int32 = Annotated[int, Kind.INT32]
+"""An integer of 32 bits: a JSON number. Plain ``int`` is an int64: a decimal string in JSON."""
+Int64 = Annotated[int, Kind.INT64]
+UInt32 = Annotated[int, Kind.UINT32]
+UInt64 = Annotated[int, Kind.UINT64]
+Float = Annotated[float, Kind.FLOAT]
+"""A floating-point number of 32 bits. Plain ``float`` is a double."""
+
+
+class Label(enum.Enum):
+    """How often a field holds a value, and whether absence can be told from zero."""
+
+    IMPLICIT = "implicit"
+    OPTIONAL = "optional"
+    REPEATED = "repeated"
+    MAP = "map"
+
+
+INT_KINDS: Final = frozenset({Kind.INT32, Kind.INT64, Kind.UINT32, Kind.UINT64})
+
+_ZERO: Final[Mapping[Kind, object]] = {
+    Kind.STRING: "",
+    Kind.BYTES: b"",
+    Kind.BOOL: False,
+    **dict.fromkeys(INT_KINDS, 0),
+    Kind.FLOAT: 0.0,
+    Kind.DOUBLE: 0.0,
+}
+_PLAIN: Final[Mapping[object, Kind]] = {
+    str: Kind.STRING,
+    bytes: Kind.BYTES,
+    bool: Kind.BOOL,
+    int: Kind.INT64,
+    float: Kind.DOUBLE,
+}
+_LISTS: Final = (list, tuple, collections.abc.Sequence)
+_MAPS: Final = (dict, collections.abc.Mapping)
+_KEY_KINDS: Final = INT_KINDS | {Kind.STRING, Kind.BOOL}
+
+DURATION: Final = "google.protobuf.Duration"
+TIMESTAMP: Final = "google.protobuf.Timestamp"
+STRUCT: Final = "google.protobuf.Struct"
+VALUE: Final = "google.protobuf.Value"
+ANY: Final = "google.protobuf.Any"
+
+
+@attrs.frozen(kw_only=True)
+class Field:
+    """One field of a message.
+
+    ``python`` is the Python type of one value (of an element, of a map's value), ``message_name``
+    the full name of a message kind where it has a fixed one (the well-known types), ``zero`` what
+    an implicit field is when it is missing, ``required`` that the class itself has no default.
+    """
+
+    name: str
+    json_name: str
+    number: int
+    label: Label
+    kind: Kind
+    python: typing.Any
+    key_kind: Kind | None = None
+    message_name: str | None = None
+    zero: object = None
+    required: bool = False
+
+
+@attrs.frozen
+class Shape:
+    """All fields of a message class, in declared order."""
+
+    python: type
+    fields: tuple[Field, ...]
+    spellings: Mapping[str, Field] = attrs.field(init=False, eq=False, repr=False)
+    """Field by JSON name and by original name (spec §1.8(2))."""
+
+    def __attrs_post_init__(self) -> None:
+        by_json = {field.json_name: field for field in self.fields}
+        by_name = {field.name: field for field in self.fields}
+        object.__setattr__(self, "spellings", {**by_json, **by_name})
+
+
+def json_name(name: str) -> str:
+    """The lowerCamelCase spelling of a field name, as protobuf computes it."""
+    head, *rest = name.split("_")
+    return head + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def is_message_class(cls: object) -> bool:
+    """True for attrs classes and dataclasses."""
+    return isinstance(cls, type) and (attrs.has(cls) or dataclasses.is_dataclass(cls))
+
+
+@functools.cache
+def shape_of(cls: type) -> Shape:
+    """The shape of an attrs class or dataclass.
+
+    Raises:
+        DeclarationError: The class is neither, or a field has a type that no proto field has.
+    """
+    if not is_message_class(cls):
+        raise DeclarationError(_label(cls), "is neither an attrs class nor a dataclass")
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except NameError as exc:
+        raise DeclarationError(_label(cls), f"has an annotation that names nothing: {exc}") from exc
+    fields = []
+    for number, (name, default) in enumerate(_defaults(cls), start=1):
+        try:
+            fields.append(_field(name, number, hints[name], default))
+        except _Unsupported as exc:
+            raise DeclarationError(f"{_label(cls)}.{name}", str(exc)) from None
+    return Shape(cls, tuple(fields))
+
+
+_REQUIRED: Final = object()
+_DYNAMIC: Final = object()
+
+
+class _Unsupported(Exception):
+    pass
+
+
+def _label(cls: type) -> str:
+    return declared_name(cls) or getattr(cls, "__qualname__", repr(cls))
+
+
+def _defaults(cls: type) -> list[tuple[str, object]]:
+    if attrs.has(cls):
+        return [(a.name, _attrs_default(a)) for a in attrs.fields(cls) if a.init]
+    pairs: list[tuple[str, object]] = []
+    for f in dataclasses.fields(cls):
+        if f.init:
+            default: object = f.default
+            if default is dataclasses.MISSING:
+                missing = f.default_factory is dataclasses.MISSING
+                default = _REQUIRED if missing else f.default_factory()  # type: ignore[misc]
+            pairs.append((f.name, default))
+    return pairs
+
+
+def _attrs_default(attribute: attrs.Attribute[object]) -> object:
+    default = attribute.default
+    if default is attrs.NOTHING:
+        return _REQUIRED
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a function to mypy
+        return _DYNAMIC if default.takes_self else default.factory()  # type: ignore[attr-defined]
+    return default
+
+
+def _field(name: str, number: int, annotation: object, default: object) -> Field:
+    inner, optional = _without_none(annotation)
+    origin = typing.get_origin(inner)
+    key_kind = None
+    label = Label.OPTIONAL
+    if origin in _LISTS:
+        if optional:
+            raise _Unsupported("a repeated field cannot be None; use an empty one")
+        label, value = Label.REPEATED, _element(inner)
+    elif origin in _MAPS and not _is_struct(inner):
+        if optional:
+            raise _Unsupported("a map cannot be None; use an empty one")
+        key, value = typing.get_args(inner)
+        label, key_kind = Label.MAP, _kind(key)[0]
+        if key_kind not in _KEY_KINDS:
+            raise _Unsupported(f"{key!r} cannot be the key of a map")
+    else:
+        value = inner
+    kind, python, message_name = _kind(value)
+    zero: object = _zero(kind, python)
+    if label is Label.OPTIONAL and not optional and kind is not Kind.MESSAGE:
+        zero_default = default is _REQUIRED or (default == zero and type(default) is type(zero))
+        label = Label.IMPLICIT if zero_default else Label.OPTIONAL
+    return Field(
+        name=name,
+        json_name=json_name(name),
+        number=number,
+        label=label,
+        kind=kind,
+        python=python,
+        key_kind=key_kind,
+        message_name=message_name,
+        zero=zero,
+        required=default is _REQUIRED,
+    )
+
+
+def _without_none(annotation: object) -> tuple[object, bool]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        members = typing.get_args(annotation)
+        rest = [member for member in members if member is not type(None)]
+        if len(rest) != 1 or len(rest) == len(members):
+            raise _Unsupported(f"a field has one type, or that type or None, not {annotation!r}")
+        return rest[0], True
+    return annotation, False
+
+
+def _element(annotation: object) -> object:
+    args = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple and (len(args) != 2 or args[1] is not Ellipsis):
+        raise _Unsupported("a tuple must be of one type and any length: tuple[X, ...]")
+    return args[0]
+
+
+def _is_struct(annotation: object) -> bool:
+    args = typing.get_args(annotation)
+    return len(args) == 2 and args[0] is str and args[1] in (object, typing.Any)
+
+
+def _kind(annotation: object) -> tuple[Kind, object, str | None]:
+    if typing.get_origin(annotation) is Annotated:
+        base, *marks = typing.get_args(annotation)
+        for mark in marks:
+            if isinstance(mark, Kind):
+                return mark, base, None
+        return _kind(base)
+    if annotation in _PLAIN:
+        return _PLAIN[annotation], annotation, None
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return Kind.ENUM, annotation, None
+    if annotation is datetime:
+        return Kind.MESSAGE, datetime, TIMESTAMP
+    if annotation is timedelta:
+        return Kind.MESSAGE, timedelta, DURATION
+    if annotation in (object, typing.Any):
+        return Kind.MESSAGE, object, VALUE
+    if typing.get_origin(annotation) in _MAPS and _is_struct(annotation):
+        return Kind.MESSAGE, dict, STRUCT
+    if annotation is Any:
+        return Kind.MESSAGE, Any, ANY
+    if is_message_class(annotation):
+        return Kind.MESSAGE, annotation, declared_name(typing.cast(type, annotation))
+    raise _Unsupported(f"no proto field has the type {annotation!r}")
+
+
+def _zero(kind: Kind, python: object) -> object:
+    if kind is Kind.ENUM:
+        members = list(typing.cast("type[enum.Enum]", python))
+        return members[0] if members else None
+    return _ZERO.get(kind)
