@@ -1,0 +1,1 @@
+"""Long-running operations for Python: the server core (google.longrunning, AIP-151)."""

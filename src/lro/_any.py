@@ -7,7 +7,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A JSON value as the standard library reads it."""
 
 T = TypeVar("T")

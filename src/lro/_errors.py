@@ -32,6 +32,11 @@ class LroError(Exception):
     code: ClassVar[Code] = Code.INTERNAL
     reason: ClassVar[str] = "INTERNAL"
 
+    @property
+    def status_code(self) -> Code:
+        """The code of this very error; :class:`StatusError` carries its own."""
+        return self.code
+
     def facts(self) -> Mapping[str, str]:
         """Each variable part of the message, by name (spec §6.3(1))."""
         return {}
@@ -376,26 +381,25 @@ class Cancelled(LroError):
 class StatusError(LroError):
     """Any failure, put in the terms of a caller: raise it in a method to choose the error.
 
-    ``status_code`` is the canonical code (not OK), ``message`` English text for developers,
+    ``chosen`` is the canonical code (not OK), ``message`` English text for developers,
     ``extra`` further detail messages, ``why`` the ErrorInfo reason (by default the code's name).
     """
 
-    status_code: Code
+    chosen: Code
     message: str
-    extra: tuple[object, ...] = attrs.field(default=(), converter=tuple)
+    extra: tuple[object, ...] = ()
     why: str = ""
 
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def status_code(self) -> Code:
+        return self.chosen
+
     def details(self, domain: str) -> tuple[object, ...]:
-        info = ErrorInfo(reason=self.why or self.status_code.name, domain=domain, metadata={})
+        info = ErrorInfo(reason=self.why or self.chosen.name, domain=domain, metadata={})
         return (info, *self.extra)
-
-
-def code_of(error: LroError) -> Code:
-    """The canonical code of an error, also of a :class:`StatusError`."""
-    return error.status_code if isinstance(error, StatusError) else error.code
 
 
 @attrs.define(eq=False)

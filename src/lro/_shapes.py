@@ -52,6 +52,14 @@ Float = Annotated[float, Kind.FLOAT]
 """A floating-point number of 32 bits. Plain ``float`` is a double."""
 
 
+_NUMBER: Final = "lro.number"
+
+
+def number(value: int) -> dict[str, object]:
+    """Field metadata that fixes a field number: ``attrs.field(default="", metadata=number(4))``."""
+    return {_NUMBER: value}
+
+
 class Label(enum.Enum):
     """How often a field holds a value, and whether absence can be told from zero."""
 
@@ -95,7 +103,8 @@ class Field:
 
     ``python`` is the Python type of one value (of an element, of a map's value), ``message_name``
     the full name of a message kind where it has a fixed one (the well-known types), ``zero`` what
-    an implicit field is when it is missing, ``required`` that the class itself has no default.
+    an implicit field is when it is missing, ``required`` that the class itself has no default,
+    ``container`` what a repeated field is read as (list or tuple).
     """
 
     name: str
@@ -108,6 +117,7 @@ class Field:
     message_name: str | None = None
     zero: object = None
     required: bool = False
+    container: type = tuple
 
 
 @attrs.frozen
@@ -149,13 +159,16 @@ def shape_of(cls: type) -> Shape:
         hints = typing.get_type_hints(cls, include_extras=True)
     except NameError as exc:
         raise DeclarationError(_label(cls), f"has an annotation that names nothing: {exc}") from exc
-    fields = []
-    for number, (name, default) in enumerate(_defaults(cls), start=1):
+    fields: dict[int, Field] = {}
+    for place, (name, default, extra) in enumerate(_defaults(cls), start=1):
+        where = extra.get(_NUMBER, place)
         try:
-            fields.append(_field(name, number, hints[name], default))
+            if not isinstance(where, int) or not 0 < where < 2**29 or where in fields:
+                raise _Unsupported(f"{where!r} is no field number that is still free")
+            fields[where] = _field(name, where, hints[name], default)
         except _Unsupported as exc:
             raise DeclarationError(f"{_label(cls)}.{name}", str(exc)) from None
-    return Shape(cls, tuple(fields))
+    return Shape(cls, tuple(fields.values()))
 
 
 _REQUIRED: Final = object()
@@ -167,21 +180,25 @@ class _Unsupported(Exception):
 
 
 def _label(cls: type) -> str:
-    return declared_name(cls) or getattr(cls, "__qualname__", repr(cls))
+    return declared_name(cls) or str(getattr(cls, "__qualname__", repr(cls)))
 
 
-def _defaults(cls: type) -> list[tuple[str, object]]:
+_Declared = tuple[str, object, Mapping[str, object]]
+
+
+def _defaults(cls: type) -> list[_Declared]:
     if attrs.has(cls):
-        return [(a.name, _attrs_default(a)) for a in attrs.fields(cls) if a.init]
-    pairs: list[tuple[str, object]] = []
+        return [(a.name, _attrs_default(a), a.metadata) for a in attrs.fields(cls) if a.init]
+    found: list[_Declared] = []
     for f in dataclasses.fields(cls):
+        default: object = f.default
+        if f.default_factory is not dataclasses.MISSING:
+            default = f.default_factory()
+        elif default is dataclasses.MISSING:
+            default = _REQUIRED
         if f.init:
-            default: object = f.default
-            if default is dataclasses.MISSING:
-                missing = f.default_factory is dataclasses.MISSING
-                default = _REQUIRED if missing else f.default_factory()  # type: ignore[misc]
-            pairs.append((f.name, default))
-    return pairs
+            found.append((f.name, default, f.metadata))
+    return found
 
 
 def _attrs_default(attribute: attrs.Attribute[object]) -> object:
@@ -213,7 +230,7 @@ def _field(name: str, number: int, annotation: object, default: object) -> Field
         value = inner
     kind, python, message_name = _kind(value)
     zero: object = _zero(kind, python)
-    if label is Label.OPTIONAL and not optional and kind is not Kind.MESSAGE:
+    if label is Label.OPTIONAL and not optional and (kind is not Kind.MESSAGE or python is dict):
         zero_default = default is _REQUIRED or (default == zero and type(default) is type(zero))
         label = Label.IMPLICIT if zero_default else Label.OPTIONAL
     return Field(
@@ -227,6 +244,7 @@ def _field(name: str, number: int, annotation: object, default: object) -> Field
         message_name=message_name,
         zero=zero,
         required=default is _REQUIRED,
+        container=list if origin is list else tuple,
     )
 
 
@@ -282,4 +300,4 @@ def _zero(kind: Kind, python: object) -> object:
     if kind is Kind.ENUM:
         members = list(typing.cast("type[enum.Enum]", python))
         return members[0] if members else None
-    return _ZERO.get(kind)
+    return {} if python is dict else _ZERO.get(kind)

@@ -109,4 +109,4 @@ class Status:
 
     code: int = 0
     message: str = ""
-    details: tuple[Any, ...] = attrs.field(default=(), converter=tuple)
+    details: tuple[Any, ...] = ()

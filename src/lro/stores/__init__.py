@@ -1,0 +1,1 @@
+"""Where operations are kept. Import the store you use: each may need an extra."""

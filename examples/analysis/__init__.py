@@ -1,0 +1,1 @@
+"""The reference server: ten analysis verbs as long-running operations (spec §10)."""

@@ -1,0 +1,55 @@
+"""Bounds of request fields: refused when the message is made, so also when its JSON is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+
+from lro._errors import InvalidArgument
+
+Number = TypeVar("Number", int, float)
+
+
+def between(
+    low: Number, high: Number, *, above: bool = False, below: bool = False
+) -> Callable[[object, attrs.Attribute[Number], Number], None]:
+    """A validator for numbers from ``low`` to ``high``.
+
+    ``above`` and ``below`` leave out the lower and the upper bound itself. NaN is never within.
+
+    Raises:
+        InvalidArgument: From the validator, naming the field, its bounds and the value found.
+    """
+
+    if above or below:
+        lower = f"greater than {low}" if above else f"at least {low}"
+        upper = f"less than {high}" if below else f"at most {high}"
+        span = f"{lower} and {upper}"
+    else:
+        span = f"from {low} to {high}"
+
+    def check(_: object, field: attrs.Attribute[Number], value: Number) -> None:
+        high_enough = low < value if above else low <= value
+        low_enough = value < high if below else value <= high
+        if not (high_enough and low_enough):
+            raise InvalidArgument(field.name, f"must be {span}, got {value}")
+
+    return check
+
+
+def length_between(low: int, high: int) -> Callable[[object, attrs.Attribute[str], str], None]:
+    """A validator for texts of ``low`` to ``high`` characters.
+
+    Raises:
+        InvalidArgument: From the validator, naming the field, its bounds and the length found.
+    """
+
+    def check(_: object, field: attrs.Attribute[str], value: str) -> None:
+        if not low <= len(value) <= high:
+            raise InvalidArgument(
+                field.name, f"must have from {low} to {high} characters, got {len(value)}"
+            )
+
+    return check

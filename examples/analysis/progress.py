@@ -1,0 +1,140 @@
+"""How far an analysis is: what a verb says, and how it becomes metadata of its operation.
+
+A verb enters ``DECODING`` first (a unit per picture), then the stages that its module names in
+``STAGES``, in that order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import attrs
+
+from examples.analysis.messages import AnalysisMetadata, Image
+
+QUEUED: Final = "QUEUED"
+DECODING: Final = "DECODING"
+REPORT_SECONDS: Final = 0.05
+"""Least time between two reports within a stage."""
+
+
+class Progress(Protocol):
+    """What a verb reports to. Each call is also a place where cancellation arrives."""
+
+    def stage(self, name: str, total: int = 0) -> None:
+        """Enter a stage of ``total`` units; 0: the number is not known.
+
+        Raises:
+            Cancelled: The work was asked to stop.
+        """
+        ...
+
+    def step(self, units: int = 1) -> None:
+        """So many further units of the stage are done.
+
+        Raises:
+            Cancelled: The work was asked to stop.
+        """
+        ...
+
+
+class Job(Protocol):
+    """The part of ``lro.Job`` that progress needs."""
+
+    def report(self, metadata: AnalysisMetadata) -> None:
+        """Replace the metadata of the operation.
+
+        Raises:
+            Cancelled: The work was asked to stop.
+        """
+        ...
+
+    def raise_if_cancelled(self) -> None:
+        """Look whether the work was asked to stop.
+
+        Raises:
+            Cancelled: It was.
+        """
+        ...
+
+
+class JobProgress:
+    """Progress as metadata of a job.
+
+    Every stage is an equal part of the whole. The percentage never falls and stays below 100: the
+    response alone makes it 100. Within a stage at most one report in ``REPORT_SECONDS`` goes out,
+    but cancellation is looked for at every step.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        metadata: AnalysisMetadata,
+        stages: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``metadata`` names verb and target, ``stages`` are those after DECODING.
+
+        ``clock`` counts seconds.
+        """
+        self.metadata = metadata
+        self._job = job
+        self._stages = (DECODING, *stages)
+        self._clock = clock
+        self._reported = clock()
+
+    def stage(self, name: str, total: int = 0) -> None:
+        """Enter a stage, and report it."""
+        self._advance(stage=name, done=0, total=total)
+        self._report()
+
+    def step(self, units: int = 1) -> None:
+        """Count units, and report them if the last report is old enough."""
+        now = self.metadata
+        self._advance(stage=now.stage, done=now.work_done + units, total=now.work_total)
+        if self._clock() - self._reported >= REPORT_SECONDS:
+            self._report()
+        else:
+            self._job.raise_if_cancelled()
+
+    def _advance(self, *, stage: str, done: int, total: int) -> None:
+        share = min(done / total, 1.0) if total else 0.0
+        percent = int(100 * (self._stages.index(stage) + share) / len(self._stages))
+        self.metadata = attrs.evolve(
+            self.metadata,
+            stage=stage,
+            work_done=done,
+            work_total=total,
+            progress_percent=min(max(percent, self.metadata.progress_percent), 99),
+        )
+
+    def _report(self) -> None:
+        self._reported = self._clock()
+        self._job.report(self.metadata)
+
+
+def target_of(image: Image) -> str:
+    """The resource that is analysed: ``images/`` and the SHA-256 of the file in hex."""
+    return f"images/{hashlib.sha256(image.content).hexdigest()}"
+
+
+_LAST_STAGES: Final = {"SUCCEEDED": "DONE", "FAILED": "FAILED", "CANCELLED": "CANCELLED"}
+
+
+def settle(metadata: AnalysisMetadata, state_name: str) -> AnalysisMetadata:
+    """The metadata of an operation that ended SUCCEEDED, FAILED or CANCELLED.
+
+    Only success is 100 percent, all units done; otherwise both keep their last values.
+    """
+    stage = _LAST_STAGES[state_name]
+    if stage != "DONE":
+        return attrs.evolve(metadata, stage=stage)
+    return attrs.evolve(
+        metadata,
+        stage=stage,
+        progress_percent=100,
+        work_done=metadata.work_total or metadata.work_done,
+    )

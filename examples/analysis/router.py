@@ -1,0 +1,146 @@
+"""Who answers a request of the ``/v1`` router (spec §10); knows no web framework."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+import attrs
+
+from lro._errors import (
+    HttpMethodNotAllowed,
+    MalformedRequest,
+    MethodNotSupported,
+    RouteNotFound,
+)
+
+H = TypeVar("H")
+
+NAMES: Final = (
+    "detect",
+    "verify",
+    "compare",
+    "segment",
+    "classify",
+    "authenticate",
+    "score",
+    "explain",
+    "extract",
+    "track",
+)
+"""The ten sub-routers, in the order of spec §10.1."""
+
+ENDPOINTS: Final = tuple(f"POST /v1/{name}" for name in NAMES)
+VERSION: Final = "1.0.0"
+OPERATIONAL: Final = "operational"
+HEALTH_ALLOW: Final = ("GET", "HEAD", "OPTIONS")
+
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+@attrs.frozen
+class ToRouter:
+    """The sub-router ``name`` answers, whatever the method; ``rest`` is the raw path after it."""
+
+    name: str
+    rest: str
+
+
+@attrs.frozen
+class ToHealth:
+    """The health report answers; without its body for HEAD."""
+
+    head: bool
+
+
+@attrs.frozen
+class Allowed:
+    """The answer to OPTIONS: 204 with these methods in ``Allow``."""
+
+    allow: tuple[str, ...]
+
+
+Answer: TypeAlias = ToRouter | ToHealth | Allowed
+
+
+def route(method: str, path: str) -> Answer:
+    """Who answers this method and raw path without query (spec §10.2, §10.3).
+
+    Raises:
+        MalformedRequest: The path has a malformed escape or bytes that are not UTF-8.
+        RouteNotFound: The path is neither below a sub-router nor the health report.
+        HttpMethodNotAllowed: The health report was asked for with another method.
+    """
+    _check_escapes(path)
+    # The boundary of a prefix is a raw slash, so the split comes before the decoding.
+    first, *raw = path.split("/", 3)
+    prefix = [unquote(segment) for segment in raw[:2]]
+    if first or len(prefix) < 2 or prefix[0] != "v1":
+        raise RouteNotFound(path)
+    below = raw[2:]
+    if prefix[1] in NAMES:
+        return ToRouter(prefix[1], "".join(f"/{rest}" for rest in below))
+    if prefix[1] != "health" or below:
+        raise RouteNotFound(path)
+    if method == "OPTIONS":
+        return Allowed(HEALTH_ALLOW)
+    if method not in ("GET", "HEAD"):
+        raise HttpMethodNotAllowed(method, path, HEALTH_ALLOW)
+    return ToHealth(head=method == "HEAD")
+
+
+def default_answer(method: str, to: ToRouter, handler: H | None) -> H:
+    """The handler of a sub-router's POST endpoint, by the rules of the default sub-router.
+
+    Its root is ``""`` and ``"/"``; there only POST is taken (spec §10.2).
+
+    Raises:
+        RouteNotFound: The path is deeper than the root.
+        HttpMethodNotAllowed: The method is not POST.
+        MethodNotSupported: The application has given no handler.
+    """
+    path = f"/v1/{to.name}{to.rest}"
+    if to.rest not in ("", "/"):
+        raise RouteNotFound(path)
+    if method != "POST":
+        raise HttpMethodNotAllowed(method, path, ("POST",))
+    if handler is None:
+        raise MethodNotSupported(f"POST /v1/{to.name}")
+    return handler
+
+
+def health(
+    now: datetime, ok: bool = True, status: str = OPERATIONAL
+) -> tuple[int, dict[str, object]]:
+    """The HTTP status and the JSON body of the health report, keys in order (spec §10.3).
+
+    ``now`` is the moment of the response; ``status`` says ``operational`` if and only if ``ok``.
+
+    Raises:
+        ValueError: ``now`` has no time zone, or ``ok`` and ``status`` disagree.
+    """
+    if now.tzinfo is None:
+        raise ValueError(f"the moment of the response needs a time zone, got {now!r}")
+    if ok != (status == OPERATIONAL):
+        raise ValueError(f"a router whose ok is {ok} cannot be {status!r}")
+    timestamp = now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+    body: dict[str, object] = {
+        "ok": ok,
+        "version": VERSION,
+        "endpoints": list(ENDPOINTS),
+        "status": status,
+        "timestamp": f"{timestamp}Z",
+    }
+    return (200 if ok else 503), body
+
+
+def _check_escapes(path: str) -> None:
+    if _BAD_ESCAPE.search(path):
+        raise MalformedRequest("path", "it has a malformed percent-escape")
+    try:
+        path.encode()  # lone surrogates: what an edge makes of raw bytes that are not UTF-8
+        unquote(path, errors="strict")
+    except UnicodeError:
+        raise MalformedRequest("path", "its bytes are not UTF-8") from None

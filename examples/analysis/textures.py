@@ -1,0 +1,192 @@
+"""Learning surface textures by their uniform local binary patterns, for classify and explain.
+
+Ojala, Pietikäinen, Mäenpää (2002), "Multiresolution gray-scale and rotation invariant texture
+classification with local binary patterns". The codes of a picture are computed once; a texture is
+described by how often each code occurs, so any part of the picture can be described exactly.
+"""
+# scikit-image has no annotations
+# mypy: untyped-calls-exclude=skimage
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial import KDTree
+from skimage.feature import local_binary_pattern
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from examples.analysis.messages import Example, Image
+from examples.analysis.pictures import Grey, check_header, decode, grey, working_copy
+from examples.analysis.progress import Progress
+from lro._errors import InvalidArgument
+
+Codes: TypeAlias = npt.NDArray[np.uint8]
+"""Scales x rows x columns: the pattern around each pixel."""
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+LEARNING: Final = "LEARNING"
+MIN_SIDE: Final = 64
+LONGEST: Final = 2048
+BUILT_IN: Final = ("brick", "grass", "gravel")
+BUILT_IN_ROWS: Final = 256
+"""Only the upper halves are learned: the lower ones stay unseen, to be classified."""
+
+SCALES: Final = ((8, 1), (16, 2), (24, 3))
+"""Neighbours and their distance in pixels; P neighbours give P + 2 uniform patterns."""
+TILE_PX: Final = 64
+STEP_PX: Final = 32
+MAX_TILES: Final = 4096
+"""Of all examples together. More would be thinned out evenly: the search among them is square."""
+
+_BINS: Final = tuple(points + 2 for points, _ in SCALES)
+_LEAST_DISTANCE: Final = 1e-6
+"""Stands in for the usual distance of tiles that are all the same."""
+
+
+def lbp_codes(light: Grey, look: Callable[[], object] = lambda: None) -> Codes:
+    """The local binary patterns of a picture, computed on its 8-bit grey levels.
+
+    A scale of a large picture takes a second or two. ``look`` is called after each of them, so
+    that a cancellation need not wait for the others.
+    """
+    levels = np.rint(light * 255).astype(np.uint8)
+    codes = np.empty((len(SCALES), *levels.shape), dtype=np.uint8)
+    for plane, (points, px) in zip(codes, SCALES, strict=True):
+        plane[:] = local_binary_pattern(levels, points, px, "uniform")
+        look()
+    return codes
+
+
+def count(codes: Codes) -> Floats:
+    """How often each pattern occurs in a part of a picture: 54 numbers, scale after scale."""
+    planes = zip(codes, _BINS, strict=True)
+    return np.concatenate([np.bincount(c.ravel(), minlength=n) for c, n in planes]).astype(float)
+
+
+def histograms(counts: Floats) -> Floats:
+    """Rows of counts as descriptions: each scale sums to 1, then square roots.
+
+    A row without any pixel gives zeros.
+    """
+    scales = np.split(counts, np.cumsum(_BINS)[:-1], axis=1)
+    return np.hstack([np.sqrt(part / np.maximum(part.sum(1, keepdims=True), 1)) for part in scales])
+
+
+class Textures:
+    """What was learned: a model of the labels, and the tiles that it comes from."""
+
+    def __init__(self, labels: Sequence[str], tiles: Floats) -> None:
+        """``tiles`` has a description in each row, ``labels`` its name; at least two differ."""
+        self.labels = tuple(sorted(set(labels)))
+        self.tile_count = len(tiles)
+        self._model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+        self._model.fit(tiles, [self.labels.index(label) for label in labels])
+        self._tree = KDTree(tiles)
+        nearest, _ = self._tree.query(tiles, k=2)  # the first is the tile itself
+        self._usual = max(float(np.percentile(nearest[:, 1], 99)), _LEAST_DISTANCE)
+
+    def probabilities(self, descriptions: Floats) -> Floats:
+        """A row for each description, a column for each of ``labels``; rows sum to 1."""
+        scores: Floats = self._model.predict_proba(descriptions)
+        return scores
+
+    def novelty(self, description: Floats) -> float:
+        """The distance to the nearest tile; 1 is what 99 % of the tiles keep among themselves.
+
+        Without it every picture would be some texture: the model alone is sure that a portrait is
+        brick.
+        """
+        distance, _ = self._tree.query(description)
+        return float(distance) / self._usual
+
+
+def check_examples(examples: Sequence[Example]) -> frozenset[str]:
+    """Refuse examples that nothing can be learned from; gives the labels that will be known.
+
+    Raises:
+        InvalidArgument: There are too few or too many, all have one label, or one has no picture
+            that could be worked on.
+    """
+    if not examples:
+        return frozenset(BUILT_IN)
+    if not 2 <= len(examples) <= 64:
+        raise InvalidArgument(
+            "examples", f"must have no elements or from 2 to 64, got {len(examples)}"
+        )
+    for index, example in enumerate(examples):
+        check_header(example.image, f"examples[{index}].image", min_side=MIN_SIDE, longest=LONGEST)
+    labels = frozenset(example.label for example in examples)
+    if len(labels) < 2:
+        raise InvalidArgument(
+            "examples", f"must have at least 2 different labels, all have {examples[0].label!r}"
+        )
+    return labels
+
+
+def learn(examples: Sequence[Example], progress: Progress) -> Textures:
+    """Learn the examples, or the built-in set if there are none: the stage LEARNING.
+
+    Raises:
+        InvalidArgument: The picture of an example cannot be decoded.
+    """
+    progress.stage(LEARNING, len(examples) or len(BUILT_IN))
+    if not examples:
+        learned = built_in()
+        progress.step(len(BUILT_IN))
+        return learned
+    labels: list[str] = []
+    tiles: list[Floats] = []
+    for index, example in enumerate(examples):
+        picture = decode(example.image, f"examples[{index}].image")
+        picture, _ = working_copy(picture, LONGEST)
+        codes = lbp_codes(grey(picture), lambda: progress.step(0))
+        found = _tiles(codes, MAX_TILES // len(examples))
+        tiles.append(found)
+        labels += [example.label] * len(found)
+        progress.step()
+    return Textures(labels, np.vstack(tiles))
+
+
+_one_at_a_time: Final = threading.Lock()
+
+
+def built_in() -> Textures:
+    """The built-in set: learned by whoever asks first, kept for the life of the process."""
+    with _one_at_a_time:
+        return _learn_built_in()
+
+
+@functools.cache
+def _learn_built_in() -> Textures:
+    labels: list[str] = []
+    tiles: list[Floats] = []
+    for name in BUILT_IN:
+        content = (files("skimage") / "data" / f"{name}.png").read_bytes()
+        picture = decode(Image(content=content), name)
+        found = _tiles(lbp_codes(grey(picture)[:BUILT_IN_ROWS]), MAX_TILES)
+        tiles.append(found)
+        labels += [name] * len(found)
+    return Textures(labels, np.vstack(tiles))
+
+
+def _tiles(codes: Codes, most: int) -> Floats:
+    """The descriptions of at most so many tiles, evenly chosen if there are more."""
+    _, height, width = codes.shape
+    corners = [
+        (top, left)
+        for top in range(0, height - TILE_PX + 1, STEP_PX)
+        for left in range(0, width - TILE_PX + 1, STEP_PX)
+    ]
+    chosen = np.linspace(0, len(corners) - 1, min(most, len(corners))).astype(int)
+    rows = []
+    for top, left in (corners[place] for place in chosen):
+        rows.append(count(codes[:, top : top + TILE_PX, left : left + TILE_PX]))
+    return histograms(np.array(rows))

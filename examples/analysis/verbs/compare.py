@@ -1,0 +1,123 @@
+"""compare: how much, and where, do two pictures of one size differ (SSIM, Wang et al. 2004)."""
+# scikit-image has no annotations
+# mypy: untyped-calls-exclude=skimage
+
+from __future__ import annotations
+
+import math
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+from scipy import ndimage
+from skimage.measure import label
+from skimage.metrics import structural_similarity
+
+from examples.analysis.messages import ChangedRegion, CompareRequest, CompareResponse
+from examples.analysis.pictures import (
+    array,
+    check_header,
+    decode,
+    grey,
+    original_box,
+    working_copy,
+)
+from examples.analysis.progress import DECODING, Progress
+from lro._errors import InvalidArgument
+
+STAGES: Final = ("STRUCTURE", "DIFFERENCE", "REGIONS")
+LONGEST: Final = 2048
+SMALLEST: Final = 16
+
+Edges: TypeAlias = tuple[int, int, int, int]
+
+
+def check(request: CompareRequest) -> None:
+    """What can be found wrong before any pixel is decoded.
+
+    Raises:
+        InvalidArgument: A picture is missing or outside the limits.
+    """
+    check_header(request.image, "image", min_side=SMALLEST, longest=LONGEST)
+    check_header(request.reference, "reference", min_side=SMALLEST, longest=LONGEST)
+
+
+def compare(request: CompareRequest, progress: Progress) -> CompareResponse:
+    """The difference as numbers of the whole, and the regions that changed, largest first.
+
+    Raises:
+        InvalidArgument: A picture cannot be decoded, or the sizes differ.
+        Cancelled: The work was asked to stop.
+    """
+    picture, reference = _pair(request, progress)
+    copy, scale = working_copy(picture, LONGEST)
+    reference_copy, _ = working_copy(reference, LONGEST)
+    progress.stage("STRUCTURE")
+    ssim = _ssim(copy, reference_copy)
+    progress.stage("DIFFERENCE")
+    difference = _difference(copy, reference_copy)
+    mse = float(np.mean(np.square(difference, dtype=np.float64)))
+    changed = difference.max(axis=2) > request.tolerance * 255
+    progress.stage("REGIONS")
+    regions = [
+        ChangedRegion(
+            bounding_box=original_box(edges, scale, picture.size), area_px=round(area / scale**2)
+        )
+        for edges, area in _regions(changed)[: request.max_regions]
+    ]
+    return CompareResponse(
+        scale=scale,
+        image_width=picture.width,
+        image_height=picture.height,
+        ssim=ssim,
+        mse=mse,
+        psnr_db=10 * math.log10(255**2 / mse) if mse else None,
+        identical=mse == 0,
+        changed_fraction=float(changed.mean()),
+        changed_regions=tuple(regions),
+    )
+
+
+def _pair(request: CompareRequest, progress: Progress) -> tuple[PIL.Image.Image, PIL.Image.Image]:
+    progress.stage(DECODING, 2)
+    picture = decode(request.image, "image")
+    progress.step()
+    reference = decode(request.reference, "reference")
+    progress.step()
+    if picture.size != reference.size:
+        sizes = [f"{one.width} x {one.height}" for one in (picture, reference)]
+        raise InvalidArgument("image", f"is {sizes[0]} pixels, but reference is {sizes[1]}")
+    return picture, reference
+
+
+def _ssim(picture: PIL.Image.Image, reference: PIL.Image.Image) -> float:
+    ssim = structural_similarity(
+        grey(picture),
+        grey(reference),
+        data_range=1,
+        gaussian_weights=True,
+        sigma=1.5,
+        use_sample_covariance=False,
+    )
+    return float(np.asarray(ssim))
+
+
+def _difference(picture: PIL.Image.Image, reference: PIL.Image.Image) -> npt.NDArray[np.int16]:
+    """Rows x columns x channels of 0..255; three channels if either picture has colour."""
+    if picture.mode != reference.mode:
+        picture, reference = picture.convert("RGB"), reference.convert("RGB")
+    return np.atleast_3d(np.abs(array(picture).astype(np.int16) - array(reference)))
+
+
+def _regions(changed: npt.NDArray[np.bool_]) -> list[tuple[Edges, int]]:
+    """Left, top, right, bottom and area of every changed region, largest first."""
+    joined = ndimage.binary_dilation(changed, np.ones((3, 3)), iterations=2)
+    labels = np.asarray(label(joined))
+    labels[~changed] = 0  # dilated only to join pieces: the boxes are of the changed pixels
+    areas = np.bincount(labels.ravel())[1:]
+    boxes = [
+        (columns.start, rows.start, columns.stop, rows.stop)
+        for rows, columns in ndimage.find_objects(labels)
+    ]
+    return [(boxes[i], int(areas[i])) for i in np.argsort(-areas, kind="stable")]

@@ -1,0 +1,150 @@
+"""explain: which parts of a picture speak for a label, and which against it.
+
+Ribeiro, Singh, Guestrin (2016), "Why should I trust you?" (LIME): switch parts of the picture off
+at random, watch the classifier, and fit a linear model to what it says. A part is switched off
+*exactly*, by leaving its patterns out of the count: a patch painted grey would be a texture itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from sklearn.linear_model import Ridge
+
+from examples.analysis.messages import (
+    BoundingBox,
+    ExplainRequest,
+    ExplainResponse,
+    Image,
+    RegionWeight,
+)
+from examples.analysis.pictures import as_png, check_header, decode, grey, working_copy
+from examples.analysis.progress import DECODING, Progress
+from examples.analysis.textures import (
+    LEARNING,
+    LONGEST,
+    MIN_SIDE,
+    Codes,
+    Floats,
+    Textures,
+    check_examples,
+    count,
+    histograms,
+    lbp_codes,
+    learn,
+)
+from lro._errors import InvalidArgument
+
+PERTURBING: Final = "PERTURBING"
+FITTING: Final = "FITTING"
+STAGES: Final[tuple[str, ...]] = (LEARNING, PERTURBING, FITTING)
+BATCH: Final = 100
+"""Samples between two reports."""
+KERNEL_WIDTH: Final = 0.25
+_NO_WEIGHT: Final = 1e-9
+"""Weights below this are rounding errors: the label does not depend on any part."""
+
+
+def check(request: ExplainRequest) -> None:
+    """Everything that can be found wrong without decoding a pixel.
+
+    Raises:
+        InvalidArgument: A picture is outside the limits, the examples have not two labels, or
+            none has the label that is to be explained.
+    """
+    check_header(request.image, "image", min_side=MIN_SIDE, longest=LONGEST)
+    labels = check_examples(request.examples)
+    if request.label and request.label not in labels:
+        raise InvalidArgument(
+            "label", f"must be one of {', '.join(sorted(labels))}, got {request.label[:64]!r}"
+        )
+
+
+def explain(request: ExplainRequest, progress: Progress) -> ExplainResponse:
+    """The weight of each part of the picture, in a grid of about ``segment_count`` parts.
+
+    Raises:
+        InvalidArgument: A picture cannot be decoded.
+        Cancelled: The work was asked to stop.
+    """
+    progress.stage(DECODING, 1)
+    original = decode(request.image, "image")
+    picture, scale = working_copy(original, LONGEST)
+    progress.step()
+    textures = learn(request.examples, progress)
+    progress.stage(PERTURBING, request.sample_count)
+    side = round(request.segment_count**0.5)
+    codes = lbp_codes(grey(picture), lambda: progress.step(0))
+    parts = _count_parts(codes, side)
+    whole = textures.probabilities(histograms(parts.sum(0, keepdims=True)))[0]
+    label = request.label or textures.labels[int(whole.argmax())]
+    column = textures.labels.index(label)
+    samples = _samples(request.sample_count, side * side, request.seed)
+    answers = _ask(textures, samples, parts, progress)[:, column]
+    progress.stage(FITTING, 1)
+    nearness = np.exp(-(((1 - np.sqrt(samples.mean(1))) / KERNEL_WIDTH) ** 2))
+    model = Ridge(alpha=1).fit(samples, answers, sample_weight=nearness)
+    fidelity = float(model.score(samples, answers, nearness))
+    progress.step()
+    return ExplainResponse(
+        label=label,
+        score=float(whole[column]),
+        fidelity=fidelity,
+        regions=_regions(model.coef_, original.size, side),
+        heatmap=_heatmap(model.coef_, picture.size, side),
+        scale=scale,
+        image_width=original.width,
+        image_height=original.height,
+    )
+
+
+def _cuts(length: int, side: int) -> list[int]:
+    """Where a length of pixels is cut into so many parts, both ends included."""
+    return [round(length * place / side) for place in range(side + 1)]
+
+
+def _count_parts(codes: Codes, side: int) -> Floats:
+    """A row of pattern counts for each part of the grid; together they are the whole picture."""
+    strips = np.split(codes, _cuts(codes.shape[1], side)[1:-1], axis=1)
+    cuts = _cuts(codes.shape[2], side)[1:-1]
+    return np.array([count(part) for strip in strips for part in np.split(strip, cuts, axis=2)])
+
+
+def _samples(number: int, parts: int, seed: int) -> Floats:
+    """A row of 0 and 1 for each sample, 1 where the part is left on; the first has all on."""
+    samples = np.random.default_rng(seed % 2**32).integers(0, 2, (number, parts)).astype(float)
+    samples[0] = 1
+    return samples
+
+
+def _ask(textures: Textures, samples: Floats, parts: Floats, progress: Progress) -> Floats:
+    """What the classifier says of each sample: a row of probabilities."""
+    answers = []
+    for start in range(0, len(samples), BATCH):
+        batch = samples[start : start + BATCH]
+        answers.append(textures.probabilities(histograms(batch @ parts)))
+        progress.step(len(batch))
+    return np.vstack(answers)
+
+
+def _regions(weights: Floats, size: tuple[int, int], side: int) -> tuple[RegionWeight, ...]:
+    """The parts in pixels of the original picture, heaviest first."""
+    xs, ys = _cuts(size[0], side), _cuts(size[1], side)
+    regions = []
+    for place in np.argsort(-weights, kind="stable"):
+        row, column = divmod(int(place), side)
+        width, height = xs[column + 1] - xs[column], ys[row + 1] - ys[row]
+        box = BoundingBox(x=xs[column], y=ys[row], width=width, height=height)
+        weight = float(weights[place])
+        regions.append(RegionWeight(bounding_box=box, area_px=width * height, weight=weight))
+    return tuple(regions)
+
+
+def _heatmap(weights: Floats, size: tuple[int, int], side: int) -> Image:
+    """The weights as a picture of the working size."""
+    largest = float(np.abs(weights).max())
+    shares = weights / largest if largest > _NO_WEIGHT else np.zeros_like(weights)
+    levels = np.rint(128 + 127 * shares).astype(np.uint8).reshape(side, side)
+    tall = np.repeat(levels, np.diff(_cuts(size[1], side)), axis=0)
+    return as_png(np.repeat(tall, np.diff(_cuts(size[0], side)), axis=1))

@@ -1,0 +1,151 @@
+"""segment: cut a picture into objects (Otsu 1979) or superpixels (SLIC, Achanta et al. 2012)."""
+# scikit-image has no annotations
+# mypy: untyped-calls-exclude=skimage
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+from scipy import ndimage
+from skimage.feature import peak_local_max
+from skimage.filters import gaussian, threshold_otsu
+from skimage.measure import label, regionprops
+from skimage.morphology import disk, remove_small_objects
+from skimage.segmentation import slic, watershed
+
+from examples.analysis.messages import (
+    Foreground,
+    Point,
+    Region,
+    SegmentMethod,
+    SegmentRequest,
+    SegmentResponse,
+)
+from examples.analysis.pictures import (
+    Grey,
+    array,
+    as_png,
+    check_header,
+    decode,
+    grey,
+    hex_color,
+    original_box,
+    working_copy,
+)
+from examples.analysis.progress import DECODING, Progress
+
+STAGES: Final = ("CLUSTERING", "LABELLING", "MEASURING")
+LONGEST: Final = 1024
+SMALLEST: Final = 16
+MAX_REGIONS: Final = 1000
+MAX_LABEL: Final = 2**16 - 1
+MIN_AREA_FRACTION: Final = 0.0015
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Labels: TypeAlias = npt.NDArray[np.int64]
+
+
+def check(request: SegmentRequest) -> None:
+    """What can be found wrong before any pixel is decoded.
+
+    Raises:
+        InvalidArgument: The picture is missing or outside the limits.
+    """
+    check_header(request.image, "image", min_side=SMALLEST, longest=LONGEST)
+
+
+def segment(request: SegmentRequest, progress: Progress) -> SegmentResponse:
+    """The regions in the order of their labels, and the map of the labels.
+
+    Raises:
+        InvalidArgument: The picture cannot be decoded.
+        Cancelled: The work was asked to stop.
+    """
+    progress.stage(DECODING, 1)
+    picture = decode(request.image, "image")
+    copy, scale = working_copy(picture, LONGEST)
+    progress.step()
+    if request.method is SegmentMethod.OBJECTS:
+        labels = _objects(request, grey(copy), scale, progress)
+    else:
+        labels = _superpixels(request, copy, progress)
+    labels[labels > MAX_LABEL] = 0  # the map has 16 bits
+    progress.stage("MEASURING")
+    return SegmentResponse(
+        scale=scale,
+        image_width=picture.width,
+        image_height=picture.height,
+        region_count=int(labels.max()),
+        regions=_measured(labels, copy, scale, picture.size),
+        foreground_fraction=float((labels > 0).mean()),
+        label_map=as_png(labels.astype(np.uint16)),
+    )
+
+
+def _objects(request: SegmentRequest, levels: Grey, scale: float, progress: Progress) -> Labels:
+    """What is brighter (or darker) than its surroundings, in pieces that hang together."""
+    progress.stage("CLUSTERING")
+    mask = _foreground(levels if request.foreground is Foreground.BRIGHT else 1 - levels)
+    min_area = request.min_area_px * scale**2 or MIN_AREA_FRACTION * mask.size
+    progress.stage("LABELLING")
+    large = remove_small_objects(mask, max_size=max(round(min_area) - 1, 0), connectivity=2)
+    return _split(large) if request.split_touching else np.asarray(label(large))
+
+
+def _foreground(levels: Grey) -> Mask:
+    # The wide Gaussian is the light on the scene: without it one corner may be all foreground.
+    level = gaussian(levels, 1) - gaussian(levels, 0.1 * min(levels.shape))
+    if np.ptp(level) < 1e-6:
+        return np.zeros(levels.shape, dtype=np.bool_)
+    mask = ndimage.binary_fill_holes(level > threshold_otsu(level))
+    return np.asarray(ndimage.binary_opening(mask, disk(1)), dtype=np.bool_)
+
+
+def _split(mask: Mask) -> Labels:
+    """Objects that touch, parted at their waist (watershed, Vincent & Soille 1991)."""
+    short = min(mask.shape)
+    depth = gaussian(ndimage.distance_transform_edt(mask), 0.015 * short)
+    peaks = peak_local_max(
+        depth, min_distance=round(0.03 * short), labels=label(mask), exclude_border=False
+    )
+    markers = np.zeros(mask.shape, dtype=np.int64)
+    markers[tuple(peaks.T)] = np.arange(1, len(peaks) + 1)
+    parts: Labels = watershed(-depth, markers, mask=mask)
+    return parts
+
+
+def _superpixels(request: SegmentRequest, copy: PIL.Image.Image, progress: Progress) -> Labels:
+    progress.stage("CLUSTERING")
+    # Of a grey picture SLIC takes the levels as they are, and compactness means something else.
+    patches = slic(
+        array(copy.convert("RGB")),
+        n_segments=request.segment_count,
+        compactness=request.compactness,
+        start_label=1,
+    )
+    progress.stage("LABELLING")
+    labels: Labels = patches
+    return labels
+
+
+def _measured(
+    labels: Labels, copy: PIL.Image.Image, scale: float, size: tuple[int, int]
+) -> tuple[Region, ...]:
+    first = np.where(labels <= MAX_REGIONS, labels, 0)
+    regions = []
+    for region in regionprops(first, intensity_image=array(copy)):
+        top, left, bottom, right = region.bbox
+        row, column = (float(middle + 0.5) / scale - 0.5 for middle in region.centroid)
+        regions.append(
+            Region(
+                label=int(region.label),
+                bounding_box=original_box((left, top, right, bottom), scale, size),
+                area_px=round(region.area / scale**2),
+                centroid=Point(x=column, y=row),
+                mean_color=hex_color(region.intensity_mean),
+            )
+        )
+    return tuple(regions)

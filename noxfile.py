@@ -1,0 +1,109 @@
+"""How the project is tested, checked and built: ``nox --list``, or ``python3 run.py NAME``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nox
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+nox.needs_version = ">=2024.4.15"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.error_on_missing_interpreters = False
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "tests"]
+
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
+"""The tests that need no extra but ``test``; the few that want more skip themselves."""
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Every test: of the library, the examples and the docs."""
+    session.install("-e", ".[docs,examples,fast,test]")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session(python=PYTHONS)
+def core(session: nox.Session) -> None:
+    """The wheel as it is built, with no optional package in reach."""
+    session.install(".")
+    session.run("python", "-c", "import lro, lro_client")
+    session.install(".[test]")
+    session.run("pytest", *CORE, *session.posargs, env={"LRO_REQUIRE_SERVICES": ""})
+
+
+@nox.session(python="3.11")
+def lowest(session: nox.Session) -> None:
+    """The lowest versions that pyproject.toml allows."""
+    constraints = Path(session.create_tmp()) / "lowest.txt"
+    constraints.write_text("\n".join(map(as_lowest, requirements("test"))) + "\n")
+    session.install("-e", ".[test]", "--constraint", str(constraints))
+    session.run("pytest", *CORE, *session.posargs, env={"LRO_REQUIRE_SERVICES": ""})
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """The rules and the layout of the code."""
+    session.install(*requirements("lint", plain=False))
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Both type checkers, over the library, the examples and the typing tests."""
+    session.install("-e", ".[docs,examples,fast,test,types]")
+    session.run("mypy")
+    session.run("pyright")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The code, links and claims of the README and the docs."""
+    session.install("-e", ".[docs,examples,fast,test]")
+    session.run("pytest", "tests/test_docs.py", *session.posargs)
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """The tests of the examples, and whether their command starts."""
+    session.install("-e", ".[examples,fast,test]")
+    session.run("pytest", "tests/examples", *session.posargs)
+    session.run("python", "-m", "examples.analysis", "--help")
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The reference server, and a client that drives it."""
+    session.install("-e", ".[examples,fast]")
+    session.run("python", "-m", "examples.analysis", "demo", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The figures, ours beside their floors and peers."""
+    session.install("-e", ".[bench,fast]")
+    session.run("python", "-m", "bench", *session.posargs)
+
+
+@nox.session
+def changelog(session: nox.Session) -> None:
+    """Move the fragments into CHANGELOG.md: ``-- --version 1.2.0``, or ``-- --draft`` to look."""
+    session.install("towncrier>=24.8")
+    session.run("towncrier", "build", "--yes", *session.posargs)
+
+
+def requirements(extra: str, *, plain: bool = True) -> list[str]:
+    """What pyproject.toml asks for: an extra, and the plain dependencies unless told not to."""
+    project = nox.project.load_toml("pyproject.toml")["project"]
+    return [*(project["dependencies"] if plain else ()), *project["optional-dependencies"][extra]]
+
+
+def as_lowest(text: str) -> str:
+    """A requirement held down: ``name>=1.2,!=1.3`` as ``name==1.2``."""
+    requirement = Requirement(text)
+    bounds = [s.version for s in requirement.specifier if s.operator in {">=", "~=", "=="}]
+    return f"{requirement.name}=={min(bounds, key=Version)}"

@@ -1,0 +1,356 @@
+"""Messages as JSON values: attrs classes and dataclasses by their shape (spec §1.8).
+
+cattrs finds the reader and the writer of a class; the hooks below say what they do. Every failure
+is an :class:`InvalidArgument` whose ``field`` is the path into the message.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any as Anything
+from typing import Final
+
+import cattrs
+
+from lro._any import WRAPPED_TYPES, Any, Json
+from lro._errors import InvalidArgument
+from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec, got
+from lro._shapes import Field, Kind, Label, is_message_class, shape_of
+from lro._wellknown import NULL_IS_A_VALUE, SPECIAL
+
+_DROP: Final = object()
+"""What an unknown enum name reads as where unknown things are ignored (spec §1.8(5))."""
+
+
+def below(path: str, error: InvalidArgument) -> InvalidArgument:
+    """The same complaint, seen from one level further up."""
+    inner = error.field
+    if not inner:
+        whole = path
+    elif inner.startswith("["):
+        whole = path + inner
+    else:
+        whole = f"{path}.{inner}"
+    return InvalidArgument(whole, error.description)
+
+
+class JsonCodec:
+    """Reads and writes messages as JSON values.
+
+    ``strict`` is the mode of a server reading requests: unknown fields, enum names and Any types
+    are errors. Without it they are dropped (an Any of an unknown type is carried as it came).
+    ``check_any`` validates an Any and gives its canonical form; the type registry provides it.
+    """
+
+    def __init__(self, *, strict: bool, check_any: Callable[[Any], Any]) -> None:
+        self.strict = strict
+        self._check_any = check_any
+        self._converter = cattrs.Converter(detailed_validation=False)
+        self._register()
+
+    def load(self, value: Json, cls: type) -> Anything:
+        """The message of this class that a JSON value says.
+
+        Raises:
+            InvalidArgument: The value does not say one; ``field`` is the path of the culprit.
+        """
+        return self._converter.get_structure_hook(cls)(value, cls)
+
+    def dump(self, message: object, cls: type | None = None) -> Json:
+        """The canonical JSON value of a message (spec §1.8(1)).
+
+        Raises:
+            InvalidArgument: A field holds what its type does not allow.
+        """
+        written: Json = self._converter.get_unstructure_hook(cls or type(message))(message)
+        return written
+
+    def _register(self) -> None:
+        converter = self._converter
+        converter.register_structure_hook_factory(is_message_class, self._message_loader)
+        converter.register_unstructure_hook_factory(is_message_class, self._message_dumper)
+        converter.register_structure_hook_factory(_is_enum, self._enum_loader)
+        converter.register_unstructure_hook_factory(_is_enum, self._enum_dumper)
+        for cls, (load, dump) in SPECIAL.items():
+            converter.register_structure_hook_func(_same(cls), _ignoring_type(load))
+            converter.register_unstructure_hook_func(_same(cls), dump)
+        converter.register_structure_hook_func(_same(Any), _ignoring_type(self._load_any))
+        converter.register_unstructure_hook_func(_same(Any), dump_any)
+
+    def _load_any(self, value: Json) -> Any:
+        found = load_any(value)
+        return found if found.empty or not self.strict else self._check_any(found)
+
+    def _enum_loader(self, cls: type[enum.Enum]) -> Callable[[Json, object], object]:
+        return _ignoring_type(enum_codec(cls, None if self.strict else _DROP)[0])
+
+    def _enum_dumper(self, cls: type[enum.Enum]) -> Dumper:
+        return enum_codec(cls, None)[1]
+
+    # -- fields -------------------------------------------------------------------------------
+
+    def _one_loader(self, field: Field) -> Loader:
+        if field.kind in LOADERS:
+            return LOADERS[field.kind]
+        hook = self._converter.get_structure_hook(field.python)
+        return lambda value: hook(value, field.python)
+
+    def _one_dumper(self, field: Field) -> Dumper:
+        if field.kind in DUMPERS:
+            return DUMPERS[field.kind]
+        dumper: Dumper = self._converter.get_unstructure_hook(field.python)
+        return dumper
+
+    def _field_loader(self, field: Field) -> Loader:
+        one = self._one_loader(field)
+        if field.label is Label.REPEATED:
+            return _list_loader(one, field.container)
+        if field.label is Label.MAP:
+            return _map_loader(one, field.key_kind or Kind.STRING)
+        return one
+
+    def _field_dumper(self, field: Field) -> Dumper:
+        one = self._one_dumper(field)
+        if field.label is Label.REPEATED:
+            return _list_dumper(one)
+        if field.label is Label.MAP:
+            return _map_dumper(one)
+        return one
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def _message_loader(self, cls: type) -> Callable[[Json, object], object]:
+        shape = shape_of(cls)
+        rows: dict[str, tuple[str, Loader, bool]] = {}
+        fill = {f.name: f for f in shape.fields if f.required}
+
+        def prepare() -> None:  # at the first message: a class may contain itself
+            for spelling, field in shape.spellings.items():
+                null_ok = field.label is Label.OPTIONAL and field.python in NULL_IS_A_VALUE
+                rows[spelling] = (field.name, self._field_loader(field), null_ok)
+
+        def load(value: Json, _: object) -> object:
+            if type(value) is not dict:
+                raise InvalidArgument("", f"must be an object, got {got(value)}")
+            if not rows:
+                prepare()
+            known: dict[str, object] = {}
+            for key, item in value.items():
+                row = rows.get(key)
+                if row is None:
+                    if self.strict:
+                        raise InvalidArgument(key, f"is not a field of {cls.__name__}")
+                    continue
+                name, read, null_ok = row
+                if item is None and not null_ok:
+                    continue
+                if name in known:
+                    raise InvalidArgument(name, "is given twice, in both spellings")
+                try:
+                    found = read(item)
+                except InvalidArgument as exc:
+                    raise below(name, exc) from None
+                if found is not _DROP:
+                    known[name] = found
+            if fill and not fill.keys() <= known.keys():
+                _fill(known, fill)
+            return _construct(cls, known)
+
+        return load
+
+    def _message_dumper(self, cls: type) -> Dumper:
+        shape = shape_of(cls)
+        rows: list[tuple[str, str, bool, object, Dumper]] = []
+
+        def prepare() -> None:
+            rows.extend(
+                (f.name, f.json_name, f.label is Label.OPTIONAL, f.zero, self._field_dumper(f))
+                for f in shape.fields
+            )
+
+        def dump(message: object) -> Json:
+            if not isinstance(message, cls):
+                raise InvalidArgument("", f"must be a {cls.__name__}, got {got(message)}")
+            if not rows:
+                prepare()
+            shown: dict[str, Json] = {}
+            for name, key, presence, zero, write in rows:
+                value = getattr(message, name)
+                if value is None and presence:
+                    continue
+                try:
+                    written = write(value)
+                except InvalidArgument as exc:
+                    raise below(name, exc) from None
+                if presence or not (_is_zero(value, zero) or written == {} or written == []):
+                    shown[key] = written
+            return shown
+
+        return dump
+
+
+def load_any(value: Json) -> Any:
+    """Read the JSON form of an Any, its payload as it came (spec §1.10).
+
+    Raises:
+        InvalidArgument: The value is no object, or has no usable ``@type``.
+    """
+    if not isinstance(value, dict):
+        raise InvalidArgument("", f"must be an object with '@type', got {got(value)}")
+    if not value:
+        return Any()
+    url = value.get("@type")
+    if not isinstance(url, str) or "/" not in url:
+        raise InvalidArgument("@type", f"must be a type URL with a slash, got {got(url)}")
+    rest = {key: item for key, item in value.items() if key != "@type"}
+    if url.rpartition("/")[2] not in WRAPPED_TYPES:
+        if url.endswith("/google.protobuf.Empty") and rest == {"value": {}}:
+            rest = {}  # some servers send it so
+        return Any(url, rest)
+    if "value" not in rest:
+        raise InvalidArgument("value", "is missing beside this '@type'")
+    if len(rest) > 1:
+        extra = next(key for key in rest if key != "value")
+        raise InvalidArgument(extra, "does not belong beside this '@type'")
+    return Any(url, rest["value"])
+
+
+def dump_any(packed: object) -> Json:
+    """The JSON form of an Any whose payload is a JSON value.
+
+    Raises:
+        InvalidArgument: It is no Any, or its payload is bytes, which nobody here can print.
+    """
+    if not isinstance(packed, Any):
+        raise InvalidArgument("", f"must be an Any, got {got(packed)}")
+    payload = packed.payload
+    if packed.empty:
+        return {}
+    if isinstance(payload, bytes):
+        raise InvalidArgument("", f"is a {packed.type_name} in binary form, which has no JSON here")
+    if isinstance(payload, dict) and packed.type_name not in WRAPPED_TYPES:
+        return {"@type": packed.type_url, **payload}
+    return {"@type": packed.type_url, "value": payload}
+
+
+def _is_enum(cls: object) -> bool:
+    return isinstance(cls, type) and issubclass(cls, enum.Enum)
+
+
+def _same(cls: object) -> Callable[[object], bool]:
+    return lambda asked: asked is cls
+
+
+def _ignoring_type(load: Loader) -> Callable[[Json, object], object]:
+    return lambda value, _: load(value)
+
+
+def _is_zero(value: object, zero: object) -> bool:
+    # -0.0 equals zero but is not the default (spec §1.7(7)).
+    return value == zero and not (isinstance(value, float) and str(value)[0] == "-")
+
+
+def _fill(known: dict[str, object], required: dict[str, Field]) -> None:
+    for name, field in required.items():
+        if name in known:
+            continue
+        if field.label is Label.IMPLICIT:
+            known[name] = field.zero if field.python is not dict else {}
+        elif field.label is Label.OPTIONAL and field.kind is Kind.MESSAGE:
+            raise InvalidArgument(name, "is required")
+        else:
+            known[name] = {} if field.label is Label.MAP else field.container()
+
+
+def _construct(cls: type, known: dict[str, object]) -> object:
+    try:
+        return cls(**known)
+    except InvalidArgument:
+        raise
+    except (ValueError, TypeError) as exc:
+        raise InvalidArgument("", str(exc) or f"is no valid {cls.__name__}") from exc
+
+
+def _list_loader(one: Loader, container: type) -> Loader:
+    def load(value: Json) -> object:
+        if type(value) is not list:
+            raise InvalidArgument("", f"must be a list, got {got(value)}")
+        found = []
+        for place, item in enumerate(value):
+            try:
+                element = one(item) if item is not None else _no_null()
+            except InvalidArgument as exc:
+                raise below(f"[{place}]", exc) from None
+            if element is not _DROP:
+                found.append(element)
+        return found if container is list else tuple(found)
+
+    return load
+
+
+def _map_loader(one: Loader, key_kind: Kind) -> Loader:
+    read_key = _key_loader(key_kind)
+
+    def load(value: Json) -> object:
+        if type(value) is not dict:
+            raise InvalidArgument("", f"must be an object, got {got(value)}")
+        found = {}
+        for key, item in value.items():
+            try:
+                element = one(item) if item is not None else _no_null()
+                if element is not _DROP:
+                    found[read_key(key)] = element
+            except InvalidArgument as exc:
+                raise below(f"[{got(key)}]", exc) from None
+        return found
+
+    return load
+
+
+def _no_null() -> object:
+    raise InvalidArgument("", "must not be null inside a list or map")
+
+
+def _key_loader(kind: Kind) -> Loader:
+    if kind is Kind.BOOL:
+        names: dict[Json, bool] = {"true": True, "false": False}
+
+        def load(key: Json) -> object:
+            if key not in names:
+                raise InvalidArgument("", "must be 'true' or 'false' as a map key")
+            return names[key]
+
+        return load
+    return LOADERS[kind]
+
+
+def _list_dumper(one: Dumper) -> Dumper:
+    def dump(value: object) -> Json:
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+            raise InvalidArgument("", f"must be a list, got {got(value)}")
+        shown: list[Json] = []
+        for place, item in enumerate(value):
+            try:
+                shown.append(one(item))
+            except InvalidArgument as exc:
+                raise below(f"[{place}]", exc) from None
+        return shown
+
+    return dump
+
+
+def _map_dumper(one: Dumper) -> Dumper:
+    def dump(value: object) -> Json:
+        if not hasattr(value, "items"):
+            raise InvalidArgument("", f"must be a mapping, got {got(value)}")
+        shown: dict[str, Json] = {}
+        for key, item in value.items():
+            text = str(key).lower() if isinstance(key, bool) else str(key)
+            try:
+                shown[text] = one(item)
+            except InvalidArgument as exc:
+                raise below(f"[{got(key)}]", exc) from None
+        return shown
+
+    return dump

@@ -1,0 +1,164 @@
+"""Methods as the application holds them: start operations; report on those done elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any as Anything
+from typing import Generic, Protocol, TypeVar, overload
+
+from lro._any import Any
+from lro._errors import LeaseLost, LroError, NotApplied, OperationNotFound
+from lro._jobs import Job
+from lro._ledger import Ledger
+from lro._operation import Operation
+from lro._spec import MethodSpec
+from lro._starting import Starter
+from lro._states import Change, State, end, report
+from lro._status import Code, Status
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+Meta = TypeVar("Meta")
+
+
+class Method(Generic[Req, Resp, Meta]):
+    """A method that returns an Operation. ``Service.method`` and ``Service.declare`` make it."""
+
+    def __init__(self, spec: MethodSpec, starter: Starter) -> None:
+        self.spec = spec
+        self._starter = starter
+
+    @property
+    def full_name(self) -> str:
+        """``package.Service.Method``."""
+        return self.spec.full_name
+
+    def start(
+        self,
+        request: Req,
+        *,
+        request_id: str = "",
+        parent: str = "",
+        metadata: Meta | None = None,
+        target: str = "",
+        caller: str = "",
+        validate_only: bool = False,
+    ) -> Operation:
+        """Store a new operation, have its work begun, and return it at once.
+
+        ``request_id``: a UUID that makes a repeated start harmless for 24 hours (spec §9.1).
+        ``parent``: the resource whose operation it is, such as ``projects/p``. ``metadata``: what
+        callers see before the first report. ``target``: a resource that the work needs alone; by
+        default what the method's option says. ``validate_only``: check everything, start nothing.
+
+        Raises:
+            InvalidArgument: The request is refused, the request id malformed or used otherwise.
+            TargetBusy: Another operation works on the target.
+            ResourceExhausted: The queue is full; nothing was stored.
+            Unavailable: The store or executor cannot be reached, or the service is stopping.
+        """
+        return self._starter.start(
+            self.spec,
+            request,
+            request_id=request_id,
+            parent=parent,
+            metadata=metadata,
+            target=target,
+            caller=caller,
+            validate_only=validate_only,
+        )
+
+
+class MethodDecorator(Protocol):
+    """Turns a function into a :class:`Method` of the classes in its annotations."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[Req, Job[Meta]], Coroutine[Anything, Anything, Resp]]
+    ) -> Method[Req, Resp, Meta]: ...
+    @overload
+    def __call__(self, function: Callable[[Req, Job[Meta]], Resp]) -> Method[Req, Resp, Meta]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[Req], Coroutine[Anything, Anything, Resp]]
+    ) -> Method[Req, Resp, Anything]: ...
+    @overload
+    def __call__(self, function: Callable[[Req], Resp]) -> Method[Req, Resp, Anything]: ...
+
+
+class Reporter:
+    """The worker's side of an operation whose work is done outside this library.
+
+    Each report is applied or not: False means that it came too late, the operation being over,
+    deleted or expired (spec §2.3, §2.7, §2.8).
+    """
+
+    def __init__(self, name: str, ledger: Ledger, spec: MethodSpec) -> None:
+        self.name = name
+        self._ledger = ledger
+        self._spec = spec
+
+    def report(self, metadata: object) -> bool:
+        """Replace the metadata."""
+        return self._apply(report(self._pack(metadata), None, self._ledger.store.now()))
+
+    def complete(self, response: object, *, metadata: object | None = None) -> bool:
+        """End the operation with a response, and maybe the last metadata."""
+        return self._end(self._pack(response), metadata)
+
+    def fail(
+        self, error: Status | LroError, *, metadata: object | None = None, domain: str = ""
+    ) -> bool:
+        """End the operation with an error.
+
+        Raises:
+            InvalidArgument: The error's code is not from 1 to 16.
+        """
+        if isinstance(error, LroError):
+            error = self._spec.types.status_of(error, domain)
+        return self._end(error, metadata)
+
+    def finish(self, *, metadata: object | None = None) -> bool:
+        """End the operation without a result (spec §2.5)."""
+        return self._end(None, metadata)
+
+    def acknowledge_cancel(self, *, metadata: object | None = None) -> bool:
+        """End the operation as cancelled, because that was asked for.
+
+        Raises:
+            CancellationNotRequested: Nobody asked.
+        """
+        cancelled = Status(Code.CANCELLED, "the operation was cancelled")
+        return self._end(cancelled, metadata, acknowledge=True)
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody asked for the work to stop."""
+        try:
+            return self._ledger.store.get(self.name).cancel_requested
+        except OperationNotFound:
+            return False
+
+    def _pack(self, message: object) -> Any:
+        return self._spec.types.pack(message)
+
+    def _end(
+        self, result: Any | Status | None, metadata: object | None, *, acknowledge: bool = False
+    ) -> bool:
+        return self._apply(
+            end(
+                result,
+                now=self._ledger.store.now(),
+                expiry=self._spec.expiry,
+                metadata=None if metadata is None else self._pack(metadata),
+                acknowledge=acknowledge,
+            )
+        )
+
+    def _apply(self, change: Change) -> bool:
+        try:
+            after = self._ledger.apply(self.name, change, self._spec.stamp)
+        except (NotApplied, LeaseLost, OperationNotFound):
+            return False
+        # A record that a change removes was deleted before: its result is dropped (spec §2.7).
+        return after is not None and after.state is not State.HIDDEN

@@ -1,0 +1,116 @@
+"""Names of operations, the parents they stand under, and new ids (spec §3.1, §3.3(2))."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+
+from lro._errors import InvalidOperationName, InvalidParent
+
+MAX_NAME: Final = 1024
+"""Longest name, in code points (spec §3.1(2))."""
+
+ID_BYTES: Final = 12
+"""Random bytes of a new id: 96 bits, sixteen characters (spec §3.1(4))."""
+
+# Spec §3.1(2). A surrogate is refused too: a proto string cannot hold it (spec §1.9). Everything
+# is possessive and every choice is made by a look-ahead, so that no input makes these backtrack.
+_SEGMENT: Final = r"(?!(?:\.\.?|-)(?:/|\Z))[^/\x00-\x1f\x7f\ud800-\udfff]++"
+_PAIR: Final = rf"(?!operations(?:/|\Z)){_SEGMENT}/{_SEGMENT}"
+_PAIRS: Final = rf"{_PAIR}(?:/{_PAIR})*+"
+_NAME: Final = re.compile(rf"(?:({_PAIRS})/)?operations/({_SEGMENT}(?:/{_SEGMENT})*+)\Z")
+_PARENT: Final = re.compile(rf"(?:({_PAIRS})(?:/operations)?|operations)?\Z")
+
+_RESERVED: Final = frozenset({".", "..", "-"})
+_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+@attrs.frozen
+class OperationName:
+    """A name in its two parts; ``str()`` puts them together (spec §3.1(1)).
+
+    :func:`parse_name` and :func:`join_name` are what checks names; this class only holds them.
+    ``parent`` is empty at the root, ``id`` may have several segments.
+    """
+
+    parent: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.parent}/operations/{self.id}" if self.parent else f"operations/{self.id}"
+
+
+def parse_name(name: str) -> OperationName:
+    """The parent and id of an operation's name (spec §3.1).
+
+    Raises:
+        InvalidOperationName: The text does not have the form of a name.
+    """
+    found = _NAME.match(name) if len(name) <= MAX_NAME else None
+    if found is None:
+        why = _fault(name) or "it has no collection 'operations' with an id after it"
+        raise InvalidOperationName("name", f"{_shown(name)} names no operation: {why}")
+    return OperationName(found[1] or "", found[2])
+
+
+def normalise_parent(name: str) -> str:
+    """The one spelling of the parent that a List call names; empty for the root (spec §3.3(2)).
+
+    Raises:
+        InvalidParent: The text is neither a parent nor its collection ``…/operations``.
+    """
+    found = _PARENT.match(name) if len(name) <= MAX_NAME else None
+    if found is None:
+        why = _fault(name) or (
+            "it is the name of an operation"
+            if _NAME.match(name)
+            else "it has an odd number of segments"
+        )
+        raise InvalidParent("name", f"{_shown(name)} is no parent of operations: {why}")
+    return found[1] or ""
+
+
+def join_name(parent: str, unique_id: str) -> str:
+    """The name of the operation ``unique_id`` under ``parent`` (spec §3.1(1)).
+
+    ``parent`` is as :func:`normalise_parent` gives it.
+
+    Raises:
+        InvalidOperationName: The two do not make a well-formed name.
+        InvalidParent: They make one, but of another parent.
+    """
+    name = str(OperationName(parent, unique_id))
+    found = parse_name(name).parent
+    if found != parent:
+        raise InvalidParent("parent", f"{parent!r} ends early: {name!r} stands under {found!r}")
+    return name
+
+
+def new_id(random: Callable[[int], bytes]) -> str:
+    """A new id of 96 random bits in ``[A-Za-z0-9_-]`` (spec §3.1(4)).
+
+    ``random`` gives as many unpredictable bytes as it is asked for: ``secrets.token_bytes``.
+    """
+    return base64.urlsafe_b64encode(random(ID_BYTES)).decode("ascii")
+
+
+def _fault(name: str) -> str | None:
+    """What spec §3.1(2) has against this text, whatever it names; None if nothing."""
+    if len(name) > MAX_NAME:
+        return f"it has {len(name)} characters, {MAX_NAME} are allowed"
+    for number, segment in enumerate(name.split("/"), start=1):
+        if not segment:
+            return f"segment {number} is empty"
+        if segment in _RESERVED:
+            return f"segment {number} is {segment!r}"
+        if unfit := _UNFIT.search(segment):
+            return f"segment {number} contains {unfit[0]!r}"
+    return None
+
+
+def _shown(name: str) -> str:
+    return repr(name) if len(name) <= MAX_NAME else f"{name[:40]!r}…"

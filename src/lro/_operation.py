@@ -1,0 +1,129 @@
+"""The Operation and the messages of the interface (spec §1.1-§1.5, §1.15)."""
+
+from __future__ import annotations
+
+import attrs
+
+from lro._any import Any, message
+from lro._errors import InvalidOperationName
+from lro._names import parse_name
+from lro._shapes import Int32, number
+from lro._status import Code, Status
+from lro._times import Duration
+
+PACKAGE = "google.longrunning."
+
+
+@attrs.frozen(kw_only=True)
+class Operation:
+    """A long-running operation as callers see it: the five fields of spec §1.2.
+
+    ``result`` is the one-of: a packed response, an error, or nothing. While ``done`` is false there
+    is none; done without a result is a success without a value (spec §2.5).
+    """
+
+    name: str = ""
+    metadata: Any | None = None
+    done: bool = False
+    result: Any | Status | None = None
+
+    @property
+    def response(self) -> Any | None:
+        """The packed response of a success, or None."""
+        return self.result if isinstance(self.result, Any) else None
+
+    @property
+    def error(self) -> Status | None:
+        """The error of a failure or cancellation, or None."""
+        return self.result if isinstance(self.result, Status) else None
+
+    @property
+    def state(self) -> str:
+        """IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED (spec §2.1)."""
+        if not self.done:
+            return "IN_PROGRESS"
+        if not isinstance(self.result, Status):
+            return "SUCCEEDED"
+        return "CANCELLED" if self.result.code == Code.CANCELLED else "FAILED"
+
+
+def validate(operation: Operation) -> tuple[str, ...]:
+    """The problems of an operation, sorted; none for one that a server may return (spec §1.15)."""
+    problems = set()
+    result = operation.result
+    if not operation.done and result is not None:
+        problems.add("RESULT_BEFORE_DONE")
+    if isinstance(result, Status) and not 1 <= result.code <= 16:
+        problems.add("ERROR_CODE_INVALID")
+    packed = (operation.metadata, operation.response)
+    if any(one is not None and not one.type_url for one in packed):
+        problems.add("ANY_TYPE_MISSING")
+    if operation.name:
+        try:
+            parse_name(operation.name)
+        except InvalidOperationName:
+            problems.add("NAME_INVALID")
+    elif not operation.done:
+        problems.add("NAME_MISSING")
+    return tuple(sorted(problems))
+
+
+@message(PACKAGE + "GetOperationRequest")
+@attrs.frozen
+class GetOperationRequest:
+    """Asks for the latest state of an operation."""
+
+    name: str = attrs.field(default="", metadata=number(1))
+
+
+@message(PACKAGE + "ListOperationsRequest")
+@attrs.frozen
+class ListOperationsRequest:
+    """Asks for a page of the operations of one parent that match a filter."""
+
+    name: str = attrs.field(default="", metadata=number(4))
+    filter: str = attrs.field(default="", metadata=number(1))
+    page_size: Int32 = attrs.field(default=0, metadata=number(2))
+    page_token: str = attrs.field(default="", metadata=number(3))
+
+
+@attrs.frozen
+class ListOperationsResponse:
+    """A page: the operations (field 1) and, if more follow, the token for them (field 2)."""
+
+    operations: tuple[Operation, ...] = ()
+    next_page_token: str = ""
+
+
+@message(PACKAGE + "CancelOperationRequest")
+@attrs.frozen
+class CancelOperationRequest:
+    """Asks for an operation to be cancelled."""
+
+    name: str = attrs.field(default="", metadata=number(1))
+
+
+@message(PACKAGE + "DeleteOperationRequest")
+@attrs.frozen
+class DeleteOperationRequest:
+    """Asks for the record of an operation to be removed."""
+
+    name: str = attrs.field(default="", metadata=number(1))
+
+
+@message(PACKAGE + "WaitOperationRequest")
+@attrs.frozen
+class WaitOperationRequest:
+    """Asks for an answer when an operation is done, or when ``timeout`` is over."""
+
+    name: str = attrs.field(default="", metadata=number(1))
+    timeout: Duration | None = attrs.field(default=None, metadata=number(2))
+
+
+@message(PACKAGE + "OperationInfo")
+@attrs.frozen
+class OperationInfo:
+    """Full names of the response and metadata types of a method (spec §1.5)."""
+
+    response_type: str = attrs.field(default="", metadata=number(1))
+    metadata_type: str = attrs.field(default="", metadata=number(2))

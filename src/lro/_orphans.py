@@ -1,0 +1,42 @@
+"""What becomes of work that nobody holds: done again, or ended with the truth."""
+
+from __future__ import annotations
+
+import logging
+
+from lro._errors import StatusError
+from lro._ledger import Ledger
+from lro._spec import MethodSpec, WorkerLost
+from lro._starting import Starter
+from lro._states import Record, abandon
+from lro._status import Code
+
+log = logging.getLogger("lro")
+
+
+def adopt(record: Record, spec: MethodSpec | None, starter: Starter, ledger: Ledger) -> None:
+    """Take over an orphan, or end it with ABORTED, reason WORKER_LOST.
+
+    Work that was handed back by a process that stopped is always done again. Work whose worker
+    died is done again if its method allows that, and it has not cost too many workers.
+
+    Raises:
+        LeaseLost, NotApplied, OperationNotFound: Somebody was quicker.
+        ResourceExhausted, Unavailable: There is no room for it now.
+    """
+    if spec is None or spec.function is None:
+        log.info("%s: of the unknown method %s, left to others", record.name, record.method)
+        return
+    handed_back = record.owner == ""
+    options = spec.options
+    may_retry = options.worker_lost is WorkerLost.RETRY and record.lost_attempts < options.max_lost
+    if handed_back or may_retry:
+        log.warning("%s: taken over after attempt %d", record.name, record.attempt)
+        starter.resume(spec, record.name)
+        return
+    text = "the worker of the operation was lost"
+    error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
+    status = spec.types.status_of(error, starter.domain)
+    now = ledger.store.now()
+    ledger.apply(record.name, abandon(status, now, spec.expiry), spec.stamp)
+    log.warning("%s: ended, its worker was lost", record.name)

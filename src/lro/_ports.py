@@ -1,0 +1,208 @@
+"""What the service needs from the outside: the contracts of stores and executors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+import attrs
+
+from lro._any import Any
+from lro._pages import Place
+from lro._states import Change, Record
+
+
+@attrs.frozen
+class RequestKey:
+    """What makes a repeated start the same one: method, caller, request id (spec §9.2(2))."""
+
+    method: str
+    caller: str
+    request_id: str
+    fingerprint: str
+    """Hash of the request itself: the same id with another one is a conflict."""
+
+
+@attrs.frozen
+class Inserted:
+    """What became of an insert: the record, and whether it is a new one.
+
+    If not ``fresh``, the record is the present one of the first start, or, where that was deleted
+    or has expired, as it was first stored (spec §9.2(4)).
+    """
+
+    record: Record
+    fresh: bool
+
+
+@attrs.frozen
+class Orphans:
+    """Work whose lease ran out, and when the next lease now held will do so."""
+
+    records: tuple[Record, ...]
+    next_lease_end: datetime | None
+
+
+class Store(Protocol):
+    """Where operations are kept.
+
+    Calls are short, thread-safe, and never wait for an operation. What a call has answered is
+    committed, as durably as the store keeps anything. A store knows nothing of waiters: the
+    service rings the bell. ``lro.testing.check_store`` is this contract as code.
+    """
+
+    @property
+    def reads_block(self) -> bool:
+        """Whether ``get`` may block so long that an event loop must call it in a thread."""
+        ...
+
+    @property
+    def writes_block(self) -> bool:
+        """The same of every other verb."""
+        ...
+
+    def now(self) -> datetime:
+        """The moment by the store's clock, in UTC: the one clock of all its processes."""
+        ...
+
+    def secret(self) -> bytes:
+        """64 random bytes, made once per store and shared by all its processes, for page tokens."""
+        ...
+
+    def insert(
+        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+    ) -> Inserted:
+        """Add a record and its request; for a key of the last 24 hours, find the first one instead.
+
+        ``check_only`` makes every check and stores nothing (spec §9.7).
+
+        Raises:
+            RequestIdConflict: The key was used with another fingerprint.
+            TargetBusy: The record wants a target alone which other work in progress has.
+        """
+        ...
+
+    def forget(self, name: str) -> None:
+        """Undo an insert whose work could not be submitted, its request key included."""
+        ...
+
+    def request(self, name: str) -> Any:
+        """The packed request of work in progress.
+
+        Raises:
+            OperationNotFound: There is none; it goes with the end of the work.
+        """
+        ...
+
+    def get(self, name: str) -> Record:
+        """The record of this name, visible to callers or not.
+
+        Raises:
+            OperationNotFound: There is none.
+        """
+        ...
+
+    def update(self, name: str, change: Change) -> Record | None:
+        """Replace the record by ``change(record)``, all or nothing; None removes it.
+
+        ``change`` may run more than once, so it must have no effects of its own. What it raises is
+        raised here, and nothing changes.
+
+        Raises:
+            OperationNotFound: There is no record of this name.
+        """
+        ...
+
+    def page(self, parent: str, after: Place | None, limit: int) -> Sequence[Record]:
+        """Up to ``limit`` visible records of exactly this parent, in order, after a place."""
+        ...
+
+    def renew(self, owner: str, until: datetime) -> Sequence[str]:
+        """Prolong every lease of this owner; the names of those that are asked to cancel."""
+        ...
+
+    def orphans(self, limit: int) -> Orphans:
+        """Up to ``limit`` records in progress whose lease has run out."""
+        ...
+
+    def expire(self, limit: int) -> Sequence[str]:
+        """Remove up to ``limit`` records past their expiry, and request keys past their day."""
+        ...
+
+    def close(self) -> None:
+        """Free what the store holds. Idempotent."""
+        ...
+
+
+class Task(Protocol):
+    """A piece of work that an executor runs. It takes care of its own errors."""
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """Tasks of one group share a limit: the method's name."""
+        ...
+
+    @property
+    def group_limit(self) -> int | None:
+        """How many tasks of the group may run at once in this process; None: any number."""
+        ...
+
+    @property
+    def is_async(self) -> bool:
+        """Whether :meth:`arun` is this task's natural colour."""
+        ...
+
+    def run(self) -> None:
+        """Do the work in this thread."""
+        ...
+
+    async def arun(self) -> None:
+        """Do the work on this event loop."""
+        ...
+
+
+class Slot(Protocol):
+    """Room for one task, reserved before anything is stored. Used up by either call."""
+
+    def submit(self, task: Task) -> None:
+        """Run the task as soon as possible.
+
+        Raises:
+            Unavailable: The executor is stopping or cannot be reached.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give the room back unused."""
+        ...
+
+
+class Executor(Protocol):
+    """Where work runs. ``lro.testing.check_executor`` is this contract as code."""
+
+    def reserve(self) -> Slot:
+        """Room for one task.
+
+        Raises:
+            ResourceExhausted: The queue is full.
+            Unavailable: The executor is stopping.
+        """
+        ...
+
+    def withdraw(self, name: str) -> bool:
+        """Take back the task of this operation if it has not begun."""
+        ...
+
+    def stop(self) -> Sequence[Task]:
+        """Begin nothing more; the tasks that were waiting, now withdrawn. Idempotent."""
+        ...
+
+    def join(self, seconds: float) -> bool:
+        """Wait for running tasks, at most so long; whether none is left."""
+        ...

@@ -1,0 +1,235 @@
+"""One value of a field in JSON: how each kind is written, and what is read (spec §1.9)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from lro._any import Json
+from lro._errors import InvalidArgument
+from lro._shapes import Kind
+
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+_URL_SAFE: Final = str.maketrans("-_", "+/")
+_FLOAT_MAX: Final = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
+_SPECIAL: Final[Mapping[str, float]] = {
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "-Infinity": -math.inf,
+}
+_RANGES: Final[Mapping[Kind, tuple[int, int]]] = {
+    Kind.INT32: (-(2**31), 2**31 - 1),
+    Kind.UINT32: (0, 2**32 - 1),
+    Kind.INT64: (-(2**63), 2**63 - 1),
+    Kind.UINT64: (0, 2**64 - 1),
+}
+
+Loader = Callable[[Json], object]
+Dumper = Callable[[object], Json]
+
+
+def got(value: object) -> str:
+    """A value as error texts quote it: its repr, cut to a readable length."""
+    text = repr(value) if not isinstance(value, (str, bytes)) else repr(value[:60])
+    return text if len(text) <= 64 else text[:61] + "..."
+
+
+def _wrong(wanted: str, value: object) -> InvalidArgument:
+    return InvalidArgument("", f"must be {wanted}, got {got(value)}")
+
+
+def load_string(value: Json) -> str:
+    """A string without unpaired surrogates."""
+    if type(value) is not str:
+        raise _wrong("a string", value)
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _wrong("text without unpaired surrogates", value) from None
+    return value
+
+
+def dump_string(value: object) -> Json:
+    """The string itself."""
+    if type(value) is str:
+        return load_string(value)
+    return load_string(str(value)) if isinstance(value, str) else _refuse("a string", value)
+
+
+def load_bool(value: Json) -> bool:
+    """True or false, unquoted."""
+    if type(value) is not bool:
+        raise _wrong("true or false", value)
+    return value
+
+
+def dump_bool(value: object) -> Json:
+    """The truth value itself."""
+    return value if type(value) is bool else _refuse("true or false", value)
+
+
+def load_bytes(value: Json) -> bytes:
+    """Standard or URL-safe base64, with or without padding, and nothing else."""
+    if type(value) is not str:
+        raise _wrong("base64 text", value)
+    bare = value.rstrip("=")
+    if len(value) - len(bare) > 2 or len(bare) % 4 == 1:
+        raise _wrong("base64 text", value)
+    padded = bare.translate(_URL_SAFE) + "=" * (-len(bare) % 4)
+    try:
+        return binascii.a2b_base64(padded, strict_mode=True)
+    except ValueError:
+        raise _wrong("base64 text", value) from None
+
+
+def dump_bytes(value: object) -> Json:
+    """Standard base64 with padding."""
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        return _refuse("bytes", value)
+    return base64.b64encode(value).decode("ascii")
+
+
+def _integer(kind: Kind) -> tuple[Loader, Dumper]:
+    low, high = _RANGES[kind]
+    wanted = f"an {kind.value}" if kind.value[0] == "i" else f"a {kind.value}"
+    quoted = kind in (Kind.INT64, Kind.UINT64)
+
+    def load(value: Json) -> int:
+        number = value if type(value) is int else _whole(value)
+        if number is None:
+            raise _wrong(wanted, value)
+        if not low <= number <= high:
+            raise _wrong(f"from {low} to {high}", value)
+        return number
+
+    def dump(value: object) -> Json:
+        if not isinstance(value, int) or value is True or value is False:
+            return _refuse(wanted, value)
+        if not low <= value <= high:
+            _refuse(f"from {low} to {high}", value)
+        return str(int(value)) if quoted else int(value)
+
+    return load, dump
+
+
+def _whole(value: Json) -> int | None:
+    if isinstance(value, str) and _NUMBER.fullmatch(value) and len(value) <= 400:
+        try:
+            return int(value)
+        except ValueError:
+            value = float(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return None
+
+
+def _floating(kind: Kind) -> tuple[Loader, Dumper]:
+    limit = _FLOAT_MAX if kind is Kind.FLOAT else None
+
+    def load(value: Json) -> float:
+        if isinstance(value, str):
+            if value in _SPECIAL:
+                return _SPECIAL[value]
+            if not _NUMBER.fullmatch(value):
+                raise _wrong("a number", value)
+        elif type(value) is not float and type(value) is not int:
+            raise _wrong("a number", value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isinf(number) or (limit is not None and abs(number) > limit):
+            raise _wrong(f"within the range of {kind.value}", value)
+        return number if limit is None else _single(number)
+
+    def dump(value: object) -> Json:
+        if not isinstance(value, (float, int)) or isinstance(value, bool):
+            return _refuse("a number", value)
+        number = float(value)
+        if math.isfinite(number):
+            if limit is not None and abs(number) > limit:
+                _refuse("within the range of float", value)
+            return number if limit is None else _shortest(number)
+        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+    return load, dump
+
+
+def _single(number: float) -> float:
+    rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    return rounded
+
+
+def _shortest(number: float) -> float:
+    # The fewest decimal digits that give the same 32-bit number back, as protobuf prints it.
+    single = _single(number)
+    for digits in (6, 7, 8):
+        short = float(f"{single:.{digits}g}")
+        if _single(short) == single:
+            return short
+    return float(f"{single:.9g}")
+
+
+def _refuse(wanted: str, value: object) -> Json:
+    raise _wrong(wanted, value)
+
+
+LOADERS: Final[Mapping[Kind, Loader]] = {
+    Kind.STRING: load_string,
+    Kind.BOOL: load_bool,
+    Kind.BYTES: load_bytes,
+    **{kind: _integer(kind)[0] for kind in _RANGES},
+    Kind.FLOAT: _floating(Kind.FLOAT)[0],
+    Kind.DOUBLE: _floating(Kind.DOUBLE)[0],
+}
+DUMPERS: Final[Mapping[Kind, Dumper]] = {
+    Kind.STRING: dump_string,
+    Kind.BOOL: dump_bool,
+    Kind.BYTES: dump_bytes,
+    **{kind: _integer(kind)[1] for kind in _RANGES},
+    Kind.FLOAT: _floating(Kind.FLOAT)[1],
+    Kind.DOUBLE: _floating(Kind.DOUBLE)[1],
+}
+
+
+def enum_numbers(cls: type[enum.Enum]) -> Mapping[int, enum.Enum]:
+    """Members by their proto number: the value of an int enum, else the place in the class."""
+    if issubclass(cls, int):
+        return {int(member.value): member for member in cls}
+    return dict(enumerate(cls))
+
+
+def enum_codec(cls: type[enum.Enum], unknown: object) -> tuple[Loader, Dumper]:
+    """Reader and writer of an enum: names out; names or numbers in (spec §1.9).
+
+    ``unknown`` is what an unknown name reads as; None refuses it.
+    """
+    names = dict(cls.__members__)
+    numbers = enum_numbers(cls)
+
+    def load(value: Json) -> object:
+        if isinstance(value, str):
+            member = names.get(value)
+        elif type(value) is int:
+            member = numbers.get(value)
+        else:
+            raise _wrong(f"one of {', '.join(names)}", value)
+        if member is None:
+            if unknown is None:
+                raise _wrong(f"one of {', '.join(names)}", value)
+            return unknown
+        return member
+
+    def dump(value: object) -> Json:
+        if isinstance(value, cls):
+            return value.name
+        return _refuse(f"one of {', '.join(names)}", value)
+
+    return load, dump

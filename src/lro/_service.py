@@ -1,0 +1,384 @@
+"""The service: methods that return operations, and the five verbs over them (spec §2-§4)."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any as Anything
+from typing import Final, Protocol, TypeVar
+
+from lro._bell import Bell
+from lro._errors import DeclarationError, MethodNotSupported, OperationNotFound
+from lro._ledger import Ledger
+from lro._listing import Query
+from lro._method import Method, MethodDecorator, Reporter
+from lro._methods import OperationInfoRegistry
+from lro._names import parse_name
+from lro._operation import ListOperationsRequest, ListOperationsResponse, Operation, OperationInfo
+from lro._orphans import adopt
+from lro._ports import Executor, Store
+from lro._spec import MethodSpec, Options, WorkerLost
+from lro._starting import Starter
+from lro._states import Record, State, delete, request_cancel
+from lro._times import Duration
+from lro._types import TypeRegistry
+from lro._upkeep import Upkeep
+from lro._waiting import WaitingRoom, wait_limit
+
+log = logging.getLogger("lro")
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+Meta = TypeVar("Meta")
+
+VERBS: Final = (
+    "GetOperation",
+    "ListOperations",
+    "DeleteOperation",
+    "CancelOperation",
+    "WaitOperation",
+)
+_LEASE: Final = timedelta(seconds=15)
+
+
+class Authorize(Protocol):
+    """The application's say on who may do what. Raise :class:`PermissionDenied` to refuse."""
+
+    def __call__(self, caller: str, verb: str, name: str) -> None:
+        """``verb`` is an RPC's name, ``name`` the operation's, or the parent's for List."""
+        ...
+
+
+class Service:
+    """Long-running methods over a store and an executor, and the verbs of their operations.
+
+    ``domain`` names the service in error details. ``verbs`` are the RPCs offered (Get always is).
+    ``max_wait`` bounds a Wait, ``expiry`` is how long finished records are kept, ``lease`` how
+    long a worker may be silent before its work counts as lost. ``authorize`` is asked after the
+    arguments are known to be well-formed and before existence is revealed (spec §3.1(5)).
+    ``owner_only`` hides operations from everybody but the caller who started them.
+    ``upkeep=False`` starts no thread: call :meth:`turn` instead. The service closes its store.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        *,
+        types: TypeRegistry | None = None,
+        domain: str = "lro.local",
+        verbs: Iterable[str] = VERBS,
+        max_wait: timedelta = timedelta(seconds=60),
+        expiry: timedelta = timedelta(days=30),
+        lease: timedelta = _LEASE,
+        authorize: Authorize | None = None,
+        owner_only: bool = False,
+        upkeep: bool = True,
+    ) -> None:
+        self.store = store
+        self.types = types if types is not None else TypeRegistry()
+        self.domain = domain
+        self.methods = OperationInfoRegistry()
+        self._verbs = frozenset(verbs) | {"GetOperation"}
+        self._max_wait = max_wait
+        self._expiry = expiry
+        self._lease = lease
+        self._authorize = authorize
+        self._owner_only = owner_only
+        self._executor = executor
+        self._specs: dict[str, MethodSpec] = {}
+        self._ledger = Ledger(store, Bell())
+        self._owner = secrets.token_urlsafe(12)
+        self._room = WaitingRoom(self._ledger.bell, self._look)
+        self._upkeep = Upkeep(
+            self._ledger,
+            owner=self._owner,
+            lease=lease,
+            holds_work=lambda: self._starter.holds_work,
+            cancel=lambda name: self._starter.cancel(name),
+            adopt=self._adopt,
+        )
+        self._starter = Starter(
+            ledger=self._ledger,
+            executor=executor,
+            owner=self._owner,
+            lease=lease,
+            domain=domain,
+            nudge=self._upkeep.nudge,
+        )
+        self._closed = False
+        if upkeep:
+            self._upkeep.start()
+
+    # -- methods ------------------------------------------------------------------------------
+
+    def method(
+        self,
+        full_name: str,
+        *,
+        request: type | None = None,
+        response: type | None = None,
+        metadata: type | None = None,
+        concurrency: int | None = None,
+        time_limit: timedelta | None = None,
+        attempts: int = 1,
+        retry_on: tuple[type[Exception], ...] = (),
+        worker_lost: WorkerLost = WorkerLost.FAIL,
+        target: Callable[[Anything], str] | None = None,
+        expiry: timedelta | None = None,
+        validate: Callable[[Anything], None] | None = None,
+        settle: Callable[[Anything, State], Anything] | None = None,
+    ) -> MethodDecorator:
+        """Decorate a function: calls of it become operations.
+
+        The message classes come from the annotations ``def f(request: R, job: Job[M]) -> S``
+        unless given. The options are those of :class:`lro.Options`.
+
+        Raises:
+            DeclarationError: The method or a message class cannot be declared so.
+        """
+        options = Options(
+            concurrency=concurrency,
+            time_limit=time_limit,
+            attempts=attempts,
+            retry_on=retry_on,
+            worker_lost=worker_lost,
+            target=target,
+            expiry=expiry,
+            validate=validate,
+            settle=settle,
+        )
+
+        def decorate(function: Callable[..., object]) -> Method[Anything, Anything, Anything]:
+            return self._register(
+                full_name, function, options, request=request, response=response, metadata=metadata
+            )
+
+        return decorate
+
+    def declare(
+        self,
+        full_name: str,
+        *,
+        request: type[Req],
+        response: type[Resp],
+        metadata: type[Meta],
+        options: Options | None = None,
+    ) -> Method[Req, Resp, Meta]:
+        """Declare a method whose work is done outside: it reports through :meth:`reporter`.
+
+        Raises:
+            DeclarationError: The method or a message class cannot be declared so.
+        """
+        return self._register(
+            full_name,
+            None,
+            options or Options(),
+            request=request,
+            response=response,
+            metadata=metadata,
+        )
+
+    def reporter(self, name: str) -> Reporter:
+        """The worker's side of an operation of a declared method.
+
+        Raises:
+            InvalidOperationName: The name is malformed.
+            DeclarationError: The operation belongs to a method that this service does not know.
+        """
+        parse_name(name)
+        try:
+            method = self.store.get(name).method
+        except OperationNotFound:
+            method = next(iter(self._specs), "")
+        if method not in self._specs:
+            raise DeclarationError(method, "is not declared by this service")
+        return Reporter(name, self._ledger, self._specs[method])
+
+    # -- verbs --------------------------------------------------------------------------------
+
+    def get(self, name: str, *, caller: str = "") -> Operation:
+        """The latest state of an operation (spec §3.2).
+
+        Raises:
+            InvalidOperationName: The name is malformed.
+            OperationNotFound: There is no such operation.
+        """
+        parse_name(name)
+        self._permit(caller, "GetOperation", name)
+        return self._visible(name, caller).operation
+
+    def list(self, request: ListOperationsRequest, *, caller: str = "") -> ListOperationsResponse:
+        """A page of the operations of a parent that match a filter (spec §3.3, §3.4).
+
+        Raises:
+            InvalidArgument: The parent, page size, token or filter is wrong.
+            MethodNotSupported: List is switched off.
+        """
+        self.require("ListOperations")
+        query = Query.of(request, self.store, self._specs.values())
+        self._permit(caller, "ListOperations", query.parent)
+        return query.page(self.store, only_caller=caller if self._owner_only else None)
+
+    def delete(self, name: str, *, caller: str = "") -> None:
+        """Remove the record; the work goes on unseen (spec §2.7).
+
+        Raises:
+            InvalidOperationName, OperationNotFound: As for :meth:`get`.
+            MethodNotSupported: Delete is switched off.
+        """
+        self.require("DeleteOperation")
+        parse_name(name)
+        self._permit(caller, "DeleteOperation", name)
+        self._visible(name, caller)
+        self._ledger.apply(name, delete(self.store.now()))
+
+    def cancel(self, name: str, *, caller: str = "") -> None:
+        """Ask for the work to stop; whether it does, the operation will tell (spec §2.6).
+
+        Raises:
+            InvalidOperationName, OperationNotFound: As for :meth:`get`.
+            MethodNotSupported: Cancel is switched off.
+        """
+        self.require("CancelOperation")
+        parse_name(name)
+        self._permit(caller, "CancelOperation", name)
+        spec = self._specs.get(self._visible(name, caller).method)
+        change = request_cancel(self.store.now())
+        self._ledger.apply(name, change, spec.stamp if spec else None)
+        self._starter.cancel(name)
+
+    def wait(
+        self,
+        name: str,
+        timeout: Duration | timedelta | None = None,
+        *,
+        deadline_seconds: float | None = None,
+        caller: str = "",
+    ) -> Operation:
+        """Block until done, or until the limit of spec §4.1 is over; the state then.
+
+        Raises:
+            InvalidOperationName, OperationNotFound: As for :meth:`get`.
+            InvalidTimeout: The timeout is negative or no valid duration.
+            DeadlineExceeded: The deadline was over when the call came.
+            MethodNotSupported: Wait is switched off.
+        """
+        return self._room.wait(name, self._limit(name, timeout, deadline_seconds, caller))
+
+    async def await_(
+        self,
+        name: str,
+        timeout: Duration | timedelta | None = None,
+        *,
+        deadline_seconds: float | None = None,
+        caller: str = "",
+    ) -> Operation:
+        """:meth:`wait` for coroutines: no thread is held, however many wait."""
+        return await self._room.await_(name, self._limit(name, timeout, deadline_seconds, caller))
+
+    def require(self, verb: str) -> None:
+        """Do nothing for a verb that is offered.
+
+        Raises:
+            MethodNotSupported: It is switched off (spec §3.9).
+        """
+        if verb not in self._verbs:
+            raise MethodNotSupported(verb)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """How many coroutines wait for operations."""
+        return len(self._room)
+
+    def turn(self) -> float:
+        """Do the upkeep that is due; the seconds until more will be. For ``upkeep=False``."""
+        return self._upkeep.turn()
+
+    def close(self, drain: timedelta = timedelta(seconds=10)) -> None:
+        """Stop: start nothing more, let work end within ``drain``, hand the rest back at once.
+
+        What is handed back is stored as in progress and unheld: another process on the store, or
+        the next one, does it again. Idempotent.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._starter.stop(drain)
+        self._upkeep.stop()
+        self.store.close()
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _register(
+        self,
+        full_name: str,
+        function: Callable[..., object] | None,
+        options: Options,
+        *,
+        request: type | None,
+        response: type | None,
+        metadata: type | None,
+    ) -> Method[Anything, Anything, Anything]:
+        spec = MethodSpec.build(
+            full_name,
+            function,
+            request=request,
+            response=response,
+            metadata=metadata,
+            options=options,
+            types=self.types,
+            expiry=self._expiry,
+        )
+        info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)
+        for finding in self.methods.register(full_name, info):
+            log.warning("%s: %s (AIP-151)", full_name, finding)
+        self._specs[full_name] = spec
+        return Method(spec, self._starter)
+
+    def _permit(self, caller: str, verb: str, name: str) -> None:
+        if self._authorize is not None:
+            self._authorize(caller, verb, name)
+
+    def _look(self, name: str) -> Operation:
+        record = self.store.get(name)
+        if not record.visible(self.store.now()):
+            raise OperationNotFound(name)
+        return record.operation
+
+    def _visible(self, name: str, caller: str) -> Record:
+        record = self.store.get(name)
+        mine = not self._owner_only or record.caller == caller
+        if not mine or not record.visible(self.store.now()):
+            raise OperationNotFound(name)
+        return record
+
+    def _limit(
+        self,
+        name: str,
+        timeout: Duration | timedelta | None,
+        deadline_seconds: float | None,
+        caller: str,
+    ) -> float:
+        self.require("WaitOperation")
+        parse_name(name)
+        limit = wait_limit(timeout, deadline_seconds, self._max_wait)
+        self._permit(caller, "WaitOperation", name)
+        if self._owner_only:
+            self._visible(name, caller)
+        if deadline_seconds is not None and limit == deadline_seconds:
+            limit -= min(0.05, limit / 10)  # so that the reply arrives in time (spec §4.4)
+        return limit
+
+    def _adopt(self, record: Record) -> None:
+        adopt(record, self._specs.get(record.method), self._starter, self._ledger)

@@ -1,0 +1,141 @@
+"""All that a service knows of one of its methods."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any as Anything
+
+import attrs
+
+from lro._any import Any
+from lro._conventions import Conventions
+from lro._errors import DeclarationError
+from lro._methods import MethodName, Signature
+from lro._operation import OperationInfo
+from lro._states import Record, State
+from lro._types import TypeRegistry
+
+
+class WorkerLost(enum.Enum):
+    """What happens to an operation whose worker died."""
+
+    FAIL = "fail"
+    """It ends with ABORTED, reason WORKER_LOST."""
+    RETRY = "retry"
+    """The work runs again; for work that may run twice."""
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """How the work of a method is run.
+
+    ``concurrency``: how many run at once in one process. ``time_limit``: how long one attempt may
+    take before the operation ends with DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often
+    the function is called in all, while it raises one of these. ``worker_lost``: see there; an
+    operation is given up after ``max_lost`` lost workers. ``target``: gives the resource that one
+    request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished record is
+    kept (None: as the service says). ``validate``: refuses a request before anything is stored.
+    ``settle``: the last metadata, given the present one and the state that the operation ends in.
+    """
+
+    concurrency: int | None = None
+    time_limit: timedelta | None = None
+    attempts: int = 1
+    retry_on: tuple[type[Exception], ...] = ()
+    worker_lost: WorkerLost = WorkerLost.FAIL
+    max_lost: int = 3
+    target: Callable[[Anything], str] | None = None
+    expiry: timedelta | None = None
+    validate: Callable[[Anything], None] | None = None
+    settle: Callable[[Anything, State], Anything] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class MethodSpec:
+    """A declared method: name, message classes, function (None: others do the work), options."""
+
+    name: MethodName
+    info: OperationInfo
+    request: type
+    response: type
+    metadata: type
+    function: Callable[..., object] | None
+    takes_job: bool
+    is_async: bool
+    options: Options
+    types: TypeRegistry
+    conventions: Conventions
+    expiry: timedelta
+
+    @classmethod
+    def build(
+        cls,
+        full_name: str,
+        function: Callable[..., object] | None,
+        *,
+        request: type | None,
+        response: type | None,
+        metadata: type | None,
+        options: Options,
+        types: TypeRegistry,
+        expiry: timedelta,
+    ) -> MethodSpec:
+        """Put a method together from what was given and what the annotations say.
+
+        Raises:
+            DeclarationError: A message class is missing or cannot be registered.
+        """
+        name = MethodName.parse(full_name)
+        said = Signature.of(function) if function else Signature(None, None, None, False, False)
+        request = _needed(full_name, "request", request or said.request)
+        response = _needed(full_name, "response", response or said.response)
+        metadata = _needed(full_name, "metadata", metadata or said.metadata)
+        names = [
+            types.register(message, _default_name(name, message, types))
+            for message in (request, response, metadata)
+        ]
+        return cls(
+            name=name,
+            info=OperationInfo(names[1], names[2]),
+            request=request,
+            response=response,
+            metadata=metadata,
+            function=function,
+            takes_job=said.takes_job,
+            is_async=said.is_async,
+            options=options,
+            types=types,
+            conventions=Conventions.of(types.codec(names[2]).shape),
+            expiry=expiry if options.expiry is None else options.expiry,
+        )
+
+    @property
+    def full_name(self) -> str:
+        """``package.Service.Method``."""
+        return str(self.name)
+
+    def stamp(self, record: Record) -> Any | None:
+        """The record's metadata with the conventional fields filled in (spec §9.6)."""
+        return self.conventions.stamp(record)
+
+    def settled(self, metadata: Any | None, state: State) -> Any | None:
+        """The last metadata of an operation that ends in this state."""
+        if self.options.settle is None or metadata is None:
+            return metadata
+        return self.types.pack(
+            self.options.settle(self.types.unpack(metadata, self.metadata), state)
+        )
+
+
+def _needed(method: str, role: str, cls: type | None) -> type:
+    if cls is None:
+        code = "" if role == "request" else f" ({role}-type-missing)"
+        raise DeclarationError(method, f"has no {role} class: annotate it, or give {role}={code}")
+    return cls
+
+
+def _default_name(method: MethodName, message: type, types: TypeRegistry) -> str:
+    # A class without a name of its own belongs to the method's package (spec §8.3).
+    return types.name_of(message) if types.knows(message) else method.qualify(message.__name__)

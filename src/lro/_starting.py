@@ -1,0 +1,249 @@
+"""Starting an operation: check, reserve, store, submit, in this order (spec §9)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from lro._any import Any
+from lro._errors import (
+    InvalidArgument,
+    InvalidRequestId,
+    LroError,
+    OperationNotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+from lro._ledger import Ledger
+from lro._names import join_name, new_id, normalise_parent
+from lro._operation import Operation
+from lro._ports import Executor, RequestKey, Slot
+from lro._scalars import got
+from lro._spec import MethodSpec
+from lro._states import Record, take_over
+from lro._wellknown import Empty
+from lro._worker import Run
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_NIL: Final = "00000000-0000-0000-0000-000000000000"
+
+
+class Starter:
+    """Starts operations, and knows the work that this process holds."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        executor: Executor,
+        owner: str,
+        lease: timedelta,
+        domain: str,
+        nudge: Callable[[], None],
+    ) -> None:
+        self._ledger = ledger
+        self._executor = executor
+        self._owner = owner
+        self._lease = lease
+        self.domain = domain
+        self._nudge = nudge
+        self._lock = threading.Lock()
+        self._runs: dict[str, Run] = {}
+        self._stopping = False
+
+    def start(
+        self,
+        spec: MethodSpec,
+        request: object,
+        *,
+        request_id: str,
+        parent: str,
+        metadata: object | None,
+        target: str,
+        caller: str,
+        validate_only: bool,
+    ) -> Operation:
+        """See ``Method.start``."""
+        if self._stopping:
+            raise Unavailable("the service is stopping")
+        if not isinstance(request, spec.request):
+            wanted = f"must be a {spec.request.__name__}, got {got(request)}"
+            raise InvalidArgument("request", wanted)
+        if spec.options.validate is not None:
+            spec.options.validate(request)
+        if not target and spec.options.target is not None:
+            target = spec.options.target(request)
+        parent = normalise_parent(parent)
+        packed = spec.types.pack(request)
+        key = _request_key(spec, caller, request_id, parent, packed)
+        record = self._record(spec, parent, metadata, target, caller, key)
+        if validate_only:
+            self._ledger.store.insert(record, packed, key, check_only=True)
+            return Operation(done=True, result=spec.types.pack(Empty()))
+        if spec.function is None:
+            return self._ledger.store.insert(record, packed, key).record.operation
+        return self._insert_and_run(spec, record, request, packed, key)
+
+    def run(self, spec: MethodSpec, name: str, slot: Slot, request: object | None = None) -> None:
+        """Have the work of a stored operation done in this process.
+
+        Raises:
+            Unavailable: The executor refuses.
+        """
+        task = Run(
+            name=name,
+            spec=spec,
+            ledger=self._ledger,
+            owner=self._owner,
+            lease=self._lease,
+            domain=self.domain,
+            request=request,
+            retire=self._retire,
+        )
+        with self._lock:
+            self._runs[name] = task
+        try:
+            slot.submit(task)
+        except BaseException:
+            self._retire(name)
+            raise
+        self._nudge()
+
+    def resume(self, spec: MethodSpec, name: str) -> None:
+        """Take over work that nobody holds.
+
+        Raises:
+            LeaseLost: Somebody does hold it.
+            ResourceExhausted, Unavailable: There is no room for it.
+        """
+        slot = self._executor.reserve()
+        try:
+            now = self._ledger.store.now()
+            self._ledger.apply(name, take_over(self._owner, now + self._lease, now))
+        except BaseException:
+            slot.release()
+            raise
+        self.run(spec, name, slot)
+
+    def cancel(self, name: str) -> None:
+        """Let a request to cancel reach the work, if this process holds it."""
+        run = self._runs.get(name)
+        if run is None:
+            return
+        if self._executor.withdraw(name):
+            run.end_unbegun()
+        else:
+            run.cancel()
+
+    @property
+    def holds_work(self) -> bool:
+        """Whether this process has work, begun or waiting."""
+        return bool(self._runs)
+
+    def stop(self, drain: timedelta) -> None:
+        """Start nothing more; give running work time to end; hand the rest back (design §5)."""
+        self._stopping = True
+        for task in self._executor.stop():
+            run = self._runs.get(task.name)
+            if run is not None:
+                run.hand_back()
+                self._retire(task.name)
+        if not self._executor.join(drain.total_seconds()):
+            for run in list(self._runs.values()):
+                run.hand_back()
+            self._executor.join(1.0)
+
+    def _retire(self, name: str) -> None:
+        with self._lock:
+            self._runs.pop(name, None)
+
+    def _record(
+        self,
+        spec: MethodSpec,
+        parent: str,
+        metadata: object | None,
+        target: str,
+        caller: str,
+        key: RequestKey | None,
+    ) -> Record:
+        if metadata is not None and not isinstance(metadata, (spec.metadata, Any)):
+            wanted = f"must be a {spec.metadata.__name__}, got {got(metadata)}"
+            raise InvalidArgument("metadata", wanted)
+        now = self._ledger.store.now()
+        held = spec.function is not None
+        record = Record(
+            name=join_name(parent, new_id(secrets.token_bytes)),
+            parent=parent,
+            method=spec.full_name,
+            metadata=None if metadata is None else spec.types.pack(metadata),
+            create_time=now,
+            update_time=now,
+            owner=self._owner if held else "",
+            lease_until=now + self._lease if held else None,
+            caller=caller,
+            request_id=key.request_id if key else "",
+            target=target,
+        )
+        return record.with_metadata(spec.stamp(record))
+
+    def _insert_and_run(
+        self,
+        spec: MethodSpec,
+        record: Record,
+        request: object,
+        packed: Any,
+        key: RequestKey | None,
+    ) -> Operation:
+        store = self._ledger.store
+        try:
+            slot = self._executor.reserve()
+        except ResourceExhausted:
+            # A repeated start needs no room: it gets the operation that it has started before.
+            known = store.insert(record, packed, key, check_only=True)
+            if known.fresh:
+                raise
+            return known.record.operation
+        try:
+            inserted = store.insert(record, packed, key)
+        except BaseException:
+            slot.release()
+            raise
+        if not inserted.fresh:
+            slot.release()
+            return inserted.record.operation
+        try:
+            self.run(spec, record.name, slot, request)
+        except LroError:
+            store.forget(record.name)  # a failed start is not remembered (spec §9.3)
+            raise
+        return self._present(record)
+
+    def _present(self, record: Record) -> Operation:
+        if record.name in self._runs:
+            return record.operation
+        try:  # over already: the inline executor, or very quick work (spec §9.8)
+            return self._ledger.store.get(record.name).operation
+        except OperationNotFound:
+            return record.operation
+
+
+def _request_key(
+    spec: MethodSpec, caller: str, request_id: str, parent: str, packed: Any
+) -> RequestKey | None:
+    if not request_id:
+        return None
+    text = request_id.lower()
+    if not _UUID.fullmatch(text) or text == _NIL:
+        wanted = "must be a UUID of 36 characters, not all zero"
+        raise InvalidRequestId("request_id", f"{wanted}, got {got(request_id)}")
+    payload = packed.payload
+    if not isinstance(payload, bytes):
+        payload = json.dumps(payload, sort_keys=True).encode()
+    digest = hashlib.sha256(f"{len(parent)}:{parent}".encode() + payload)
+    return RequestKey(spec.full_name, caller, text, digest.hexdigest())

@@ -1,0 +1,348 @@
+"""The life of an operation: one table, and the pure changes that move a record through it.
+
+A change is a function from the stored record to the one that replaces it (None: remove it). It has
+no effects of its own, so a store may run it more than once. Whoever comes second is told so by
+:class:`NotApplied`; nobody else compares states to decide (spec §2.2, §2.3, §2.8, §2.9).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any as Anything
+from typing import Final
+
+import attrs
+
+from lro._any import Any
+from lro._errors import (
+    CancellationNotRequested,
+    InvalidArgument,
+    LeaseLost,
+    NotApplied,
+    OperationNotFound,
+)
+from lro._operation import Operation
+from lro._status import Code, Status
+
+
+class State(enum.StrEnum):
+    """Where in its life an operation is."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    HIDDEN = "HIDDEN"
+    """Deleted for callers while its work still holds an exclusive target (spec §9.5)."""
+    GONE = "GONE"
+
+    @property
+    def done(self) -> bool:
+        """Whether the operation has ended and callers can still see it."""
+        return self in _DONE
+
+
+class Event(enum.Enum):
+    """What can happen to an operation."""
+
+    CLAIM = "claim"
+    RELEASE = "release"
+    REPORT = "report"
+    REQUEST_CANCEL = "request cancel of"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    ACKNOWLEDGE_CANCEL = "acknowledge cancel of"
+    DELETE = "delete"
+    HIDE = "hide"
+    EXPIRE = "expire"
+
+
+_DONE: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+_ENDED: Final = {Event.DELETE: State.GONE, Event.EXPIRE: State.GONE}
+
+TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
+    State.IN_PROGRESS: {
+        Event.CLAIM: State.IN_PROGRESS,
+        Event.RELEASE: State.IN_PROGRESS,
+        Event.REPORT: State.IN_PROGRESS,
+        Event.REQUEST_CANCEL: State.IN_PROGRESS,
+        Event.COMPLETE: State.SUCCEEDED,
+        Event.FAIL: State.FAILED,
+        Event.ACKNOWLEDGE_CANCEL: State.CANCELLED,
+        Event.DELETE: State.GONE,
+        Event.HIDE: State.HIDDEN,
+    },
+    State.SUCCEEDED: {Event.REQUEST_CANCEL: State.SUCCEEDED, **_ENDED},
+    State.FAILED: {Event.REQUEST_CANCEL: State.FAILED, **_ENDED},
+    State.CANCELLED: {Event.REQUEST_CANCEL: State.CANCELLED, **_ENDED},
+    State.HIDDEN: {
+        Event.CLAIM: State.HIDDEN,
+        Event.RELEASE: State.HIDDEN,
+        Event.REPORT: State.HIDDEN,
+        Event.COMPLETE: State.GONE,
+        Event.FAIL: State.GONE,
+        Event.ACKNOWLEDGE_CANCEL: State.GONE,
+    },
+    State.GONE: {},
+}
+
+_CALLER_EVENTS: Final = frozenset({Event.REQUEST_CANCEL, Event.DELETE, Event.HIDE})
+
+
+@attrs.frozen(kw_only=True)
+class Record:
+    """The server's row around an operation. Callers never see it.
+
+    Times are in UTC by the store's clock. ``owner`` and ``lease_until`` say which process has the
+    work and until when that holds unless renewed; ``attempt`` counts the claims and fences every
+    write of a worker. ``target`` is set only for work that must have it alone. The packed request
+    is kept beside the record, because polls must not read megabytes that only a worker needs.
+    """
+
+    name: str
+    parent: str
+    method: str
+    state: State = State.IN_PROGRESS
+    metadata: Any | None = None
+    result: Any | Status | None = None
+    create_time: datetime
+    update_time: datetime
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    expire_time: datetime | None = None
+    cancel_requested: bool = False
+    attempt: int = 0
+    lost_attempts: int = 0
+    owner: str = ""
+    lease_until: datetime | None = None
+    caller: str = ""
+    request_id: str = ""
+    target: str = ""
+    version: int = 1
+
+    @property
+    def operation(self) -> Operation:
+        """What callers see of it."""
+        done = self.state in _DONE
+        return Operation(name=self.name, metadata=self.metadata, done=done, result=self.result)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.state in _DONE
+
+    @property
+    def error(self) -> Status | None:
+        """The error it ended with, or None."""
+        return self.result if isinstance(self.result, Status) else None
+
+    @property
+    def response(self) -> Any | None:
+        """The response it ended with, or None."""
+        return self.result if isinstance(self.result, Any) else None
+
+    def visible(self, now: datetime) -> bool:
+        """Whether callers can see it: not deleted, not expired (spec §9.4)."""
+        if self.state is State.HIDDEN or self.state is State.GONE:
+            return False
+        return self.expire_time is None or now < self.expire_time
+
+    def with_metadata(self, metadata: Any | None) -> Record:
+        """The same record, if that is its metadata; else one with it."""
+        return self if metadata is self.metadata else attrs.evolve(self, metadata=metadata)
+
+    def moved(self, **changes: Anything) -> Record:
+        """The next version of this record."""
+        return attrs.evolve(self, version=self.version + 1, **changes)
+
+
+Change = Callable[[Record], Record | None]
+Stamp = Callable[[Record], Any | None]
+"""Gives the metadata that a changed record should have."""
+
+
+def step(record: Record, event: Event, now: datetime) -> State:
+    """The state that an event leads to.
+
+    Raises:
+        OperationNotFound: A caller asked, but the record is deleted or expired.
+        NotApplied: The event comes too late.
+    """
+    if event in _CALLER_EVENTS and not record.visible(now):
+        raise OperationNotFound(record.name)
+    try:
+        return TRANSITIONS[record.state][event]
+    except KeyError:
+        raise NotApplied(record.name, event.value, record.state.value) from None
+
+
+def take_over(owner: str, until: datetime, now: datetime) -> Change:
+    """Hold work whose lease ran out; if it was not handed back, a worker is counted as lost.
+
+    Raises (when applied):
+        LeaseLost: Somebody holds a lease that has not run out.
+    """
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.CLAIM, now)
+        _unheld(record, now)
+        lost = record.lost_attempts + (record.owner != "")
+        return record.moved(state=state, owner=owner, lease_until=until, lost_attempts=lost)
+
+    return change
+
+
+def abandon(error: Status, now: datetime, expiry: timedelta) -> Change:
+    """End work whose worker was lost.
+
+    Raises (when applied):
+        LeaseLost: Somebody holds a lease that has not run out.
+    """
+    fail = end(error, now=now, expiry=expiry)
+
+    def change(record: Record) -> Record | None:
+        _unheld(record, now)
+        return fail(record)
+
+    return change
+
+
+def claim(owner: str, until: datetime, now: datetime) -> Change:
+    """Begin to work: a new attempt.
+
+    Raises (when applied):
+        LeaseLost: Another owner holds a lease that has not run out.
+    """
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.CLAIM, now)
+        if record.owner != owner:
+            _unheld(record, now)
+        return record.moved(
+            state=state,
+            owner=owner,
+            lease_until=until,
+            attempt=record.attempt + 1,
+            start_time=record.start_time or now,
+            update_time=now,
+        )
+
+    return change
+
+
+def release(attempt: int, now: datetime) -> Change:
+    """Hand the work back: anybody may claim it at once, and no attempt counts as lost."""
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.RELEASE, now)
+        _fence(record, attempt)
+        return record.moved(state=state, owner="", lease_until=now, update_time=now)
+
+    return change
+
+
+def report(metadata: Any, attempt: int | None, now: datetime) -> Change:
+    """Replace the metadata as a whole (spec §2.10)."""
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.REPORT, now)
+        _fence(record, attempt)
+        return record.moved(state=state, metadata=metadata, update_time=now)
+
+    return change
+
+
+def request_cancel(now: datetime) -> Change:
+    """Mark that somebody wants the work to stop; no effect on one that is done (spec §2.6)."""
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.REQUEST_CANCEL, now)
+        if record.done or record.cancel_requested:
+            return record
+        return record.moved(state=state, cancel_requested=True, update_time=now)
+
+    return change
+
+
+def end(
+    result: Any | Status | None,
+    *,
+    now: datetime,
+    expiry: timedelta,
+    attempt: int | None = None,
+    metadata: Any | None = None,
+    acknowledge: bool = False,
+) -> Change:
+    """End the operation: done and the result in one step (spec §2.2).
+
+    An Any is the response of a success, None a success without a value, a Status an error.
+    ``acknowledge`` says that the error answers a request to cancel. ``metadata`` is the last one.
+
+    Raises:
+        InvalidArgument: The error's code is not from 1 to 16 (spec §2.3).
+
+    Raises (when applied):
+        CancellationNotRequested: Nobody asked for the cancellation that is acknowledged.
+    """
+    event = Event.COMPLETE
+    if isinstance(result, Status):
+        if not 1 <= result.code <= 16:
+            raise InvalidArgument("error.code", f"must be from 1 to 16, got {result.code}")
+        event = Event.ACKNOWLEDGE_CANCEL if acknowledge else Event.FAIL
+
+    def change(record: Record) -> Record | None:
+        state = step(record, event, now)
+        _fence(record, attempt)
+        if acknowledge and not record.cancel_requested:
+            raise CancellationNotRequested(record.name)
+        if state is State.GONE:
+            return None
+        if isinstance(result, Status) and result.code == Code.CANCELLED:
+            state = State.CANCELLED
+        return record.moved(
+            state=state,
+            result=result,
+            metadata=metadata or record.metadata,
+            owner="",
+            lease_until=None,
+            update_time=now,
+            end_time=now,
+            expire_time=now + expiry,
+        )
+
+    return change
+
+
+def delete(now: datetime) -> Change:
+    """Remove the record; while its work holds a target it only disappears from sight."""
+
+    def change(record: Record) -> Record | None:
+        busy = record.target and not record.done
+        state = step(record, Event.HIDE if busy else Event.DELETE, now)
+        return None if state is State.GONE else record.moved(state=state, update_time=now)
+
+    return change
+
+
+def stamped(change: Change, stamp: Stamp) -> Change:
+    """The same change, with the metadata brought up to date in the same step."""
+
+    def both(record: Record) -> Record | None:
+        changed = change(record)
+        if changed is None or changed is record:
+            return changed
+        return changed.with_metadata(stamp(changed))
+
+    return both
+
+
+def _fence(record: Record, attempt: int | None) -> None:
+    if attempt is not None and attempt != record.attempt:
+        raise LeaseLost(record.name, attempt, record.attempt)
+
+
+def _unheld(record: Record, now: datetime) -> None:
+    if record.lease_until is not None and now < record.lease_until:
+        raise LeaseLost(record.name, record.attempt, record.attempt)

@@ -1,0 +1,254 @@
+"""The well-known types as Python values, and their special JSON forms (spec §1.13)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import attrs
+
+from lro._any import Json, message
+from lro._errors import InvalidArgument
+from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, got
+from lro._shapes import Kind
+from lro._times import (
+    Duration,
+    Timestamp,
+    datetime_text,
+    duration_text,
+    parse_datetime,
+    parse_duration,
+    parse_timestamp,
+    timestamp_text,
+)
+
+PACKAGE: Final = "google.protobuf."
+_SNAKE: Final = re.compile(r"_([a-z])")
+_HUMP: Final = re.compile(r"[A-Z]")
+
+
+@message(PACKAGE + "Empty")
+@attrs.frozen
+class Empty:
+    """A message without fields: the response of methods that have nothing to say."""
+
+
+@message(PACKAGE + "FieldMask")
+@attrs.frozen
+class FieldMask:
+    """Paths of fields, in proto spelling."""
+
+    paths: tuple[str, ...] = ()
+
+
+@message(PACKAGE + "Struct")
+@attrs.frozen
+class Struct:
+    """Any JSON object."""
+
+    fields: Mapping[str, object] = attrs.field(factory=dict, hash=False)
+
+
+@message(PACKAGE + "Value")
+@attrs.frozen
+class Value:
+    """Any JSON value; None is JSON's null."""
+
+    value: object = attrs.field(default=None, hash=False)
+
+
+@message(PACKAGE + "ListValue")
+@attrs.frozen
+class ListValue:
+    """Any JSON array."""
+
+    values: Sequence[object] = attrs.field(factory=list, hash=False)
+
+
+@message(PACKAGE + "StringValue")
+@attrs.frozen
+class StringValue:
+    """A string which may be absent where it is a field."""
+
+    value: str = ""
+
+
+@message(PACKAGE + "BoolValue")
+@attrs.frozen
+class BoolValue:
+    """A bool which may be absent where it is a field."""
+
+    value: bool = False
+
+
+@message(PACKAGE + "BytesValue")
+@attrs.frozen
+class BytesValue:
+    """Bytes which may be absent where they are a field."""
+
+    value: bytes = b""
+
+
+@message(PACKAGE + "Int32Value")
+@attrs.frozen
+class Int32Value:
+    """An int32 which may be absent where it is a field."""
+
+    value: int = 0
+
+
+@message(PACKAGE + "Int64Value")
+@attrs.frozen
+class Int64Value:
+    """An int64 which may be absent where it is a field."""
+
+    value: int = 0
+
+
+@message(PACKAGE + "UInt32Value")
+@attrs.frozen
+class UInt32Value:
+    """A uint32 which may be absent where it is a field."""
+
+    value: int = 0
+
+
+@message(PACKAGE + "UInt64Value")
+@attrs.frozen
+class UInt64Value:
+    """A uint64 which may be absent where it is a field."""
+
+    value: int = 0
+
+
+@message(PACKAGE + "FloatValue")
+@attrs.frozen
+class FloatValue:
+    """A 32-bit float which may be absent where it is a field."""
+
+    value: float = 0.0
+
+
+@message(PACKAGE + "DoubleValue")
+@attrs.frozen
+class DoubleValue:
+    """A double which may be absent where it is a field."""
+
+    value: float = 0.0
+
+
+WRAPPER_KINDS: Final[Mapping[type, Kind]] = {
+    StringValue: Kind.STRING,
+    BoolValue: Kind.BOOL,
+    BytesValue: Kind.BYTES,
+    Int32Value: Kind.INT32,
+    Int64Value: Kind.INT64,
+    UInt32Value: Kind.UINT32,
+    UInt64Value: Kind.UINT64,
+    FloatValue: Kind.FLOAT,
+    DoubleValue: Kind.DOUBLE,
+}
+
+
+def dump_json(value: object) -> Json:
+    """Plain Python data as a JSON value; containers are copied only where they must change.
+
+    Raises:
+        InvalidArgument: It holds something that a Value cannot: NaN, bytes, keys that are no text.
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (int, float)):
+        if not math.isfinite(value):
+            raise InvalidArgument("", f"must be finite, got {value!r}")
+        return value
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise InvalidArgument("", "must have text keys")
+        return {key: dump_json(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [dump_json(item) for item in value]
+    raise InvalidArgument("", f"must be plain JSON data, got {got(value)}")
+
+
+def _load_object(value: Json) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise InvalidArgument("", f"must be an object, got {got(value)}")
+    return value
+
+
+def _load_list(value: Json) -> ListValue:
+    if not isinstance(value, list):
+        raise InvalidArgument("", f"must be a list, got {got(value)}")
+    return ListValue(value)
+
+
+def _load_mask(value: Json) -> FieldMask:
+    if not isinstance(value, str) or "_" in value:
+        wanted = "must be paths in lowerCamelCase with commas between"
+        raise InvalidArgument("", f"{wanted}, got {got(value)}")
+    paths = value.split(",") if value else []
+    return FieldMask(tuple(_HUMP.sub(lambda hump: "_" + hump[0].lower(), path) for path in paths))
+
+
+def _dump_mask(mask: FieldMask) -> Json:
+    shown = [_SNAKE.sub(lambda low: low[1].upper(), path) for path in mask.paths]
+    text = ",".join(shown)
+    if "_" in text or _load_mask(text) != mask:
+        raise InvalidArgument("", f"has a path without a JSON form: {got(mask.paths)}")
+    return text
+
+
+def _checked(printer: Callable[..., str], python: type) -> Dumper:
+    def dump(value: object) -> Json:
+        if not isinstance(value, python):
+            raise InvalidArgument("", f"must be a {python.__name__}, got {got(value)}")
+        try:
+            return printer(value)
+        except ValueError as exc:
+            raise InvalidArgument("", str(exc)) from None
+
+    return dump
+
+
+def _dump_timedelta(span: timedelta) -> str:
+    return duration_text(Duration.from_timedelta(span))
+
+
+def _load_timedelta(value: Json) -> timedelta:
+    return parse_duration(value).to_timedelta()
+
+
+def _wrapper(cls: Callable[..., object], kind: Kind) -> tuple[Loader, Dumper]:
+    load, dump = LOADERS[kind], DUMPERS[kind]
+    return (lambda value: cls(load(value))), (lambda wrapped: dump(getattr(wrapped, "value", None)))
+
+
+def _dump_any_json(attribute: str) -> Dumper:
+    return lambda holder: dump_json(getattr(holder, attribute))
+
+
+SPECIAL: Final[Mapping[object, tuple[Loader, Dumper]]] = {
+    Duration: (parse_duration, _checked(duration_text, Duration)),
+    Timestamp: (parse_timestamp, _checked(timestamp_text, Timestamp)),
+    timedelta: (_load_timedelta, _checked(_dump_timedelta, timedelta)),
+    datetime: (parse_datetime, _checked(datetime_text, datetime)),
+    FieldMask: (_load_mask, lambda mask: _dump_mask(mask) if isinstance(mask, FieldMask) else None),
+    Struct: (lambda value: Struct(_load_object(value)), _dump_any_json("fields")),
+    Value: (Value, _dump_any_json("value")),
+    ListValue: (_load_list, _dump_any_json("values")),
+    dict: (_load_object, dump_json),
+    object: (lambda value: value, dump_json),
+    **{cls: _wrapper(cls, kind) for cls, kind in WRAPPER_KINDS.items()},
+}
+"""Reader and writer of each Python class whose JSON form is not an object of its fields."""
+
+NULL_IS_A_VALUE: Final = frozenset({Value, object})
+"""Classes for which JSON's null is a value and not absence (spec §1.8(3))."""
+
+MESSAGES: Final[tuple[type, ...]] = (
+    Empty, Duration, Timestamp, FieldMask, Struct, Value, ListValue, *WRAPPER_KINDS,
+)  # fmt: skip

@@ -1,0 +1,118 @@
+"""A bounded queue of tasks with limits per group: what the executors of one process share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from datetime import timedelta
+
+from lro._errors import ResourceExhausted, Unavailable
+from lro._ports import Task
+
+
+class Backlog:
+    """Tasks that wait for a worker, at most ``size`` beside those that run.
+
+    ``size`` counts waiting and running tasks together with reserved room: once that many are in
+    the house, :meth:`reserve` refuses.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._changed = threading.Condition()
+        self._waiting: OrderedDict[str, Task] = OrderedDict()
+        self._running: Counter[str] = Counter()
+        self._reserved = 0
+        self._stopped = False
+
+    def reserve(self) -> BacklogSlot:
+        """Room for one task."""
+        with self._changed:
+            if self._stopped:
+                raise Unavailable("the executor is stopping")
+            inside = self._reserved + len(self._waiting) + self._running.total()
+            if inside >= self._size:
+                text = f"the queue is full: {inside} operations are running or waiting"
+                raise ResourceExhausted(text, timedelta(seconds=1))
+            self._reserved += 1
+        return BacklogSlot(self)
+
+    def withdraw(self, name: str) -> bool:
+        """Take a waiting task back."""
+        with self._changed:
+            return self._waiting.pop(name, None) is not None
+
+    def stop(self) -> Sequence[Task]:
+        """Give out no more tasks; those that were waiting."""
+        with self._changed:
+            self._stopped = True
+            left = list(self._waiting.values())
+            self._waiting.clear()
+            self._changed.notify_all()
+            return left
+
+    def join(self, seconds: float) -> bool:
+        """Wait until nothing runs, at most so long; whether that came about."""
+        end = time.monotonic() + seconds
+        with self._changed:
+            while self._running.total():
+                left = end - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            return True
+
+    def take(self, *, block: bool = True) -> Task | None:
+        """The next task that may run, which then counts as running; None once stopped.
+
+        Without ``block`` also None when there is none now.
+        """
+        with self._changed:
+            while not self._stopped:
+                for name, task in self._waiting.items():
+                    limit = task.group_limit
+                    if limit is None or self._running[task.group] < limit:
+                        del self._waiting[name]
+                        self._running[task.group] += 1
+                        return task
+                if not block:
+                    return None
+                self._changed.wait()
+            return None
+
+    def finished(self, task: Task) -> None:
+        """A task that was taken is over."""
+        with self._changed:
+            self._running[task.group] -= 1
+            if not self._running[task.group]:
+                del self._running[task.group]
+            self._changed.notify_all()
+
+    def _submit(self, task: Task) -> None:
+        with self._changed:
+            self._reserved -= 1
+            if self._stopped:
+                raise Unavailable("the executor is stopping")
+            self._waiting[task.name] = task
+            self._changed.notify()
+
+    def _release(self) -> None:
+        with self._changed:
+            self._reserved -= 1
+
+
+class BacklogSlot:
+    """Reserved room for one task."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._backlog = backlog
+
+    def submit(self, task: Task) -> None:
+        """Queue the task."""
+        self._backlog._submit(task)
+
+    def release(self) -> None:
+        """Give the room back."""
+        self._backlog._release()

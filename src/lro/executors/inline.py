@@ -1,0 +1,44 @@
+"""An executor that does the work within the call that starts it: for tests and scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lro._errors import Unavailable
+from lro._ports import Task
+
+
+class InlineExecutor:
+    """Runs each task at once, in the caller's thread: ``start`` returns a finished operation.
+
+    Nothing can be cancelled, since nobody gets a word in while the work runs.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = False
+
+    def reserve(self) -> InlineExecutor:
+        """Room for one task: always there."""
+        if self._stopped:
+            raise Unavailable("the executor is stopping")
+        return self
+
+    def submit(self, task: Task) -> None:
+        """Run the task now."""
+        task.run()
+
+    def release(self) -> None:
+        """Nothing was taken."""
+
+    def withdraw(self, name: str) -> bool:  # noqa: ARG002
+        """Nothing ever waits."""
+        return False
+
+    def stop(self) -> Sequence[Task]:
+        """Refuse further tasks."""
+        self._stopped = True
+        return ()
+
+    def join(self, seconds: float) -> bool:  # noqa: ARG002
+        """Nothing runs beside the caller."""
+        return True

@@ -1,0 +1,209 @@
+"""A store in memory: for tests, and for services whose operations may die with the process."""
+
+from __future__ import annotations
+
+import bisect
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import attrs
+
+from lro._any import Any
+from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
+from lro._pages import KEY_BYTES, Place
+from lro._ports import Inserted, Orphans, RequestKey
+from lro._states import Change, Record
+
+REQUEST_LIFE = timedelta(hours=24)
+_MICROSECOND = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_OrderKey = tuple[int, str]
+
+
+@attrs.frozen
+class _FirstStart:
+    record: Record
+    fingerprint: str
+    at: datetime
+
+
+class MemoryStore:
+    """Keeps records in a dictionary behind a lock. ``clock`` gives the time in UTC."""
+
+    reads_block = False
+    writes_block = False
+
+    def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
+        self._clock = clock or _utc_now
+        self._lock = threading.Lock()
+        self._records: dict[str, Record] = {}
+        self._order: dict[str, list[_OrderKey]] = {}
+        self._targets: dict[str, str] = {}
+        self._running: dict[str, None] = {}
+        self._inputs: dict[str, Any] = {}
+        self._requests: dict[tuple[str, str, str], _FirstStart] = {}
+        self._secret = secrets.token_bytes(KEY_BYTES)
+
+    def now(self) -> datetime:
+        """The moment by the store's clock."""
+        return self._clock()
+
+    def secret(self) -> bytes:
+        """The key of this store's page tokens."""
+        return self._secret
+
+    def insert(
+        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+    ) -> Inserted:
+        """Add a record, or find the one that the same request started before."""
+        with self._lock:
+            first = self._first_start(key, record.create_time)
+            if first is not None:
+                return Inserted(self._records.get(first.record.name, first.record), fresh=False)
+            if record.target and record.target in self._targets:
+                raise TargetBusy(record.target)
+            if not check_only:
+                self._put(record)
+                self._inputs[record.name] = request
+                if key is not None:
+                    start = _FirstStart(record, key.fingerprint, record.create_time)
+                    self._requests[key.method, key.caller, key.request_id] = start
+            return Inserted(record, fresh=True)
+
+    def forget(self, name: str) -> None:
+        """Undo an insert."""
+        with self._lock:
+            record = self._records.get(name)
+            if record is not None:
+                self._drop(record)
+                self._requests.pop((record.method, record.caller, record.request_id), None)
+
+    def request(self, name: str) -> Any:
+        """The packed request of work in progress."""
+        try:
+            return self._inputs[name]
+        except KeyError:
+            raise OperationNotFound(name) from None
+
+    def get(self, name: str) -> Record:
+        """The record of this name."""
+        record = self._records.get(name)
+        if record is None:
+            raise OperationNotFound(name)
+        return record
+
+    def update(self, name: str, change: Change) -> Record | None:
+        """Replace or remove a record, all or nothing."""
+        with self._lock:
+            record = self.get(name)
+            changed = change(record)
+            if changed is None:
+                self._drop(record)
+            elif changed is not record:
+                self._replace(changed)
+            return changed
+
+    def page(self, parent: str, after: Place | None, limit: int) -> Sequence[Record]:
+        """Up to ``limit`` visible records of one parent, newest first."""
+        now = self._clock()
+        with self._lock:
+            return list(self._walk(parent, after, limit, now))
+
+    def renew(self, owner: str, until: datetime) -> Sequence[str]:
+        """Prolong the leases of an owner."""
+        with self._lock:
+            mine = [self._records[name] for name in self._running]
+            mine = [record for record in mine if record.owner == owner]
+            for record in mine:
+                self._records[record.name] = attrs.evolve(record, lease_until=until)
+            return [record.name for record in mine if record.cancel_requested]
+
+    def orphans(self, limit: int) -> Orphans:
+        """Records in progress whose lease has run out."""
+        now = self._clock()
+        with self._lock:
+            leased = [
+                (record.lease_until, record)
+                for record in map(self._records.__getitem__, self._running)
+                if record.lease_until is not None
+            ]
+        lost = [record for until, record in leased if until <= now]
+        ends = [until for until, _ in leased if until > now]
+        return Orphans(tuple(lost[:limit]), min(ends, default=None))
+
+    def expire(self, limit: int) -> Sequence[str]:
+        """Remove records past their expiry."""
+        now = self._clock()
+        with self._lock:
+            over = [r for r in self._records.values() if r.expire_time and r.expire_time <= now]
+            for record in over[:limit]:
+                self._drop(record)
+            old = [key for key, first in self._requests.items() if now - first.at >= REQUEST_LIFE]
+            for key in old[:limit]:
+                del self._requests[key]
+            return [record.name for record in over[:limit]]
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _first_start(self, key: RequestKey | None, now: datetime) -> _FirstStart | None:
+        if key is None:
+            return None
+        first = self._requests.get((key.method, key.caller, key.request_id))
+        if first is None or now - first.at >= REQUEST_LIFE:
+            return None
+        if first.fingerprint != key.fingerprint:
+            raise RequestIdConflict("request_id", "was used before with another request")
+        return first
+
+    def _walk(
+        self, parent: str, after: Place | None, limit: int, now: datetime
+    ) -> Iterator[Record]:
+        keys = self._order.get(parent, [])
+        place = 0
+        if after is not None:
+            place = bisect.bisect_right(keys, (_newest_first(after.create_time), after.name))
+        while place < len(keys) and limit > 0:
+            record = self._records[keys[place][1]]
+            place += 1
+            if record.visible(now):
+                limit -= 1
+                yield record
+
+    def _put(self, record: Record) -> None:
+        keys = self._order.setdefault(record.parent, [])
+        bisect.insort(keys, (_newest_first(record.create_time), record.name))
+        if record.target:
+            self._targets[record.target] = record.name
+        self._records[record.name] = record
+        self._running[record.name] = None
+
+    def _replace(self, record: Record) -> None:
+        self._records[record.name] = record
+        if record.done:
+            self._end(record)
+
+    def _end(self, record: Record) -> None:
+        self._running.pop(record.name, None)
+        self._inputs.pop(record.name, None)
+        if self._targets.get(record.target) == record.name:
+            del self._targets[record.target]
+
+    def _drop(self, record: Record) -> None:
+        self._end(record)
+        del self._records[record.name]
+        keys = self._order[record.parent]
+        key = (_newest_first(record.create_time), record.name)
+        del keys[bisect.bisect_left(keys, key)]
+        if not keys:
+            del self._order[record.parent]
+
+
+def _newest_first(moment: datetime) -> int:
+    return -((moment - _EPOCH) // _MICROSECOND)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)

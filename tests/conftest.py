@@ -1,0 +1,43 @@
+"""What holds for every test: the same examples each time, and no skip where all is to be had."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import hypothesis
+import pytest
+
+pytest_plugins = ["pytester"]
+
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Make a skipped test fail under LRO_REQUIRE_SERVICES, unless it is marked ``platform``."""
+    report = yield
+    expected = hasattr(report, "wasxfail") or item.get_closest_marker("platform")
+    if report.skipped and not expected:
+        refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a module that skips itself, as ``importorskip`` does."""
+    report = yield
+    if report.skipped:
+        refuse_skip(report)
+    return report
+
+
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Turn a skip into a failure that gives its reason, where services are promised."""
+    if os.environ.get("LRO_REQUIRE_SERVICES"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"LRO_REQUIRE_SERVICES is set, but: {reason}"

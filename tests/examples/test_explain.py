@@ -1,0 +1,197 @@
+"""explain: the parts of a picture that speak for a label are where the texture is."""
+
+from __future__ import annotations
+
+import io
+import math
+from functools import cache
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+import pytest
+
+from examples.analysis.messages import (
+    ClassifyRequest,
+    Example,
+    ExplainRequest,
+    ExplainResponse,
+    Image,
+)
+from examples.analysis.textures import BUILT_IN
+from examples.analysis.verbs.classify import classify
+from examples.analysis.verbs.explain import STAGES, check, explain
+from lro._errors import Cancelled, InvalidArgument
+from tests.examples.conftest import Recorder, levels, saved
+
+GRASS, BRICK = levels("grass.png"), levels("brick.png")
+HALVES = saved(np.hstack([GRASS[256:, :256], BRICK[256:, 256:]]))
+FLAT = saved(np.full((64, 64), 90, dtype=np.uint8))
+
+
+def run(request: ExplainRequest, progress: Recorder | None = None) -> ExplainResponse:
+    check(request)
+    return explain(request, progress or Recorder())
+
+
+@cache
+def halves(label: str) -> ExplainResponse:
+    return run(ExplainRequest(image=HALVES, label=label))
+
+
+def weights(found: ExplainResponse) -> dict[tuple[int, int], float]:
+    return {(each.bounding_box.x, each.bounding_box.y): each.weight for each in found.regions}
+
+
+def heat(found: ExplainResponse) -> npt.NDArray[np.uint8]:
+    assert found.heatmap is not None
+    assert found.heatmap.mime_type == "image/png"
+    return np.array(PIL.Image.open(io.BytesIO(found.heatmap.content)))
+
+
+@pytest.mark.parametrize(("label", "sign"), [("grass", 1), ("brick", -1)])
+def test_two_halves(label: str, sign: int) -> None:
+    """Grass on the left speaks for grass and against brick; brick on the right the reverse."""
+    found = halves(label)
+    left = [each.weight for each in found.regions if each.bounding_box.x < 256]
+    right = [each.weight for each in found.regions if each.bounding_box.x >= 256]
+    assert (len(left), len(right)) == (32, 32)
+    assert sign * np.mean(left) > 0.03
+    assert sign * np.mean(right) < -0.03
+    assert all((each.bounding_box.x < 256) == (sign > 0) for each in found.regions[:10])
+    assert 0.9 < found.fidelity <= 1
+    assert (found.label, found.scale, found.image_width, found.image_height) == (label, 1, 512, 256)
+
+
+def test_what_speaks_for_one_label_speaks_against_the_others() -> None:
+    """Summed over all labels the weight of every part is 0, as the probabilities sum to 1."""
+    tables = [weights(halves(label)) for label in BUILT_IN]
+    for place in tables[0]:
+        assert abs(sum(table[place] for table in tables)) < 1e-9
+
+
+def test_the_predicted_label_is_the_default() -> None:
+    """No label asked for: the one that classify gives, with its very score."""
+    found = halves("")
+    classified = classify(ClassifyRequest(image=HALVES), Recorder())
+    assert (found.label, found.score) == (classified.label, classified.score)
+    assert found == halves(found.label)
+    assert halves("gravel").score == classified.results[-1].score
+
+
+def test_regions_fall_and_tile_the_picture() -> None:
+    """Heaviest first; every pixel is in exactly one part, also in an odd size."""
+    odd = np.pad(BRICK[:131, :203], ((0, 0), (0, 34)), mode="reflect")
+    found = run(ExplainRequest(image=saved(odd), segment_count=50, sample_count=50))
+    falling = [each.weight for each in found.regions]
+    assert falling == sorted(falling, reverse=True)
+    assert len(found.regions) == 49  # 7 x 7 is nearest to 50
+    covered = np.zeros((131, 237), dtype=int)
+    for each in found.regions:
+        box = each.bounding_box
+        covered[box.y : box.y + box.height, box.x : box.x + box.width] += 1
+        assert each.area_px == box.width * box.height
+    assert (covered == 1).all()
+
+
+def test_the_heatmap() -> None:
+    """Grey in working size: 128 is 0, the heaviest part 255 or 1, brighter speaks for."""
+    found = halves("grass")
+    map_ = heat(found)
+    assert map_.shape == (256, 512)
+    largest = max(abs(each.weight) for each in found.regions)
+    for each in found.regions:
+        box = each.bounding_box
+        part = map_[box.y : box.y + box.height, box.x : box.x + box.width]
+        assert (part == round(128 + 127 * each.weight / largest)).all()
+
+
+def test_a_large_picture_is_explained_on_a_copy() -> None:
+    """Boxes are in pixels of the original, the heatmap in those of the copy."""
+    wide = saved(np.tile(BRICK[256:391], (1, 5)))
+    found = run(ExplainRequest(image=wide, segment_count=4, sample_count=50))
+    assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 135)
+    assert heat(found).shape == (108, 2048)
+    boxes = {attrs.astuple(each.bounding_box) for each in found.regions}
+    assert boxes == {
+        (0, 0, 1280, 68), (1280, 0, 1280, 68), (0, 68, 1280, 67), (1280, 68, 1280, 67)
+    }  # fmt: skip
+
+
+def test_a_flat_picture() -> None:
+    """Every part is like every other: no weights, a grey heatmap, every number finite."""
+    for segments in (4, 256):
+        found = run(ExplainRequest(image=FLAT, segment_count=segments, sample_count=50))
+        numbers = [found.score, found.fidelity, *(each.weight for each in found.regions)]
+        assert all(math.isfinite(number) for number in numbers)
+        assert found.fidelity <= 1
+        assert (heat(found) == 128).all()
+
+
+def test_the_same_request_gives_the_same_response() -> None:
+    """Bit by bit, the heatmap too; another seed asks other questions."""
+    request = ExplainRequest(image=HALVES, label="grass", sample_count=200)
+    assert run(request) == run(request)
+    assert weights(run(attrs.evolve(request, seed=1))) != weights(run(request))
+
+
+@pytest.mark.parametrize("seed", [-(2**31), -1, 2**31 - 1])
+def test_any_seed(seed: int) -> None:
+    """All numbers of 32 bits are seeds."""
+    run(ExplainRequest(image=FLAT, segment_count=4, sample_count=50, seed=seed))
+
+
+def test_examples_of_ones_own() -> None:
+    """The labels are those of the examples."""
+    examples = (
+        Example(label="lawn", image=saved(GRASS[:128])),
+        Example(label="wall", image=saved(BRICK[:128])),
+    )
+    request = ExplainRequest(image=HALVES, examples=examples, sample_count=200)
+    lawn, wall = (run(attrs.evolve(request, label=label)) for label in ("lawn", "wall"))
+    assert all(each.bounding_box.x < 256 for each in lawn.regions[:10])
+    assert all(each.bounding_box.x >= 256 for each in wall.regions[:10])
+    assert lawn.score + wall.score == pytest.approx(1)
+
+
+def test_what_the_post_refuses() -> None:
+    """A label that nobody will know, one label only, no picture."""
+    only_sky = Example(label="sky", image=HALVES)
+    for request, field in (
+        (ExplainRequest(image=HALVES, label="sky"), "label"),
+        (ExplainRequest(image=HALVES, label="x" * 1_000_000), "label"),
+        (
+            ExplainRequest(
+                image=HALVES, label="grass", examples=(only_sky, Example(label="a", image=HALVES))
+            ),
+            "label",
+        ),
+        (ExplainRequest(image=HALVES, examples=(only_sky, only_sky)), "examples"),
+        (ExplainRequest(), "image"),
+    ):
+        with pytest.raises(InvalidArgument) as error:
+            check(request)
+        assert error.value.field == field
+        assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("bounds", [{"segment_count": 3}, {"sample_count": 49}, {"seed": 2**31}])
+def test_numbers_out_of_bounds(bounds: dict[str, int]) -> None:
+    """Refused when the request is read."""
+    with pytest.raises(InvalidArgument):
+        ExplainRequest(image=HALVES, **bounds)
+
+
+def test_a_unit_for_each_sample() -> None:
+    """Reported at least every 100 samples."""
+    progress = Recorder()
+    run(ExplainRequest(image=FLAT, sample_count=250), progress)
+    assert progress.calls == [
+        ("DECODING", 1), 1, (STAGES[0], 3), 3, (STAGES[1], 250), 100, 100, 50, (STAGES[2], 1), 1
+    ]  # fmt: skip
+
+
+def test_cancelled_at_any_call() -> None:
+    """Cancellation passes through, and nothing is reported after it."""
+    cancelled_everywhere(lambda progress: run(ExplainRequest(image=FLAT, sample_count=150), progress), range(9))

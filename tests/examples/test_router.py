@@ -1,0 +1,155 @@
+"""The pure part of the /v1 router (spec §10)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.analysis.router import (
+    NAMES,
+    Allowed,
+    Answer,
+    ToHealth,
+    ToRouter,
+    default_answer,
+    health,
+    route,
+)
+from lro._errors import (
+    HttpMethodNotAllowed,
+    LroError,
+    MalformedRequest,
+    MethodNotSupported,
+    RouteNotFound,
+)
+
+VECTORS = Path(__file__).parents[1] / "vectors" / "area_b.json"
+CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]
+ROUTE_CASES = [case for case in CASES if case.get("kind") != "health"]
+HEALTH_CASES = [case for case in CASES if case.get("kind") == "health"]
+
+
+def told(method: str, path: str) -> dict[str, Any]:
+    """The answer in the words of the vectors."""
+    try:
+        answer: Answer = route(method, path)
+    except HttpMethodNotAllowed as refused:
+        return {"http": 405, "status": refused.code.name, "allow": ", ".join(refused.allow)}
+    except LroError as refused:
+        return {"http": refused.code.http, "status": refused.code.name}
+    match answer:
+        case ToRouter(name, rest):
+            return {"router": name, "rest": rest}
+        case Allowed(allow):
+            return {"http": 204, "allow": ", ".join(allow)}
+        case ToHealth():
+            return {"handler": "health"}
+
+
+@pytest.mark.parametrize("case", ROUTE_CASES, ids=lambda case: case["id"])
+def test_route_vector(case: dict[str, Any]) -> None:
+    """Every request of area_b.json goes where it says."""
+    assert told(case["method"], case["path"]) == case["expect"]
+
+
+@pytest.mark.parametrize("case", HEALTH_CASES, ids=lambda case: case["id"])
+def test_health_vector(case: dict[str, Any]) -> None:
+    """Every health report of area_b.json has that status, that body and that order of keys."""
+    status, body = health(datetime.fromisoformat(case["now"]), case["ok"], case["status_value"])
+    assert (status, body) == (case["expect"]["http"], case["expect"]["body"])
+    assert list(body) == case["expect"]["key_order"]
+
+
+def test_every_name_is_a_router() -> None:
+    """All ten prefixes lead to their sub-router, and none shadows the operations."""
+    assert [route("PUT", f"/v1/{name}") for name in NAMES] == [ToRouter(n, "") for n in NAMES]
+    assert "operations" not in NAMES
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "v1/detect", "/v1", "/v1/health/", "x/v1/detect", "/v1/operations"]
+)
+def test_other_paths_are_not_found(path: str) -> None:
+    """A path that is neither below a prefix nor the health report is not found."""
+    with pytest.raises(RouteNotFound):
+        route("GET", path)
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing/%zz", "%", "/v1/track/%ff", "/v1/health/\udc80"])
+def test_malformed_escapes_come_first(path: str) -> None:
+    """A malformed path is told so, wherever it leads."""
+    with pytest.raises(MalformedRequest):
+        route("POST", path)
+
+
+def test_health_knows_head_from_get() -> None:
+    """HEAD is answered like GET, without the body."""
+    assert route("GET", "/v1/health") == ToHealth(head=False)
+    assert route("HEAD", "/%761/health") == ToHealth(head=True)
+
+
+@pytest.mark.parametrize("rest", ["", "/"])
+def test_the_root_goes_to_the_handler(rest: str) -> None:
+    """POST on the root of a default sub-router finds the application's handler."""
+    assert default_answer("POST", ToRouter("score", rest), "handler") == "handler"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "post"])
+def test_the_root_takes_only_post(method: str) -> None:
+    """Any other method on the root is not allowed, handler or none."""
+    for handler in ("handler", None):
+        with pytest.raises(HttpMethodNotAllowed) as refused:
+            default_answer(method, ToRouter("score", "/"), handler)
+        assert refused.value.allow == ("POST",)
+        assert refused.value.path == "/v1/score/"
+
+
+@pytest.mark.parametrize("rest", ["/x", "//", "/x/y", "/%20"])
+def test_below_the_root_is_nothing(rest: str) -> None:
+    """Deeper paths are not found, whatever the method."""
+    for method in ("POST", "GET"):
+        with pytest.raises(RouteNotFound, match="/v1/score/"):
+            default_answer(method, ToRouter("score", rest), "handler")
+
+
+def test_a_missing_handler_is_unimplemented() -> None:
+    """An endpoint without handler says that it is not supported."""
+    with pytest.raises(MethodNotSupported, match="POST /v1/track is not supported"):
+        default_answer("POST", ToRouter("track", ""), None)
+
+
+def test_the_timestamp_is_utc_in_milliseconds() -> None:
+    """Another zone is converted, and what is finer than a millisecond is cut off."""
+    zone = timezone(timedelta(hours=2))
+    _, body = health(datetime(2030, 1, 1, 1, 0, 0, 999_999, zone))
+    assert body["timestamp"] == "2029-12-31T23:00:00.999Z"
+
+
+@pytest.mark.parametrize(
+    ("now", "ok", "status"),
+    [
+        (datetime(2030, 1, 1), True, "operational"),
+        (datetime(2030, 1, 1, tzinfo=UTC), True, "degraded"),
+        (datetime(2030, 1, 1, tzinfo=UTC), False, "operational"),
+    ],
+)
+def test_a_report_that_contradicts_itself_is_refused(now: datetime, ok: bool, status: str) -> None:
+    """A moment without zone, or ok beside another status, is the application's mistake."""
+    with pytest.raises(ValueError, match=r"time zone|cannot be"):
+        health(now, ok, status)
+
+
+PIECES = st.sampled_from(["/", "v1", "detect", "health", "%2F", "%", "%c3", "é", "x", "\udc80"])
+
+
+@given(st.sampled_from(["GET", "POST", "OPTIONS", "x"]), st.lists(PIECES).map("".join))
+def test_no_path_raises_anything_else(method: str, path: str) -> None:
+    """Whatever the path, it is answered or refused with one of our errors."""
+    assert told(method, path)
+    assert told(method, f"/v1/detect{path}")

@@ -1,0 +1,204 @@
+"""The messages of the vectors' ``lrofix.v1`` package as attrs classes, and records of them."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import attrs
+
+from lro._any import WRAPPED_TYPES, Any, Json, message
+from lro._filters import MessageType
+from lro._shapes import Float, Int32, UInt64, shape_of
+from lro._status import Status
+from lro._wellknown import BoolValue, Empty, FieldMask, Int32Value, StringValue
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+
+
+def vectors(file: str) -> dict[str, Json]:
+    """The content of a file of test vectors."""
+    content: dict[str, Json] = json.loads((VECTORS / file).read_text(encoding="utf-8"))
+    return content
+
+
+class Stage(enum.Enum):
+    STAGE_UNSPECIFIED = 0
+    QUEUED = 1
+    COPYING = 2
+    VERIFYING = 3
+    FINISHED = 4
+
+
+@message("google.rpc.Status")
+@attrs.frozen
+class Warning:
+    code: Int32 = 0
+    message: str = ""
+    details: tuple[Any, ...] = ()
+
+
+@message("lrofix.v1.Step")
+@attrs.frozen
+class Step:
+    name: str = ""
+    attempts: Int32 = 0
+    ok: bool = False
+    took: timedelta | None = None
+    notes: tuple[str, ...] = ()
+    stage: Stage = Stage.STAGE_UNSPECIFIED
+
+
+@message("lrofix.v1.ExportMetadata.Window")
+@attrs.frozen
+class Window:
+    start_time: datetime | None = None
+    span: timedelta | None = None
+
+
+@message("lrofix.v1.ExportMetadata")
+@attrs.frozen
+class ExportMetadata:
+    """The members of the one-of are optional fields: to a filter that is the same."""
+
+    create_time: datetime | None = None
+    end_time: datetime | None = None
+    target: str = ""
+    verb: str = ""
+    status_detail: str = ""
+    cancel_requested: bool = False
+    api_version: str = ""
+    progress_percent: Int32 = 0
+    stage: Stage = Stage.STAGE_UNSPECIFIED
+    tags: tuple[str, ...] = ()
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    steps: tuple[Step, ...] = ()
+    elapsed: timedelta | None = None
+    rate: float = 0.0
+    bytes_done: int = 0
+    extra: Mapping[str, object] | None = None
+    warning: Warning | None = None
+    note: StringValue | None = None
+    retries: Int32Value | None = None
+    checksum: bytes = b""
+    counters: Mapping[str, int] = attrs.field(factory=dict)
+    shard_names: Mapping[Int32, str] = attrs.field(factory=dict)
+    step_index: Mapping[str, Step] = attrs.field(factory=dict)
+    priority: Int32 | None = None
+    current_step: Step | None = None
+    shards: tuple[Int32, ...] = ()
+    history: tuple[Stage, ...] = ()
+    quota: UInt64 = 0
+    ratio: Float = 0.0
+    uri: str | None = None
+    snapshot_id: int | None = None
+    window: Window | None = None
+    changed: FieldMask | None = None
+    payload: Any | None = None
+    dry_run: BoolValue | None = None
+
+
+@message("lrofix.v1.ImportMetadata")
+@attrs.frozen
+class ImportMetadata:
+    create_time: datetime | None = None
+    target: str = ""
+    stage: str = ""
+    rows_read: Int32 = 0
+    priority: str = ""
+    tags: tuple[str, ...] = ()
+
+
+@message("lrofix.v1.ExportResponse")
+@attrs.frozen
+class ExportResponse:
+    output_uri: str = ""
+    row_count: int = 0
+    files: tuple[str, ...] = ()
+    rows_per_shard: Mapping[str, Int32] = attrs.field(factory=dict)
+
+
+@message("lrofix.v1.Book")
+@attrs.frozen
+class Book:
+    name: str = ""
+    title: str = ""
+    page_count: Int32 = 0
+    authors: tuple[str, ...] = ()
+    available: bool = False
+    publish_time: datetime | None = None
+
+
+TYPES = {
+    "lrofix.v1.ExportMetadata": MessageType("lrofix.v1.ExportMetadata", shape_of(ExportMetadata)),
+    "lrofix.v1.ImportMetadata": MessageType("lrofix.v1.ImportMetadata", shape_of(ImportMetadata)),
+    "lrofix.v1.ExportResponse": MessageType("lrofix.v1.ExportResponse", shape_of(ExportResponse)),
+    "lrofix.v1.Book": MessageType("lrofix.v1.Book", shape_of(Book)),
+    "google.protobuf.Empty": MessageType("google.protobuf.Empty", shape_of(Empty)),
+    "google.protobuf.Struct": MessageType("google.protobuf.Struct", None),
+}
+
+
+def types(names: Sequence[str]) -> list[MessageType]:
+    """The message types of these full names."""
+    return [TYPES[name] for name in names]
+
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """A record, as plain as a filter's subject can be."""
+
+    name: str = "operations/a"
+    done: bool = False
+    error: Status | None = None
+    metadata: Any | None = None
+    response: Any | None = None
+    create_time: datetime = START
+    end_time: datetime | None = None
+    cancel_requested: bool = False
+
+    @property
+    def state(self) -> str:
+        """By spec §2.1."""
+        if not self.done:
+            return "IN_PROGRESS"
+        if self.error is None:
+            return "SUCCEEDED"
+        return "CANCELLED" if self.error.code == 1 else "FAILED"
+
+
+def packed(value: dict[str, Json]) -> Any:
+    """The Any of its JSON form."""
+    rest = dict(value)
+    url = rest.pop("@type")
+    assert isinstance(url, str)
+    return Any(url, rest["value"] if url.rpartition("/")[2] in WRAPPED_TYPES else rest)
+
+
+def row(record: dict[str, object]) -> Row:
+    """A record of filter_eval.json."""
+    operation = record["operation"]
+    assert isinstance(operation, dict)
+    error = operation.get("error")
+    end = record.get("end_time")
+    return Row(
+        name=operation["name"],
+        done=operation.get("done", False),
+        error=error and Status(error["code"], error["message"], _packed(error, "details")),
+        metadata=next(iter(_packed(operation, "metadata")), None),
+        response=next(iter(_packed(operation, "response")), None),
+        create_time=datetime.fromisoformat(str(record["create_time"])),
+        end_time=datetime.fromisoformat(str(end)) if end else None,
+        cancel_requested=bool(record["cancel_requested"]),
+    )
+
+
+def _packed(value: dict[str, object], key: str) -> tuple[Any, ...]:
+    found = value.get(key, [])
+    return tuple(packed(each) for each in (found if isinstance(found, list) else [found]))

@@ -1,0 +1,150 @@
+"""The README and the docs keep their word: their code runs, and what they point at exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINKED: Final = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md"))]
+
+NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
+OTHER_PYTHON: Final = {"", "py", "python3", "pycon", "ipython"}
+MACHINE_PATH: Final = re.compile(
+    r"(?<![\w./:~-])/(?:home|root|Users|tmp|var|opt|mnt|srv|work|workspace)/\w|\b[A-Z]:\\"
+)
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+each_linked = pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@attrs.frozen
+class Block:
+    """A fenced block: its language, the number of its first line, and the comment before it."""
+
+    language: str
+    line: int
+    text: str
+    comment: str
+
+
+def tokens(page: Path) -> list[Token]:
+    """The page as CommonMark with tables."""
+    return MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The fenced blocks of a page, also those inside lists and quotes."""
+    before = None
+    for token in tokens(page):
+        if token.type == "fence" and token.map:
+            comment = before.content if before and before.type == "html_block" else ""
+            language = (token.info.split() or [""])[0]
+            yield Block(language, token.map[0] + 1, token.content, comment)
+        before = token
+
+
+def program(page: Path) -> str:
+    """The Python of a page as one source, every line under its number in the page."""
+    source = ""
+    for block in blocks(page):
+        if block.language == "python" and not NOT_RUN.search(block.comment):
+            source += "\n" * (block.line - source.count("\n")) + block.text
+    return source
+
+
+@each_page
+def test_the_code_runs(page: Path, tmp_path: Path) -> None:
+    """The Python of a page runs from top to bottom, as one program, in an empty folder."""
+    script = tmp_path / "page.py"
+    script.write_text(program(page), encoding="utf-8")
+    command = [sys.executable, "-W", "error", script.name]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, f"{page.name}, by its own line numbers:\n{run.stderr}"
+
+
+@each_page
+def test_python_is_called_python(page: Path) -> None:
+    """No block is left out because its language has another name, or none."""
+    assert [block for block in blocks(page) if block.language in OTHER_PYTHON] == []
+
+
+@each_page
+def test_what_is_not_run_says_why(page: Path) -> None:
+    """Each marker gives a reason, and stands right before a block of Python."""
+    markers = list(NOT_RUN.finditer(page.read_text(encoding="utf-8")))
+    marked = [b for b in blocks(page) if b.language == "python" and NOT_RUN.search(b.comment)]
+    assert all(marker["reason"] for marker in markers)
+    assert len(markers) == len(marked)
+
+
+def sessions() -> set[str]:
+    """The sessions of noxfile.py: the functions that it decorates so."""
+    nodes = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8")).body
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    return {f.name for f in functions if any("session" in ast.unparse(d) for d in f.decorator_list)}
+
+
+@each_linked
+def test_commands_name_sessions(page: Path) -> None:
+    """``$ python3 run.py NAME`` in a console block names a session of noxfile.py."""
+    shown = "".join(block.text for block in blocks(page) if block.language == "console")
+    named = re.findall(r"^\$ python3 run\.py (\w+)", shown, re.MULTILINE)
+    assert set(named) <= sessions()
+
+
+def targets(page: Path) -> Iterator[str]:
+    """Where the links and pictures of a page point."""
+    for block in tokens(page):
+        for token in block.children or []:
+            target = token.attrGet("href") or token.attrGet("src")
+            if target:
+                yield str(target)
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments by which the headings of a page can be reached."""
+    found, inside = set(), False
+    for token in tokens(page):
+        if inside:
+            text = "".join(child.content for child in token.children or [])
+            found.add(re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-"))
+        inside = token.type == "heading_open"
+    return found
+
+
+@each_linked
+def test_links_lead_somewhere(page: Path) -> None:
+    """A link within the project reaches a file of it, and a heading if it names one."""
+    for target in targets(page):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, fragment = target.partition("#")
+        reached = (page.parent / path).resolve() if path else page
+        assert reached.is_relative_to(ROOT), target
+        assert reached.exists(), target
+        assert not fragment or fragment in anchors(reached), target
+
+
+@each_linked
+def test_no_path_of_a_machine(page: Path) -> None:
+    """What is written holds on every machine."""
+    assert MACHINE_PATH.search(page.read_text(encoding="utf-8")) is None
+
+
+@each_page
+def test_cited_benches_exist(page: Path) -> None:
+    """A figure says where it was measured, and that is there."""
+    cited = re.findall(r"\bbench/[\w./-]*\w", page.read_text(encoding="utf-8"))
+    assert [name for name in cited if not (ROOT / name).exists()] == []

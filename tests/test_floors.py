@@ -1,0 +1,159 @@
+"""Imports point down: the floors of both packages, read from the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+
+FLOORS: Final = {
+    "lro": [
+        """
+        _any _status _details _errors _times _jsontext _shapes _scalars _wellknown _codec _types
+        _names _operation _states _conventions _methods _filters _pages _wire _templates
+        _routes _query _bodies
+        """,
+        "_ports",
+        "_bell _jobs _worker _waiting _upkeep _service",
+        """
+        stores._rows stores.memory stores.sqlite
+        executors.inline executors.threads executors.asyncio
+        http asgi wsgi testing
+        """,
+        "__init__",
+    ],
+    "lro_client": [
+        "_errors _policy _calls _flows _drive",
+        "transports.http transports.local",
+        "_handles _client _async_client",
+        "__init__",
+    ],
+}
+"""From the ground up; on one floor, from left to right. A package stands for all its modules."""
+
+EFFECTS: Final = "asyncio logging random secrets socket sqlite3 threading time"
+"""What the values of the ground floor must do without: they get ``now`` and names as arguments."""
+
+OPTIONAL: Final = (
+    "celery click cryptography google.protobuf grpc numpy opentelemetry psycopg rich starlette"
+)
+"""What the two faces must not load: it is optional, or heavy and seldom needed."""
+
+LONGEST = 350
+
+
+def modules(package: str) -> dict[str, Path]:
+    """Every module of a package that has code in it, by its name within the package."""
+    root = SRC / package
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+        if any(not is_docstring(node) for node in ast.parse(path.read_text()).body):
+            found[name] = path
+    return found
+
+
+def is_docstring(node: ast.stmt) -> bool:
+    """Whether a statement is only a text."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+MODULES: Final = [(p, name, path) for p in FLOORS for name, path in modules(p).items()]
+NAMES: Final = [f"{package}.{name}" for package, name, _ in MODULES]
+EACH: Final = pytest.mark.parametrize(("package", "name", "path"), MODULES, ids=NAMES)
+
+
+def place(package: str, name: str) -> tuple[int, int] | None:
+    """The floor of a module and its place there, or None if the list lacks it."""
+    for number, floor in enumerate(FLOORS[package]):
+        for position, entry in enumerate(floor.split()):
+            if name == entry or name.startswith(entry + "."):
+                return number, position
+    return None
+
+
+def imports(path: Path) -> Iterator[tuple[str, str]]:
+    """The pairs (module, name) that a source imports anywhere in it; the name may be empty."""
+    package = path.relative_to(SRC).parent.parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            module = ".".join([*above, *filter(None, [node.module])])
+            yield from ((module, alias.name) for alias in node.names)
+
+
+def ours(path: Path) -> Iterator[tuple[str, str]]:
+    """The imports of a source that are modules of the two packages, as (package, name)."""
+    for module, name in imports(path):
+        whole = f"{module}.{name}" if f"{module}.{name}" in NAMES else module
+        package, _, rest = whole.partition(".")
+        if package in FLOORS:
+            yield package, rest or "__init__"
+
+
+@EACH
+def test_every_module_has_a_floor(package: str, name: str, path: Path) -> None:
+    """A new module is put into the list, which is a decision about who may know it."""
+    assert place(package, name) is not None
+
+
+@EACH
+def test_imports_point_down(package: str, name: str, path: Path) -> None:
+    """A module imports lower floors, what is earlier on its own, and the rest of its package."""
+    own = place(package, name) or (0, 0)
+    below = {other for owner, other in ours(path) if owner == package}
+    assert {other for other in below if (place(package, other) or own) > own} == set()
+
+
+@EACH
+def test_the_packages_meet_at_the_face(package: str, name: str, path: Path) -> None:
+    """``lro_client`` sees the face of ``lro`` and nothing behind it; ``lro`` sees no client."""
+    others = {other for owner, other in ours(path) if owner != package}
+    assert others <= ({"__init__"} if package == "lro_client" else set())
+
+
+@EACH
+def test_nobody_imports_through_the_own_face(package: str, name: str, path: Path) -> None:
+    """Import cycles begin there."""
+    assert package not in {module for module, _ in imports(path)}
+
+
+@EACH
+def test_values_have_no_effects(package: str, name: str, path: Path) -> None:
+    """The ground floor of ``lro`` knows no clock, randomness, lock, thread, file or network."""
+    on_the_ground = package == "lro" and (place(package, name) or (0, 0))[0] == 0
+    used = {module.partition(".")[0] for module, _ in imports(path)}
+    assert not on_the_ground or used & set(EFFECTS.split()) == set()
+
+
+@EACH
+def test_a_module_holds_one_idea(package: str, name: str, path: Path) -> None:
+    """Past this length there are two."""
+    lines = path.read_text().count("\n")
+    assert lines <= LONGEST
+
+
+@pytest.mark.parametrize(
+    ("allowed", "face"), [("attrs, cattrs", "lro"), ("httpx, tenacity, lro", "lro_client")]
+)
+def test_importing_a_face_loads_nothing_optional(allowed: str, face: str) -> None:
+    """An import costs no package that the caller may not have, or may never need.
+
+    What a plain dependency loads by itself, as httpx loads click and rich where they are, is
+    loaded first and so not counted.
+    """
+    program = f"import sys, {allowed}; before = set(sys.modules); import {face}; "
+    program += "print(*set(sys.modules) - before)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert set(OPTIONAL.split()) & set(run.stdout.split()) == set()

@@ -1,0 +1,159 @@
+"""The project's own files agree with each other, and its tools do what they say."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import run
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PYPROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: Final = PYPROJECT["project"]
+TOOL: Final = PYPROJECT["tool"]
+CONFTEST: Final = (ROOT / "tests" / "conftest.py").read_text()
+
+
+def noxfile_value(name: str) -> Any:
+    """What noxfile.py binds a name to, without nox."""
+    for node in ast.parse((ROOT / "noxfile.py").read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.literal_eval(node.value)
+    raise LookupError(name)
+
+
+@pytest.mark.parametrize("package", ["lro", "lro_client"])
+def test_types_ship(package: str) -> None:
+    """Each installed package says that it is typed."""
+    source = importlib.import_module(package).__file__
+    assert source is not None
+    assert Path(source).with_name("py.typed").is_file()
+
+
+def test_one_lowest_python() -> None:
+    """Packaging, linter, type checkers, launcher and sessions start at the same Python."""
+    lowest = PROJECT["requires-python"].removeprefix(">=")
+    assert TOOL["mypy"]["python_version"] == TOOL["pyright"]["pythonVersion"] == lowest
+    assert TOOL["ruff"]["target-version"] == "py" + lowest.replace(".", "")
+    assert f"sys.version_info < ({lowest.replace('.', ', ')})" in Path(run.__file__).read_text()
+    assert noxfile_value("PYTHONS")[0] == lowest
+
+
+def test_promised_pythons_are_tested() -> None:
+    """Each Python among the classifiers has its session."""
+    promised = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert promised
+    assert set(promised) <= set(noxfile_value("PYTHONS"))
+
+
+def test_missing_extras_can_be_installed() -> None:
+    """An extra that an error tells the user to install is one that the project has."""
+    sources = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    named = re.findall(r'MissingExtra\([^()]*?"(\w+)"\)', sources)
+    assert set(named) <= set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize("name", ["demo", "tests"])
+def test_the_readme_has_both_commands(name: str) -> None:
+    """The two commands that need no other step are in the README as they are."""
+    assert f"python3 run.py {name}\n" in (ROOT / "README.md").read_text()
+
+
+def test_fragments_are_well_formed() -> None:
+    """A changelog fragment is named NAME.KIND.md and holds one entry of whole sentences."""
+    kinds = [kind["directory"] for kind in TOOL["towncrier"]["type"]]
+    name = re.compile(rf"[a-z0-9]+(-[a-z0-9]+)*\.({'|'.join(kinds)})\.md")
+    for path in (ROOT / "changelog.d").iterdir():
+        if path.name not in {"README.md", "_template.md.jinja"}:
+            assert name.fullmatch(path.name), path.name
+            text = path.read_text()
+            assert text.endswith(".\n"), path.name
+            assert not re.search(r"^([#*-]|\s*$)", text.rstrip(), re.MULTILINE), path.name
+
+
+def test_ci_stops_at_the_first_failure() -> None:
+    """The script of CI can be run, and no failure in it goes unseen."""
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert "set -euo pipefail" in script.read_text()
+
+
+@pytest.mark.parametrize(
+    ("required", "expected"),
+    [("", {"skipped": 2, "xfailed": 1}), ("1", {"failed": 1, "skipped": 1, "xfailed": 1})],
+)
+def test_skips_fail_where_services_are_promised(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    required: str,
+    expected: dict[str, int],
+) -> None:
+    """Under LRO_REQUIRE_SERVICES only what is marked ``platform`` may be skipped."""
+    monkeypatch.setenv("LRO_REQUIRE_SERVICES", required)
+    pytester.makeconftest(CONFTEST)
+    pytester.makeini("[pytest]\nmarkers = platform: may be skipped")
+    pytester.makepyfile("""
+        import pytest
+
+        def test_service():
+            pytest.skip("no server")
+
+        @pytest.mark.platform
+        def test_platform():
+            pytest.skip("not on this system")
+
+        @pytest.mark.xfail
+        def test_known():
+            assert False
+    """)
+    pytester.runpytest().assert_outcomes(**expected)
+
+
+def test_skipped_modules_fail_where_services_are_promised(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same holds for a module that skips itself, and the reason is shown."""
+    monkeypatch.setenv("LRO_REQUIRE_SERVICES", "1")
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile("import pytest; pytest.importorskip('no_such_package')")
+    result = pytester.runpytest()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*LRO_REQUIRE_SERVICES is set, but:*no_such_package*"])
+
+
+def test_run_picks_the_session_of_its_python() -> None:
+    """``tests`` is the session of the running Python, and a missing one is no success."""
+    command = run.nox("tests", ["--", "-x"])
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert command[-4:] == ["--session", f"tests-{version}", "--", "-x"]
+    assert "--error-on-missing-interpreters" in command
+    assert run.nox("demo", [])[-2:] == ["--session", "demo"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["tests", "-x"]])
+def test_run_refuses_what_it_does_not_take(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misuse shows the usage and sets nothing up."""
+    assert run.main(arguments) == 2
+    assert capsys.readouterr().err.startswith("usage: ")
+
+
+def test_run_says_in_one_sentence_why_it_cannot(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Without any pip, and no package of one to be had, the reader is told just that."""
+    monkeypatch.setattr(run, "PYTHON", tmp_path / "python")
+    monkeypatch.setattr(run, "make_venv", lambda: None)
+    monkeypatch.setattr(run, "works", lambda *command, **options: False)
+    assert run.main(["demo"]) == 1
+    said = capsys.readouterr().err
+    assert said == "run.py: this Python has neither ensurepip nor pip, and apt-get gave none\n"
