@@ -102,8 +102,7 @@ def prepare() -> None:
         pip = find_pip(Path(folder))
         print(f"run.py: installing nox into {VENV}", flush=True)
         install = [*map(str, pip), "install", "--quiet", "--disable-pip-version-check", "nox"]
-        # pip leaves its certificates behind in the temporary folder when it runs out of a wheel.
-        if subprocess.run(install, env={**os.environ, "TMPDIR": folder}).returncode:
+        if subprocess.run(install).returncode:
             raise SetupError("pip could not install nox: is the package index within reach?")
 
 

@@ -158,14 +158,27 @@ def test_a_registered_verb_shuts_out_the_routes_without() -> None:
             *default_routes(),
             Route(method="POST", template="/v1/operations:watch", rpc="Watch"),
             Route(method="PUT", template="/v1/x:a%2Fb", rpc="Odd"),
+            Route(method="PUT", template="/{x=**}:do", rpc="Do"),
         ]
     )
     assert told(table, "GET", "/v1/operations/x:watch")["http"] == 404
     assert told(table, "POST", "/v1/operations/:cancel")["http"] == 404
     assert told(table, "POST", ":cancel")["http"] == 404
+    assert told(table, "PUT", ":do")["http"] == 404
     assert told(table, "GET", "/v1/operations/x:a/b")["rpc"] == "GetOperation"
     assert told(table, "PUT", "/v1/x:a%2Fb")["rpc"] == "Odd"
     assert told(table, "PUT", "/v1/x:a/b")["http"] == 404
+
+
+def test_the_quick_way_and_the_way_by_templates_agree() -> None:
+    """An escape, an escaped slash in a literal, and text that is not UTF-8 change no rule."""
+    table = RouteTable([*default_routes(), Route(method="GET", template="/v1/a%2Fb", rpc="Odd")])
+    head = Match(rpc="GetOperation", bindings={"name": "operations/aa"}, head=True)
+    assert table.find("HEAD", "/v1/operations/aa") == table.find("HEAD", "/v1/operations/%61a")
+    assert table.find("HEAD", "/v1/operations/aa") == head
+    assert told(table, "GET", "/v1/a%2fb")["rpc"] == "Odd"
+    assert told(table, "GET", "/v1/a/b")["http"] == 404
+    assert told(table, "GET", "/v1/operations/\udc80")["http"] == 400
 
 
 def test_an_empty_table_has_nothing() -> None:
@@ -220,7 +233,22 @@ VERBS = st.sampled_from(["", "", "", ":do", ":d%6F", ":a%2Fb", ":go"])
 METHODS = st.sampled_from(["GET", "GET", "PUT", "POST", "HEAD", "OPTIONS", "get"])
 PATHS = st.lists(
     st.sampled_from(
-        ["/", "/", "/v1", "/a", "/b", "/%61", "a", ":do", ":go", ":", "%2F", "é", ":d%6F"]
+        [
+            "/",
+            "/",
+            "/v1",
+            "/a",
+            "/b",
+            "/%61",
+            "a",
+            ":do",
+            ":go",
+            ":",
+            "%2F",
+            "/é",
+            "/\udc80",
+            ":d%6F",
+        ]
     ),
     max_size=7,
 ).map("".join)
@@ -244,7 +272,7 @@ DEFAULTS = default_routes(["projects/*", "projects/*/locations/*"])
 DEFAULT_TABLE = RouteTable(DEFAULTS)
 NEAR_PATHS = st.lists(
     st.sampled_from(
-        ["v1", "operations", "projects", "p", "locations", "a:b", "a:cancel", "%3A", ""]
+        ["operations", "projects", "p", "locations", "a:b", "a:cancel", "%3A", "", "\udc80"]
     ),
     max_size=7,
 ).map(lambda segments: "/v1/" + "/".join(segments))

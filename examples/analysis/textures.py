@@ -59,8 +59,8 @@ def lbp_codes(light: Grey, look: Callable[[], object] = lambda: None) -> Codes:
     """
     levels = np.rint(light * 255).astype(np.uint8)
     codes = np.empty((len(SCALES), *levels.shape), dtype=np.uint8)
-    for plane, (points, px) in zip(codes, SCALES, strict=True):
-        plane[:] = local_binary_pattern(levels, points, px, "uniform")
+    for scale, (points, px) in enumerate(SCALES):
+        codes[scale] = local_binary_pattern(levels, points, px, "uniform")
         look()
     return codes
 

@@ -117,9 +117,7 @@ def cancelled_everywhere(work: Callable[[Recorder], object], calls: Sequence[int
         assert len(progress.calls) == call
 
 
-def iou(
-    one: tuple[float, float, float, float], other: tuple[float, float, float, float]
-) -> float:
+def iou(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> float:
     """Intersection over union of two boxes (x, y, width, height)."""
     (ax, ay, aw, ah), (bx, by, bw, bh) = one, other
     wide = max(0.0, min(ax + aw, bx + bw) - max(ax, bx))

@@ -16,8 +16,17 @@ from hypothesis import strategies as st
 
 from examples.analysis.messages import AuthenticateRequest, AuthenticateResponse, Image, Scope
 from examples.analysis.verbs.authenticate import SMALL_ORDER, STAGES, authenticate, check
-from lro._errors import Cancelled, InvalidArgument
-from tests.examples.conftest import Recorder, encoded, levels, opened, saved
+from lro._errors import InvalidArgument
+from tests.examples.conftest import (
+    Recorder,
+    cancelled_everywhere,
+    encoded,
+    levels,
+    opened,
+    refused,
+    saved,
+    through_json,
+)
 
 CAMERA = encoded("camera.png").content
 SIGNER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -44,7 +53,9 @@ def request(
 
 def run(asked: AuthenticateRequest, progress: Recorder | None = None) -> AuthenticateResponse:
     check(asked)
-    return authenticate(asked, progress or Recorder())
+    found = authenticate(asked, progress or Recorder())
+    assert through_json(found) == found  # and no number in it is NaN or infinite
+    return found
 
 
 def test_the_known_signature_of_the_file() -> None:
@@ -228,4 +239,6 @@ def test_a_unit_for_each_key(keys: tuple[bytes, ...]) -> None:
 
 def test_cancelled_at_any_call() -> None:
     """Cancellation passes through, and nothing is reported after it."""
-    cancelled_everywhere(lambda progress: run(request(public_keys=(OTHER, KEY)), progress), range(7))
+    cancelled_everywhere(
+        lambda progress: run(request(public_keys=(OTHER, KEY)), progress), range(7)
+    )

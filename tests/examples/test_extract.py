@@ -10,13 +10,30 @@ from itertools import combinations
 import numpy as np
 import PIL.Image
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import ExifTags
 from PIL.TiffImagePlugin import IFDRational
 
 from examples.analysis.messages import ExtractRequest, ExtractResponse, Feature, Image
-from examples.analysis.verbs.extract import MAX_TAG_CHARS, STAGES, check, extract, perceptual_hash
-from lro._errors import Cancelled, InvalidArgument
-from tests.examples.conftest import Recorder, encoded, opened, saved
+from examples.analysis.verbs.extract import (
+    MAX_TAG_CHARS,
+    MAX_TAGS,
+    STAGES,
+    check,
+    extract,
+    perceptual_hash,
+)
+from lro._errors import InvalidArgument
+from tests.examples.conftest import (
+    Recorder,
+    cancelled_everywhere,
+    encoded,
+    opened,
+    refused,
+    saved,
+    through_json,
+)
 
 
 def run(
@@ -24,7 +41,9 @@ def run(
 ) -> ExtractResponse:
     request = ExtractRequest(image=image, features=features, palette_size=palette_size)
     check(request)
-    return extract(request, progress or Recorder())
+    found = extract(request, progress or Recorder())
+    assert through_json(found) == found  # and no number in it is NaN or infinite
+    return found
 
 
 def palette(image: Image, size: int = 5) -> dict[str, float]:
@@ -169,15 +188,35 @@ def test_tags_of_camera_and_place() -> None:
 
 
 def test_tags_are_bounded() -> None:
-    """A long text is cut."""
+    """A long text is cut, and so is a long list of tags."""
     exif = PIL.Image.Exif()
     exif[ExifTags.Base.ImageDescription] = "x" * 5000
     assert tags_of(exif) == {"ImageDescription": "x" * MAX_TAG_CHARS}
+    for number in range(0xC800, 0xC800 + 2 * MAX_TAGS):
+        exif[number] = "many"
+    assert len(tags_of(exif)) == MAX_TAGS
 
 
-def test_unreadable_tags_are_none() -> None:
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # Pillow's, about what it skips
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=6))
+def test_any_exif_block(changes: list[tuple[int, int]]) -> None:
+    """However the tags are damaged, the picture is extracted, and the tags are texts."""
+    exif = PIL.Image.Exif()
+    exif[ExifTags.Base.Artist] = "Ada"
+    exif[ExifTags.Base.XResolution] = IFDRational(0, 0)
+    exif.get_ifd(ExifTags.IFD.Exif).update({ExifTags.Base.UserComment: b"ASCII\0\0\0words"})
+    exif.get_ifd(ExifTags.IFD.GPSInfo).update({ExifTags.GPS.GPSLatitude: (52.0, 30.0, 0.5)})
+    block = bytearray(exif.tobytes())
+    for place, value in changes:
+        block[place % len(block)] = value
+    file = saved(PIL.Image.new("RGB", (9, 5)), "JPEG", exif=bytes(block))
+    assert run(file, Feature.METADATA).metadata
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_unreadable_tags_are_none(form: str) -> None:
     """A broken EXIF block does not spoil the rest."""
-    broken = saved(PIL.Image.new("RGB", (9, 5)), "JPEG", exif=b"Exif\0\0XX*\0nonsense")
+    broken = saved(PIL.Image.new("RGB", (9, 5)), form, exif=b"Exif\0\0XX*\0nonsense")
     found = run(broken, Feature.METADATA).metadata
     assert found is not None
     assert (found.width, found.height, dict(found.tags)) == (9, 5, {})
@@ -265,7 +304,9 @@ def test_what_the_post_refuses() -> None:
     """A feature named twice, no picture."""
     image = encoded("camera.png")
     twice = (Feature.PALETTE, Feature.METADATA, Feature.PALETTE)
-    assert refused(lambda: check(ExtractRequest(image=image, features=twice))).field == "features[2]"
+    assert (
+        refused(lambda: check(ExtractRequest(image=image, features=twice))).field == "features[2]"
+    )
     with pytest.raises(InvalidArgument):
         check(ExtractRequest())
 
@@ -280,4 +321,6 @@ def test_a_file_cut_in_half() -> None:
 
 def test_cancelled_at_any_call() -> None:
     """Cancellation passes through, and nothing is reported after it."""
-    cancelled_everywhere(lambda progress: run(saved(PIL.Image.new("RGB", (3, 3))), progress=progress), range(8))
+    cancelled_everywhere(
+        lambda progress: run(saved(PIL.Image.new("RGB", (3, 3))), progress=progress), range(8)
+    )

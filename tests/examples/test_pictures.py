@@ -171,7 +171,11 @@ def test_fifty_megapixels(no_decoding: None) -> None:
 @pytest.mark.parametrize("side", [10_000, 14_000])
 def test_sizes_at_which_pillow_warns_and_refuses(side: int) -> None:
     """Above 89 MP Pillow warns, above 179 MP it raises: the answer stays about the pixels."""
-    error = refused(lambda: checked(flat(side, side, "1")))
+    size = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    content = (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+    )
+    error = refused(lambda: checked(Image(content=content)))
     assert error.description.startswith("must have at most 16,000,000 pixels")
 
 

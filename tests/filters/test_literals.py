@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro._filters._literals import (
+    SEPARATOR,
     Pattern,
     double,
     duration,
@@ -132,6 +133,13 @@ def test_patterns_match_as_the_regular_expression_does(written: str, text: str) 
     expression = ".*".join(map(re.escape, written.split("*")))
     assert pattern(written).matches(text) == bool(re.fullmatch(expression, text))
     assert pattern(written).occurs_in(text) == bool(re.search(expression, text))
+
+
+@given(st.text("ab*", max_size=5), st.lists(st.text("ab", max_size=4), min_size=1, max_size=5))
+def test_a_search_stays_within_one_string(written: str, strings: list[str]) -> None:
+    """Joined strings are searched as if one after the other."""
+    found = any(pattern(written).occurs_in(text) for text in strings)
+    assert pattern(written).occurs_in(SEPARATOR.join(strings)) == found
 
 
 def test_an_escaped_star_is_a_star() -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 import numpy as np
@@ -45,9 +46,13 @@ MIN_SIDE: Final = 1
 LONGEST: Final = MAX_PIXELS
 """No picture is longer: extract never works on a smaller copy."""
 SAMPLED_PIXELS: Final = 20_000
+MAX_TAGS: Final = 256
 MAX_TAG_CHARS: Final = 1000
 _POINTERS: Final = frozenset({ExifTags.IFD.Exif, ExifTags.IFD.GPSInfo, ExifTags.IFD.Interop})
 """Places in the file where further tags begin: nothing that the picture says of itself."""
+
+Blocks: TypeAlias = tuple[tuple[Mapping[int, object], Mapping[int, str]], ...]
+"""Tags by number, and the names of the numbers."""
 
 
 def check(request: ExtractRequest) -> None:
@@ -145,18 +150,11 @@ def _metadata(image: Image, upright_size: tuple[int, int]) -> EmbeddedMetadata:
         mode=header.mode,
         frame_count=frame_count,
         has_alpha=has_alpha,
-        tags={
-            names.get(number, f"0x{number:04x}"): _text(value)
-            for block, names in blocks
-            for number, value in block.items()
-            if number not in _POINTERS
-        },
+        tags=_tags(blocks),
     )
 
 
-def _exif_blocks(
-    picture: PIL.Image.Image,
-) -> tuple[tuple[Mapping[int, object], Mapping[int, str]], ...]:
+def _exif_blocks(picture: PIL.Image.Image) -> Blocks:
     """The EXIF tags by number: of the picture, of the camera, of the place; and their names."""
     try:
         exif = picture.getexif()
@@ -167,6 +165,17 @@ def _exif_blocks(
         )
     except Exception:  # an unreadable EXIF block says nothing, as it turns nothing when decoded
         return ()
+
+
+def _tags(blocks: Blocks) -> dict[str, str]:
+    """The first ``MAX_TAGS`` tags by name, in the order of the file."""
+    named = (
+        (names.get(number, f"0x{number:04x}"), _text(value))
+        for block, names in blocks
+        for number, value in block.items()
+        if number not in _POINTERS
+    )
+    return dict(itertools.islice(named, MAX_TAGS))
 
 
 def _text(value: object) -> str:

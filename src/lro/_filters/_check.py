@@ -99,7 +99,7 @@ def check(tree: Tree, registered: Registered) -> Plan:
 
 def _alone(what: Member | Call) -> Plan:
     if isinstance(what, Member):
-        return Contains(Pattern.of(_literal(what)).folded())
+        return Contains(Pattern.of(_literal(what)).for_search())
     source = _function(what)
     if source is not Source.CANCEL_REQUESTED:
         raise refusal(f"expected an operator after {source.value}", what.position)

@@ -108,25 +108,22 @@ class Fits:
     def holds(self, value: Json) -> bool:
         """True if the literal fits the value held and the comparison is true."""
         if isinstance(value, list):
-            return self.op is Op.HAS and any(self._scalar(element) for element in value)
+            return self.op is Op.HAS and any(map(self._scalar, value))
         if isinstance(value, dict):
             return self.op is Op.HAS and self.text in value
         return self._scalar(value)
 
     def _scalar(self, value: Json) -> bool:
-        match value:
-            case None:
-                return self.text == "null" and self.op in (Op.EQUAL, Op.HAS)
-            case bool():
-                return not self.op.orders and self._compared(value, self.truth)
-            case int() | float():
-                return self._compared(double(value), self.number)
-            case str() if self.op.orders:
+        if isinstance(value, str):
+            if self.op.orders:
                 return self._compared(value, self.text)
-            case str():
-                return self.pattern.matches(value) != (self.op is Op.NOT_EQUAL)
-            case _:
-                return False  # an element that is itself a list or object
+            return self.pattern.matches(value) != (self.op is Op.NOT_EQUAL)
+        if isinstance(value, bool):
+            return not self.op.orders and self._compared(value, self.truth)
+        if isinstance(value, int | float):
+            return self._compared(double(value), self.number)
+        # An element that is itself a list or object equals nothing; neither does null differ.
+        return value is None and self.text == "null" and self.op in (Op.EQUAL, Op.HAS)
 
     def _compared(self, value: Comparable, operand: Comparable | None) -> bool:
         return operand is not None and _APPLY[self.op](value, operand)

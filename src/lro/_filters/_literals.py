@@ -20,6 +20,8 @@ from lro._times import Duration, Timestamp, parse_duration, parse_timestamp
 
 MAX_NUMBER_LENGTH: Final = 400
 MAX_EXPONENT: Final = 308
+SEPARATOR: Final = "\ud800"
+"""Joins the strings that are searched: a lone surrogate, which no pattern can hold."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE]([+-]?[0-9]+))?")
 _NANO: Final = 10**9
@@ -110,9 +112,9 @@ class Pattern:
             start = star + 1
         return cls((*pieces, text[start:]))
 
-    def folded(self) -> Pattern:
-        """The pattern for text whose letter case was folded away."""
-        return Pattern(tuple(piece.casefold() for piece in self.pieces))
+    def for_search(self) -> Pattern:
+        """The pattern for :meth:`occurs_in` and text whose letter case was folded away."""
+        return Pattern(tuple(piece.casefold() for piece in self.pieces if piece) or ("",))
 
     def matches(self, text: str) -> bool:
         """True if the whole text matches. Takes one pass: each piece at its first place."""
@@ -125,12 +127,20 @@ class Pattern:
             return False
         return _in_order(middle, text, len(head), end)
 
-    def occurs_in(self, text: str) -> bool:
-        """True if some part of the text matches."""
-        return _in_order(self.pieces, text, 0, len(text))
+    def occurs_in(self, joined: str) -> bool:
+        """True if some part of one of the strings matches, which are joined by SEPARATOR."""
+        head, *rest = self.pieces
+        start = joined.find(head)
+        while rest and start >= 0:
+            end = joined.find(SEPARATOR, start)
+            end = len(joined) if end < 0 else end
+            if _in_order(rest, joined, start + len(head), end):
+                return True
+            start = joined.find(head, end + 1)  # further on in the same string less would follow
+        return start >= 0
 
 
-def _in_order(pieces: tuple[str, ...] | list[str], text: str, at: int, end: int) -> bool:
+def _in_order(pieces: list[str], text: str, at: int, end: int) -> bool:
     for piece in pieces:
         at = text.find(piece, at, end)
         if at < 0:

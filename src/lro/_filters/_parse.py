@@ -62,8 +62,9 @@ class _Parser:
     def here(self) -> Token:
         return self.tokens[self.at]
 
-    def after(self, count: int) -> Token:
-        return self.tokens[min(self.at + count, len(self.tokens) - 1)]
+    @property
+    def next(self) -> Token:
+        return self.tokens[self.at + 1]  # asked only where the end has not been reached
 
     def skip_space(self) -> None:
         if self.here.kind is TokenKind.SPACE:
@@ -100,7 +101,7 @@ class _Parser:
 
     def goes_on(self) -> bool:
         ends = (TokenKind.END, TokenKind.CLOSE)
-        return self.here.kind is TokenKind.SPACE and self.after(1).kind not in ends
+        return self.here.kind is TokenKind.SPACE and self.next.kind not in ends
 
     def takes_keyword(self, keyword: str) -> bool:
         """Take the keyword and the white space that must follow, if it stands here.
@@ -109,7 +110,7 @@ class _Parser:
         """
         if self.here.kind is not TokenKind.WORD or self.here.text != keyword:
             return False
-        if self.after(1).kind in (TokenKind.OPEN, TokenKind.DOT):
+        if self.next.kind in (TokenKind.OPEN, TokenKind.DOT):
             return False
         self.at += 1
         self.take(TokenKind.SPACE, f"expected white space after {keyword}")
@@ -165,7 +166,7 @@ class _Parser:
     def test(self) -> Tree:
         left = self.operand(_BEGINNING)
         space = self.here.kind is TokenKind.SPACE
-        operator = self.after(1) if space else self.here
+        operator = self.next if space else self.here
         if operator.kind is not TokenKind.OPERATOR:
             return Search(left)
         self.at += 2 if space else 1

@@ -15,7 +15,7 @@ import attrs
 
 from lro._any import Any, Json
 from lro._filters._conditions import Condition
-from lro._filters._literals import Pattern, moment
+from lro._filters._literals import SEPARATOR, Pattern, moment
 from lro._filters._paths import Step
 from lro._filters._search import strings_in
 from lro._filters._types import MessageType
@@ -131,17 +131,17 @@ class Record:
 
     subject: Subject
     registered: Registered
-    _folded: list[str] | None = None
+    _searched: str | None = None
 
     def packed(self, source: Source) -> Any | None:
         """The message in METADATA or RESPONSE."""
         return self.subject.metadata if source is Source.METADATA else self.subject.response
 
-    def folded_strings(self) -> list[str]:
-        """Everything that bare literals search, letter case folded away (spec §7.6)."""
-        if self._folded is None:
-            self._folded = [text.casefold() for text in self._strings()]
-        return self._folded
+    def searched(self) -> str:
+        """All strings that bare literals search, joined, letter case folded away (spec §7.6)."""
+        if self._searched is None:
+            self._searched = SEPARATOR.join(self._strings()).casefold()
+        return self._searched
 
     def _strings(self) -> Iterable[str]:
         yield self.subject.name
@@ -196,7 +196,7 @@ class Contains:
 
     def holds(self, record: Record) -> bool:
         """True if the filter's part matches the record."""
-        return any(self.pattern.occurs_in(text) for text in record.folded_strings())
+        return self.pattern.occurs_in(record.searched())
 
 
 @attrs.frozen

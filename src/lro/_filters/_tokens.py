@@ -56,13 +56,16 @@ _TOKEN: Final = re.compile(
     r"(?P<SPACE>[ \t\r\n]+)"
     r"|(?P<OPERATOR><=|>=|!=|[<>=:])"
     r"|(?P<OPEN>\()|(?P<CLOSE>\))|(?P<COMMA>,)|(?P<DOT>\.)"
-    r"|(?P<WORD>[^\x00-\x20\x7f(),.:=<>!\"'\\]+)"
+    r"|(?P<WORD>[^\x00-\x20\x7f\ud800-\udfff(),.:=<>!\"'\\]+)"
 )
 _HEX: Final = re.compile(r"[0-9A-Fa-f]{4}")
 _ESCAPES: Final[Mapping[str, str]] = {
     "\\": "\\", '"': '"', "'": "'", "*": "*", "n": "\n", "r": "\r", "t": "\t",
 }  # fmt: skip
-_SPACES: Final = " \t\r\n"
+_NEVER: Final = frozenset(
+    {chr(code) for code in (*range(0x20), 0x7F, *range(0xD800, 0xE000))} - set("\t\r\n")
+)
+"""What stands nowhere in a filter: control characters, and halves of surrogate pairs."""
 
 
 def word(text: str, position: int) -> Token:
@@ -98,7 +101,7 @@ def _stray(char: str) -> str:
         return "expected '=' after '!'; a negation is written NOT or -"
     if char == "\\":
         return "expected a token, found a backslash; escapes stand only inside quotes"
-    return f"expected a token, found the control character {shown(char)}"
+    return f"expected a token, found the character {shown(char)}"
 
 
 def _string(text: str, start: int) -> tuple[Token, int]:
@@ -111,8 +114,8 @@ def _string(text: str, start: int) -> tuple[Token, int]:
             char, at = _escape(text, at)
         else:
             char = text[at]
-            if (char < " " or char == "\x7f") and char not in _SPACES:
-                raise refusal(f"a string cannot hold the control character {shown(char)}", at)
+            if char in _NEVER:
+                raise refusal(f"a string cannot hold the character {shown(char)}", at)
             if char == "*":
                 stars.append(len(chars))
             at += 1

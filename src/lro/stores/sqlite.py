@@ -96,7 +96,7 @@ class SQLiteStore:
         self._opening = threading.Lock()
         self._writing = threading.RLock()
         self._closed = False
-        with _errors(self._path):
+        with _errors():
             self._writer = self._connect()
             self._prepare()
         self._secret = self._make_secret()
@@ -211,7 +211,8 @@ class SQLiteStore:
             names = writer.execute(due, (micros(now), limit)).fetchall()
             writer.executemany("DELETE FROM operations WHERE name = ?", names)
             writer.execute(
-                "DELETE FROM starts WHERE rowid IN (SELECT rowid FROM starts WHERE at <= ? LIMIT ?)",
+                "DELETE FROM starts WHERE rowid IN"
+                " (SELECT rowid FROM starts WHERE at <= ? LIMIT ?)",
                 (old, limit),
             )
             return [name for (name,) in names]
@@ -267,7 +268,7 @@ class SQLiteStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._writing, _errors(self._path):
+        with self._writing, _errors():
             if self._closed:
                 raise Unavailable("the store is closed")
             writer = self._writer
@@ -281,7 +282,7 @@ class SQLiteStore:
                 raise
 
     def _read(self, sql: str, values: tuple[object, ...]) -> Anything:
-        with _errors(self._path):
+        with _errors():
             reader = getattr(self._readers, "connection", None)
             if reader is None:
                 reader = self._readers.connection = self._connect()
@@ -345,7 +346,7 @@ def _target_busy(writer: sqlite3.Connection, target: str) -> bool:
 
 
 @contextlib.contextmanager
-def _errors(path: str) -> Iterator[None]:
+def _errors() -> Iterator[None]:
     try:
         yield
     except (sqlite3.OperationalError, sqlite3.ProgrammingError) as exc:
