@@ -6,7 +6,7 @@ Stores, executors and edges are imported by name: ``lro.stores.sqlite``, ``lro.e
 ``lro.asgi``, ``lro.wsgi``, ``lro.http``.
 """
 
-from lro._any import Any, Json, message
+from lro._any import Any, Json, declared_name, message
 from lro._details import (
     BadRequest,
     DebugInfo,
@@ -212,6 +212,7 @@ __all__ = [
     "WaitOperationRequest",
     "WorkerLost",
     "code_from_http",
+    "declared_name",
     "default_routes",
     "dumps",
     "error_body",

@@ -102,4 +102,4 @@ def _compile(text: str, specs: Iterable[MethodSpec]) -> Filter:
 
 def _types(declared: Iterable[tuple[MethodSpec, str]]) -> Sequence[MessageType]:
     shapes = {name: spec.types.codec(name).shape for spec, name in declared}
-    return [MessageType(name, shape) for name, shape in shapes.items() if shape is not None]
+    return [MessageType(name, shape) for name, shape in shapes.items()]

@@ -181,6 +181,17 @@ class Service:
             metadata=metadata,
         )
 
+    def start(self, full_name: str, request: object, **options: Anything) -> Operation:
+        """Start an operation of the method of this name; the rest as for ``Method.start``.
+
+        Raises:
+            DeclarationError: No such method is declared.
+        """
+        if full_name not in self._specs:
+            raise DeclarationError(full_name, "is not declared by this service")
+        method: Method[object, object, object] = Method(self._specs[full_name], self._starter)
+        return method.start(request, **options)
+
     def reporter(self, name: str) -> Reporter:
         """The worker's side of an operation of a declared method.
 

@@ -1,0 +1,54 @@
+"""A typed client for long-running operations: ours, Google's, anybody's (AIP-151).
+
+:class:`Client` blocks, :class:`AsyncClient` awaits; their verbs are the same. An
+:class:`OperationHandle` waits for its operation and gives the result as the declared class.
+"""
+
+from lro_client._async_client import AsyncClient, AsyncOperationHandle, AsyncPager
+from lro_client._calls import AsyncTransport, Call, Reply, StartRequest, Transport
+from lro_client._client import Client, OperationHandle, Pager
+from lro_client._errors import (
+    CallError,
+    ClientError,
+    DecodingError,
+    OperationCancelled,
+    OperationFailed,
+    OperationGone,
+    PollTimeout,
+)
+from lro_client._handles import Update
+from lro_client._policy import NO_RETRY, Polling, Retry, wait_exponential, wait_proportional
+from lro_client.transports.http import AsyncHttpTransport, HttpTransport, Routes
+from lro_client.transports.local import AsyncLocalTransport, LocalTransport
+
+__all__ = [
+    "NO_RETRY",
+    "AsyncClient",
+    "AsyncHttpTransport",
+    "AsyncLocalTransport",
+    "AsyncOperationHandle",
+    "AsyncPager",
+    "AsyncTransport",
+    "Call",
+    "CallError",
+    "Client",
+    "ClientError",
+    "DecodingError",
+    "HttpTransport",
+    "LocalTransport",
+    "OperationCancelled",
+    "OperationFailed",
+    "OperationGone",
+    "OperationHandle",
+    "Pager",
+    "PollTimeout",
+    "Polling",
+    "Reply",
+    "Retry",
+    "Routes",
+    "StartRequest",
+    "Transport",
+    "Update",
+    "wait_exponential",
+    "wait_proportional",
+]

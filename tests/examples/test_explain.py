@@ -19,7 +19,7 @@ from examples.analysis.messages import (
 )
 from examples.analysis.textures import BUILT_IN
 from examples.analysis.verbs.classify import classify
-from examples.analysis.verbs.explain import STAGES, check, explain
+from examples.analysis.verbs.explain import STAGES, check, draw_samples, explain, nearness
 from lro._errors import InvalidArgument
 from tests.examples.conftest import (
     Recorder,
@@ -68,7 +68,7 @@ def test_two_halves(label: str, sign: int) -> None:
     assert sign * np.mean(left) > 0.03
     assert sign * np.mean(right) < -0.03
     assert all((each.bounding_box.x < 256) == (sign > 0) for each in found.regions[:10])
-    assert 0.9 < found.fidelity <= 1
+    assert found.fidelity == pytest.approx(0.975, abs=0.01)
     assert (found.label, found.scale, found.image_width, found.image_height) == (label, 1, 512, 256)
 
 
@@ -160,6 +160,21 @@ def test_examples_of_ones_own() -> None:
     assert all(each.bounding_box.x < 256 for each in lawn.regions[:10])
     assert all(each.bounding_box.x >= 256 for each in wall.regions[:10])
     assert lawn.score + wall.score == pytest.approx(1)
+
+
+def test_samples() -> None:
+    """The first is the picture as it is; each part of the others is on or off by chance."""
+    samples = draw_samples(2000, 64, seed=0)
+    assert samples.shape == (2000, 64)
+    assert (samples[0] == 1).all()
+    assert set(samples.flat) == {0, 1}
+    assert samples[1:].mean(axis=0) == pytest.approx(np.full(64, 0.5), abs=0.06)
+
+
+def test_nearness() -> None:
+    """The whole picture counts fully, a quarter of it hardly: 1 - sqrt(1/4) is two widths."""
+    samples = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=float)
+    assert nearness(samples) == pytest.approx(np.exp([0, -4, -16]))
 
 
 def test_what_the_post_refuses() -> None:

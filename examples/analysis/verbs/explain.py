@@ -75,24 +75,21 @@ def explain(request: ExplainRequest, progress: Progress) -> ExplainResponse:
     textures = learn(request.examples, progress)
     progress.stage(PERTURBING, request.sample_count)
     side = round(request.segment_count**0.5)
-    codes = lbp_codes(grey(picture), lambda: progress.step(0))
-    parts = _count_parts(codes, side)
+    parts = _count_parts(lbp_codes(grey(picture), lambda: progress.step(0)), side)
     whole = textures.probabilities(histograms(parts.sum(0, keepdims=True)))[0]
     label = request.label or textures.labels[int(whole.argmax())]
     column = textures.labels.index(label)
-    samples = _samples(request.sample_count, side * side, request.seed)
+    samples = draw_samples(request.sample_count, side * side, request.seed)
     answers = _ask(textures, samples, parts, progress)[:, column]
     progress.stage(FITTING, 1)
-    nearness = np.exp(-(((1 - np.sqrt(samples.mean(1))) / KERNEL_WIDTH) ** 2))
-    model = Ridge(alpha=1).fit(samples, answers, sample_weight=nearness)
-    fidelity = float(model.score(samples, answers, nearness))
+    weights, fidelity = _fit(samples, answers)
     progress.step()
     return ExplainResponse(
         label=label,
         score=float(whole[column]),
         fidelity=fidelity,
-        regions=_regions(model.coef_, original.size, side),
-        heatmap=_heatmap(model.coef_, picture.size, side),
+        regions=_regions(weights, original.size, side),
+        heatmap=_heatmap(weights, picture.size, side),
         scale=scale,
         image_width=original.width,
         image_height=original.height,
@@ -111,11 +108,17 @@ def _count_parts(codes: Codes, side: int) -> Floats:
     return np.array([count(part) for strip in strips for part in np.split(strip, cuts, axis=2)])
 
 
-def _samples(number: int, parts: int, seed: int) -> Floats:
+def draw_samples(number: int, parts: int, seed: int) -> Floats:
     """A row of 0 and 1 for each sample, 1 where the part is left on; the first has all on."""
     samples = np.random.default_rng(seed % 2**32).integers(0, 2, (number, parts)).astype(float)
     samples[0] = 1
     return samples
+
+
+def nearness(samples: Floats) -> Floats:
+    """How much each sample counts, 0..1: the more of the picture is left on, the more."""
+    near: Floats = np.exp(-(((1 - np.sqrt(samples.mean(1))) / KERNEL_WIDTH) ** 2))
+    return near
 
 
 def _ask(textures: Textures, samples: Floats, parts: Floats, progress: Progress) -> Floats:
@@ -126,6 +129,13 @@ def _ask(textures: Textures, samples: Floats, parts: Floats, progress: Progress)
         answers.append(textures.probabilities(histograms(batch @ parts)))
         progress.step(len(batch))
     return np.vstack(answers)
+
+
+def _fit(samples: Floats, answers: Floats) -> tuple[Floats, float]:
+    """The weight of each part in a linear model, and how well that model fits (R2)."""
+    near = nearness(samples)
+    model = Ridge(alpha=1).fit(samples, answers, sample_weight=near)
+    return model.coef_, float(model.score(samples, answers, near))
 
 
 def _regions(weights: Floats, size: tuple[int, int], side: int) -> tuple[RegionWeight, ...]:

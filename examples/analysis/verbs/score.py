@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+import PIL.Image
 from skimage.measure import blur_effect, shannon_entropy
 
 from examples.analysis.messages import ScoreRequest, ScoreResponse
@@ -44,22 +45,7 @@ def score(request: ScoreRequest, progress: Progress) -> ScoreResponse:
     original = decode(request.image, "image")
     picture, scale = working_copy(original, LONGEST)
     progress.step()
-    levels, light = array(picture), grey(picture)
-    measures: tuple[Callable[[], float], ...] = (
-        lambda: float(np.max(blur_effect(light))),  # Crété-Roffet et al. 2007
-        lambda: noise_sigma(levels),
-        lambda: float(np.ptp(np.percentile(light, [1, 99]))),
-        lambda: float(np.mean((light <= 1 / 255) | (light >= 254 / 255))),
-        lambda: float(shannon_entropy(np.rint(light * 255).astype(np.uint8))),
-        lambda: colorfulness(levels),
-        lambda: float(light.mean()),
-    )
-    progress.stage(MEASURING, len(measures))
-    found = []
-    for measure in measures:
-        found.append(measure())
-        progress.step()
-    blur, noise, contrast_range, clipped, entropy, colour, luminance = found
+    blur, noise, contrast_range, clipped, entropy, colour, luminance = _measure(picture, progress)
     sharpness = min(max((0.9 - blur) / 0.6, 0.0), 1.0)
     cleanness = math.exp(-noise / 20)
     contrast = min(1.0, contrast_range / 0.5)
@@ -81,6 +67,25 @@ def score(request: ScoreRequest, progress: Progress) -> ScoreResponse:
         image_width=original.width,
         image_height=original.height,
     )
+
+
+def _measure(picture: PIL.Image.Image, progress: Progress) -> list[float]:
+    levels, light = array(picture), grey(picture)
+    measures: tuple[Callable[[], float], ...] = (
+        lambda: float(np.max(blur_effect(light))),  # Crété-Roffet et al. 2007
+        lambda: noise_sigma(levels),
+        lambda: float(np.ptp(np.percentile(light, [1, 99]))),
+        lambda: float(np.mean((light <= 1 / 255) | (light >= 254 / 255))),
+        lambda: float(shannon_entropy(np.rint(light * 255).astype(np.uint8))),
+        lambda: colorfulness(levels),
+        lambda: float(light.mean()),
+    )
+    progress.stage(MEASURING, len(measures))
+    found = []
+    for measure in measures:
+        found.append(measure())
+        progress.step()
+    return found
 
 
 def noise_sigma(levels: Levels) -> float:

@@ -108,9 +108,8 @@ def _split(mask: Mask) -> Labels:
     """Objects that touch, parted at their waist (watershed, Vincent & Soille 1991)."""
     short = min(mask.shape)
     depth = gaussian(ndimage.distance_transform_edt(mask), 0.015 * short)
-    peaks = peak_local_max(
-        depth, min_distance=round(0.03 * short), labels=label(mask), exclude_border=False
-    )
+    apart = max(round(0.03 * short), 1)
+    peaks = peak_local_max(depth, min_distance=apart, labels=label(mask), exclude_border=False)
     markers = np.zeros(mask.shape, dtype=np.int64)
     markers[tuple(peaks.T)] = np.arange(1, len(peaks) + 1)
     parts: Labels = watershed(-depth, markers, mask=mask)

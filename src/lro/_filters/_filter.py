@@ -9,7 +9,7 @@ import attrs
 
 from lro._filters._check import check
 from lro._filters._parse import parse
-from lro._filters._plan import All, Plan, Record, Registered, Source, Subject
+from lro._filters._plan import All, Plan, Registered, Source, Subject, View
 from lro._filters._types import MessageType
 
 _EVERYTHING: Final = All(())
@@ -29,7 +29,7 @@ class Filter:
 
     def matches(self, subject: Subject) -> bool:
         """True if the filter matches this operation. Never raises."""
-        return self.tree.holds(Record(subject, self.registered))
+        return self.tree.holds(View(subject, self.registered))
 
 
 def compile_filter(

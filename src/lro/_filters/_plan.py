@@ -126,12 +126,12 @@ Registered: TypeAlias = Mapping[Source, Mapping[str, MessageType]]
 
 
 @attrs.define
-class Record:
+class View:
     """A subject while one filter looks at it."""
 
     subject: Subject
     registered: Registered
-    _searched: str | None = None
+    _searched: str | None = attrs.field(default=None, init=False)
 
     def packed(self, source: Source) -> Any | None:
         """The message in METADATA or RESPONSE."""
@@ -161,9 +161,9 @@ class All:
 
     items: tuple[Plan, ...]
 
-    def holds(self, record: Record) -> bool:
-        """True if the filter's part matches the record."""
-        return all(item.holds(record) for item in self.items)
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        return all(item.holds(view) for item in self.items)
 
 
 @attrs.frozen
@@ -172,9 +172,9 @@ class Some:
 
     items: tuple[Plan, ...]
 
-    def holds(self, record: Record) -> bool:
-        """True if the filter's part matches the record."""
-        return any(item.holds(record) for item in self.items)
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        return any(item.holds(view) for item in self.items)
 
 
 @attrs.frozen
@@ -183,9 +183,9 @@ class Untrue:
 
     item: Plan
 
-    def holds(self, record: Record) -> bool:
-        """True if the filter's part matches the record."""
-        return not self.item.holds(record)
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        return not self.item.holds(view)
 
 
 @attrs.frozen
@@ -194,9 +194,9 @@ class Contains:
 
     pattern: Pattern
 
-    def holds(self, record: Record) -> bool:
-        """True if the filter's part matches the record."""
-        return self.pattern.occurs_in(record.searched())
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        return self.pattern.occurs_in(view.searched())
 
 
 @attrs.frozen
@@ -223,9 +223,9 @@ class RecordTest:
     source: Source
     route: Route
 
-    def holds(self, record: Record) -> bool:
-        """True if the filter's part matches the record."""
-        value = _READ[self.source](record.subject)
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        value = _READ[self.source](view.subject)
         return value is not None and self.route.holds(value)
 
 
@@ -240,9 +240,9 @@ class PackedTest:
     source: Source
     routes: Mapping[str, Route]
 
-    def holds(self, record: Record) -> bool:
-        """True if the filter's part matches the record."""
-        packed = record.packed(self.source)
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        packed = view.packed(self.source)
         if packed is None or isinstance(packed.payload, bytes):
             return False
         route = self.routes.get(packed.type_name)

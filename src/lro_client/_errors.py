@@ -1,0 +1,119 @@
+"""Three failures kept apart: the operation's, a call's, and the patience's (spec §11.7)."""
+
+from __future__ import annotations
+
+import attrs
+
+from lro import Any, Code, LroError, Operation, Status, TypeRegistry
+
+
+class ClientError(Exception):
+    """Base of every error this package raises."""
+
+
+@attrs.define(eq=False)
+class CallError(ClientError):
+    """A call failed: the question, not the operation asked about.
+
+    ``status`` says why, ``verb`` what was asked, ``http_status`` is that of the reply (None: there
+    was none), ``retry_after`` the seconds that the server asked to wait, ``passing`` that the
+    failure is one of transport, which asking again may cure.
+    """
+
+    verb: str
+    status: Status
+    http_status: int | None = None
+    retry_after: float | None = None
+    passing: bool = False
+
+    @property
+    def code(self) -> Code:
+        """The canonical code."""
+        return Code.of(self.status.code)
+
+    def details(self, types: TypeRegistry | None = None) -> tuple[object, ...]:
+        """The details as messages; those of unknown types stay packed."""
+        return decoded(self.status.details, types)
+
+    def __str__(self) -> str:
+        return f"{self.verb} failed with {self.code.name}: {self.status.message}"
+
+
+class OperationGone(CallError):
+    """The operation waited for does not exist any more: deleted or expired (spec §11.5(5))."""
+
+
+@attrs.define(eq=False)
+class OperationFailed(ClientError):
+    """The operation ended with an error, held in ``operation.error``."""
+
+    operation: Operation
+
+    @property
+    def status(self) -> Status:
+        """The error it ended with."""
+        return self.operation.error or Status(Code.UNKNOWN)
+
+    @property
+    def code(self) -> Code:
+        """Its canonical code; UNKNOWN for 0 and for numbers outside the list (spec §11.7)."""
+        return Code.of(self.status.code or Code.UNKNOWN)
+
+    def details(self, types: TypeRegistry | None = None) -> tuple[object, ...]:
+        """The details as messages; those of unknown types stay packed."""
+        return decoded(self.status.details, types)
+
+    def __str__(self) -> str:
+        name = self.operation.name or "the operation"
+        return f"{name} ended with {self.code.name}: {self.status.message}"
+
+
+class OperationCancelled(OperationFailed):
+    """The operation was cancelled."""
+
+
+@attrs.define(eq=False)
+class PollTimeout(ClientError):
+    """The patience ended before the operation; it goes on, and so can you, with its ``name``.
+
+    ``timeout`` in seconds, ``polls`` the replies and failures counted together, ``operation`` the
+    last state seen, ``last_error`` the last failed poll since then.
+    """
+
+    name: str
+    timeout: float
+    polls: int
+    operation: Operation | None = None
+    last_error: CallError | None = None
+
+    def __str__(self) -> str:
+        seen = "" if self.last_error is None else f"; the last poll failed: {self.last_error}"
+        return f"{self.name} was not done within {self.timeout:g} s and {self.polls} polls{seen}"
+
+
+@attrs.define(eq=False)
+class DecodingError(ClientError):
+    """A message is not what was declared; ``packed`` is it, as it came (spec §11.6)."""
+
+    name: str
+    description: str
+    packed: Any | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.description}"
+
+
+_DETAILS = TypeRegistry()
+
+
+def decoded(details: tuple[Any, ...], types: TypeRegistry | None) -> tuple[object, ...]:
+    """Each detail as a message of its type, or as it came where that cannot be."""
+    registry = types or _DETAILS
+    return tuple(_message(detail, registry) for detail in details)
+
+
+def _message(detail: Any, registry: TypeRegistry) -> object:
+    try:
+        return registry.unpack_any(detail)
+    except LroError:  # data of an unknown kind, never an error
+        return detail

@@ -1,0 +1,130 @@
+"""What a handle holds without asking anybody: a name, the message classes, the last state seen."""
+
+from __future__ import annotations
+
+from typing import Any as Anything
+from typing import Generic, TypeVar, cast
+
+from lro import Any, InvalidArgument, Operation, Status, TypeRegistry, declared_name
+from lro_client._errors import DecodingError, OperationCancelled, OperationFailed
+
+Resp = TypeVar("Resp")
+Meta = TypeVar("Meta")
+
+
+class HandleBase(Generic[Resp, Meta]):
+    """The cached half of an operation handle. Nothing here does I/O."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        *,
+        response: type[Resp] | None,
+        metadata: type[Meta] | None,
+        types: TypeRegistry,
+    ) -> None:
+        self._operation = operation
+        self._response_type = response
+        self._metadata_type = metadata
+        self._types = types
+
+    @property
+    def name(self) -> str:
+        """The operation's name: all that is needed to find it again."""
+        return self._operation.name
+
+    @property
+    def operation(self) -> Operation:
+        """The last state seen, as the server sent it."""
+        return self._operation
+
+    @property
+    def done(self) -> bool:
+        """Whether the last state seen is a final one."""
+        return self._operation.done
+
+    @property
+    def metadata(self) -> Meta | None:
+        """The metadata of the last state seen; None where the server sent none.
+
+        Raises:
+            DecodingError: It is not of the declared type; ``operation.metadata`` has it raw.
+        """
+        return _decode(
+            self.name, "metadata", self._operation.metadata, self._metadata_type, self._types
+        )
+
+    def _seen(self, operation: Operation) -> Operation:
+        # A state once seen as final stays; a validate-only reply has no name to lose.
+        self._operation = operation
+        return operation
+
+    def _result(self) -> Resp:
+        operation = self._operation
+        if isinstance(operation.result, Status):
+            cancelled = operation.state == "CANCELLED"
+            raise (OperationCancelled if cancelled else OperationFailed)(operation)
+        found = _decode(self.name, "response", operation.result, self._response_type, self._types)
+        return cast(Resp, found)  # None where a service gives no result (spec §2.5)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} {self._operation.state}>"
+
+
+class Update(Generic[Meta]):
+    """One changed state of an operation: its metadata decoded, and the whole."""
+
+    def __init__(self, handle: HandleBase[Anything, Meta], operation: Operation) -> None:
+        self._handle = handle
+        self.operation = operation
+
+    @property
+    def done(self) -> bool:
+        """Whether the operation is over."""
+        return self.operation.done
+
+    @property
+    def metadata(self) -> Meta | None:
+        """The metadata of this state; None where the server sent none.
+
+        Raises:
+            DecodingError: It is not of the declared type.
+        """
+        handle = self._handle
+        return _decode(
+            handle.name, "metadata", self.operation.metadata, handle._metadata_type, handle._types
+        )
+
+
+M = TypeVar("M")
+
+
+def _decode(
+    name: str, role: str, packed: Any | None, cls: type[M] | None, types: TypeRegistry
+) -> M | None:
+    if packed is None:
+        return None
+    if cls is None:
+        raise DecodingError(name, f"no class was given for its {role}", packed)
+    try:
+        if types.knows(cls):
+            return types.unpack(packed, cls)
+        if packed.type_name.rpartition(".")[2] != cls.__name__:
+            wanted = f"its {role} must be a {cls.__name__}, got {packed.type_name or 'nothing'}"
+            raise DecodingError(name, wanted, packed)
+        if isinstance(packed.payload, bytes):
+            raise DecodingError(name, f"its {role} is in binary form", packed)
+        return types.load(packed.payload, cls, strict=False)
+    except InvalidArgument as exc:
+        raise DecodingError(name, f"its {role} does not fit: {exc}", packed) from exc
+
+
+def register(types: TypeRegistry, *classes: type | None) -> None:
+    """Make message classes known that have a full name; others go by their simple name.
+
+    Raises:
+        DeclarationError: A class has a field that no message can have.
+    """
+    for cls in classes:
+        if cls is not None and declared_name(cls) is not None:
+            types.register(cls)

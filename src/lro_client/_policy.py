@@ -1,0 +1,112 @@
+"""When to ask again: policies are values, made of tenacity's ``wait_*`` (spec §11.2, §11.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import attrs
+import tenacity
+from tenacity.wait import wait_base
+
+from lro import Code
+from lro_client._errors import CallError
+
+Wait = Callable[[tenacity.RetryCallState], float]
+"""A pause in seconds for a state: ``attempt_number`` from 1, ``seconds_since_start``."""
+
+
+class wait_proportional(wait_base):  # the spelling of tenacity's own
+    """Ask again after a share of the time that has passed, within bounds, all in seconds.
+
+    With the default quarter, the time lost after the end is at most a quarter of the run time.
+    """
+
+    def __init__(self, share: float = 0.25, minimum: float = 0.05, maximum: float = 20.0) -> None:
+        self.share, self.minimum, self.maximum = share, minimum, maximum
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        """The pause after a reply ``seconds_since_start`` after the first poll."""
+        elapsed = retry_state.seconds_since_start or 0.0
+        return min(max(elapsed * self.share, self.minimum), self.maximum)
+
+
+def wait_exponential(initial: float = 1.0, multiplier: float = 1.5, maximum: float = 20.0) -> Wait:
+    """Pauses that grow by a factor, as most public clients make them."""
+    return tenacity.wait_exponential(multiplier=initial, exp_base=multiplier, max=maximum)
+
+
+_PASSING: Final = frozenset(
+    {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED, Code.INTERNAL}
+)
+
+
+@attrs.frozen(kw_only=True)
+class Retry:
+    """Which failures of a call are worth asking again, how soon, and how often.
+
+    ``codes``: these, and failures of transport (if ``transport``). ``wait``: the pause before each
+    new attempt; what the server asks for lengthens but never shortens it. ``attempts``: at most so
+    many in a row (None: any number). ``patience_seconds``: at most so long with nothing but
+    failures (None: for ever).
+    """
+
+    codes: frozenset[Code] = frozenset({Code.UNAVAILABLE})
+    transport: bool = True
+    wait: Wait = wait_exponential(0.5, 2.0, 10.0)
+    attempts: int | None = 5
+    patience_seconds: float | None = None
+
+    def pause(self, error: CallError, attempt: int, failing_seconds: float) -> float | None:
+        """Seconds to wait before asking again after a failed attempt; None: give up."""
+        if not (error.code in self.codes or (self.transport and error.passing)):
+            return None
+        if self.attempts is not None and attempt >= self.attempts:
+            return None
+        if self.patience_seconds is not None and failing_seconds >= self.patience_seconds:
+            return None
+        return max(pause_of(self.wait, attempt, failing_seconds), error.retry_after or 0.0)
+
+
+NO_RETRY: Final = Retry(codes=frozenset(), transport=False)
+"""Every failure is raised at once."""
+
+
+@attrs.frozen(kw_only=True)
+class Polling:
+    """How to wait for an operation.
+
+    ``wait``: the pause between polls. ``jitter``: a pause is changed at random by up to this share.
+    ``wait_first``: use WaitOperation where the server has it, held ``hold_seconds`` at most.
+    ``retry``: what to do about failed polls. ``max_retry_after``: the longest pause, in seconds,
+    that a server's Retry-After is followed for (None: any).
+    """
+
+    wait: Wait = wait_proportional()
+    jitter: float = 0.1
+    wait_first: bool = True
+    hold_seconds: float = 20.0
+    retry: Retry = Retry(codes=_PASSING, attempts=None, patience_seconds=600.0)
+    max_retry_after: float | None = None
+
+    def pause(self, polls: int, seconds: float, retry_after: float | None, random: float) -> float:
+        """Seconds until the next poll, after ``polls`` of them in ``seconds``.
+
+        ``retry_after`` is what the server recommends (spec §11.3), ``random`` from 0 to 1.
+        """
+        if retry_after is not None and retry_after > 0:
+            bound = self.max_retry_after
+            return retry_after if bound is None else min(retry_after, bound)
+        plain = pause_of(self.wait, polls, seconds)
+        return plain * (1 + self.jitter * (2 * random - 1))
+
+
+def pause_of(wait: Wait, attempt: int, seconds: float) -> float:
+    """What a tenacity wait says for this attempt, so many seconds after the first."""
+    state = tenacity.RetryCallState(_NOBODY, None, (), {})
+    state.attempt_number = attempt
+    state.start_time, state.outcome_timestamp = 0.0, seconds
+    return float(wait(state))
+
+
+_NOBODY: Final = tenacity.Retrying()

@@ -1,0 +1,54 @@
+"""Arguments of the verbs as request messages, for both faces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from lro import Duration, ListOperationsRequest, WaitOperationRequest
+from lro_client._flows import Setting
+from lro_client._policy import Polling, Retry
+
+R = TypeVar("R")
+
+
+def setting(
+    polling: Polling | None,
+    retry: Retry | None,
+    clock: Callable[[], float],
+    call_seconds: float,
+) -> Setting:
+    """The setting of a client's flows."""
+    return Setting(
+        clock=clock,
+        retry=retry or Retry(),
+        polling=polling or Polling(),
+        call_seconds=call_seconds,
+    )
+
+
+def named(cls: Callable[[str], R], request: str | R) -> R:
+    """The request of a verb that takes a name, or the whole request (spec §3.8)."""
+    return cls(request) if isinstance(request, str) else request
+
+
+def listing(
+    request: str | ListOperationsRequest, filter_text: str, page_size: int
+) -> ListOperationsRequest:
+    """The request of a list."""
+    if isinstance(request, ListOperationsRequest):
+        return request
+    return ListOperationsRequest(name=request, filter=filter_text, page_size=page_size)
+
+
+def waiting(
+    request: str | WaitOperationRequest, timeout: timedelta | float | None
+) -> WaitOperationRequest:
+    """The request of a wait; ``timeout`` in seconds or as a timedelta."""
+    if isinstance(request, WaitOperationRequest):
+        return request
+    if timeout is None:
+        return WaitOperationRequest(request)
+    span = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    return WaitOperationRequest(request, Duration.from_timedelta(span))
