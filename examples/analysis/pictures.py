@@ -8,6 +8,7 @@ exceptions become :class:`InvalidArgument`, but only around the calls of Pillow.
 from __future__ import annotations
 
 import io
+import itertools
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
@@ -126,7 +127,7 @@ def frames(image: Image | None, field: str) -> Iterator[PIL.Image.Image]:
     total = 0
     with _opened(content, path) as picture:
         _check_sums(picture, content, path)
-        for index in range(MAX_FRAMES + 1):
+        for index in itertools.count():
             if not _seek(picture, index, path):
                 return
             if index == MAX_FRAMES:
@@ -250,7 +251,7 @@ def _upright_size(picture: PIL.Image.Image) -> tuple[int, int]:
     try:
         # Not PngImageFile.getexif: it would decode all pixels to find a tag behind them.
         orientation = PIL.Image.Image.getexif(picture).get(ExifTags.Base.Orientation)
-    except Exception:  # an unreadable tag turns nothing, see _plain
+    except Exception:  # an unreadable tag turns nothing, see _upright
         return width, height
     return (height, width) if orientation in _TURNED else (width, height)
 
@@ -301,21 +302,19 @@ def _seek(picture: PIL.Image.Image, index: int, path: str) -> bool:
 
 def _plain(picture: PIL.Image.Image, path: str) -> PIL.Image.Image:
     """The current frame, decoded: upright, opaque, 8 bits, ``L`` or ``RGB``."""
-    found = f"{_format(picture)} of {picture.width} x {picture.height} pixels"
     try:
         picture.load()
+        return _opaque(_upright(picture))
     except Exception as exc:
+        found = f"{_format(picture)} of {picture.width} x {picture.height} pixels"
         raise InvalidArgument(path, f"cannot be decoded: the {found} is cut off or broken") from exc
+
+
+def _upright(picture: PIL.Image.Image) -> PIL.Image.Image:
     try:
-        upright = ImageOps.exif_transpose(picture)
+        return ImageOps.exif_transpose(picture)
     except Exception:  # an unreadable EXIF block turns nothing, as in browsers
-        upright = picture.copy()
-    try:
-        return _opaque(upright)
-    except Exception as exc:
-        raise InvalidArgument(
-            path, f"cannot be decoded: no colours for the {found} (mode {picture.mode})"
-        ) from exc
+        return picture.copy()
 
 
 def _opaque(picture: PIL.Image.Image) -> PIL.Image.Image:

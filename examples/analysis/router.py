@@ -9,12 +9,7 @@ from urllib.parse import unquote
 
 import attrs
 
-from lro._errors import (
-    HttpMethodNotAllowed,
-    MalformedRequest,
-    MethodNotSupported,
-    RouteNotFound,
-)
+from lro import HttpMethodNotAllowed, Json, MalformedRequest, MethodNotSupported, RouteNotFound
 
 H = TypeVar("H")
 
@@ -113,7 +108,7 @@ def default_answer(method: str, to: ToRouter, handler: H | None) -> H:
 
 def health(
     now: datetime, ok: bool = True, status: str = OPERATIONAL
-) -> tuple[int, dict[str, object]]:
+) -> tuple[int, dict[str, Json]]:
     """The HTTP status and the JSON body of the health report, keys in order (spec §10.3).
 
     ``now`` is the moment of the response; ``status`` says ``operational`` if and only if ``ok``.
@@ -126,7 +121,7 @@ def health(
     if ok != (status == OPERATIONAL):
         raise ValueError(f"a router whose ok is {ok} cannot be {status!r}")
     timestamp = now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
-    body: dict[str, object] = {
+    body: dict[str, Json] = {
         "ok": ok,
         "version": VERSION,
         "endpoints": list(ENDPOINTS),

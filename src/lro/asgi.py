@@ -49,7 +49,7 @@ class EdgeApp:
             reply = await adrive(self.edge.exchange(request), service, hold)
         except _GoneAway:
             return
-        await _send(reply, send)
+        await send_reply(reply, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -131,7 +131,8 @@ async def _while_there(waiting: Awaitable[Operation], receive: Receive) -> Opera
         gone.cancel()
 
 
-async def _send(reply: HttpReply, send: Send) -> None:
+async def send_reply(reply: HttpReply, send: Send) -> None:
+    """Send a reply as an ASGI application does, for the endpoints of your own."""
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
     if reply.body:
         headers.append((b"content-length", str(len(reply.body)).encode("ascii")))

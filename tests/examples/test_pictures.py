@@ -459,12 +459,34 @@ def test_second_page_too_large(side: int) -> None:
         assert error.description.startswith("must have at most 16,000,000 pixels")
 
 
+@pytest.mark.parametrize("side", [4100, 10_000, 14_000])
+def test_second_frame_too_large(side: int) -> None:
+    """A GIF grows when a frame does not fit: that is measured, too."""
+    image = animation("GIF", (30, 20), 2)
+    place = image.content.rindex(b"," + struct.pack("<HHHH", 0, 0, 30, 20)) + 5
+    larger = image.content[:place] + struct.pack("<HH", side, side) + image.content[place + 4 :]
+    error = refused(lambda: list(frames(Image(content=larger), "image")))
+    assert error.description.startswith("must have at most 16,000,000 pixels")
+
+
 def test_second_page_of_another_mode() -> None:
     """Every page obeys the rule of the modes."""
     first = PIL.Image.new("L", (30, 20))
     image = saved(first, "TIFF", save_all=True, append_images=[PIL.Image.new("F", (30, 20))])
     error = refused(lambda: list(frames(image, "image")))
     assert error.description.startswith("has pixels of 32 bits (mode F)")
+
+
+def test_second_page_broken() -> None:
+    """A page whose directory leads nowhere is told by its number."""
+    image = animation("TIFF", (30, 20), 2)
+    start = int.from_bytes(image.content[4:8], "little")
+    entries = int.from_bytes(image.content[start : start + 2], "little")
+    pointer = start + 2 + 12 * entries
+    content = bytearray(image.content)
+    content[pointer : pointer + 4] = len(content).to_bytes(4, "little")
+    error = refused(lambda: list(frames(Image(content=bytes(content)), "image")))
+    assert error.description == "cannot be read, frame 1 is broken"
 
 
 def test_animation_cut_in_half() -> None:

@@ -250,6 +250,22 @@ def test_second_page_too_large() -> None:
     assert error.description == "must have at most 16,000,000 pixels, got 4100 x 4100"
 
 
+def test_one_frame_that_says_it_is_two() -> None:
+    """An animation that announces two frames and holds one is found when they are read."""
+    content = animated(sliding(*STEPS[:2]), "PNG").content
+    second = content.rindex(b"fcTL") - 4
+    request = TrackRequest(image=Image(content=content[:second] + content[-12:]), box=BOX)
+    check(request)
+    error = refused(lambda: track(request, Recorder()))
+    assert str(error) == "image.content: shows one picture, at least 2 are required"
+
+
+def test_no_box_at_work() -> None:
+    """Even unchecked, a request without a box is refused."""
+    request = TrackRequest(frames=TWO)
+    assert refused(lambda: track(request, Recorder())).field == "box"
+
+
 def test_broken_frame() -> None:
     """A frame cut in half fails as an operation."""
     cut = Image(content=TWO[1].content[: len(TWO[1].content) // 2])

@@ -1,0 +1,128 @@
+"""The reference server: the ``/v1`` router of ten endpoints, health, and the operations."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from examples.analysis.messages import Image
+from examples.analysis.methods import AnalysisMethod, first_metadata, register
+from examples.analysis.router import Allowed, ToRouter, default_answer, health, route
+from lro import LroError, RouteNotFound, Service
+from lro.asgi import OperationsApp, StartApp, send_reply
+from lro.executors.threads import ThreadExecutor
+from lro.http import HttpReply, HttpRequest, error_reply, json_reply
+from lro.stores.sqlite import SQLiteStore
+
+MAX_BODY: Final = 32 * 1024 * 1024
+QUEUE: Final = 32
+PARENTS: Final = ("projects/*", "projects/*/locations/*")
+RAW_VERBS: Final = frozenset({"detect", "segment", "classify", "score", "explain", "extract"})
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def make_service(database: str, workers: int = 2) -> Service:
+    """The service on a SQLite file, ``workers`` threads, and a queue of 32."""
+    return Service(
+        SQLiteStore(database),
+        ThreadExecutor(workers, queue=QUEUE),
+        domain="analysis.lro.example",
+    )
+
+
+def make_app(service: Service) -> Starlette:
+    """The whole server as an application, which closes the service when it ends."""
+    router = Router(service, register(service))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(service.close)
+
+    return Starlette(routes=[Mount("/", app=router)], lifespan=lifespan)
+
+
+class Router:
+    """The router of spec §10 with the operations beside it, as an ASGI application."""
+
+    def __init__(self, service: Service, methods: Mapping[str, AnalysisMethod]) -> None:
+        self._service = service
+        self._operations = OperationsApp(service, parents=PARENTS)
+        self._endpoints = {verb: _endpoint(service, verb, methods[verb]) for verb in methods}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            app = self._choose(scope)
+        except LroError as exc:
+            app = _saying(error_reply(exc, self._service.types, self._service.domain))
+        await app(scope, receive, send)
+
+    def _choose(self, scope: Scope) -> App:
+        method = scope["method"]
+        path = scope["raw_path"].decode("utf-8", "surrogateescape").partition("?")[0]
+        try:
+            answer = route(method, path)
+        except RouteNotFound:
+            return self._operations
+        if isinstance(answer, ToRouter):
+            return default_answer(method, answer, self._endpoints.get(answer.name))
+        if isinstance(answer, Allowed):
+            headers = (("allow", ", ".join(answer.allow)), ("cache-control", "no-store"))
+            return _saying(HttpReply(204, headers))
+        status, body = health(datetime.now(UTC))
+        reply = json_reply(status, body)
+        return _saying(HttpReply(status, reply.headers) if answer.head else reply)
+
+
+def _saying(reply: HttpReply) -> App:
+    async def app(_: Scope, __: Receive, send: Send) -> None:
+        await send_reply(reply, send)
+
+    return app
+
+
+def _endpoint(service: Service, verb: str, method: AnalysisMethod) -> StartApp:
+    def raw(content_type: str, body: bytes) -> Any:
+        if verb not in RAW_VERBS or not content_type.lower().startswith("image/"):
+            return None
+        mime_type = content_type.partition(";")[0].strip().lower()
+        return method.spec.request(image=Image(content=body, mime_type=mime_type))
+
+    return StartApp(
+        service,
+        method,
+        metadata=lambda request: first_metadata(verb, request),
+        parent=_parent,
+        raw=raw,
+        max_body=MAX_BODY,
+    )
+
+
+def _parent(request: HttpRequest) -> str:
+    # Which project an operation belongs to is the application's choice; here the caller says so.
+    return parse_qs(request.query).get("parent", [""])[0]
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until told to stop: ``python -m examples.analysis serve --port 8000``."""
+    parser = argparse.ArgumentParser(prog="python -m examples.analysis serve")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--database", default="operations.db", help="the SQLite file")
+    parser.add_argument("--workers", type=int, default=2, help="threads that do the work")
+    options = parser.parse_args(arguments)
+    app = make_app(make_service(options.database, options.workers))
+    uvicorn.run(app, host=options.host, port=options.port, log_level="warning")

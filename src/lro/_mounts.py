@@ -1,0 +1,49 @@
+"""Raw paths: as a server hands them over, as seen from where an application is mounted.
+
+Routing needs the path as it stands on the wire, because ``%2F`` and ``%3A`` are not ``/`` and ``:``
+(spec §5.2, §5.4). Servers give it beside the decoded one, which is what frameworks cut and rewrite.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote, unquote
+
+_SAFE: Final = "/:@!$&'()*+,;=-._~"
+
+
+def wire_text(data: bytes) -> str:
+    """Bytes of a request line as text; what is not UTF-8 becomes lone surrogates.
+
+    The readers of paths and queries refuse those (spec §5.3(3)).
+    """
+    return data.decode("utf-8", "surrogateescape")
+
+
+def raw_form(raw: str, decoded: str) -> str:
+    """The raw path of a decoded one: ``raw`` if it says the same, else the decoded one encoded.
+
+    They differ where something on the way rewrote the path, or where the server gives no raw one.
+    """
+    if raw and unquote(raw, errors="surrogateescape") == decoded:
+        return raw
+    return quote(decoded, safe=_SAFE, errors="surrogateescape")
+
+
+def below_mount(path: str, mount: str) -> str | None:
+    """The raw path below a mount point, which is decoded; None if it is not below.
+
+    The mount point itself is ``/``. A mount point ends at a segment boundary.
+    """
+    if not mount:
+        return path
+    end = -1
+    while end < len(path):
+        end = path.find("/", end + 1)
+        end = len(path) if end < 0 else end
+        seen = unquote(path[:end], errors="surrogateescape")
+        if seen == mount:
+            return path[end:] or "/"
+        if len(seen) > len(mount):
+            break
+    return None

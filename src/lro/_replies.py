@@ -1,0 +1,145 @@
+"""Replies of the HTTP edge: an operation, JSON of any kind, an error (spec §5.10-§5.14, §6.3)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
+
+import attrs
+
+from lro._any import Json
+from lro._details import RetryInfo
+from lro._enums import with_enum_numbers
+from lro._errors import (
+    HttpMethodNotAllowed,
+    LroError,
+    RequestTooLarge,
+    StatusError,
+    UnsupportedMediaType,
+)
+from lro._jsontext import dumps
+from lro._operation import Operation
+from lro._status import Code
+from lro._types import TypeRegistry
+from lro._wire import error_body, operation_to_json
+
+log = logging.getLogger("lro")
+
+_NO_STORE: Final = ("cache-control", "no-store")
+_JSON: Final = ("content-type", "application/json; charset=utf-8")
+_OWN_STATUS: Final[Mapping[type[Exception], int]] = {
+    HttpMethodNotAllowed: 405,
+    RequestTooLarge: 413,
+    UnsupportedMediaType: 415,
+}
+_DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
+"""Codes that tell of the server's own fault; OK is no code of an error."""
+
+
+@attrs.frozen
+class HttpReply:
+    """A reply: HTTP status, headers (names in lower case), body."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes = b""
+
+    @property
+    def status_line(self) -> str:
+        """Status and phrase, as WSGI wants it."""
+        try:
+            return f"{self.status} {HTTPStatus(self.status).phrase}"
+        except ValueError:
+            return f"{self.status} Client Closed Request"
+
+    @property
+    def parts(self) -> tuple[bytes, int, dict[str, str]]:
+        """Body, status, headers: what the Response classes of Starlette, FastAPI and Flask take.
+
+        ``Response(*reply.parts)`` is the reply in their terms.
+        """
+        return self.body, self.status, dict(self.headers)
+
+    @property
+    def headless(self) -> HttpReply:
+        """The reply to HEAD: the same without its body."""
+        length = ("content-length", str(len(self.body)))
+        return HttpReply(self.status, (*self.headers, length))
+
+
+def json_reply(status: int, value: Json, *more: tuple[str, str]) -> HttpReply:
+    """A reply with a JSON body and further headers; never cached (spec §5.10, §5.14)."""
+    return HttpReply(status, (_JSON, _NO_STORE, *more), dumps(value))
+
+
+def allow_reply(methods: tuple[str, ...]) -> HttpReply:
+    """The reply to OPTIONS (spec §5.7(4))."""
+    return HttpReply(204, (("allow", ", ".join(methods)), _NO_STORE))
+
+
+def operation_reply(
+    operation: Operation,
+    types: TypeRegistry,
+    poll_seconds: int = 1,
+    *,
+    enum_numbers: bool = False,
+) -> HttpReply:
+    """The reply that carries an operation, with the recommended polling interval (spec §5.13).
+
+    ``enum_numbers``: enum values in its messages as numbers (spec §5.8(5)).
+
+    Raises:
+        EncodingError: The operation cannot be printed.
+    """
+    if enum_numbers:
+        operation = with_enum_numbers(operation, types)
+    value = operation_to_json(operation, types)
+    if operation.done:
+        return json_reply(200, value)
+    return json_reply(200, value, ("retry-after", str(poll_seconds)))
+
+
+def error_reply(
+    error: Exception, types: TypeRegistry, domain: str, *, asked: str = "a call"
+) -> HttpReply:
+    """The reply that tells of an error, details and all (spec §5.12, §6.3).
+
+    What is the server's own fault, as every exception that is no :class:`LroError`, goes into the
+    log; ``asked`` is what the log calls the request. Callers are told its code and no more, since
+    messages must not disclose internals (spec §6.2).
+    """
+    told = _disclosed(error, asked)
+    try:
+        return _tell(told, types, domain)
+    except Exception as exc:  # details that the application gave, which may be anything
+        log.error("the error of %s cannot be told: %s", asked, exc, exc_info=exc)
+        return _tell(_fault(Code.INTERNAL), types, domain)
+
+
+def _fault(code: Code, why: str = "") -> StatusError:
+    return StatusError(code, "the server failed internally", why=why)
+
+
+def _disclosed(error: Exception, asked: str) -> LroError:
+    code = error.status_code if isinstance(error, LroError) else Code.INTERNAL
+    if isinstance(error, LroError) and code not in _DEFECTS:
+        return error
+    log.error("%s ended with %s: %s", asked, code.name, error, exc_info=error)
+    if isinstance(error, StatusError):
+        return _fault(code or Code.UNKNOWN, error.why)
+    return _fault(code, error.reason if isinstance(error, LroError) else "")
+
+
+def _tell(error: LroError, types: TypeRegistry, domain: str) -> HttpReply:
+    status = types.status_of(error, domain)
+    http = _OWN_STATUS.get(type(error), error.status_code.http)
+    more = []
+    if isinstance(error, HttpMethodNotAllowed):
+        more.append(("allow", ", ".join(error.allow)))
+    for detail in error.details(domain):
+        if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
+            seconds = -(-detail.retry_delay.total_seconds() // 1)  # rounded up (spec §5.13(2))
+            more.append(("retry-after", str(max(1, int(seconds)))))
+    return json_reply(http, error_body(status, types, http), *more)

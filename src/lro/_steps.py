@@ -1,0 +1,96 @@
+"""Steps: what an edge wants done while it answers, and the two drivers that do it.
+
+An exchange is a generator of steps that returns the reply, so that each sequence is written once;
+:func:`drive` obeys it in a thread, :func:`adrive` on an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any as Anything
+from typing import TypeAlias
+
+import attrs
+
+from lro._operation import Operation, WaitOperationRequest
+from lro._replies import HttpReply
+from lro._service import Service
+
+
+@attrs.frozen
+class Call:
+    """A step: call this; ``blocks`` says that an event loop must not do it itself."""
+
+    function: Callable[[], object]
+    blocks: bool
+
+
+@attrs.frozen
+class Hold:
+    """A step: wait for an operation, as ``Service.wait`` and ``Service.await_`` take it."""
+
+    request: WaitOperationRequest
+    deadline_seconds: float | None
+    caller: str
+
+
+Exchange: TypeAlias = Generator[Call | Hold, Anything, HttpReply]
+
+
+def drive(exchange: Exchange, service: Service) -> HttpReply:
+    """Obey an exchange in this thread."""
+
+    def act(step: Call | Hold) -> object:
+        if isinstance(step, Call):
+            return step.function()
+        return service.wait(
+            step.request.name,
+            step.request.timeout,
+            deadline_seconds=step.deadline_seconds,
+            caller=step.caller,
+        )
+
+    try:
+        step = next(exchange)
+        while True:
+            try:
+                result = act(step)
+            except Exception as exc:
+                step = exchange.throw(exc)
+            else:
+                step = exchange.send(result)
+    except StopIteration as end:
+        reply: HttpReply = end.value
+        return reply
+
+
+async def adrive(
+    exchange: Exchange, service: Service, hold: Callable[[Awaitable[Operation]], Awaitable[object]]
+) -> HttpReply:
+    """Obey an exchange on the running event loop; ``hold`` awaits a wait, or gives it up."""
+
+    async def act(step: Call | Hold) -> object:
+        if isinstance(step, Call):
+            return await asyncio.to_thread(step.function) if step.blocks else step.function()
+        return await hold(
+            service.await_(
+                step.request.name,
+                step.request.timeout,
+                deadline_seconds=step.deadline_seconds,
+                caller=step.caller,
+            )
+        )
+
+    try:
+        step = next(exchange)
+        while True:
+            try:
+                result = await act(step)
+            except Exception as exc:
+                step = exchange.throw(exc)
+            else:
+                step = exchange.send(result)
+    except StopIteration as end:
+        reply: HttpReply = end.value
+        return reply
