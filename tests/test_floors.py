@@ -17,20 +17,22 @@ FLOORS: Final = {
     "lro": [
         """
         _any _status _details _errors _times _jsontext _shapes _scalars _wellknown _codec _types
-        _names _operation _states _conventions _methods _filters _pages _wire _templates
-        _routes _query _bodies
+        _names _operation _states _conventions _methods _spec _filters _pages _wire
+        _templates _routes _query _bodies _enums _mounts
         """,
         "_ports",
-        "_bell _jobs _worker _waiting _upkeep _service",
+        """
+        _bell _jobs _ledger _worker _starting _method _listing _orphans _waiting _upkeep _service
+        """,
         """
         stores._rows stores.memory stores.sqlite
-        executors.inline executors.threads executors.asyncio
-        http asgi wsgi testing
+        executors._backlog executors.inline executors.threads executors.asyncio
+        _replies _steps http asgi wsgi testing
         """,
         "__init__",
     ],
     "lro_client": [
-        "_errors _policy _calls _flows _drive",
+        "_errors _policy _calls _flows _requests _drive",
         "transports.http transports.local",
         "_handles _client _async_client",
         "__init__",
@@ -109,8 +111,11 @@ def test_every_module_has_a_floor(package: str, name: str, path: Path) -> None:
 
 @EACH
 def test_imports_point_down(package: str, name: str, path: Path) -> None:
-    """A module imports lower floors, what is earlier on its own, and the rest of its package."""
-    own = place(package, name) or (0, 0)
+    """A module imports lower floors, what is earlier on its own, and the rest of its package.
+
+    The face is on top, so nobody imports through that of the own package: cycles begin there.
+    """
+    own = place(package, name) or (len(FLOORS[package]), 0)
     below = {other for owner, other in ours(path) if owner == package}
     assert {other for other in below if (place(package, other) or own) > own} == set()
 
@@ -120,12 +125,6 @@ def test_the_packages_meet_at_the_face(package: str, name: str, path: Path) -> N
     """``lro_client`` sees the face of ``lro`` and nothing behind it; ``lro`` sees no client."""
     others = {other for owner, other in ours(path) if owner != package}
     assert others <= ({"__init__"} if package == "lro_client" else set())
-
-
-@EACH
-def test_nobody_imports_through_the_own_face(package: str, name: str, path: Path) -> None:
-    """Import cycles begin there."""
-    assert package not in {module for module, _ in imports(path)}
 
 
 @EACH

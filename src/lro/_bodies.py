@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from email.message import Message
-from typing import Final
+from typing import Final, TypeVar
 
 from lro._any import Json
-from lro._errors import InvalidArgument, MalformedRequest, UnsupportedMediaType
+from lro._errors import (
+    InvalidArgument,
+    InvalidTimeout,
+    MalformedRequest,
+    UnsupportedMediaType,
+)
 from lro._jsontext import loads_strict
 from lro._operation import CancelOperationRequest, WaitOperationRequest
+from lro._scalars import got
+from lro._shapes import Shape, json_name
 from lro._types import TypeRegistry
+
+T = TypeVar("T", str, bool)
 
 _Request = CancelOperationRequest | WaitOperationRequest
 _REQUESTS: Final[dict[str, type[_Request]]] = {
     "CancelOperation": CancelOperationRequest,
     "WaitOperation": WaitOperationRequest,
 }
+_WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}
 
 
 def media_type(content_type: str) -> tuple[str, str]:
@@ -29,13 +39,15 @@ def media_type(content_type: str) -> tuple[str, str]:
 def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
     """The JSON object of a body; an empty or blank one is ``{}``.
 
+    An empty Content-Type is none: WSGI does not tell the two apart.
+
     Raises:
         UnsupportedMediaType: The header says something else than JSON in UTF-8.
         MalformedRequest: The body is no JSON object.
     """
     if not body.strip():
         return {}
-    if content_type is not None:
+    if content_type:
         kind, charset = media_type(content_type)
         if kind != "application/json" or charset not in ("", "utf-8", "utf8"):
             wanted = "must be application/json in UTF-8"
@@ -59,14 +71,39 @@ def read_request(
     Raises:
         UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown, of
             the wrong type, or a name that is not the path's.
+        InvalidTimeout: The timeout is no duration.
     """
     fields = read_object(content_type, body)
     try:
         request: _Request = types.load(fields, _REQUESTS[rpc])
     except InvalidArgument as exc:
-        raise MalformedRequest(exc.field, exc.description) from None
+        refusal = InvalidTimeout if exc.field == "timeout" else MalformedRequest
+        raise refusal(exc.field, exc.description) from None
     if request.name not in ("", path_name):
         raise MalformedRequest("name", f"must be that of the path, {path_name!r}")
     if isinstance(request, WaitOperationRequest):
         return WaitOperationRequest(path_name, request.timeout)
     return CancelOperationRequest(path_name)
+
+
+def take_field(
+    fields: dict[str, Json], name: str, kind: type[T], default: T, shape: Shape | None
+) -> T:
+    """Take a field that is the library's own out of a body, by its JSON or proto name.
+
+    It stays for a message whose ``shape`` has it too, as AIP-155 has a request's ``request_id``.
+
+    Raises:
+        InvalidArgument: The field is of another kind.
+    """
+    spelling = json_name(name)
+    key = spelling if fields.get(spelling) is not None else name
+    value = fields.get(key)
+    if shape is None or name not in shape.spellings:
+        for taken in {spelling, key}:
+            fields.pop(taken, None)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise InvalidArgument(name, f"must be {_WANTED[kind]}, got {got(value)}")
+    return value

@@ -7,17 +7,17 @@ is an :class:`InvalidArgument` whose ``field`` is the path into the message.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any as Anything
 from typing import Final
 
 import cattrs
 
-from lro._any import WRAPPED_TYPES, Any, Json
+from lro._any import Any, Json
 from lro._errors import InvalidArgument
 from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec, got
 from lro._shapes import Field, Kind, Label, is_message_class, shape_of
-from lro._wellknown import NULL_IS_A_VALUE, SPECIAL
+from lro._wellknown import NULL_IS_A_VALUE, SPECIAL, dump_any, load_any
 
 _DROP: Final = object()
 """What an unknown enum name reads as where unknown things are ignored (spec §1.8(5))."""
@@ -105,9 +105,9 @@ class JsonCodec:
     def _field_loader(self, field: Field) -> Loader:
         one = self._one_loader(field)
         if field.label is Label.REPEATED:
-            return _list_loader(one, field.container)
+            return _list_loader(_element(one, field), field.container)
         if field.label is Label.MAP:
-            return _map_loader(one, field.key_kind or Kind.STRING)
+            return _map_loader(_element(one, field), _key_loader(field.key_kind or Kind.STRING))
         return one
 
     def _field_dumper(self, field: Field) -> Dumper:
@@ -115,26 +115,21 @@ class JsonCodec:
         if field.label is Label.REPEATED:
             return _list_dumper(one)
         if field.label is Label.MAP:
-            return _map_dumper(one)
+            return _map_dumper(one, DUMPERS[field.key_kind or Kind.STRING])
         return one
 
     # -- messages -----------------------------------------------------------------------------
 
     def _message_loader(self, cls: type) -> Callable[[Json, object], object]:
-        shape = shape_of(cls)
-        rows: dict[str, tuple[str, Loader, bool]] = {}
-        fill = {f.name: f for f in shape.fields if f.required}
-
-        def prepare() -> None:  # at the first message: a class may contain itself
-            for spelling, field in shape.spellings.items():
-                null_ok = field.label is Label.OPTIONAL and field.python in NULL_IS_A_VALUE
-                rows[spelling] = (field.name, self._field_loader(field), null_ok)
+        required = {f.name: f for f in shape_of(cls).fields if f.required}
+        rows: Mapping[str, tuple[str, Loader, bool]] | None = None
 
         def load(value: Json, _: object) -> object:
+            nonlocal rows
+            if rows is None:  # at the first message: a class may contain itself
+                rows = self._loaders(cls)
             if type(value) is not dict:
                 raise InvalidArgument("", f"must be an object, got {got(value)}")
-            if not rows:
-                prepare()
             known: dict[str, object] = {}
             for key, item in value.items():
                 row = rows.get(key)
@@ -153,27 +148,35 @@ class JsonCodec:
                     raise below(name, exc) from None
                 if found is not _DROP:
                     known[name] = found
-            if fill and not fill.keys() <= known.keys():
-                _fill(known, fill)
+            if required and not required.keys() <= known.keys():
+                _fill(known, required)
             return _construct(cls, known)
 
         return load
 
+    def _loaders(self, cls: type) -> Mapping[str, tuple[str, Loader, bool]]:
+        return {
+            spelling: (
+                field.name,
+                self._field_loader(field),
+                field.label is Label.OPTIONAL and field.python in NULL_IS_A_VALUE,
+            )
+            for spelling, field in shape_of(cls).spellings.items()
+        }
+
     def _message_dumper(self, cls: type) -> Dumper:
         shape = shape_of(cls)
-        rows: list[tuple[str, str, bool, object, Dumper]] = []
-
-        def prepare() -> None:
-            rows.extend(
-                (f.name, f.json_name, f.label is Label.OPTIONAL, f.zero, self._field_dumper(f))
-                for f in shape.fields
-            )
+        rows: Sequence[tuple[str, str, bool, object, Dumper]] | None = None
 
         def dump(message: object) -> Json:
+            nonlocal rows
+            if rows is None:  # at the first message: a class may contain itself
+                rows = [
+                    (f.name, f.json_name, f.label is Label.OPTIONAL, f.zero, self._field_dumper(f))
+                    for f in shape.fields
+                ]
             if not isinstance(message, cls):
                 raise InvalidArgument("", f"must be a {cls.__name__}, got {got(message)}")
-            if not rows:
-                prepare()
             shown: dict[str, Json] = {}
             for name, key, presence, zero, write in rows:
                 value = getattr(message, name)
@@ -188,50 +191,6 @@ class JsonCodec:
             return shown
 
         return dump
-
-
-def load_any(value: Json) -> Any:
-    """Read the JSON form of an Any, its payload as it came (spec §1.10).
-
-    Raises:
-        InvalidArgument: The value is no object, or has no usable ``@type``.
-    """
-    if not isinstance(value, dict):
-        raise InvalidArgument("", f"must be an object with '@type', got {got(value)}")
-    if not value:
-        return Any()
-    url = value.get("@type")
-    if not isinstance(url, str) or "/" not in url:
-        raise InvalidArgument("@type", f"must be a type URL with a slash, got {got(url)}")
-    rest = {key: item for key, item in value.items() if key != "@type"}
-    if url.rpartition("/")[2] not in WRAPPED_TYPES:
-        if url.endswith("/google.protobuf.Empty") and rest == {"value": {}}:
-            rest = {}  # some servers send it so
-        return Any(url, rest)
-    if "value" not in rest:
-        raise InvalidArgument("value", "is missing beside this '@type'")
-    if len(rest) > 1:
-        extra = next(key for key in rest if key != "value")
-        raise InvalidArgument(extra, "does not belong beside this '@type'")
-    return Any(url, rest["value"])
-
-
-def dump_any(packed: object) -> Json:
-    """The JSON form of an Any whose payload is a JSON value.
-
-    Raises:
-        InvalidArgument: It is no Any, or its payload is bytes, which nobody here can print.
-    """
-    if not isinstance(packed, Any):
-        raise InvalidArgument("", f"must be an Any, got {got(packed)}")
-    payload = packed.payload
-    if packed.empty:
-        return {}
-    if isinstance(payload, bytes):
-        raise InvalidArgument("", f"is a {packed.type_name} in binary form, which has no JSON here")
-    if isinstance(payload, dict) and packed.type_name not in WRAPPED_TYPES:
-        return {"@type": packed.type_url, **payload}
-    return {"@type": packed.type_url, "value": payload}
 
 
 def _is_enum(cls: object) -> bool:
@@ -251,16 +210,20 @@ def _is_zero(value: object, zero: object) -> bool:
     return value == zero and not (isinstance(value, float) and str(value)[0] == "-")
 
 
-def _fill(known: dict[str, object], required: dict[str, Field]) -> None:
+def _fill(known: dict[str, object], required: Mapping[str, Field]) -> None:
     for name, field in required.items():
         if name in known:
             continue
         if field.label is Label.IMPLICIT:
             known[name] = field.zero if field.python is not dict else {}
-        elif field.label is Label.OPTIONAL and field.kind is Kind.MESSAGE:
-            raise InvalidArgument(name, "is required")
+        elif field.label is Label.REPEATED:
+            known[name] = field.container()
+        elif field.label is Label.MAP:
+            known[name] = {}
+        elif field.nullable:
+            known[name] = None
         else:
-            known[name] = {} if field.label is Label.MAP else field.container()
+            raise InvalidArgument(name, "is required")
 
 
 def _construct(cls: type, known: dict[str, object]) -> object:
@@ -272,6 +235,18 @@ def _construct(cls: type, known: dict[str, object]) -> object:
         raise InvalidArgument("", str(exc) or f"is no valid {cls.__name__}") from exc
 
 
+def _element(one: Loader, field: Field) -> Loader:
+    if field.python in NULL_IS_A_VALUE:
+        return one
+
+    def load(value: Json) -> object:
+        if value is None:
+            raise InvalidArgument("", "must not be null inside a list or map")
+        return one(value)
+
+    return load
+
+
 def _list_loader(one: Loader, container: type) -> Loader:
     def load(value: Json) -> object:
         if type(value) is not list:
@@ -279,7 +254,7 @@ def _list_loader(one: Loader, container: type) -> Loader:
         found = []
         for place, item in enumerate(value):
             try:
-                element = one(item) if item is not None else _no_null()
+                element = one(item)
             except InvalidArgument as exc:
                 raise below(f"[{place}]", exc) from None
             if element is not _DROP:
@@ -289,16 +264,14 @@ def _list_loader(one: Loader, container: type) -> Loader:
     return load
 
 
-def _map_loader(one: Loader, key_kind: Kind) -> Loader:
-    read_key = _key_loader(key_kind)
-
+def _map_loader(one: Loader, read_key: Loader) -> Loader:
     def load(value: Json) -> object:
         if type(value) is not dict:
             raise InvalidArgument("", f"must be an object, got {got(value)}")
         found = {}
         for key, item in value.items():
             try:
-                element = one(item) if item is not None else _no_null()
+                element = one(item)
                 if element is not _DROP:
                     found[read_key(key)] = element
             except InvalidArgument as exc:
@@ -306,10 +279,6 @@ def _map_loader(one: Loader, key_kind: Kind) -> Loader:
         return found
 
     return load
-
-
-def _no_null() -> object:
-    raise InvalidArgument("", "must not be null inside a list or map")
 
 
 def _key_loader(kind: Kind) -> Loader:
@@ -327,7 +296,7 @@ def _key_loader(kind: Kind) -> Loader:
 
 def _list_dumper(one: Dumper) -> Dumper:
     def dump(value: object) -> Json:
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
             raise InvalidArgument("", f"must be a list, got {got(value)}")
         shown: list[Json] = []
         for place, item in enumerate(value):
@@ -340,15 +309,15 @@ def _list_dumper(one: Dumper) -> Dumper:
     return dump
 
 
-def _map_dumper(one: Dumper) -> Dumper:
+def _map_dumper(one: Dumper, key_dumper: Dumper) -> Dumper:
     def dump(value: object) -> Json:
-        if not hasattr(value, "items"):
+        if not isinstance(value, Mapping):
             raise InvalidArgument("", f"must be a mapping, got {got(value)}")
         shown: dict[str, Json] = {}
         for key, item in value.items():
-            text = str(key).lower() if isinstance(key, bool) else str(key)
             try:
-                shown[text] = one(item)
+                text = key_dumper(key)
+                shown[text if isinstance(text, str) else str(text).lower()] = one(item)
             except InvalidArgument as exc:
                 raise below(f"[{got(key)}]", exc) from None
         return shown

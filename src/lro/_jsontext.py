@@ -14,27 +14,19 @@ except ImportError:  # the extra "fast" is not installed
     orjson = None  # type: ignore[assignment]
 
 MAX_DEPTH: Final = 100
-"""Deepest nesting of objects and lists that is read (spec §1.8(8))."""
+"""Deepest nesting of objects and lists that is read or written (spec §1.8(8))."""
 
 
-def _standard_dumps(value: Json) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode()
+def dumps(value: Json) -> bytes:
+    """The compact UTF-8 text of a JSON value. What is written here can be read again.
 
-
-def _fast_dumps(value: Json) -> bytes:
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # integers over 64 bits, and more: the standard library decides
-        return _standard_dumps(value)
-
-
-dumps: Final[Callable[[Json], bytes]] = _standard_dumps if orjson is None else _fast_dumps
-"""The compact UTF-8 text of a JSON value.
-
-Raises:
-    ValueError, TypeError: The value holds something that JSON has not.
-"""
+    Raises:
+        ValueError: The value is nested too deeply, or holds a number or text that JSON has not.
+        TypeError: It holds something that is no JSON value.
+    """
+    text = _standard_dumps(value) if orjson is None else _fast_dumps(value)
+    _check_depth(text, value)
+    return text
 
 
 def loads(data: bytes | str) -> Json:
@@ -45,7 +37,9 @@ def loads(data: bytes | str) -> Json:
     """
     if orjson is None:
         return _standard_loads(data, None)
-    return _bounded(data, orjson.loads(data))  # orjson.JSONDecodeError is a ValueError
+    value: Json = orjson.loads(data)  # orjson.JSONDecodeError is a ValueError
+    _check_depth(data, value)
+    return value
 
 
 def loads_strict(data: bytes | str) -> Json:
@@ -57,7 +51,37 @@ def loads_strict(data: bytes | str) -> Json:
     return _standard_loads(data, _unique)
 
 
+def deeper_than(value: Json, limit: int) -> bool:
+    """Whether objects and lists are nested in more than ``limit`` levels."""
+    layer: list[Json] = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(limit):
+        layer = [
+            item
+            for outer in layer
+            for item in (outer.values() if isinstance(outer, dict) else outer or ())
+            if isinstance(item, (dict, list))
+        ]
+        if not layer:
+            return False
+    return True
+
+
 _Pairs = list[tuple[str, Json]]
+
+
+def _standard_dumps(value: Json) -> bytes:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except RecursionError:
+        raise _too_deep() from None
+    return text.encode()
+
+
+def _fast_dumps(value: Json) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # integers over 64 bits, and more: the standard library decides
+        return _standard_dumps(value)
 
 
 def _standard_loads(data: bytes | str, hook: Callable[[_Pairs], Json] | None) -> Json:
@@ -65,8 +89,9 @@ def _standard_loads(data: bytes | str, hook: Callable[[_Pairs], Json] | None) ->
         text = data.decode() if isinstance(data, bytes) else data
         value: Json = json.loads(text, object_pairs_hook=hook, parse_constant=_no_constant)
     except RecursionError:
-        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
-    return _bounded(data, value)
+        raise _too_deep() from None
+    _check_depth(data, value)
+    return value
 
 
 def _unique(pairs: _Pairs) -> Json:
@@ -82,28 +107,15 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _bounded(data: bytes | str, value: Json) -> Json:
+def _check_depth(text: bytes | str, value: Json) -> None:
     # Nearly every text has fewer brackets than the limit allows levels, and is not walked.
-    brackets = (
-        data.count(b"[") + data.count(b"{")
-        if isinstance(data, bytes)
-        else data.count("[") + data.count("{")
-    )
-    if brackets > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
-        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
-    return value
+    if isinstance(text, bytes):
+        brackets = text.count(b"[") + text.count(b"{")
+    else:
+        brackets = text.count("[") + text.count("{")
+    if brackets > MAX_DEPTH and deeper_than(value, MAX_DEPTH):
+        raise _too_deep()
 
 
-def _deeper_than(value: Json, limit: int) -> bool:
-    layer: list[Json] = [value]
-    for _ in range(limit + 1):
-        below: list[Json] = []
-        for item in layer:
-            if isinstance(item, dict):
-                below.extend(item.values())
-            elif isinstance(item, list):
-                below.extend(item)
-        if not below:
-            return False
-        layer = below
-    return True
+def _too_deep() -> ValueError:
+    return ValueError(f"it is nested deeper than {MAX_DEPTH} levels")

@@ -123,12 +123,12 @@ def _fault(code: Code, why: str = "") -> StatusError:
 
 
 def _disclosed(error: Exception, asked: str) -> LroError:
-    code = error.status_code if isinstance(error, LroError) else Code.INTERNAL
-    if isinstance(error, LroError) and code not in _DEFECTS:
+    if isinstance(error, LroError) and error.status_code not in _DEFECTS:
         return error
+    code = error.status_code or Code.UNKNOWN if isinstance(error, LroError) else Code.INTERNAL
     log.error("%s ended with %s: %s", asked, code.name, error, exc_info=error)
     if isinstance(error, StatusError):
-        return _fault(code or Code.UNKNOWN, error.why)
+        return _fault(code, error.why)
     return _fault(code, error.reason if isinstance(error, LroError) else "")
 
 

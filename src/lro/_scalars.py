@@ -36,7 +36,10 @@ Dumper = Callable[[object], Json]
 
 def got(value: object) -> str:
     """A value as error texts quote it: its repr, cut to a readable length."""
-    text = repr(value) if not isinstance(value, (str, bytes)) else repr(value[:60])
+    try:
+        text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
+    except ValueError:  # an integer of thousands of digits is not written out
+        text = f"a huge {type(value).__name__}"
     return text if len(text) <= 64 else text[:61] + "..."
 
 

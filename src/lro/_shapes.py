@@ -104,7 +104,7 @@ class Field:
     ``python`` is the Python type of one value (of an element, of a map's value), ``message_name``
     the full name of a message kind where it has a fixed one (the well-known types), ``zero`` what
     an implicit field is when it is missing, ``required`` that the class itself has no default,
-    ``container`` what a repeated field is read as (list or tuple).
+    ``nullable`` that None says absent, ``container`` what a repeated field is read as.
     """
 
     name: str
@@ -117,6 +117,7 @@ class Field:
     message_name: str | None = None
     zero: object = None
     required: bool = False
+    nullable: bool = False
     container: type = tuple
 
 
@@ -231,8 +232,7 @@ def _field(name: str, number: int, annotation: object, default: object) -> Field
     kind, python, message_name = _kind(value)
     zero: object = _zero(kind, python)
     if label is Label.OPTIONAL and not optional and (kind is not Kind.MESSAGE or python is dict):
-        zero_default = default is _REQUIRED or (default == zero and type(default) is type(zero))
-        label = Label.IMPLICIT if zero_default else Label.OPTIONAL
+        label = Label.IMPLICIT if default is _REQUIRED or _same(default, zero) else Label.OPTIONAL
     return Field(
         name=name,
         json_name=json_name(name),
@@ -244,8 +244,15 @@ def _field(name: str, number: int, annotation: object, default: object) -> Field
         message_name=message_name,
         zero=zero,
         required=default is _REQUIRED,
+        nullable=optional,
         container=list if origin is list else tuple,
     )
+
+
+def _same(default: object, zero: object) -> bool:
+    # Like any number, a float may be declared with an integer: ``rate: float = 0``.
+    alike = type(default) is type(zero) or (type(default), type(zero)) == (int, float)
+    return alike and default == zero
 
 
 def _without_none(annotation: object) -> tuple[object, bool]:

@@ -11,13 +11,13 @@ from typing import Final, Protocol, TypeVar, cast
 import attrs
 
 from lro._any import Any, Json, declared_name, type_url
-from lro._codec import JsonCodec, dump_any, load_any
+from lro._codec import JsonCodec
 from lro._details import DETAIL_TYPES
 from lro._errors import DeclarationError, EncodingError, InvalidArgument, LroError, UnknownType
 from lro._shapes import Shape, is_message_class, shape_of
 from lro._status import Status
 from lro._times import Duration, Timestamp
-from lro._wellknown import MESSAGES
+from lro._wellknown import MESSAGES, dump_any, load_any
 
 M = TypeVar("M")
 

@@ -10,9 +10,9 @@ from typing import Final
 
 import attrs
 
-from lro._any import Json, message
+from lro._any import WRAPPED_TYPES, Any, Json, message
 from lro._errors import InvalidArgument
-from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, got
+from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, dump_string, got, load_string
 from lro._shapes import Kind
 from lro._times import (
     Duration,
@@ -154,24 +154,88 @@ WRAPPER_KINDS: Final[Mapping[type, Kind]] = {
 
 
 def dump_json(value: object) -> Json:
-    """Plain Python data as a JSON value; containers are copied only where they must change.
+    """Plain Python data as a JSON value.
 
     Raises:
         InvalidArgument: It holds something that a Value cannot: NaN, bytes, keys that are no text.
     """
-    if value is None or isinstance(value, (bool, str)):
+    if isinstance(value, str):
+        return dump_string(value)
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (int, float)):
-        if not math.isfinite(value):
-            raise InvalidArgument("", f"must be finite, got {value!r}")
+        _check_finite(value)
         return value
     if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value):
-            raise InvalidArgument("", "must have text keys")
-        return {key: dump_json(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        return [dump_json(item) for item in value]
-    raise InvalidArgument("", f"must be plain JSON data, got {got(value)}")
+        return _dump_object(value)
+    return _dump_list(value)
+
+
+def _check_finite(value: float) -> None:
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of double
+        finite = False
+    if not finite:
+        raise InvalidArgument("", f"must be finite and within the range of double, got {got(value)}")
+
+
+def _dump_object(value: object) -> Json:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument("", f"must be a mapping, got {got(value)}")
+    if not all(isinstance(key, str) for key in value):
+        raise InvalidArgument("", "must have text keys")
+    return {load_string(key): dump_json(item) for key, item in value.items()}
+
+
+def _dump_list(value: object) -> Json:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
+        raise InvalidArgument("", f"must be plain JSON data, got {got(value)}")
+    return [dump_json(item) for item in value]
+
+
+def load_any(value: Json) -> Any:
+    """Read the JSON form of an Any, its payload as it came (spec §1.10).
+
+    Raises:
+        InvalidArgument: The value is no object, or has no usable ``@type``.
+    """
+    if not isinstance(value, dict):
+        raise InvalidArgument("", f"must be an object with '@type', got {got(value)}")
+    if not value:
+        return Any()
+    url = value.get("@type")
+    if not isinstance(url, str) or "/" not in url:
+        raise InvalidArgument("@type", f"must be a type URL with a slash, got {got(url)}")
+    rest = {key: item for key, item in value.items() if key != "@type"}
+    if url.rpartition("/")[2] not in WRAPPED_TYPES:
+        if url.endswith("/google.protobuf.Empty") and rest == {"value": {}}:
+            rest = {}  # some servers send it so
+        return Any(url, rest)
+    if "value" not in rest:
+        raise InvalidArgument("value", "is missing beside this '@type'")
+    if len(rest) > 1:
+        extra = next(key for key in rest if key != "value")
+        raise InvalidArgument(extra, "does not belong beside this '@type'")
+    return Any(url, rest["value"])
+
+
+def dump_any(packed: object) -> Json:
+    """The JSON form of an Any whose payload is a JSON value.
+
+    Raises:
+        InvalidArgument: It is no Any, or its payload is bytes, which nobody here can print.
+    """
+    if not isinstance(packed, Any):
+        raise InvalidArgument("", f"must be an Any, got {got(packed)}")
+    payload = packed.payload
+    if packed.empty:
+        return {}
+    if isinstance(payload, bytes):
+        raise InvalidArgument("", f"is a {packed.type_name} in binary form, which has no JSON here")
+    if isinstance(payload, dict) and packed.type_name not in WRAPPED_TYPES:
+        return {"@type": packed.type_url, **payload}
+    return {"@type": packed.type_url, "value": payload}
 
 
 def _load_object(value: Json) -> dict[str, Json]:
@@ -202,13 +266,13 @@ def _dump_mask(mask: FieldMask) -> Json:
     return text
 
 
-def _checked(printer: Callable[..., str], python: type) -> Dumper:
+def _checked(printer: Callable[..., Json], python: type) -> Dumper:
     def dump(value: object) -> Json:
         if not isinstance(value, python):
             raise InvalidArgument("", f"must be a {python.__name__}, got {got(value)}")
         try:
             return printer(value)
-        except ValueError as exc:
+        except (ValueError, OverflowError) as exc:  # a date that is none in UTC overflows
             raise InvalidArgument("", str(exc)) from None
 
     return dump
@@ -222,13 +286,9 @@ def _load_timedelta(value: Json) -> timedelta:
     return parse_duration(value).to_timedelta()
 
 
-def _wrapper(cls: Callable[..., object], kind: Kind) -> tuple[Loader, Dumper]:
+def _wrapper(cls: type, kind: Kind) -> tuple[Loader, Dumper]:
     load, dump = LOADERS[kind], DUMPERS[kind]
-    return (lambda value: cls(load(value))), (lambda wrapped: dump(getattr(wrapped, "value", None)))
-
-
-def _dump_any_json(attribute: str) -> Dumper:
-    return lambda holder: dump_json(getattr(holder, attribute))
+    return (lambda value: cls(load(value))), _checked(lambda wrapped: dump(wrapped.value), cls)
 
 
 SPECIAL: Final[Mapping[object, tuple[Loader, Dumper]]] = {
@@ -236,11 +296,14 @@ SPECIAL: Final[Mapping[object, tuple[Loader, Dumper]]] = {
     Timestamp: (parse_timestamp, _checked(timestamp_text, Timestamp)),
     timedelta: (_load_timedelta, _checked(_dump_timedelta, timedelta)),
     datetime: (parse_datetime, _checked(datetime_text, datetime)),
-    FieldMask: (_load_mask, lambda mask: _dump_mask(mask) if isinstance(mask, FieldMask) else None),
-    Struct: (lambda value: Struct(_load_object(value)), _dump_any_json("fields")),
-    Value: (Value, _dump_any_json("value")),
-    ListValue: (_load_list, _dump_any_json("values")),
-    dict: (_load_object, dump_json),
+    FieldMask: (_load_mask, _checked(_dump_mask, FieldMask)),
+    Struct: (
+        lambda value: Struct(_load_object(value)),
+        _checked(lambda struct: _dump_object(struct.fields), Struct),
+    ),
+    Value: (Value, _checked(lambda value: dump_json(value.value), Value)),
+    ListValue: (_load_list, _checked(lambda value: _dump_list(value.values), ListValue)),
+    dict: (_load_object, _dump_object),
     object: (lambda value: value, dump_json),
     **{cls: _wrapper(cls, kind) for cls, kind in WRAPPER_KINDS.items()},
 }

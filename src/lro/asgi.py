@@ -1,13 +1,14 @@
-"""The HTTP edge as ASGI applications, to mount in Starlette, FastAPI, Django, or to serve alone."""
+"""The HTTP edge as ASGI applications, to mount in Starlette or FastAPI, or to serve alone."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any as Anything
 from typing import TypeAlias
-from urllib.parse import quote
 
+from lro._method import Method
+from lro._mounts import below_mount, raw_form, wire_text
 from lro._operation import Operation
 from lro._service import Service
 from lro.http import Edge, HttpReply, HttpRequest, OperationsEdge, StartEdge, adrive
@@ -15,41 +16,56 @@ from lro.http import Edge, HttpReply, HttpRequest, OperationsEdge, StartEdge, ad
 Scope: TypeAlias = MutableMapping[str, Anything]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Anything]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Anything]], Awaitable[None]]
-
-_SAFE = "/:@!$&'()*+,;=-._~"
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class EdgeApp:
     """Serves an :class:`lro.http.Edge`. A caller who goes away frees its waiter (spec §4.8).
 
     Served alone, it closes the service when the server stops; mounted, that is the application's
-    part, since a mounted application hears nothing of the end.
+    part, since a mounted application hears nothing of the end. ``otherwise`` is the application
+    that gets what the edge does not know, websockets and the server's start and stop included: so
+    frameworks that cannot mount, such as Django, are put behind the edge.
     """
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: Edge, otherwise: App | None = None) -> None:
         self.edge = edge
+        self._otherwise = otherwise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
-        if scope["type"] == "lifespan":
+        if scope["type"] == "http":
+            path = _path(scope)
+            if self._otherwise is None or self.edge.knows(scope["method"], path):
+                await self._answer(scope, path, receive, send)
+                return
+        if self._otherwise is not None:
+            await self._otherwise(scope, receive, send)
+        elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-            return
-        if scope["type"] != "http":
+        else:
             raise ValueError(f"lro serves http, not {scope['type']}")
+
+    async def _answer(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         body = await _body(receive, self.edge.max_body)
         if body is None:
             return  # the caller went away before the request was complete
-        request = _request(scope, body)
-        service = self.edge.service
+        request = HttpRequest(
+            method=scope["method"],
+            path=path,
+            query=wire_text(scope.get("query_string", b"")),
+            headers=_headers(scope),
+            body=body,
+        )
 
         async def hold(waiting: Awaitable[Operation]) -> object:
             return await _while_there(waiting, receive)
 
         try:
-            reply = await adrive(self.edge.exchange(request), service, hold)
+            reply = await adrive(self.edge.exchange(request), self.edge.service, hold)
         except _GoneAway:
             return
-        await send_reply(reply, send)
+        await _send(reply, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -63,16 +79,23 @@ class EdgeApp:
 
 
 class OperationsApp(EdgeApp):
-    """The five verbs as an ASGI application; the arguments are those of ``OperationsEdge``."""
+    """The five verbs as an ASGI application; the options are those of ``OperationsEdge``."""
 
-    def __init__(self, service: Service, **options: Anything) -> None:
-        super().__init__(OperationsEdge(service, **options))
+    def __init__(
+        self, service: Service, *, otherwise: App | None = None, **options: Anything
+    ) -> None:
+        super().__init__(OperationsEdge(service, **options), otherwise)
 
 
 class StartApp(EdgeApp):
-    """A starting method as an ASGI application; the arguments are those of ``StartEdge``."""
+    """A starting method as an ASGI application; the options are those of ``StartEdge``.
 
-    def __init__(self, service: Service, method: Anything, **options: Anything) -> None:
+    A route of Starlette or FastAPI takes it: ``app.add_route("/v1/images:resize", StartApp(...))``.
+    """
+
+    def __init__(
+        self, service: Service, method: Method[Anything, Anything, Anything], **options: Anything
+    ) -> None:
         super().__init__(StartEdge(service, method, **options))
 
 
@@ -81,58 +104,60 @@ class _GoneAway(BaseException):  # not for the exchange, which turns errors into
 
 
 async def _body(receive: Receive, limit: int) -> bytes | None:
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        return None
-    if not message.get("more_body"):
-        return bytes(message.get("body", b""))
-    body = bytearray(message.get("body", b""))
-    while message.get("more_body") and len(body) <= limit:
+    """The body, or as much of it as tells that it is over the limit; None if the caller left."""
+    body = bytearray()
+    while len(body) <= limit:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
         body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
     return bytes(body)
 
 
-def _request(scope: Scope, body: bytes) -> HttpRequest:
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-    return HttpRequest(
-        method=scope["method"],
-        path=_raw_path(scope),
-        query=scope.get("query_string", b"").decode("latin-1"),
-        headers=headers,
-        body=body,
-    )
+def _headers(scope: Scope) -> Mapping[str, str]:
+    """Names in lower case; a header given several times is one list (RFC 9110 §5.3)."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
-def _raw_path(scope: Scope) -> str:
-    raw = scope.get("raw_path")
-    path = raw.decode("latin-1").partition("?")[0] if raw else quote(scope["path"], safe=_SAFE)
+def _path(scope: Scope) -> str:
+    """The raw path below the point where the application is mounted."""
+    raw = raw_form(wire_text(scope.get("raw_path") or b"").partition("?")[0], scope["path"])
     root = scope.get("root_path", "")
-    if root:
-        prefix = quote(root, safe=_SAFE)
-        for start in (prefix, root):
-            if path.startswith(start):
-                return path[len(start) :] or "/"
-    return str(path)
+    # Behind a proxy that cuts off the prefix it serves, only that of the mount is in the path.
+    for mount in (root, root.removeprefix(scope.get("app_root_path", ""))):
+        below = below_mount(raw, mount)
+        if below is not None:
+            return below
+    return raw
 
 
 async def _while_there(waiting: Awaitable[Operation], receive: Receive) -> Operation:
     wait = asyncio.ensure_future(waiting)
-    gone = asyncio.ensure_future(receive())
+    gone = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait({wait, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not wait.done():
-            raise _GoneAway
-        return wait.result()
+        if wait.done():
+            return wait.result()
+        gone.result()  # a failure to listen is the server's to know
+        raise _GoneAway
     finally:
         wait.cancel()
         gone.cancel()
+        await asyncio.gather(wait, gone, return_exceptions=True)
 
 
-async def send_reply(reply: HttpReply, send: Send) -> None:
-    """Send a reply as an ASGI application does, for the endpoints of your own."""
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send(reply: HttpReply, send: Send) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
     if reply.body:
         headers.append((b"content-length", str(len(reply.body)).encode("ascii")))

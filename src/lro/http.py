@@ -1,64 +1,69 @@
 """The HTTP edge, without a framework: a request in, a reply out (spec §5, §6).
 
-:class:`OperationsEdge` serves the five verbs, :class:`StartEdge` one method that starts operations.
-Both describe an exchange as a generator of steps; :func:`drive` obeys it in a thread and
-:func:`adrive` on an event loop, so that the sequence is written once.
+:class:`OperationsEdge` serves the five verbs, :class:`StartEdge` one method that starts operations;
+:mod:`lro.asgi` and :mod:`lro.wsgi` serve an edge to the world. :func:`answer` is for an endpoint
+that the application writes itself.
 """
 
 from __future__ import annotations
 
 import abc
-import asyncio
-import logging
 import re
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from http import HTTPStatus
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any as Anything
 from typing import Final, Generic, TypeVar
 
 import attrs
 
-from lro._any import Json
-from lro._bodies import read_object, read_request
+from lro._bodies import media_type, read_object, read_request, take_field
+from lro._enums import page_with_enum_numbers
 from lro._errors import (
     HttpMethodNotAllowed,
-    InvalidArgument,
     InvalidTimeout,
-    LroError,
+    MalformedRequest,
     RequestTooLarge,
-    Retryable,
-    StatusError,
-    UnsupportedMediaType,
+    RouteNotFound,
 )
-from lro._jsontext import dumps
 from lro._method import Method
 from lro._operation import ListOperationsRequest, Operation, WaitOperationRequest
 from lro._query import parse_query
-from lro._routes import Allowed, Match, RouteTable, default_routes
+from lro._replies import HttpReply, allow_reply, error_reply, json_reply, operation_reply
+from lro._routes import Allowed, RouteTable, default_routes
 from lro._scalars import got
 from lro._service import Service
-from lro._status import Code
-from lro._types import TypeRegistry
-from lro._wire import error_body, operation_to_json, page_to_json
+from lro._steps import Call, Exchange, Hold, adrive, drive
+from lro._wire import page_to_json
 
-log = logging.getLogger("lro")
+__all__ = [
+    "DEFAULT_MAX_BODY",
+    "Authenticate",
+    "Call",
+    "Edge",
+    "Exchange",
+    "Hold",
+    "HttpReply",
+    "HttpRequest",
+    "OperationsEdge",
+    "StartEdge",
+    "adrive",
+    "answer",
+    "drive",
+    "error_reply",
+    "json_reply",
+    "operation_reply",
+]
 
 Req = TypeVar("Req")
 
-JSON_TYPE: Final = "application/json; charset=utf-8"
 DEFAULT_MAX_BODY: Final = 1024 * 1024
-_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
-_OWN_STATUS: Final[Mapping[type[LroError], int]] = {
-    HttpMethodNotAllowed: 405,
-    RequestTooLarge: 413,
-    UnsupportedMediaType: 415,
-}
-_BASE_HEADERS: Final = (("content-type", JSON_TYPE), ("cache-control", "no-store"))
+_SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
+_START_METHODS: Final = ("OPTIONS", "POST")
 
 Authenticate = Callable[[Mapping[str, str]], str]
 """The application's say on who is calling: request headers, names in lower case -> caller.
 
-Raise :class:`Unauthenticated` to refuse.
+Raise :class:`lro.Unauthenticated` to refuse. It is called where the server calls the application,
+on the event loop under ASGI, so it must be quick.
 """
 
 
@@ -73,75 +78,16 @@ class HttpRequest:
     body: bytes = b""
 
 
-@attrs.frozen
-class HttpReply:
-    """A reply: HTTP status, headers, body."""
+def answer(service: Service, start: Callable[[], Operation], poll_seconds: int = 1) -> HttpReply:
+    """The reply to a call that starts an operation: the operation, or the error of ``start``.
 
-    status: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes = b""
-
-    @property
-    def status_line(self) -> str:
-        """Status and phrase, as WSGI wants it."""
-        try:
-            return f"{self.status} {HTTPStatus(self.status).phrase}"
-        except ValueError:
-            return f"{self.status} Client Closed Request"
-
-
-@attrs.frozen
-class Call:
-    """A step: call this; ``blocks`` says that an event loop must not do it itself."""
-
-    function: Callable[[], object]
-    blocks: bool
-
-
-@attrs.frozen
-class Hold:
-    """A step: wait for an operation, as ``Service.wait`` and ``Service.await_`` take it."""
-
-    request: WaitOperationRequest
-    deadline_seconds: float | None
-    caller: str
-
-
-Exchange = Generator[Call | Hold, Anything, HttpReply]
-
-
-def json_reply(status: int, value: Json, *more: tuple[str, str]) -> HttpReply:
-    """A reply with a JSON body; never cached (spec §5.10, §5.14)."""
-    return HttpReply(status, (*_BASE_HEADERS, *more), dumps(value))
-
-
-def error_reply(error: LroError, types: TypeRegistry, domain: str) -> HttpReply:
-    """The reply that tells of an error, details and all (spec §5.12, §6.3)."""
-    code = error.status_code
-    if code in (Code.INTERNAL, Code.DATA_LOSS, Code.UNKNOWN):
-        log.error("answered %s: %s", code.name, error, exc_info=error)
-        # What went wrong inside is for the log; callers get nothing of it (spec §6.2).
-        error = StatusError(code, "the server failed internally", why=error.reason)
-    http = _OWN_STATUS.get(type(error), code.http)
-    more: list[tuple[str, str]] = []
-    if isinstance(error, HttpMethodNotAllowed):
-        more.append(("allow", ", ".join(error.allow)))
-    if isinstance(error, Retryable):
-        seconds = -(-error.retry_after.total_seconds() // 1)
-        more.append(("retry-after", str(max(1, int(seconds)))))
-    return json_reply(http, error_body(types.status_of(error, domain), types, http), *more)
-
-
-def operation_reply(operation: Operation, types: TypeRegistry, poll_seconds: int = 1) -> HttpReply:
-    """The reply that carries an operation, with the recommended polling interval (spec §5.13).
-
-    Raises:
-        EncodingError: The operation cannot be printed.
+    For endpoints written in a framework; ``Response(*answer(...).parts)`` is what they return in
+    Starlette, FastAPI and Flask.
     """
-    value = operation_to_json(operation, types)
-    if operation.done:
-        return json_reply(200, value)
-    return json_reply(200, value, ("retry-after", str(poll_seconds)))
+    try:
+        return operation_reply(start(), service.types, poll_seconds)
+    except Exception as exc:
+        return error_reply(exc, service.types, service.domain, asked="a call that starts work")
 
 
 class Edge(abc.ABC):
@@ -155,29 +101,30 @@ class Edge(abc.ABC):
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
     ) -> None:
+        if poll_seconds < 1:
+            raise ValueError(f"poll_seconds must be a whole number from 1, got {poll_seconds!r}")
         self.service = service
         self.max_body = max_body
         self._authenticate = authenticate
         self._poll_seconds = poll_seconds
 
+    def knows(self, method: str, path: str) -> bool:  # noqa: ARG002
+        """Whether this edge is what answers a raw path; it then answers with errors too."""
+        return True
+
     def exchange(self, request: HttpRequest) -> Exchange:
         """Answer a request; every failure becomes an error reply."""
         try:
             reply = yield from self._answer(request)
-        except LroError as exc:
-            reply = self.error(exc)
         except Exception as exc:
-            log.error("%s %s failed", request.method, request.path, exc_info=exc)
-            failed = StatusError(Code.INTERNAL, "the server failed internally")
-            reply = self.error(failed)
-        if request.method == "HEAD":
-            length = ("content-length", str(len(reply.body)))
-            return HttpReply(reply.status, (*reply.headers, length))
-        return reply
+            return self.refusal(request, exc)
+        return reply.headless if request.method == "HEAD" else reply
 
-    def error(self, error: LroError) -> HttpReply:
-        """The reply that tells of an error."""
-        return error_reply(error, self.service.types, self.service.domain)
+    def refusal(self, request: HttpRequest, error: Exception) -> HttpReply:
+        """The reply to a request that failed."""
+        service, asked = self.service, f"{request.method} {request.path}"
+        reply = error_reply(error, service.types, service.domain, asked=asked)
+        return reply.headless if request.method == "HEAD" else reply
 
     def handle(self, request: HttpRequest) -> HttpReply:
         """Answer a request in this thread."""
@@ -199,7 +146,7 @@ class OperationsEdge(Edge):
 
     ``parents`` are further parent patterns such as ``projects/*/locations/*`` (spec §5.6).
     ``authenticate`` gives the caller of a request, ``max_body`` bounds bodies in bytes,
-    ``poll_seconds`` is the polling interval that callers are recommended.
+    ``poll_seconds`` is the polling interval that callers are recommended, from 1.
     """
 
     def __init__(
@@ -223,29 +170,38 @@ class OperationsEdge(Edge):
             "WaitOperation": self._wait,
         }
 
+    def knows(self, method: str, path: str) -> bool:
+        """Whether a route has this raw path, with whatever method."""
+        try:
+            self._routes.find(method, path)
+        except HttpMethodNotAllowed:
+            return True
+        except (RouteNotFound, MalformedRequest):
+            return False
+        return True
+
     def _answer(self, request: HttpRequest) -> Exchange:
         found = self._routes.find(request.method, request.path)
         if isinstance(found, Allowed):
-            headers = (("allow", ", ".join(found.allow)), ("cache-control", "no-store"))
-            return HttpReply(204, headers)
+            return allow_reply(found.allow)
         self.service.require(found.rpc)
         caller = self._caller(request)
-        return (yield from self._verbs[found.rpc](request, self._name(found), caller))
-
-    def _name(self, found: Match) -> str:
-        return found.bindings["name"]
+        return (yield from self._verbs[found.rpc](request, found.bindings["name"], caller))
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        parse_query("GetOperation", request.query)
+        query = parse_query("GetOperation", request.query)
         operation = yield Call(
             lambda: self.service.get(name, caller=caller), self.service.store.reads_block
         )
-        return operation_reply(operation, self.service.types, self._poll_seconds)
+        return self._shown(operation, query.enum_numbers)
 
     def _list(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        fields: Mapping[str, Anything] = parse_query("ListOperations", request.query).fields
+        query = parse_query("ListOperations", request.query)
+        fields: Mapping[str, Anything] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
         page = yield self._slow(lambda: self.service.list(wanted, caller=caller))
+        if query.enum_numbers:
+            page = page_with_enum_numbers(page, self.service.types)
         return json_reply(200, page_to_json(page, self.service.types))
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
@@ -254,25 +210,30 @@ class OperationsEdge(Edge):
         return json_reply(200, {})
 
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
+        parse_query("CancelOperation", request.query)
         self._body(request, "CancelOperation", name)
         yield self._slow(lambda: self.service.cancel(name, caller=caller))
         return json_reply(200, {})
 
     def _wait(self, request: HttpRequest, name: str, caller: str) -> Exchange:
+        query = parse_query("WaitOperation", request.query)
         wanted = self._body(request, "WaitOperation", name)
         assert isinstance(wanted, WaitOperationRequest)
         deadline = _deadline(request.headers.get("x-server-timeout"))
         operation = yield Hold(wanted, deadline, caller)
-        return operation_reply(operation, self.service.types, self._poll_seconds)
+        return self._shown(operation, query.enum_numbers)
 
     def _body(self, request: HttpRequest, rpc: str, name: str) -> object:
-        parse_query(rpc, request.query)
         self._check_size(request)
         content_type = request.headers.get("content-type")
         return read_request(rpc, name, content_type, request.body, self.service.types)
 
     def _slow(self, function: Callable[[], object]) -> Call:
         return Call(function, self.service.store.writes_block)
+
+    def _shown(self, operation: Operation, enum_numbers: bool) -> HttpReply:
+        types = self.service.types
+        return operation_reply(operation, types, self._poll_seconds, enum_numbers=enum_numbers)
 
 
 class StartEdge(Edge, Generic[Req]):
@@ -281,7 +242,7 @@ class StartEdge(Edge, Generic[Req]):
     Beside the request's own fields the body may hold ``requestId`` and ``validateOnly``
     (spec §9.1, §9.7). ``parent`` gives the parent of the new operation for a request, ``metadata``
     its first metadata; ``raw`` reads bodies of other media types (type and bytes -> request, or
-    None for a type that it does not read).
+    None for a type that it does not read); the type is in lower case, without parameters.
     """
 
     def __init__(
@@ -305,8 +266,10 @@ class StartEdge(Edge, Generic[Req]):
         self._raw = raw
 
     def _answer(self, request: HttpRequest) -> Exchange:
+        if request.method == "OPTIONS":
+            return allow_reply(_START_METHODS)
         if request.method != "POST":
-            raise HttpMethodNotAllowed(request.method, request.path, ("POST",))
+            raise HttpMethodNotAllowed(request.method, request.path, _START_METHODS)
         caller = self._caller(request)
         self._check_size(request)
         # Reading a big body and writing it down both take too long for an event loop.
@@ -326,92 +289,23 @@ class StartEdge(Edge, Generic[Req]):
 
     def _read(self, request: HttpRequest) -> tuple[Req, str, bool]:
         content_type = request.headers.get("content-type")
-        if self._raw is not None and content_type is not None:
-            message = self._raw(content_type, request.body)
+        if self._raw is not None and content_type:
+            message = self._raw(media_type(content_type)[0], request.body)
             if message is not None:
                 return message, "", False
+        types, cls = self.service.types, self._method.spec.request
         fields = read_object(content_type, request.body)
-        request_id = _extra(fields, "requestId", "request_id", str, "")
-        validate_only = _extra(fields, "validateOnly", "validate_only", bool, False)
-        load: Req = self.service.types.load(fields, self._method.spec.request)
+        shape = types.codec(types.name_of(cls)).shape
+        request_id = take_field(fields, "request_id", str, "", shape)
+        validate_only = take_field(fields, "validate_only", bool, False, shape)
+        load: Req = types.load(fields, cls)
         return load, request_id, validate_only
-
-
-def drive(exchange: Exchange, service: Service) -> HttpReply:
-    """Obey an exchange in this thread."""
-
-    def act(step: Call | Hold) -> object:
-        if isinstance(step, Call):
-            return step.function()
-        return service.wait(
-            step.request.name,
-            step.request.timeout,
-            deadline_seconds=step.deadline_seconds,
-            caller=step.caller,
-        )
-
-    try:
-        step = next(exchange)
-        while True:
-            try:
-                result = act(step)
-            except Exception as exc:
-                step = exchange.throw(exc)
-            else:
-                step = exchange.send(result)
-    except StopIteration as end:
-        reply: HttpReply = end.value
-        return reply
-
-
-async def adrive(
-    exchange: Exchange, service: Service, hold: Callable[[Awaitable[Operation]], Awaitable[object]]
-) -> HttpReply:
-    """Obey an exchange on the running event loop; ``hold`` awaits a wait, or gives it up."""
-
-    async def act(step: Call | Hold) -> object:
-        if isinstance(step, Call):
-            return await asyncio.to_thread(step.function) if step.blocks else step.function()
-        return await hold(
-            service.await_(
-                step.request.name,
-                step.request.timeout,
-                deadline_seconds=step.deadline_seconds,
-                caller=step.caller,
-            )
-        )
-
-    try:
-        step = next(exchange)
-        while True:
-            try:
-                result = await act(step)
-            except Exception as exc:
-                step = exchange.throw(exc)
-            else:
-                step = exchange.send(result)
-    except StopIteration as end:
-        reply: HttpReply = end.value
-        return reply
 
 
 def _deadline(header: str | None) -> float | None:
     if header is None:
         return None
-    if not _SECONDS.fullmatch(header.strip()):
+    text = header.strip()
+    if not _SECONDS.fullmatch(text):
         raise InvalidTimeout("X-Server-Timeout", f"must be seconds such as 2.5, got {got(header)}")
-    return float(header)
-
-
-T = TypeVar("T", str, bool)
-
-
-def _extra(fields: dict[str, Json], name: str, other: str, kind: type[T], default: T) -> T:
-    value = fields.pop(name, None)
-    if value is None:
-        value = fields.pop(other, None)
-    if value is None:
-        return default
-    if not isinstance(value, kind):
-        raise InvalidArgument(other, f"must be a {kind.__name__}, got {got(value)}")
-    return value
+    return float(text)

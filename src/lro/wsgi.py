@@ -1,7 +1,8 @@
-"""The HTTP edge as WSGI applications, to mount in Flask, Django, or to serve alone.
+"""The HTTP edge as WSGI applications, to serve beside Flask or Django, or alone.
 
 A Wait holds a thread of the WSGI server, as every WSGI call does; how many callers may wait is the
-server's number of threads. Where thousands wait, serve :mod:`lro.asgi`.
+server's number of threads, and a caller who goes away is not noticed before the wait is over. Where
+thousands wait, serve :mod:`lro.asgi`.
 """
 
 from __future__ import annotations
@@ -9,59 +10,78 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any as Anything
 from typing import TypeAlias
-from urllib.parse import quote
 
-from lro._errors import InvalidArgument, MalformedRequest
+import attrs
+
+from lro._errors import LroError, MalformedRequest
+from lro._method import Method
+from lro._mounts import below_mount, raw_form, wire_text
 from lro._service import Service
-from lro.http import Edge, HttpRequest, OperationsEdge, StartEdge
+from lro.http import Edge, HttpReply, HttpRequest, OperationsEdge, StartEdge
 
 Environ: TypeAlias = dict[str, Anything]
 StartResponse: TypeAlias = Callable[..., Anything]
-
-_SAFE = "/:@!$&'()*+,;=-._~"
+App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
 class EdgeApp:
     """Serves an :class:`lro.http.Edge`.
 
     WSGI hands over the path already decoded. Where the server also gives it raw (RAW_URI or
-    REQUEST_URI, as gunicorn, uWSGI and werkzeug do), that is taken, and an encoded slash in an
-    operation's name survives; elsewhere it is read as a separator.
+    REQUEST_URI, as gunicorn, uWSGI, waitress and werkzeug do), that is taken, and an encoded slash
+    in an operation's name survives; elsewhere it is read as a separator. ``otherwise`` is the
+    application that gets what the edge does not know.
     """
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: Edge, otherwise: App | None = None) -> None:
         self.edge = edge
+        self._otherwise = otherwise
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """The WSGI interface."""
-        try:
-            request = _request(environ, self.edge.max_body)
-        except InvalidArgument as exc:
-            reply = self.edge.error(exc)
-        else:
-            reply = self.edge.handle(request)
+        request = _request(environ)
+        if self._otherwise is not None and not self.edge.knows(request.method, request.path):
+            return self._otherwise(environ, start_response)
+        reply = self._reply(request, environ)
         headers = [(name.title(), value) for name, value in reply.headers]
         if reply.body:
             headers.append(("Content-Length", str(len(reply.body))))
         start_response(reply.status_line, headers)
         return [reply.body] if reply.body else []
 
+    def _reply(self, request: HttpRequest, environ: Environ) -> HttpReply:
+        try:
+            body = _body(environ, self.edge.max_body)
+        except LroError as exc:
+            return self.edge.refusal(request, exc)
+        return self.edge.handle(attrs.evolve(request, body=body))
+
 
 class OperationsApp(EdgeApp):
-    """The five verbs as a WSGI application; the arguments are those of ``OperationsEdge``."""
+    """The five verbs as a WSGI application; the options are those of ``OperationsEdge``.
 
-    def __init__(self, service: Service, **options: Anything) -> None:
-        super().__init__(OperationsEdge(service, **options))
+    Beside a Flask application: ``app.wsgi_app = OperationsApp(service, otherwise=app.wsgi_app)``.
+    """
+
+    def __init__(
+        self, service: Service, *, otherwise: App | None = None, **options: Anything
+    ) -> None:
+        super().__init__(OperationsEdge(service, **options), otherwise)
 
 
 class StartApp(EdgeApp):
-    """A starting method as a WSGI application; the arguments are those of ``StartEdge``."""
+    """A starting method as a WSGI application; the options are those of ``StartEdge``.
 
-    def __init__(self, service: Service, method: Anything, **options: Anything) -> None:
+    A view of Flask may return it: Flask calls it with the request that the view was called for.
+    """
+
+    def __init__(
+        self, service: Service, method: Method[Anything, Anything, Anything], **options: Anything
+    ) -> None:
         super().__init__(StartEdge(service, method, **options))
 
 
-def _request(environ: Environ, max_body: int) -> HttpRequest:
+def _request(environ: Environ) -> HttpRequest:
     headers = {
         name[5:].replace("_", "-").lower(): value
         for name, value in environ.items()
@@ -71,28 +91,39 @@ def _request(environ: Environ, max_body: int) -> HttpRequest:
         headers["content-type"] = environ["CONTENT_TYPE"]
     return HttpRequest(
         method=environ["REQUEST_METHOD"],
-        path=_raw_path(environ),
-        query=environ.get("QUERY_STRING", ""),
+        path=_path(environ),
+        query=_text(environ.get("QUERY_STRING", "")),
         headers=headers,
-        body=_body(environ, max_body),
     )
 
 
-def _raw_path(environ: Environ) -> str:
-    decoded = (environ.get("PATH_INFO", "") or "/").encode("latin-1", "replace")
-    raw = environ.get("RAW_URI") or environ.get("REQUEST_URI")
-    if not raw or not raw.startswith("/"):
-        return quote(decoded, safe=_SAFE)
-    path = raw.partition("?")[0]
-    prefix = quote(environ.get("SCRIPT_NAME", "").encode("latin-1", "replace"), safe=_SAFE)
-    return path[len(prefix) :] or "/" if path.startswith(prefix) else path
+def _path(environ: Environ) -> str:
+    """The raw path below the point where the application is mounted."""
+    decoded = _text(environ.get("PATH_INFO", "")) or "/"
+    whole = _text(environ.get("RAW_URI") or environ.get("REQUEST_URI") or "").partition("?")[0]
+    below = below_mount(whole, _text(environ.get("SCRIPT_NAME", "")))
+    return raw_form(whole if below is None else below, decoded)
+
+
+def _text(value: str) -> str:
+    """Bytes in the guise of Latin-1, as WSGI has it, as the text that they are."""
+    try:
+        return wire_text(value.encode("latin-1"))
+    except UnicodeEncodeError:  # from a server that hands over text as it is
+        return value
 
 
 def _body(environ: Environ, max_body: int) -> bytes:
-    stream = environ["wsgi.input"]
-    if environ.get("wsgi.input_terminated"):
-        return bytes(stream.read(max_body + 1))
-    text = environ.get("CONTENT_LENGTH") or "0"
-    if not text.isascii() or not text.isdigit():
-        raise MalformedRequest("Content-Length", f"must be a number, got {text[:40]!r}")
-    return bytes(stream.read(min(int(text), max_body + 1)))
+    """The body, or as much of it as tells that it is over the limit."""
+    length = max_body + 1
+    if not environ.get("wsgi.input_terminated"):
+        text = environ.get("CONTENT_LENGTH") or "0"
+        if not text.isascii() or not text.isdigit():
+            raise MalformedRequest("Content-Length", f"must be a number, got {text[:40]!r}")
+        # More digits than a bound has are over it; int() refuses very many.
+        digits = text.lstrip("0")
+        length = min(int(digits or "0"), length) if len(digits) <= 18 else length
+    try:
+        return bytes(environ["wsgi.input"].read(length))
+    except OSError as exc:
+        raise MalformedRequest("body", "could not be read to its end") from exc

@@ -1,0 +1,79 @@
+"""Waiters parked on one process, woken by one ring; against bare asyncio futures."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import lro
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+
+from bench.measure import compare, percentile
+from bench.start_to_result import Progress, Request, RunResponse
+
+WAITERS = 10_000
+
+
+async def ours(many_names: bool) -> tuple[float, float]:
+    """Seconds until the last of the waiters is awake, and the median; threads must not grow."""
+    service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False)
+    method = service.declare(
+        "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
+    )
+    count = WAITERS if many_names else 1
+    names = [method.start(Request()).name for _ in range(count)]
+    threads = threading.active_count()
+    awake: list[float] = []
+
+    async def wait(name: str) -> None:
+        operation = await service.await_(name)
+        awake.append(time.perf_counter())
+        assert operation.done
+
+    tasks = [asyncio.create_task(wait(names[n % count])) for n in range(WAITERS)]
+    while service.waiting < WAITERS:
+        await asyncio.sleep(0)
+    assert threading.active_count() == threads
+    reporters = [service.reporter(name) for name in names]
+    began = time.perf_counter()
+    for reporter in reporters:
+        reporter.complete(RunResponse(1))
+    await asyncio.gather(*tasks)
+    return max(awake) - began, percentile(awake, 0.5) - began
+
+
+async def bare(many_names: bool) -> tuple[float, float]:
+    """The same with futures and timeouts alone, each set by hand."""
+    loop = asyncio.get_running_loop()
+    futures = [loop.create_future() for _ in range(WAITERS)]
+    awake: list[float] = []
+
+    async def wait(future: asyncio.Future[None]) -> None:
+        handle = loop.call_later(60, lambda: None)
+        await future
+        handle.cancel()
+        awake.append(time.perf_counter())
+
+    tasks = [asyncio.create_task(wait(future)) for future in futures]
+    await asyncio.sleep(0.2)
+    began = time.perf_counter()
+    for future in futures:
+        future.set_result(None)
+    await asyncio.gather(*tasks)
+    return max(awake) - began, percentile(awake, 0.5) - began
+
+
+def run() -> Iterator[str]:
+    for many, label in ((False, "one operation"), (True, "one operation each")):
+        ratio = compare(
+            f"{WAITERS:,} waiters on {label}, last awake",
+            lambda many=many: asyncio.run(ours(many))[0],  # type: ignore[misc]
+            lambda many=many: asyncio.run(bare(many))[0],  # type: ignore[misc]
+            rounds=5,
+            scale=1e3,
+            unit="ms",
+        )
+        yield str(ratio)

@@ -1,0 +1,162 @@
+"""A service with one method whose work is done by the test: what the tests of the edges serve."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+
+import lro
+from lro.executors.inline import InlineExecutor
+from lro.http import HttpReply, HttpRequest
+from lro.stores.memory import MemoryStore
+
+NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+DOMAIN = "acme.example"
+URL = "type.googleapis.com/"
+
+
+class Phase(enum.Enum):
+    """An enum by place: QUEUED is 0."""
+
+    QUEUED = "queued"
+    COUNTING = "counting"
+
+
+class Quality(enum.IntEnum):
+    """An enum by value, with an alias."""
+
+    UNSET = 0
+    GOOD = 10
+    FINE = 10
+
+
+@lro.message("acme.v1.CountRequest")
+@attrs.frozen
+class CountRequest:
+    """What to count."""
+
+    steps: lro.Int32 = 0
+    label: str = ""
+
+
+@lro.message("acme.v1.CountMetadata")
+@attrs.frozen
+class CountMetadata:
+    """How far the counting is."""
+
+    percent: lro.Int32 = 0
+    phase: Phase = Phase.QUEUED
+
+
+@lro.message("acme.v1.CountResponse")
+@attrs.frozen
+class CountResponse:
+    """What was counted."""
+
+    total: lro.Int32 = 0
+    quality: Quality = Quality.UNSET
+
+
+@attrs.define
+class House:
+    """A service, and the method that it declares."""
+
+    service: lro.Service
+    count: lro.Method[CountRequest, CountResponse, CountMetadata]
+
+    def start(self, parent: str = "", **options: Any) -> str:
+        """The name of a new operation."""
+        return self.count.start(CountRequest(steps=3), parent=parent, **options).name
+
+    def finish(self, name: str, total: int = 3) -> None:
+        """End an operation well."""
+        assert self.service.reporter(name).complete(CountResponse(total=total))
+
+
+def build(store: lro.Store | None = None, **options: Any) -> House:
+    """A house whose clock stands still and whose upkeep never turns."""
+    options.setdefault("domain", DOMAIN)
+    service = lro.Service(
+        store or MemoryStore(lambda: NOW), InlineExecutor(), upkeep=False, **options
+    )
+    count = service.declare(
+        "acme.v1.Things.Count",
+        request=CountRequest,
+        response=CountResponse,
+        metadata=CountMetadata,
+    )
+    return House(service, count)
+
+
+class Wrapped:
+    """A store of which the named verbs do something else first, for faults at will."""
+
+    def __init__(self, before: Callable[[], None], *verbs: str) -> None:
+        self._store = MemoryStore(lambda: NOW)
+        self._before = before
+        self._verbs = verbs
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._store, name)
+        if name not in self._verbs:
+            return real
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self._before()
+            return real(*args, **kwargs)
+
+        return wrapped
+
+
+def ask(method: str, target: str, body: bytes | object = b"", **headers: str) -> HttpRequest:
+    """A request; a body which is not bytes goes as JSON, ``_`` in header names stands for ``-``."""
+    path, _, query = target.partition("?")
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return HttpRequest(method=method, path=path, query=query, headers=named, body=raw)
+
+
+def headers_of(reply: HttpReply) -> Mapping[str, str]:
+    """The headers of a reply, each there once."""
+    headers = dict(reply.headers)
+    assert len(headers) == len(reply.headers)
+    return headers
+
+
+def details_of(body: bytes | Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """The details of an error body by simple type name, each there once, an ErrorInfo among them."""
+    value = json.loads(body) if isinstance(body, bytes) else body
+    listed = value["error"]["details"]
+    found = {detail["@type"].removeprefix(URL + "google.rpc."): detail for detail in listed}
+    assert len(found) == len(listed)
+    assert found["ErrorInfo"]["domain"] == DOMAIN
+    return found
+
+
+def check_error(reply: HttpReply, http: int, code: lro.Code, reason: str) -> dict[str, Any]:
+    """Check all that holds for every error reply (spec §5.12, §5.14, §6.3); the error object."""
+    assert (reply.status, headers_of(reply)["content-type"]) == (
+        http,
+        "application/json; charset=utf-8",
+    )
+    assert headers_of(reply)["cache-control"] == "no-store"
+    value = json.loads(reply.body)
+    assert list(value) == ["error"]
+    error: dict[str, Any] = value["error"]
+    assert list(error) == ["code", "message", "status", "details"]
+    assert (error["code"], error["status"]) == (http, code.name)
+    assert error["message"]
+    details = details_of(value)
+    assert details["ErrorInfo"]["reason"] == reason
+    assert ("BadRequest" in details) == (code is lro.Code.INVALID_ARGUMENT)
+    retryable = code in (lro.Code.UNAVAILABLE, lro.Code.RESOURCE_EXHAUSTED)
+    assert ("RetryInfo" in details) == ("retry-after" in headers_of(reply)) == retryable
+    return error
+
+
+LONG = timedelta(hours=1)
