@@ -15,8 +15,8 @@ from lro._errors import (
     InvalidPageSize,
     LroError,
     MalformedRequest,
-    PartialSuccessNotSupported,
 )
+from lro._faults import PartialSuccessNotSupported
 from lro._query import Query, parse_query
 
 VECTORS = Path(__file__).parent / "vectors" / "http_query.json"

@@ -11,13 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._errors import (
-    DeclarationError,
-    HttpMethodNotAllowed,
-    LroError,
-    MalformedRequest,
-    RouteNotFound,
-)
+from lro._errors import LroError, MalformedRequest
+from lro._faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
 from lro._routes import Allowed, Match, Route, RouteTable, default_routes
 from lro._templates import RawPath, Template, Wild
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._errors import DeclarationError, InvalidArgument, MalformedRequest
+from lro._errors import InvalidArgument, MalformedRequest
+from lro._faults import DeclarationError
 from lro._templates import Template, Variable, Wild
 
 VECTORS = Path(__file__).parent / "vectors" / "path_match.json"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import re
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,21 +14,24 @@ from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.routing import Mount
 
 from examples.analysis.messages import Image
 from examples.analysis.methods import AnalysisMethod, first_metadata, register
 from examples.analysis.router import Allowed, ToRouter, default_answer, health, route
-from lro import LroError, RouteNotFound, Service
-from lro.asgi import OperationsApp, StartApp, send_reply
+from lro import InvalidParent, LroError, RouteNotFound, Service
+from lro.asgi import OperationsApp, StartApp
 from lro.executors.threads import ThreadExecutor
-from lro.http import HttpReply, HttpRequest, error_reply, json_reply
+from lro.http import HttpRequest, error_reply, json_reply
 from lro.stores.sqlite import SQLiteStore
 
 MAX_BODY: Final = 32 * 1024 * 1024
 QUEUE: Final = 32
 PARENTS: Final = ("projects/*", "projects/*/locations/*")
 RAW_VERBS: Final = frozenset({"detect", "segment", "classify", "score", "explain", "extract"})
+STOP_SECONDS: Final = 3
+"""How long calls in flight, such as a Wait, may hold up the end of the server."""
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -35,7 +40,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def make_service(database: str, workers: int = 2) -> Service:
-    """The service on a SQLite file, ``workers`` threads, and a queue of 32."""
+    """The service on a SQLite file, ``workers`` threads, and a queue of 32.
+
+    Raises:
+        LroError: The file cannot be opened.
+        ValueError: There are no workers.
+    """
     return Service(
         SQLiteStore(database),
         ThreadExecutor(workers, queue=QUEUE),
@@ -64,15 +74,16 @@ class Router:
         self._endpoints = {verb: _endpoint(service, verb, methods[verb]) for verb in methods}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            app = self._choose(scope)
-        except LroError as exc:
-            app = _saying(error_reply(exc, self._service.types, self._service.domain))
-        await app(scope, receive, send)
-
-    def _choose(self, scope: Scope) -> App:
         method = scope["method"]
         path = scope["raw_path"].decode("utf-8", "surrogateescape").partition("?")[0]
+        try:
+            app = self._choose(method, path)
+        except LroError as exc:
+            reply = error_reply(exc, self._service.types, self._service.domain)
+            app = Response(*(reply.headless if method == "HEAD" else reply).parts)
+        await app(scope, receive, send)
+
+    def _choose(self, method: str, path: str) -> App:
         try:
             answer = route(method, path)
         except RouteNotFound:
@@ -80,26 +91,17 @@ class Router:
         if isinstance(answer, ToRouter):
             return default_answer(method, answer, self._endpoints.get(answer.name))
         if isinstance(answer, Allowed):
-            headers = (("allow", ", ".join(answer.allow)), ("cache-control", "no-store"))
-            return _saying(HttpReply(204, headers))
-        status, body = health(datetime.now(UTC))
-        reply = json_reply(status, body)
-        return _saying(HttpReply(status, reply.headers) if answer.head else reply)
-
-
-def _saying(reply: HttpReply) -> App:
-    async def app(_: Scope, __: Receive, send: Send) -> None:
-        await send_reply(reply, send)
-
-    return app
+            headers = {"allow": ", ".join(answer.allow), "cache-control": "no-store"}
+            return Response(status_code=204, headers=headers)
+        reply = json_reply(*health(datetime.now(UTC)))
+        return Response(*(reply.headless if answer.head else reply).parts)
 
 
 def _endpoint(service: Service, verb: str, method: AnalysisMethod) -> StartApp:
     def raw(content_type: str, body: bytes) -> Any:
-        if verb not in RAW_VERBS or not content_type.lower().startswith("image/"):
+        if verb not in RAW_VERBS or not content_type.startswith("image/"):
             return None
-        mime_type = content_type.partition(";")[0].strip().lower()
-        return method.spec.request(image=Image(content=body, mime_type=mime_type))
+        return method.spec.request(image=Image(content=body, mime_type=content_type))
 
     return StartApp(
         service,
@@ -113,16 +115,37 @@ def _endpoint(service: Service, verb: str, method: AnalysisMethod) -> StartApp:
 
 def _parent(request: HttpRequest) -> str:
     # Which project an operation belongs to is the application's choice; here the caller says so.
-    return parse_qs(request.query).get("parent", [""])[0]
+    parent = parse_qs(request.query).get("parent", [""])[0]
+    if parent and not any(re.fullmatch(p.replace("*", "[^/]+"), parent) for p in PARENTS):
+        raise InvalidParent("parent", f"must be like {' or '.join(PARENTS)}, got {parent!r}")
+    return parent
 
 
 def main(arguments: list[str]) -> None:
     """Serve until told to stop: ``python -m examples.analysis serve --port 8000``."""
-    parser = argparse.ArgumentParser(prog="python -m examples.analysis serve")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.analysis serve",
+        description="Serve the ten analyses over HTTP; prints the address when it is ready.",
+    )
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", type=int, default=8000, help="0: any that is free")
     parser.add_argument("--database", default="operations.db", help="the SQLite file")
     parser.add_argument("--workers", type=int, default=2, help="threads that do the work")
     options = parser.parse_args(arguments)
-    app = make_app(make_service(options.database, options.workers))
-    uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
+    try:
+        listener = socket.create_server((options.host, options.port))
+    except (OSError, OverflowError) as exc:
+        parser.error(f"cannot listen on {options.host}:{options.port}: {exc}")
+    try:
+        service = make_service(options.database, options.workers)
+    except (LroError, ValueError) as exc:
+        parser.error(str(exc))
+    config = uvicorn.Config(
+        make_app(service),
+        log_level="warning",
+        ws="none",
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    print("http://{}:{}".format(*listener.getsockname()), flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])

@@ -79,7 +79,7 @@ class JsonCodec:
         converter.register_unstructure_hook_func(_same(Any), dump_any)
 
     def _load_any(self, value: Json) -> Any:
-        found = load_any(value)
+        found = load_any(value, strict=self.strict)
         return found if found.empty or not self.strict else self._check_any(found)
 
     def _enum_loader(self, cls: type[enum.Enum]) -> Callable[[Json, object], object]:

@@ -84,10 +84,11 @@ def _message(value: Json, shape: Shape, types: TypeRegistry) -> Json:
 def _field(value: Json, field: Field, types: TypeRegistry) -> Json:
     if field.kind is not Kind.ENUM and field.kind is not Kind.MESSAGE:
         return value
-    if field.label is Label.REPEATED and isinstance(value, list):
-        return [_one(item, field, types) for item in value]
-    if field.label is Label.MAP and isinstance(value, dict):
-        return {key: _one(item, field, types) for key, item in value.items()}
+    if field.label is Label.REPEATED:
+        return [_one(item, field, types) for item in value] if isinstance(value, list) else value
+    if field.label is Label.MAP:
+        items = value.items() if isinstance(value, dict) else ()
+        return {key: _one(item, field, types) for key, item in items} or value
     return _one(value, field, types)
 
 

@@ -16,6 +16,9 @@ except ImportError:  # the extra "fast" is not installed
 MAX_DEPTH: Final = 100
 """Deepest nesting of objects and lists that is read or written (spec §1.8(8))."""
 
+MAX_MESSAGE_DEPTH: Final = MAX_DEPTH - 10
+"""Deepest nesting of a packed message: replies and stores put a few levels around it."""
+
 
 def dumps(value: Json) -> bytes:
     """The compact UTF-8 text of a JSON value. What is written here can be read again.
@@ -53,17 +56,19 @@ def loads_strict(data: bytes | str) -> Json:
 
 def deeper_than(value: Json, limit: int) -> bool:
     """Whether objects and lists are nested in more than ``limit`` levels."""
-    layer: list[Json] = [value] if isinstance(value, (dict, list)) else []
+    layer = _containers([value])
     for _ in range(limit):
-        layer = [
-            item
-            for outer in layer
-            for item in (outer.values() if isinstance(outer, dict) else outer or ())
-            if isinstance(item, (dict, list))
-        ]
+        below: list[Json] = []
+        for outer in layer:
+            below.extend(outer.values() if isinstance(outer, dict) else outer)
+        layer = _containers(below)
         if not layer:
             return False
-    return True
+    return bool(layer)
+
+
+def _containers(values: list[Json]) -> list[dict[str, Json] | list[Json]]:
+    return [value for value in values if isinstance(value, (dict, list))]
 
 
 _Pairs = list[tuple[str, Json]]

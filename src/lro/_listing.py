@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from lro._filters import Filter, MessageType, compile_filter
 from lro._names import normalise_parent
 from lro._operation import ListOperationsRequest, ListOperationsResponse
 from lro._pages import Place, effective_page_size, seal, unseal
 from lro._ports import Store
 from lro._spec import MethodSpec
 from lro._states import Record
+
+if TYPE_CHECKING:
+    from lro._filters import Filter, MessageType
 
 _BATCH: Final = 200
 """Records read at once where not every one need match."""
@@ -92,6 +94,9 @@ def _place(record: Record) -> Place:
 
 
 def _compile(text: str, specs: Iterable[MethodSpec]) -> Filter:
+    # With the first filter: the language is a third of what importing this package would cost.
+    from lro._filters import compile_filter
+
     known = list(specs)
     return compile_filter(
         text,
@@ -101,5 +106,7 @@ def _compile(text: str, specs: Iterable[MethodSpec]) -> Filter:
 
 
 def _types(declared: Iterable[tuple[MethodSpec, str]]) -> Sequence[MessageType]:
+    from lro._filters import MessageType
+
     shapes = {name: spec.types.codec(name).shape for spec, name in declared}
     return [MessageType(name, shape) for name, shape in shapes.items()]

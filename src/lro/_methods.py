@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from lro._errors import DeclarationError
+from lro._faults import DeclarationError
 from lro._operation import OperationInfo
 
 _METHOD_NAME: Final = re.compile(

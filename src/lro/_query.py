@@ -9,7 +9,11 @@ from typing import Final
 
 import attrs
 
-from lro._errors import InvalidPageSize, MalformedRequest, PartialSuccessNotSupported
+from lro._errors import (
+    InvalidPageSize,
+    MalformedRequest,
+)
+from lro._faults import PartialSuccessNotSupported
 from lro._templates import percent_decode
 
 _PARTIAL: Final = "return_partial_success"

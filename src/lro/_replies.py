@@ -12,13 +12,8 @@ import attrs
 from lro._any import Json
 from lro._details import RetryInfo
 from lro._enums import with_enum_numbers
-from lro._errors import (
-    HttpMethodNotAllowed,
-    LroError,
-    RequestTooLarge,
-    StatusError,
-    UnsupportedMediaType,
-)
+from lro._errors import LroError, RequestTooLarge, StatusError, UnsupportedMediaType
+from lro._faults import HttpMethodNotAllowed
 from lro._jsontext import dumps
 from lro._operation import Operation
 from lro._status import Code

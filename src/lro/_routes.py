@@ -8,12 +8,8 @@ from typing import Final
 
 import attrs
 
-from lro._errors import (
-    DeclarationError,
-    HttpMethodNotAllowed,
-    InvalidParent,
-    RouteNotFound,
-)
+from lro._errors import InvalidParent
+from lro._faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
 from lro._names import normalise_parent
 from lro._templates import Literal, RawPath, Segment, Template, Variable, Wild, keep_slashes
 

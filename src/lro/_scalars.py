@@ -9,6 +9,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from lro._any import Json
@@ -16,6 +17,8 @@ from lro._errors import InvalidArgument
 from lro._shapes import Kind
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+_LONGEST: Final = 400
+"""Digits of the longest number in quotes that is read; the largest double has 309."""
 _URL_SAFE: Final = str.maketrans("-_", "+/")
 _FLOAT_MAX: Final = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 _SPECIAL: Final[Mapping[str, float]] = {
@@ -123,11 +126,16 @@ def _integer(kind: Kind) -> tuple[Loader, Dumper]:
 
 
 def _whole(value: Json) -> int | None:
-    if isinstance(value, str) and _NUMBER.fullmatch(value) and len(value) <= 400:
+    if isinstance(value, str):
+        if not _NUMBER.fullmatch(value) or len(value) > _LONGEST:
+            return None
         try:
-            return int(value)
-        except ValueError:
-            value = float(value)
+            exact = Decimal(value)  # a float would change digits of long numbers
+        except InvalidOperation:  # an exponent of twenty digits
+            return None
+        # Whatever is larger is out of every range, and too long to be written out.
+        small = exact.adjusted() < _LONGEST
+        return int(exact) if small and exact == exact.to_integral_value() else None
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return None

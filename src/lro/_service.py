@@ -10,7 +10,10 @@ from typing import Any as Anything
 from typing import Final, Protocol, TypeVar
 
 from lro._bell import Bell
-from lro._errors import DeclarationError, MethodNotSupported, OperationNotFound
+from lro._errors import (
+    OperationNotFound,
+)
+from lro._faults import DeclarationError, MethodNotSupported
 from lro._ledger import Ledger
 from lro._listing import Query
 from lro._method import Method, MethodDecorator, Reporter

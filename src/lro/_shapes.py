@@ -24,7 +24,7 @@ from typing import Annotated, Final
 import attrs
 
 from lro._any import Any, declared_name
-from lro._errors import DeclarationError
+from lro._faults import DeclarationError
 
 
 class Kind(enum.Enum):
@@ -170,6 +170,22 @@ def shape_of(cls: type) -> Shape:
         except _Unsupported as exc:
             raise DeclarationError(f"{_label(cls)}.{name}", str(exc)) from None
     return Shape(cls, tuple(fields.values()))
+
+
+@functools.cache
+def open_ended(cls: type) -> bool:
+    """Whether messages of this class can nest to any depth: they hold JSON, an Any, themselves."""
+    return _open_ended(cls, ())
+
+
+def _open_ended(cls: type, above: tuple[type, ...]) -> bool:
+    for field in shape_of(cls).fields:
+        inner = field.python
+        if inner in (object, dict, Any) or inner in above or inner is cls:
+            return True
+        if is_message_class(inner) and _open_ended(inner, (*above, cls)):
+            return True
+    return False
 
 
 _REQUIRED: Final = object()

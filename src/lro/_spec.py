@@ -11,7 +11,7 @@ import attrs
 
 from lro._any import Any
 from lro._conventions import Conventions
-from lro._errors import DeclarationError
+from lro._faults import DeclarationError
 from lro._methods import MethodName, Signature
 from lro._operation import OperationInfo
 from lro._states import Record, State

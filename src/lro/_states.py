@@ -91,7 +91,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
 _CALLER_EVENTS: Final = frozenset({Event.REQUEST_CANCEL, Event.DELETE, Event.HIDE})
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)
 class Record:
     """The server's row around an operation. Callers never see it.
 
@@ -151,11 +151,19 @@ class Record:
 
     def with_metadata(self, metadata: Any | None) -> Record:
         """The same record, if that is its metadata; else one with it."""
-        return self if metadata is self.metadata else attrs.evolve(self, metadata=metadata)
+        return self if metadata is self.metadata else self._with(metadata=metadata)
+
+    def _with(self, **changes: Anything) -> Record:
+        # attrs.evolve without its look at every field: no field has a converter or validator, and
+        # each operation is written at least three times.
+        changed = object.__new__(Record)
+        changed.__dict__.update(self.__dict__)
+        changed.__dict__.update(changes)
+        return changed
 
     def moved(self, **changes: Anything) -> Record:
         """The next version of this record."""
-        return attrs.evolve(self, version=self.version + 1, **changes)
+        return self._with(version=self.version + 1, **changes)
 
 
 Change = Callable[[Record], Record | None]

@@ -10,7 +10,8 @@ from urllib.parse import quote, unquote
 
 import attrs
 
-from lro._errors import DeclarationError, InvalidArgument, MalformedRequest
+from lro._errors import InvalidArgument, MalformedRequest
+from lro._faults import DeclarationError
 
 _IDENT: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _LITERAL: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()+,;@]|%[0-9A-Fa-f]{2})+")

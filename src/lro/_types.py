@@ -13,11 +13,13 @@ import attrs
 from lro._any import Any, Json, declared_name, type_url
 from lro._codec import JsonCodec
 from lro._details import DETAIL_TYPES
-from lro._errors import DeclarationError, EncodingError, InvalidArgument, LroError, UnknownType
-from lro._shapes import Shape, is_message_class, shape_of
+from lro._errors import InvalidArgument, LroError
+from lro._faults import DeclarationError, EncodingError, UnknownType
+from lro._jsontext import MAX_MESSAGE_DEPTH, deeper_than
+from lro._shapes import Shape, is_message_class, open_ended, shape_of
 from lro._status import Status
 from lro._times import Duration, Timestamp
-from lro._wellknown import MESSAGES, dump_any, load_any
+from lro._wellknown import MESSAGES, dump_any, dump_json, load_any
 
 M = TypeVar("M")
 
@@ -65,6 +67,7 @@ class ClassCodec:
     python: type
     strict: JsonCodec
     lenient: JsonCodec
+    open_ended: bool
 
     @property
     def shape(self) -> Shape | None:
@@ -165,10 +168,10 @@ class TypeRegistry:
         if isinstance(message, timedelta):
             message = Duration.from_timedelta(message)
         elif isinstance(message, datetime):
-            message = Timestamp.from_datetime(message)
+            message = _timestamp(message)
         name = self.name_of(type(message))
         try:
-            return Any(type_url(name), self._codecs[name].dump(message))
+            return Any(type_url(name), _payload(self._codecs[name], message))
         except InvalidArgument as exc:
             raise EncodingError(name, exc.field, exc.description) from exc
 
@@ -223,7 +226,7 @@ class TypeRegistry:
         Raises:
             InvalidArgument: It is none.
         """
-        found = load_any(value)
+        found = load_any(value, strict=strict)
         return self.checked(found) if strict and not found.empty else found
 
     def load(self, value: Json, cls: type[M], *, strict: bool = True) -> M:
@@ -245,7 +248,7 @@ class TypeRegistry:
         """
         codec = self._codecs.get(self._names.get(type(message), ""))
         try:
-            shown = codec.dump(message) if codec is not None else self._strict.dump(message)
+            shown = _payload(codec, message) if codec is not None else self._strict.dump(message)
         except InvalidArgument as exc:
             raise EncodingError(type(message).__qualname__, exc.field, exc.description) from exc
         if isinstance(shown, bytes):
@@ -261,8 +264,8 @@ class TypeRegistry:
         if cls not in MESSAGES:
             if not is_message_class(cls):
                 return None
-            shape_of(cls)  # a field that no message can have is refused here
-        return ClassCodec(cls, self._strict, self._lenient)
+        # A field that no message can have is refused here, in the classes below this one too.
+        return ClassCodec(cls, self._strict, self._lenient, open_ended(cls))
 
     def _make_codec(self, cls: type) -> Codec:
         for factory in self._factories:
@@ -272,3 +275,25 @@ class TypeRegistry:
         raise DeclarationError(
             cls.__qualname__, "is neither an attrs class nor a dataclass; give a codec factory"
         )
+
+
+def _payload(codec: Codec, message: object) -> Json | bytes:
+    try:
+        payload = codec.dump(message)
+        if isinstance(payload, bytes) or (isinstance(codec, ClassCodec) and not codec.open_ended):
+            return payload
+        if not isinstance(codec, ClassCodec):
+            payload = dump_json(payload)  # another library may give what JSON has not
+        too_deep = deeper_than(payload, MAX_MESSAGE_DEPTH)
+    except RecursionError:
+        too_deep = True
+    if too_deep:
+        raise InvalidArgument("", f"is nested deeper than {MAX_MESSAGE_DEPTH} levels")
+    return payload
+
+
+def _timestamp(moment: datetime) -> Timestamp:
+    try:
+        return Timestamp.from_datetime(moment)
+    except ValueError as exc:
+        raise EncodingError("google.protobuf.Timestamp", "", str(exc)) from None

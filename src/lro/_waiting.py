@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from lro._bell import Bell
-from lro._errors import DeadlineExceeded, InvalidTimeout, LroError
+from lro._errors import DeadlineExceeded, InvalidTimeout
 from lro._operation import Operation
 from lro._times import Duration
+
+if TYPE_CHECKING:
+    from lro._loops import LoopRooms
 
 Look = Callable[[str], Operation]
 """Gives the present operation of a name, or raises OperationNotFound."""
@@ -51,23 +53,27 @@ class WaitingRoom:
     name and loop, however many wait, and one look at the store a ring, shared by all of them.
     """
 
-    def __init__(self, bell: Bell, look: Look, *, park: Park | None = None) -> None:
+    def __init__(
+        self,
+        bell: Bell,
+        look: Look,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        park: Park = threading.Event.wait,
+    ) -> None:
         self._bell = bell
         self._look = look
-        self._park = park or _park
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopRoom]
-        self._loops = weakref.WeakKeyDictionary()
+        self._clock = clock
+        self._park = park
+        self._loops: LoopRooms | None = None
 
-    def wait(
-        self, name: str, limit: float, *, clock: Callable[[], float] | None = None
-    ) -> Operation:
+    def wait(self, name: str, limit: float) -> Operation:
         """Block until the operation is done, or ``limit`` seconds are over; its state then.
 
         Raises:
             OperationNotFound: There is no such operation, or it was removed meanwhile.
         """
-        clock = clock or time.monotonic
-        end = clock() + limit
+        end = self._clock() + limit
         operation = self._look(name)
         if operation.done or limit <= 0:
             return operation
@@ -77,7 +83,7 @@ class WaitingRoom:
             while True:
                 rung.clear()
                 operation = self._look(name)
-                left = end - clock()
+                left = end - self._clock()
                 if operation.done or left <= 0:
                     return operation
                 self._park(rung, left)
@@ -93,86 +99,16 @@ class WaitingRoom:
         operation = self._look(name)
         if operation.done or limit <= 0:
             return operation
-        loop = asyncio.get_running_loop()
-        room = self._loops.get(loop)
-        if room is None:
-            room = self._loops[loop] = _LoopRoom(loop, self._bell, self._look)
-        found = await room.wait(name, limit)
+        found = await self._of_loops().wait(name, limit)
         return self._look(name) if found is None else found
 
     def __len__(self) -> int:
         """How many coroutines wait."""
-        return sum(len(room) for room in self._loops.values())
+        return 0 if self._loops is None else len(self._loops)
 
+    def _of_loops(self) -> LoopRooms:
+        if self._loops is None:
+            from lro._loops import LoopRooms  # brings asyncio, which not every process needs
 
-_Waiters = set["asyncio.Future[Operation | None]"]
-
-
-class _LoopRoom:
-    """The waiters of one event loop. Touched by that loop's thread only, but for ``_rung``."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, bell: Bell, look: Look) -> None:
-        self._loop = weakref.ref(loop)
-        self._bell = bell
-        self._look = look
-        self._waiters: dict[str, tuple[_Waiters, Callable[[], None]]] = {}
-
-    async def wait(self, name: str, limit: float) -> Operation | None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Operation | None] = loop.create_future()
-        if name in self._waiters:
-            self._waiters[name][0].add(future)
-        else:
-            listener = self._listener(name)
-            self._waiters[name] = ({future}, listener)
-            self._bell.listen(name, listener)
-            self._answer(name)  # it may have ended between the first look and listening
-        timer = loop.call_later(limit, _give_up, future)
-        try:
-            return await future
-        finally:
-            timer.cancel()
-            self._leave(name, future)
-
-    def __len__(self) -> int:
-        return sum(len(waiters) for waiters, _ in self._waiters.values())
-
-    def _listener(self, name: str) -> Callable[[], None]:
-        def rung() -> None:  # in the thread that rings
-            loop = self._loop()
-            if loop is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(self._answer, name)
-
-        return rung
-
-    def _answer(self, name: str) -> None:
-        if name not in self._waiters:
-            return
-        waiters = self._waiters[name][0]
-        try:
-            operation = self._look(name)
-        except LroError as exc:
-            for future in waiters:
-                if not future.done():
-                    future.set_exception(exc)
-            return
-        if operation.done:
-            for future in waiters:
-                if not future.done():
-                    future.set_result(operation)
-
-    def _leave(self, name: str, future: asyncio.Future[Operation | None]) -> None:
-        waiters, listener = self._waiters[name]
-        waiters.discard(future)
-        if not waiters:
-            del self._waiters[name]
-            self._bell.leave(name, listener)
-
-
-def _give_up(future: asyncio.Future[Operation | None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def _park(rung: threading.Event, seconds: float) -> bool:
-    return rung.wait(seconds)
+            self._loops = LoopRooms(self._bell, self._look)
+        return self._loops

@@ -194,8 +194,10 @@ def _dump_list(value: object) -> Json:
     return [dump_json(item) for item in value]
 
 
-def load_any(value: Json) -> Any:
+def load_any(value: Json, *, strict: bool) -> Any:
     """Read the JSON form of an Any, its payload as it came (spec §1.10).
+
+    Unless ``strict``, what does not belong beside the ``value`` of a special type is dropped.
 
     Raises:
         InvalidArgument: The value is no object, or has no usable ``@type``.
@@ -214,7 +216,7 @@ def load_any(value: Json) -> Any:
         return Any(url, rest)
     if "value" not in rest:
         raise InvalidArgument("value", "is missing beside this '@type'")
-    if len(rest) > 1:
+    if strict and len(rest) > 1:
         extra = next(key for key in rest if key != "value")
         raise InvalidArgument(extra, "does not belong beside this '@type'")
     return Any(url, rest["value"])

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any as Anything
-from typing import Final
 
 import attrs
-import tenacity
 
 from lro._any import Any
 from lro._errors import (
     Cancelled,
     DeadlineExceeded,
-    EncodingError,
     LeaseLost,
     LroError,
     NotApplied,
@@ -24,8 +20,10 @@ from lro._errors import (
     StatusError,
     Unavailable,
 )
+from lro._faults import EncodingError
 from lro._jobs import Job
 from lro._ledger import Ledger
+from lro._patience import arepeated, offered, repeated
 from lro._scalars import got
 from lro._spec import MethodSpec
 from lro._states import Record, State, claim, end, release, report
@@ -33,9 +31,6 @@ from lro._status import Code, Status
 from lro._wellknown import Empty
 
 log = logging.getLogger("lro")
-
-_STORE_PATIENCE: Final = 10.0
-"""Seconds for which a result is offered to a store that is not available."""
 
 
 @attrs.frozen
@@ -134,6 +129,8 @@ class Run:
     def run(self) -> None:
         """Do the work in this thread; an async function gets an event loop of its own."""
         if self.is_async:
+            import asyncio  # with the first coroutine: it is half of what importing us would cost
+
             asyncio.run(self.arun())
             return
         try:
@@ -145,6 +142,8 @@ class Run:
 
     async def arun(self) -> None:
         """Do the work on this event loop; a function that is not async gets a thread."""
+        import asyncio
+
         if not self.is_async:
             await asyncio.to_thread(self.run)
             return
@@ -216,13 +215,15 @@ class Run:
             if options.attempts == 1:
                 returned = function(*self._arguments(job))
             else:
-                again = tenacity.Retrying(**_retrying(options.attempts, options.retry_on))
-                returned = again.copy(sleep=job.sleep)(function, *self._arguments(job))
+                again = repeated(options.attempts, options.retry_on, job.sleep)
+                returned = again(function, *self._arguments(job))
             return self._success(returned)
         except BaseException as exc:  # also SystemExit: it ends the job, no thread
             return self._failure(job, exc)
 
     async def _acalled(self, job: Job[Anything]) -> Ending | HandBack | Void:
+        import asyncio
+
         loop = asyncio.get_running_loop()
         inner = asyncio.ensure_future(self._awaited(job))
 
@@ -251,7 +252,7 @@ class Run:
         job.raise_if_cancelled()
         if options.attempts == 1:
             return await function(*self._arguments(job))
-        again = tenacity.AsyncRetrying(**_retrying(options.attempts, options.retry_on))
+        again = arepeated(options.attempts, options.retry_on)
         return await again(function, *self._arguments(job))
 
     def _success(self, returned: object) -> Ending:
@@ -267,7 +268,7 @@ class Run:
         if isinstance(error, LeaseLost):
             log.warning("%s: %s", self.name, error)
             return Void()
-        if isinstance(error, (Cancelled, asyncio.CancelledError)):
+        if isinstance(error, Cancelled) or _is_task_cancellation(error):
             if self._handing_back:
                 return HandBack()
             if not job.cancel_requested and not isinstance(error, Cancelled):
@@ -297,14 +298,8 @@ class Run:
 
     def _write(self, job: Job[Anything], ending: Ending) -> None:
         spec = self._spec
-        written = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(Unavailable),
-            wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
-            stop=tenacity.stop_after_delay(_STORE_PATIENCE),
-            reraise=True,
-        )
         try:
-            written(self._end, job.attempt, ending)
+            self._end_patiently(job.attempt, ending)
         except (NotApplied, OperationNotFound) as exc:
             log.info("%s: its late result was dropped: %s", self.name, exc)
         except LeaseLost as exc:
@@ -315,6 +310,12 @@ class Run:
             log.exception("%s: the last metadata could not be made", self.name)
             text = "the last metadata of the method cannot be made"
             self._end(job.attempt, Ending(self._internal(text, "METHOD_FAILED")), settle=False)
+
+    def _end_patiently(self, attempt: int, ending: Ending) -> None:
+        try:
+            self._end(attempt, ending)
+        except Unavailable:
+            offered(lambda: self._end(attempt, ending))
 
     def _end(self, attempt: int, ending: Ending, *, settle: bool = True) -> Record | None:
         spec = self._spec
@@ -338,10 +339,7 @@ class Run:
         )
 
 
-def _retrying(attempts: int, retry_on: tuple[type[Exception], ...]) -> dict[str, Anything]:
-    return {
-        "stop": tenacity.stop_after_attempt(attempts),
-        "wait": tenacity.wait_random_exponential(multiplier=0.1, max=10),
-        "retry": tenacity.retry_if_exception_type(retry_on),
-        "reraise": True,
-    }
+def _is_task_cancellation(error: BaseException) -> bool:
+    import asyncio
+
+    return isinstance(error, asyncio.CancelledError)

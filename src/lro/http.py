@@ -17,13 +17,8 @@ import attrs
 
 from lro._bodies import media_type, read_object, read_request, take_field
 from lro._enums import page_with_enum_numbers
-from lro._errors import (
-    HttpMethodNotAllowed,
-    InvalidTimeout,
-    MalformedRequest,
-    RequestTooLarge,
-    RouteNotFound,
-)
+from lro._errors import InvalidTimeout, MalformedRequest, RequestTooLarge
+from lro._faults import HttpMethodNotAllowed, RouteNotFound
 from lro._method import Method
 from lro._operation import ListOperationsRequest, Operation, WaitOperationRequest
 from lro._query import parse_query

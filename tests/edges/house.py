@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -78,7 +78,7 @@ class House:
         assert self.service.reporter(name).complete(CountResponse(total=total))
 
 
-def build(store: lro.Store | None = None, **options: Any) -> House:
+def build(store: Any = None, **options: Any) -> House:
     """A house whose clock stands still and whose upkeep never turns."""
     options.setdefault("domain", DOMAIN)
     service = lro.Service(
@@ -157,6 +157,3 @@ def check_error(reply: HttpReply, http: int, code: lro.Code, reason: str) -> dic
     retryable = code in (lro.Code.UNAVAILABLE, lro.Code.RESOURCE_EXHAUSTED)
     assert ("RetryInfo" in details) == ("retry-after" in headers_of(reply)) == retryable
     return error
-
-
-LONG = timedelta(hours=1)

@@ -22,12 +22,10 @@ from examples.analysis.router import (
     route,
 )
 from lro._errors import (
-    HttpMethodNotAllowed,
     LroError,
     MalformedRequest,
-    MethodNotSupported,
-    RouteNotFound,
 )
+from lro._faults import HttpMethodNotAllowed, MethodNotSupported, RouteNotFound
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "area_b.json"
 CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]

@@ -13,13 +13,8 @@ from typing import Any as Anything
 from typing import Final
 
 from lro._any import Any
-from lro._errors import (
-    DeclarationError,
-    OperationNotFound,
-    RequestIdConflict,
-    TargetBusy,
-    Unavailable,
-)
+from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
+from lro._faults import DeclarationError
 from lro._jsontext import dumps, loads
 from lro._pages import KEY_BYTES, Place
 from lro._ports import Inserted, Orphans, RequestKey

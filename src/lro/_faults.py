@@ -1,0 +1,120 @@
+"""Errors of what is not there or set up wrongly: routes, verbs, declarations, codecs, extras."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lro._errors import LroError
+from lro._status import Code
+
+
+class RouteNotFound(LroError):
+    """No route of the server has this path (spec §5.7(2))."""
+
+    code = Code.NOT_FOUND
+    reason = "ROUTE_NOT_FOUND"
+    fact_names = ("path",)
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"there is nothing at {self.path}"
+
+
+class HttpMethodNotAllowed(LroError):
+    """The path exists, but not with this HTTP method (spec §5.7(4)). ``allow`` is sorted."""
+
+    code = Code.UNIMPLEMENTED
+    reason = "HTTP_METHOD_NOT_ALLOWED"
+
+    def __init__(self, method: str, path: str, allow: tuple[str, ...]) -> None:
+        super().__init__(method, path, allow)
+        self.method, self.path, self.allow = method, path, allow
+
+    def __str__(self) -> str:
+        return f"{self.path} takes {', '.join(self.allow)}, not {self.method}"
+
+    def facts(self) -> Mapping[str, str]:
+        return {"method": self.method, "path": self.path, "allow": ", ".join(self.allow)}
+
+
+class MethodNotSupported(LroError):
+    """The service has switched this verb off (spec §3.9)."""
+
+    code = Code.UNIMPLEMENTED
+    reason = "METHOD_NOT_SUPPORTED"
+    fact_names = ("method",)
+
+    def __init__(self, method: str) -> None:
+        super().__init__(method)
+        self.method = method
+
+    def __str__(self) -> str:
+        return f"{self.method} is not supported by this service"
+
+
+class PartialSuccessNotSupported(LroError):
+    """``return_partial_success`` was asked for (spec §1.6(2))."""
+
+    code = Code.UNIMPLEMENTED
+    reason = "PARTIAL_SUCCESS_NOT_SUPPORTED"
+
+    def __str__(self) -> str:
+        return "return_partial_success is not supported by this service"
+
+
+class DeclarationError(LroError):
+    """A message class, method or template cannot be registered as it is declared."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "INVALID_DECLARATION"
+
+    def __init__(self, subject: str, description: str) -> None:
+        super().__init__(subject, description)
+        self.subject, self.description = subject, description
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.description}"
+
+
+class EncodingError(LroError):
+    """A message cannot be packed or printed: what it is, where in it, and why."""
+
+    reason = "ENCODING_FAILED"
+
+    def __init__(self, type_name: str, path: str, description: str) -> None:
+        super().__init__(type_name, path, description)
+        self.type_name, self.path, self.description = type_name, path, description
+
+    def __str__(self) -> str:
+        where = f" field {self.path}" if self.path else ""
+        return f"{self.type_name}:{where} {self.description}"
+
+
+class UnknownType(LroError):
+    """A type name has no codec in the registry (spec §1.14(2))."""
+
+    reason = "UNKNOWN_TYPE"
+
+    def __init__(self, type_name: str) -> None:
+        super().__init__(type_name)
+        self.type_name = type_name
+
+    def __str__(self) -> str:
+        return f"the message type {self.type_name!r} is not registered"
+
+
+class MissingExtra(LroError):
+    """An optional dependency is not installed: which part needs which extra."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "MISSING_EXTRA"
+
+    def __init__(self, part: str, extra: str) -> None:
+        super().__init__(part, extra)
+        self.part, self.extra = part, extra
+
+    def __str__(self) -> str:
+        return f"{self.part} needs the extra {self.extra!r}: pip install 'lro[{self.extra}]'"

@@ -1,0 +1,167 @@
+"""Request bodies (spec §5.9)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro._bodies import media_type, read_object, read_request, take_field
+from lro._errors import (
+    InvalidArgument,
+    InvalidTimeout,
+    LroError,
+    MalformedRequest,
+    UnsupportedMediaType,
+)
+from lro._operation import CancelOperationRequest, WaitOperationRequest
+from lro._shapes import shape_of
+from lro._times import Duration
+from lro._types import TypeRegistry
+from lro.http import OperationsEdge
+from tests.edges.house import CountRequest, ask, build
+
+VECTORS = Path(__file__).parent.parent / "vectors" / "http_body.json"
+CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]
+TYPES = TypeRegistry()
+JSON = "application/json"
+
+
+def read(case: dict[str, Any]) -> CancelOperationRequest | WaitOperationRequest:
+    """The request that a case's body says."""
+    body = case["body_text"].encode()
+    return read_request(case["rpc"], case["path_name"], case["content_type"], body, TYPES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_vector(case: dict[str, Any]) -> None:
+    """Every case of http_body.json gives its request or its error."""
+    expect = case["expect"]
+    if "error" in expect:
+        with pytest.raises(LroError) as refused:
+            read(case)
+        assert refused.value.status_code.name == expect["error"]
+        assert isinstance(refused.value, UnsupportedMediaType) == (expect["http"] == 415)
+    else:
+        assert TYPES.dump(read(case)) == expect["request"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_vector_through_the_edge(case: dict[str, Any]) -> None:
+    """The same bodies in a request for an operation that is not there: 404, or the body's error."""
+    edge = OperationsEdge(build().service)
+    verb = case["rpc"].removesuffix("Operation").lower()
+    headers = {} if case["content_type"] is None else {"content_type": case["content_type"]}
+    body = case["body_text"].encode()
+    reply = edge.handle(ask("POST", f"/v1/{case['path_name']}:{verb}", body, **headers))
+    assert reply.status == case["expect"].get("http", 404)
+
+
+@pytest.mark.parametrize(
+    ("header", "media", "charset"),
+    [
+        ("application/json", "application/json", ""),
+        ("APPLICATION/Json;Charset=UTF-8", "application/json", "utf-8"),
+        ('application/json ; charset="utf-8" ; x=y', "application/json", "utf-8"),
+        ("image/png", "image/png", ""),
+        ("junk", "text/plain", ""),
+    ],
+)
+def test_media_types_in_lower_case(header: str, media: str, charset: str) -> None:
+    """A Content-Type is split into its type and charset, whatever the case."""
+    assert media_type(header) == (media, charset)
+
+
+@pytest.mark.parametrize("header", [JSON, f"{JSON};charset=utf8", f"{JSON}; v=1", "", None])
+@pytest.mark.parametrize("body", [b'{"a": 1}', b"\t{}\r\n", b"", b" \n"])
+def test_an_object_is_read(header: str | None, body: bytes) -> None:
+    """JSON in UTF-8 is read, and a blank body is an empty object."""
+    assert read_object(header, body) == json.loads(body.strip() or b"{}")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"\xff{}", "is not UTF-8"),
+        (b"{}{}", "is not JSON"),
+        (b"{'a': 1}", "is not JSON"),
+        (b'{"a": 1,}', "is not JSON"),
+        (b'{"a": NaN}', "NaN is not JSON"),
+        (b'{"a": 1, "a": 1}', "'a' stands twice"),
+        (b'{"a":' + b"[" * 200 + b"]" * 200 + b"}", "deeper than 100"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"\xef\xbb\xbf{}", "is not JSON"),
+        (b"null", "must be a JSON object"),
+        (b"17", "must be a JSON object"),
+    ],
+)
+def test_anything_else_is_malformed(body: bytes, why: str) -> None:
+    """What is no JSON object is refused, and the reason says so."""
+    with pytest.raises(MalformedRequest, match=why) as refused:
+        read_object(None, body)
+    assert refused.value.field == "body"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "field"),
+    [
+        ({"timeout": 1}, InvalidTimeout, "timeout"),
+        ({"timeout": "1.s"}, InvalidTimeout, "timeout"),
+        ({"timeout": "1m"}, InvalidTimeout, "timeout"),
+        ({"Timeout": "1s"}, MalformedRequest, "Timeout"),
+        ({"name": 1}, MalformedRequest, "name"),
+        ({"name": "operations/y"}, MalformedRequest, "name"),
+    ],
+)
+def test_a_wrong_field_is_blamed(
+    fields: dict[str, Any], error: type[InvalidArgument], field: str
+) -> None:
+    """The error of a wrong field has its name, and a timeout a reason of its own."""
+    with pytest.raises(error) as refused:
+        read_request("WaitOperation", "operations/x", JSON, json.dumps(fields).encode(), TYPES)
+    assert (type(refused.value), refused.value.field) == (error, field)
+
+
+@given(st.integers(0, 315_576_000_000), st.integers(0, 999_999_999))
+def test_a_written_request_is_read(seconds: int, nanos: int) -> None:
+    """What a client writes into the body of a Wait is what the server reads."""
+    request = WaitOperationRequest("operations/x", Duration(seconds, nanos))
+    body = json.dumps(TYPES.dump(request)).encode()
+    assert read_request("WaitOperation", "operations/x", JSON, body, TYPES) == request
+
+
+@pytest.mark.parametrize(
+    ("fields", "taken", "left"),
+    [
+        ({}, "", {}),
+        ({"requestId": "a"}, "a", {}),
+        ({"request_id": "a"}, "a", {}),
+        ({"requestId": None, "request_id": "a"}, "a", {}),
+        ({"requestId": None}, "", {}),
+        ({"requestId": "", "request_id": "a"}, "", {"request_id": "a"}),
+        ({"requestId": "a", "request_id": "b"}, "a", {"request_id": "b"}),
+    ],
+)
+def test_a_field_is_taken_out(fields: dict[str, Any], taken: str, left: dict[str, Any]) -> None:
+    """The library's own fields are taken in one spelling; the other then is an unknown field."""
+    assert take_field(fields, "request_id", str, "", shape_of(CountRequest)) == taken
+    assert fields == left
+
+
+def test_a_field_of_the_message_stays() -> None:
+    """A message that has the field itself gets it too; so here for a field that it has."""
+    fields: dict[str, Any] = {"label": "x"}
+    assert take_field(fields, "label", str, "", shape_of(CountRequest)) == "x"
+    assert fields == {"label": "x"}
+
+
+@pytest.mark.parametrize(("kind", "value"), [(str, 1), (bool, "true"), (bool, 1), (str, ["a"])])
+def test_a_field_of_another_kind_is_refused(kind: Any, value: Any) -> None:
+    """The error has the field in proto spelling."""
+    with pytest.raises(InvalidArgument, match="must be") as refused:
+        take_field({"validateOnly": value}, "validate_only", kind, kind(), None)
+    assert refused.value.field == "validate_only"

@@ -1,0 +1,75 @@
+"""Raw paths, below mount points and beside decoded ones."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro._mounts import below_mount, raw_form, wire_text
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+SEGMENTS = st.lists(TEXT.filter(lambda text: "/" not in text), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("path", "mount", "below"),
+    [
+        ("/v1/x", "", "/v1/x"),
+        ("/api/v1/x", "/api", "/v1/x"),
+        ("/api", "/api", "/"),
+        ("/api/", "/api", "/"),
+        ("/api//x", "/api", "//x"),
+        ("/apis/x", "/api", None),
+        ("/v1/x", "/api", None),
+        ("/v1/x", "/v1/x/y", None),
+        ("/a/b/v1/x%2Fy", "/a/b", "/v1/x%2Fy"),
+        ("/%61pi/v1/x", "/api", "/v1/x"),
+        ("/%C3%BC/v1/x", "/ü", "/v1/x"),
+        ("/a%2Fb/v1", "/a/b", "/v1"),
+        ("", "/api", None),
+        ("", "", ""),
+    ],
+)
+def test_below_a_mount(path: str, mount: str, below: str | None) -> None:
+    """The rest after a mount point stays raw, and a mount point ends where a segment ends."""
+    assert below_mount(path, mount) == below
+
+
+@given(SEGMENTS, SEGMENTS)
+def test_what_was_joined_is_cut(mount: list[str], rest: list[str]) -> None:
+    """A path below a mount point is what was put there, however both are escaped."""
+    below = "".join("/" + quote(segment, safe="") for segment in rest)
+    whole = "".join("/" + quote(segment, safe="") for segment in mount) + below
+    assert below_mount(whole, "/" + "/".join(mount)) == below
+
+
+@pytest.mark.parametrize(
+    ("raw", "decoded", "wanted"),
+    [
+        ("/v1/a%2Fb", "/v1/a/b", "/v1/a%2Fb"),
+        ("/v1/%61", "/v1/a", "/v1/%61"),
+        ("/old/a%2Fb", "/v1/a/b", "/v1/a/b"),
+        ("", "/v1/ü:x%", "/v1/%C3%BC:x%25"),
+        ("/v1/%ff", "/v1/\udcff", "/v1/%ff"),
+        ("", "/v1/\udcff", "/v1/%FF"),
+        ("", "", ""),
+    ],
+)
+def test_the_raw_form_says_the_same(raw: str, decoded: str, wanted: str) -> None:
+    """A raw path counts only if nobody has rewritten the decoded one."""
+    assert raw_form(raw, decoded) == wanted
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters()))
+def test_a_raw_form_decodes_to_the_path(decoded: str, raw: str) -> None:
+    """Whatever the server gives as raw path, what is routed is the path that others have seen."""
+    assert unquote(raw_form(raw, decoded), errors="surrogateescape") == decoded
+
+
+@given(st.binary())
+def test_bytes_of_the_wire_are_kept(data: bytes) -> None:
+    """Bytes become text of which none is lost, UTF-8 or not."""
+    assert wire_text(data).encode("utf-8", "surrogateescape") == data
