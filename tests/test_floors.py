@@ -16,7 +16,7 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 FLOORS: Final = {
     "lro": [
         """
-        _any _status _details _errors _faults _times _jsontext _shapes _scalars _wellknown _codec _types
+        _any _status _details _errors _faults _times _jsontext _shapes _scalars _wellknown _compiled _codec _types
         _names _operation _states _conventions _methods _spec _filters _pages _wire
         _templates _routes _query _bodies _enums _mounts
         """,

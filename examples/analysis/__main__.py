@@ -16,7 +16,7 @@ def main() -> None:
 
             demo(rest)
         case _:
-            raise SystemExit("usage: python -m examples.analysis serve|demo [OPTIONS]")
+            raise SystemExit("usage: python -m examples.analysis serve|demo [--help | OPTIONS]")
 
 
 if __name__ == "__main__":

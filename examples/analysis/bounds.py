@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import attrs
 
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 
 Number = TypeVar("Number", int, float)
 

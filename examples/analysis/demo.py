@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import io
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -25,9 +24,11 @@ from rich.table import Table
 
 from examples.analysis import messages as m
 from examples.analysis.messages import AnalysisMetadata, BoundingBox, Image
+from examples.analysis.router import NAMES
 from lro_client import Client, OperationCancelled
 
 Request = Any
+Tell = Callable[[Any], str]
 
 
 def picture(name: str) -> Image:
@@ -35,80 +36,45 @@ def picture(name: str) -> Image:
     return Image(content=(files("skimage") / "data" / name).read_bytes())
 
 
-def requests() -> Iterator[tuple[str, Request, type[Any], Any]]:
-    """The ten calls: verb, request, response class, and how its result reads in a line."""
+def requests() -> Iterator[tuple[Request, type[Any], Tell]]:
+    """The ten calls: request, response class, and how its result reads in a line."""
     astronaut, camera = picture("astronaut.png"), picture("camera.png")
+    yield m.DetectRequest(image=astronaut), m.DetectResponse, _faces
+    same = m.VerifyRequest(image=astronaut, reference=astronaut)
+    yield same, m.VerifyResponse, lambda r: f"same scene: {r.verified}, {r.inlier_count} points"
+    left, right = picture("motorcycle_left.png"), picture("motorcycle_right.png")
+    pair = m.CompareRequest(image=left, reference=right)
+    yield pair, m.CompareResponse, lambda r: f"SSIM {r.ssim:.3f}, {r.changed_fraction:.1%} differs"
+    coins = m.SegmentRequest(image=picture("coins.png"))
+    yield coins, m.SegmentResponse, lambda r: f"{r.region_count} coins on a table"
+    grass = m.ClassifyRequest(image=picture("grass.png"))
+    yield grass, m.ClassifyResponse, lambda r: f"{r.label} ({r.score:.3f}), known: {r.known}"
+    signed = _signed(camera)
+    yield signed, m.AuthenticateResponse, lambda r: f"authentic: {r.authentic}"
+    photo = m.ScoreRequest(image=camera)
+    yield photo, m.ScoreResponse, lambda r: f"{r.overall:.1f} of 100, blur {r.blur:.2f}"
+    brick = m.ExplainRequest(image=picture("brick.png"))
+    yield brick, m.ExplainResponse, lambda r: f"{r.label}, says a model of {len(r.regions)} parts"
+    coffee = m.ExtractRequest(image=picture("coffee.png"))
+    yield coffee, m.ExtractResponse, lambda r: f"mostly {r.palette[0].color}"
+    box = BoundingBox(x=300, y=200, width=60, height=60)
+    yield m.TrackRequest(frames=(left, right), box=box), m.TrackResponse, _positions
+
+
+def _signed(image: Image) -> Request:
     key = Ed25519PrivateKey.generate()
     public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    box = BoundingBox(x=300, y=200, width=60, height=60)
-    stereo = (picture("motorcycle_left.png"), picture("motorcycle_right.png"))
-    yield (
-        "detect",
-        m.DetectRequest(image=astronaut),
-        m.DetectResponse,
-        lambda r: f"{len(r.faces)} face(s), the first at {_box(r.faces[0].bounding_box)}",
-    )
-    yield (
-        "verify",
-        m.VerifyRequest(image=astronaut, reference=astronaut),
-        m.VerifyResponse,
-        (lambda r: f"same scene: {r.verified}, {r.inlier_count} of {r.match_count} points agree"),
-    )
-    yield (
-        "compare",
-        m.CompareRequest(image=stereo[0], reference=stereo[1]),
-        m.CompareResponse,
-        (lambda r: f"SSIM {r.ssim:.3f}, {r.changed_fraction:.1%} of the pixels differ"),
-    )
-    yield (
-        "segment",
-        m.SegmentRequest(image=picture("coins.png")),
-        m.SegmentResponse,
-        (lambda r: f"{r.region_count} coins, the largest of {r.regions[0].area_px} pixels"),
-    )
-    yield (
-        "classify",
-        m.ClassifyRequest(image=picture("grass.png")),
-        m.ClassifyResponse,
-        (lambda r: f"{r.label} ({r.score:.3f}), novelty {r.novelty:.2f}"),
-    )
-    yield (
-        "authenticate",
-        m.AuthenticateRequest(
-            image=camera, signature=key.sign(camera.content), public_keys=(public,)
-        ),
-        m.AuthenticateResponse,
-        lambda r: f"authentic: {r.authentic}, by key {r.key_fingerprint[:8]}",
-    )
-    yield (
-        "score",
-        m.ScoreRequest(image=camera),
-        m.ScoreResponse,
-        (lambda r: f"{r.overall:.1f} of 100, noise {r.noise_sigma:.2f}, blur {r.blur:.2f}"),
-    )
-    yield (
-        "explain",
-        m.ExplainRequest(image=picture("brick.png")),
-        m.ExplainResponse,
-        (lambda r: f"{r.label}, because of {len(r.regions)} parts; fidelity {r.fidelity:.2f}"),
-    )
-    yield (
-        "extract",
-        m.ExtractRequest(image=picture("coffee.png")),
-        m.ExtractResponse,
-        (lambda r: f"{r.palette[0].color} leads, fingerprint {r.fingerprint.perceptual_hash}"),
-    )
-    yield (
-        "track",
-        m.TrackRequest(frames=stereo, box=box),
-        m.TrackResponse,
-        (
-            lambda r: (
-                f"found in {r.found_count} of {r.frame_count} frames, moved to "
-                f"{_box(r.positions[-1].bounding_box)}"
-            )
-        ),
-    )
+    signature = key.sign(image.content)
+    return m.AuthenticateRequest(image=image, signature=signature, public_keys=(public,))
+
+
+def _faces(response: m.DetectResponse) -> str:
+    return f"{len(response.faces)} face, at {_box(response.faces[0].bounding_box)}"
+
+
+def _positions(response: m.TrackResponse) -> str:
+    last = response.positions[-1].bounding_box
+    return f"found in {response.found_count} frames, moved to {_box(last)}"
 
 
 def slow_request() -> Request:
@@ -123,8 +89,12 @@ def slow_request() -> Request:
     return m.TrackRequest(frames=tuple(frames), box=box, search_margin_px=300)
 
 
-def main(_: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Run the demo; ends with exit status 0 when all ten have given their result."""
+    argparse.ArgumentParser(
+        prog="python -m examples.analysis demo",
+        description="Serve for a while, and have ten pictures analysed through the client.",
+    ).parse_args(arguments)
     console = Console()
     with _server() as url, Client(url) as client:
         console.print(f"The reference server answers at [bold]{url}[/]\n")
@@ -136,7 +106,7 @@ def main(_: list[str]) -> None:
 def _ten(client: Client, console: Console) -> None:
     results = Table("endpoint", "result", title="Ten analyses")
     with _progress(console) as progress:
-        for verb, request, response, tell in requests():
+        for verb, (request, response, tell) in zip(NAMES, requests(), strict=True):
             bar = progress.add_task(verb, total=100, stage="")
             operation = client.start(
                 f"/v1/{verb}", request, response=response, metadata=AnalysisMetadata
@@ -162,7 +132,7 @@ def _cancel(client: Client, console: Console) -> None:
     except OperationCancelled as exc:
         seen = operation.metadata
         percent = seen.progress_percent if seen is not None else 0
-        console.print(f"\nCancelled at {percent} %: {exc}")
+        console.print(f"\nCancelled a long track at {percent} %: it ended {exc.code.name}")
 
 
 def _wait(client: Client, console: Console) -> None:
@@ -195,28 +165,19 @@ def _progress(console: Console) -> Progress:
 
 @contextmanager
 def _server() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         database = str(Path(folder) / "operations.db")
-        command = [sys.executable, "-m", "examples.analysis", "serve"]
-        server = subprocess.Popen([*command, "--port", str(port), "--database", database])
-        url = f"http://127.0.0.1:{port}"
-        try:
-            _await_health(url, server)
-            yield url
-        finally:
-            server.terminate()
-            server.wait(timeout=30)
-
-
-def _await_health(url: str, server: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end and server.poll() is None:
-        try:
-            if httpx.get(f"{url}/v1/health").json()["ok"]:
-                return
-        except httpx.TransportError:
-            time.sleep(0.05)
-    raise SystemExit("the reference server did not start")
+        command = [sys.executable, "-m", "examples.analysis", "serve", "--port", "0"]
+        server = subprocess.Popen(
+            [*command, "--database", database], stdout=subprocess.PIPE, text=True
+        )
+        assert server.stdout is not None
+        with server.stdout:
+            try:
+                url = server.stdout.readline().strip()
+                if not url:
+                    raise SystemExit("the reference server did not start")
+                yield url
+            finally:
+                server.terminate()
+                server.wait(timeout=30)

@@ -18,8 +18,7 @@ from datetime import datetime
 import attrs
 
 from examples.analysis.bounds import between, length_between
-from lro._any import message
-from lro._shapes import Int32
+from lro import Int32, message
 
 _INT32_MIN, _INT32_MAX = -(2**31), 2**31 - 1
 

@@ -12,7 +12,7 @@ from examples.analysis import messages
 from examples.analysis.messages import AnalysisMetadata, Image
 from examples.analysis.progress import QUEUED, JobProgress, settle, target_of
 from examples.analysis.router import NAMES
-from lro import Job, Method, Service
+from lro import Job, Method, Service, WorkerLost
 
 PACKAGE: Final = "lro.examples.analysis.v1.ImageAnalysis"
 TIME_LIMIT: Final = timedelta(seconds=60)
@@ -39,7 +39,10 @@ def register(service: Service) -> Mapping[str, AnalysisMethod]:
 def _method(service: Service, verb: str) -> AnalysisMethod:
     def work(request: Any, job: Job[AnalysisMetadata]) -> Any:
         module = _module(verb)
-        progress = JobProgress(job, first_metadata(verb, request), module.STAGES)
+        # What callers see by now: maybe the progress of a lost worker, which must not fall.
+        seen = service.get(job.name).metadata
+        metadata = service.types.unpack(seen, AnalysisMetadata) if seen else None
+        progress = JobProgress(job, metadata or first_metadata(verb, request), module.STAGES)
         return getattr(module, verb)(request, progress)
 
     name = verb.capitalize()
@@ -51,6 +54,7 @@ def _method(service: Service, verb: str) -> AnalysisMethod:
         validate=lambda request: _module(verb).check(request),
         settle=settle,
         time_limit=TIME_LIMIT,
+        worker_lost=WorkerLost.RETRY,  # the same request gives the same response
     )
     return decorate(work)
 

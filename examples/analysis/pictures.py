@@ -21,7 +21,7 @@ from PIL import ExifTags, ImageOps
 from skimage.color import rgb2gray
 
 from examples.analysis.messages import BoundingBox, Image
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 
 Levels: TypeAlias = npt.NDArray[np.uint8]
 """Rows x columns, or rows x columns x 3, of 0..255."""

@@ -135,11 +135,11 @@ def main(arguments: list[str]) -> None:
     try:
         listener = socket.create_server((options.host, options.port))
     except (OSError, OverflowError) as exc:
-        parser.error(f"cannot listen on {options.host}:{options.port}: {exc}")
+        parser.error(f"cannot listen: {exc}")
     try:
         service = make_service(options.database, options.workers)
     except (LroError, ValueError) as exc:
-        parser.error(str(exc))
+        parser.error(f"cannot serve {options.database}: {exc}")
     config = uvicorn.Config(
         make_app(service),
         log_level="warning",

@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from examples.analysis.messages import Example, Image
 from examples.analysis.pictures import Grey, check_header, decode, grey, working_copy
 from examples.analysis.progress import Progress
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 
 Codes: TypeAlias = npt.NDArray[np.uint8]
 """Scales x rows x columns: the pattern around each pixel."""

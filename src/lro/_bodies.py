@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from email.message import Message
 from typing import Final, TypeVar
 
@@ -12,7 +13,7 @@ from lro._errors import (
     MalformedRequest,
     UnsupportedMediaType,
 )
-from lro._jsontext import loads_strict
+from lro._jsontext import dumps, loads_strict
 from lro._operation import CancelOperationRequest, WaitOperationRequest
 from lro._scalars import got
 from lro._shapes import Shape, json_name
@@ -25,13 +26,14 @@ _REQUESTS: Final[dict[str, type[_Request]]] = {
     "CancelOperation": CancelOperationRequest,
     "WaitOperation": WaitOperationRequest,
 }
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}
 
 
 def media_type(content_type: str) -> tuple[str, str]:
     """The media type of a Content-Type header and its charset, in lower case; "" for none."""
     header = Message()
-    header["content-type"] = content_type
+    header["content-type"] = content_type.encode("ascii", "replace").decode("ascii")
     charset = header.get_param("charset", "")
     return header.get_content_type(), str(charset).lower()
 
@@ -52,14 +54,26 @@ def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
         if kind != "application/json" or charset not in ("", "utf-8", "utf8"):
             wanted = "must be application/json in UTF-8"
             raise UnsupportedMediaType("Content-Type", f"{wanted}, got {content_type[:100]!r}")
+    value = _read_json(body)
+    if not isinstance(value, dict):
+        raise MalformedRequest("body", "must be a JSON object")
+    return value
+
+
+def _read_json(body: bytes) -> Json:
     try:
         value = loads_strict(body)
     except UnicodeDecodeError:
         raise MalformedRequest("body", "is not UTF-8") from None
     except ValueError as exc:
         raise MalformedRequest("body", f"is not JSON: {exc}") from None
-    if not isinstance(value, dict):
-        raise MalformedRequest("body", "must be a JSON object")
+    if _SURROGATE.search(body):
+        # No field takes half a character (spec §1.9), and keys and Structs are refused it here:
+        # what holds one could neither be stored nor be quoted in an error.
+        try:
+            dumps(value)
+        except UnicodeEncodeError:
+            raise MalformedRequest("body", "has an unpaired surrogate") from None
     return value
 
 

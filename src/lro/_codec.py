@@ -14,6 +14,7 @@ from typing import Final
 import cattrs
 
 from lro._any import Any, Json
+from lro._compiled import compile_dumper, compile_loader
 from lro._errors import InvalidArgument
 from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec, got
 from lro._shapes import Field, Kind, Label, is_message_class, shape_of
@@ -152,7 +153,7 @@ class JsonCodec:
                 _fill(known, required)
             return _construct(cls, known)
 
-        return load
+        return compile_loader(cls, shape_of(cls), self._field_loader, load, _DROP)
 
     def _loaders(self, cls: type) -> Mapping[str, tuple[str, Loader, bool]]:
         return {
@@ -190,7 +191,7 @@ class JsonCodec:
                     shown[key] = written
             return shown
 
-        return dump
+        return compile_dumper(cls, shape, self._field_dumper, dump)
 
 
 def _is_enum(cls: object) -> bool:

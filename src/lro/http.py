@@ -62,11 +62,18 @@ on the event loop under ASGI, so it must be quick.
 """
 
 
+def _as_method(text: str) -> str:
+    return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+
+
 @attrs.frozen(kw_only=True)
 class HttpRequest:
-    """A request as it stands on the wire: raw path and query, header names in lower case."""
+    """A request as it stands on the wire: raw path and query, header names in lower case.
 
-    method: str
+    A method is ASCII; what is not becomes a question mark, which no method has.
+    """
+
+    method: str = attrs.field(converter=_as_method)
     path: str
     query: str = ""
     headers: Mapping[str, str] = attrs.field(factory=dict)

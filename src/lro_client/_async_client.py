@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any as Anything
 from typing import TypeVar
@@ -58,9 +59,8 @@ class AsyncClient:
         self._types = types or TypeRegistry()
         self._setting = _requests.setting(polling, retry, clock, call_seconds)
         if transport is None:
-            own = http is None
-            http = http or httpx.AsyncClient(base_url=base_url)
-            transport = AsyncHttpTransport(http, Coder(routes or Routes(), self._types), own=own)
+            coder = Coder(routes or Routes(), self._types, base_url=base_url)
+            transport = AsyncHttpTransport(http or httpx.AsyncClient(), coder, own=http is None)
         self._transport = transport
         self._driver = AsyncDriver(transport, sleep)
 
@@ -176,13 +176,16 @@ class AsyncPager:
     async def pages(self) -> AsyncIterator[ListOperationsResponse]:
         """The raw pages, one call each."""
         client = self._client
-        async for page in client._driver.walk(_flows.pages(client._setting, self._request)):
-            yield page
+        flow = _flows.pages(client._setting, self._request)
+        async with aclosing(client._driver.walk(flow)) as steps:
+            async for page in steps:
+                yield page
 
     async def __aiter__(self) -> AsyncIterator[Operation]:
-        async for page in self.pages():
-            for operation in page.operations:
-                yield operation
+        async with aclosing(self.pages()) as pages:
+            async for page in pages:
+                for operation in page.operations:
+                    yield operation
 
 
 class AsyncOperationHandle(HandleBase[Resp, Meta]):
@@ -246,8 +249,9 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         """
         client = self._client
         flow = _flows.updates(client._setting, self.name, self._operation, timeout, every)
-        async for operation in client._driver.walk(flow):
-            yield Update(self, self._seen(operation))
+        async with aclosing(client._driver.walk(flow)) as steps:
+            async for operation in steps:
+                yield Update(self, self._seen(operation))
 
     async def cancel(self) -> None:
         """Ask for the work to stop; what becomes of it, :meth:`result` tells.

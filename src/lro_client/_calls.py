@@ -43,10 +43,14 @@ Request: TypeAlias = (
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """Ask the server. ``budget`` bounds the whole call, in seconds; ``hard`` whatever happens."""
+    """Ask the server.
+
+    ``budget`` bounds the call, in seconds; ``hard`` says that it must hold whatever the server
+    does, for which the blocking driver pays with a thread.
+    """
 
     request: Request
-    budget: float | None = None
+    budget: float
     hard: bool = False
 
     @property

@@ -57,9 +57,8 @@ class Client:
         self._types = types or TypeRegistry()
         self._setting = _requests.setting(polling, retry, clock, call_seconds)
         if transport is None:
-            own = http is None
-            http = http or httpx.Client(base_url=base_url)
-            transport = HttpTransport(http, Coder(routes or Routes(), self._types), own=own)
+            coder = Coder(routes or Routes(), self._types, base_url=base_url)
+            transport = HttpTransport(http or httpx.Client(), coder, own=http is None)
         self._transport = transport
         self._driver = Driver(transport, sleep)
 

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import queue
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any as Anything
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import attrs
 
 from lro import Code, Status
-from lro_client._calls import AsyncTransport, Call, Flow, Pause, Reply, Show, Transport
+from lro_client._calls import AsyncTransport, Call, Flow, Pause, Reply, Show, Step, Transport
 from lro_client._errors import CallError
 
 R = TypeVar("R")
+
+
+@attrs.frozen
+class Finished(Generic[R]):
+    """The flow wants nothing more: this is what it returned."""
+
+    value: R
+
+
+def advance(flow: Flow[R], found: Reply | CallError | None) -> Step | Finished[R]:
+    """Tell a flow what became of its last step, and get the next one.
+
+    The end is a value here, since a StopIteration cannot pass through a coroutine (PEP 479).
+    """
+    try:
+        return flow.throw(found) if isinstance(found, CallError) else flow.send(found)
+    except StopIteration as end:
+        return Finished(end.value)
 
 
 @attrs.frozen
@@ -27,41 +47,29 @@ class Driver:
 
     def run(self, flow: Flow[R]) -> R:
         """What the flow returns in the end."""
-        steps = self.walk(flow)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: R = end.value
-                return result
+        step = advance(flow, None)
+        while not isinstance(step, Finished):
+            step = advance(flow, self._act(step))
+        return step.value
 
-    def walk(self, flow: Flow[R]) -> Generator[Anything, None, R]:
+    def walk(self, flow: Flow[R]) -> Iterator[Anything]:
         """What the flow shows, one by one."""
-        act = self._act
-        try:
-            step = next(flow)
-            while True:
+        with contextlib.closing(flow):
+            step = advance(flow, None)
+            while not isinstance(step, Finished):
                 if isinstance(step, Show):
                     yield step.value
-                    step = flow.send(None)
-                    continue
-                try:
-                    found = act(step)
-                except CallError as exc:
-                    step = flow.throw(exc)
-                else:
-                    step = flow.send(found)
-        except StopIteration as end:
-            last: R = end.value
-            return last
+                step = advance(flow, self._act(step))
 
-    def _act(self, step: Call | Pause) -> Reply | None:
+    def _act(self, step: Step) -> Reply | CallError | None:
         if isinstance(step, Pause):
             self.sleep(step.seconds)
-            return None
-        if step.hard and step.budget is not None:
-            return _bounded(lambda: self.transport.send(step), step)
-        return self.transport.send(step)
+        elif isinstance(step, Call):
+            try:
+                return _bounded(self.transport, step) if step.hard else self.transport.send(step)
+            except CallError as exc:
+                return exc
+        return None
 
 
 @attrs.frozen
@@ -73,67 +81,66 @@ class AsyncDriver:
 
     async def run(self, flow: Flow[R]) -> R:
         """What the flow returns in the end."""
-        try:
-            step = next(flow)
-            while True:
-                step = await self._next(flow, step)
-        except StopIteration as end:
-            result: R = end.value
-            return result
+        step = advance(flow, None)
+        while not isinstance(step, Finished):
+            step = advance(flow, await self._act(step))
+        return step.value
 
     async def walk(self, flow: Flow[R]) -> AsyncIterator[Anything]:
         """What the flow shows, one by one."""
-        try:
-            step = next(flow)
-            while True:
+        with contextlib.closing(flow):
+            step = advance(flow, None)
+            while not isinstance(step, Finished):
                 if isinstance(step, Show):
                     yield step.value
-                step = await self._next(flow, step)
-        except StopIteration:
-            return
+                step = advance(flow, await self._act(step))
 
-    async def _next(self, flow: Flow[R], step: Call | Pause | Show) -> Call | Pause | Show:
-        if isinstance(step, Show):
-            return flow.send(None)
-        try:
-            found = await self._act(step)
-        except CallError as exc:
-            return flow.throw(exc)
-        return flow.send(found)
-
-    async def _act(self, step: Call | Pause) -> Reply | None:
+    async def _act(self, step: Step) -> Reply | CallError | None:
         if isinstance(step, Pause):
             await self.sleep(step.seconds)
-            return None
+        elif isinstance(step, Call):
+            try:
+                return await self._send(step)
+            except CallError as exc:
+                return exc
+        return None
+
+    async def _send(self, call: Call) -> Reply:
+        limit = asyncio.timeout(call.budget)
         try:
-            async with asyncio.timeout(step.budget if step.hard else None):
-                return await self.transport.send(step)
+            async with limit:
+                return await self.transport.send(call)
         except TimeoutError:
-            raise _too_late(step) from None
+            if limit.expired():
+                raise too_late(call) from None
+            raise
 
 
-def _too_late(call: Call) -> CallError:
+def too_late(call: Call) -> CallError:
+    """The error of a call whose budget was over before the reply was complete."""
     text = f"no complete answer within {call.budget:.3g} s"
     return CallError(call.verb, Status(Code.DEADLINE_EXCEEDED, text), passing=True)
 
 
-def _bounded(send: Callable[[], Reply], call: Call) -> Reply:
+def _bounded(transport: Transport, call: Call) -> Reply:
     # No timeout of a blocking HTTP library bounds a whole exchange: each covers one read, so that
-    # a server which drips bytes holds a caller for ever. The exchange gets a thread which we leave
+    # a server which drips bytes holds a caller for ever. The exchange gets a thread, which is left
     # behind at the deadline; its own timeouts end it later.
     box: queue.SimpleQueue[Reply | BaseException] = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            box.put(send())
+            box.put(transport.send(call))
         except BaseException as exc:
             box.put(exc)
 
-    threading.Thread(target=work, name="lro-client-call", daemon=True).start()
+    context = contextvars.copy_context()  # tracing libraries keep the caller's span in it
+    name = "lro-client-call"
+    threading.Thread(target=context.run, args=(work,), name=name, daemon=True).start()
     try:
         found = box.get(timeout=call.budget)
     except queue.Empty:
-        raise _too_late(call) from None
+        raise too_late(call) from None
     if isinstance(found, BaseException):
         raise found
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any as Anything
 
 import attrs
 
@@ -13,6 +12,7 @@ from lro import (
     DeleteOperationRequest,
     Duration,
     GetOperationRequest,
+    InvalidArgument,
     ListOperationsRequest,
     ListOperationsResponse,
     Operation,
@@ -25,6 +25,11 @@ from lro_client._policy import NO_RETRY, Polling, Retry
 GRACE_SECONDS = 0.03
 """How long after a deadline the last poll, made at the deadline, may take (spec §11.4)."""
 
+MARGIN_SECONDS = 0.2
+"""A Wait is held until so long before a deadline, so that its reply arrives in time."""
+
+_SERVER_HOLD_SECONDS = 60.0
+_LONGEST_WAIT_SECONDS = 86_400.0
 _AT_ONCE_SECONDS = 0.5
 _AT_ONCE_TIMES = 3
 
@@ -40,7 +45,7 @@ class Server:
 class Setting:
     """What flows need from outside: clock, chance, policies, memory of the server.
 
-    ``call_seconds`` bounds a single call, of which a Wait may last its hold longer.
+    ``call_seconds`` bounds each attempt at a call, of which a Wait may last its hold longer.
     """
 
     clock: Callable[[], float]
@@ -56,16 +61,12 @@ def single(setting: Setting, request: Request) -> Flow[Reply]:
     retry = setting.retry
     if isinstance(request, StartRequest) and not request.request_id:
         retry = NO_RETRY
-    seconds = setting.call_seconds
-    if isinstance(request, WaitOperationRequest) and request.timeout is not None:
-        seconds += request.timeout.total_seconds
-    elif isinstance(request, WaitOperationRequest):
-        seconds += 60.0  # without a timeout the server's own maximum holds, by default a minute
+    call = Call(request=request, budget=setting.call_seconds + _held_seconds(request))
     began, attempt = setting.clock(), 0
     while True:
         attempt += 1
         try:
-            reply: Reply = yield Call(request=request, budget=seconds)
+            reply: Reply = yield call
             return reply
         except CallError as exc:
             again = attempt > 1
@@ -74,7 +75,16 @@ def single(setting: Setting, request: Request) -> Flow[Reply]:
             pause = retry.pause(exc, attempt, setting.clock() - began)
             if pause is None:
                 raise
-        yield Pause(pause)
+            asked = exc.retry_after or 0.0
+        yield Pause(max(pause, asked))
+
+
+def _held_seconds(request: Request) -> float:
+    if not isinstance(request, WaitOperationRequest):
+        return 0.0
+    if request.timeout is None:
+        return _SERVER_HOLD_SECONDS  # the server's own maximum holds, by default a minute
+    return min(max(request.timeout.total_seconds, 0.0), _LONGEST_WAIT_SECONDS)
 
 
 def pages(setting: Setting, request: ListOperationsRequest) -> Flow[None]:
@@ -87,54 +97,6 @@ def pages(setting: Setting, request: ListOperationsRequest) -> Flow[None]:
         if not page.next_page_token:
             return
         request = attrs.evolve(request, page_token=page.next_page_token)
-
-
-@attrs.define
-class _Watch:
-    """The state of one wait for an operation."""
-
-    setting: Setting
-    name: str
-    timeout: float | None
-    began: float
-    operation: Operation | None = None
-    last_error: CallError | None = None
-    polls: int = 0
-    answered: int = 0
-    failures: int = 0
-    failing_since: float | None = None
-    at_once: int = 0
-    doubt_wait: bool = False
-
-    @property
-    def left(self) -> float | None:
-        if self.timeout is None:
-            return None
-        return self.began + self.timeout - self.setting.clock()
-
-    def check_deadline(self) -> None:
-        left = self.left
-        if left is not None and left <= 0:
-            assert self.timeout is not None
-            raise PollTimeout(self.name, self.timeout, self.polls, self.operation, self.last_error)
-
-    def cut(self, seconds: float) -> Pause:
-        left = self.left
-        return Pause(seconds if left is None else max(0.0, min(seconds, left)))
-
-    def call(self, hold: float | None) -> Call:
-        left = self.left
-        seconds = self.setting.call_seconds + (hold or 0.0)
-        hard = left is not None
-        if left is not None:
-            seconds = min(seconds, max(left, 0.0) + GRACE_SECONDS)
-        request: Request = GetOperationRequest(self.name)
-        if hold is not None:
-            held = hold if left is None else max(0.0, min(hold, left))
-            nanos = round(held * 1e9)
-            span = Duration(nanos // 1_000_000_000, nanos % 1_000_000_000)
-            request = WaitOperationRequest(self.name, span)
-        return Call(request=request, budget=seconds, hard=hard)
 
 
 def until_done(
@@ -153,7 +115,14 @@ def until_done(
 def updates(
     setting: Setting, name: str, first: Operation | None, timeout: float | None, every: float
 ) -> Flow[Operation]:
-    """The same, showing each changed state, looked for at most ``every`` seconds."""
+    """The same, showing each changed state, looked for at most ``every`` seconds.
+
+    Raises:
+        InvalidArgument: ``every`` is not more than 0.
+        PollTimeout, OperationGone, CallError: As for :func:`until_done`.
+    """
+    if not every > 0:
+        raise InvalidArgument("every", f"must be more than 0 seconds, got {every!r}")
     return _watch(setting, name, first, timeout, every=every)
 
 
@@ -168,103 +137,149 @@ def _watch(
         if every is not None:
             yield Show(first)
         return first
-    watch = _Watch(setting, name, timeout, setting.clock(), first)
-    polling, server = setting.polling, setting.server
+    watch = _Watch(setting, name, timeout, every, setting.clock(), first)
     shown: Operation | None = None
     while True:
-        hold = _hold(watch, every) if polling.wait_first and server.waits else None
-        if watch.doubt_wait:
-            hold = None
+        hold = watch.hold()
         asked = setting.clock()
         watch.polls += 1
         try:
             reply: Reply = yield watch.call(hold)
         except CallError as exc:
-            pause = _after_failure(watch, exc, waited=hold is not None)
-            if pause is not None:
-                yield watch.cut(pause)
-            continue
-        operation = _seen(watch, reply)
-        if every is not None and operation != shown:
-            shown = operation
-            yield Show(operation)
-        if operation.done:
-            return operation
-        watch.check_deadline()
-        pause = _after_reply(watch, reply, hold, setting.clock() - asked, every)
+            pause = watch.after_failure(exc, waited=hold is not None)
+        else:
+            operation = watch.seen(reply)
+            if every is not None and operation != shown:
+                shown = operation
+                yield Show(operation)
+            if operation.done:
+                return operation
+            pause = watch.after_reply(reply, hold, setting.clock() - asked)
         if pause is not None:
             yield watch.cut(pause)
 
 
-def _hold(watch: _Watch, every: float | None) -> float:
-    if every is None:
-        return watch.setting.polling.hold_seconds
-    if watch.answered == 0:
-        return 0.0  # the first state is shown at once
-    return min(every, _policy_pause(watch, None))
+@attrs.define
+class _Watch:
+    """The state of one wait for an operation, and what it decides; ``every`` as for updates."""
 
+    setting: Setting
+    name: str
+    timeout: float | None
+    every: float | None
+    began: float
+    operation: Operation | None = None
+    last_error: CallError | None = None
+    polls: int = 0
+    answered: int = 0
+    failures: int = 0
+    failing_since: float = 0.0
+    at_once: int = 0
+    doubt_wait: bool = False
 
-def _seen(watch: _Watch, reply: Reply) -> Operation:
-    operation = reply.value
-    assert isinstance(operation, Operation)
-    if watch.doubt_wait:  # Wait was not found, yet the operation is there (spec §11.2(4))
-        watch.setting.server.waits = watch.doubt_wait = False
-    watch.operation = operation
-    watch.answered += 1
-    watch.failures, watch.failing_since, watch.last_error = 0, None, None
-    return operation
-
-
-def _after_reply(
-    watch: _Watch, reply: Reply, hold: float | None, took: float, every: float | None
-) -> float | None:
-    if hold is not None:
-        if every is not None and hold == 0.0:
+    @property
+    def left(self) -> float | None:
+        """Seconds to the deadline."""
+        if self.timeout is None:
             return None
-        if took >= min(_AT_ONCE_SECONDS, hold / 2):
-            watch.at_once = 0
+        return self.began + self.timeout - self.setting.clock()
+
+    def hold(self) -> float | None:
+        """Seconds that the server may hold the next poll; None for a plain Get."""
+        polling = self.setting.polling
+        if not (polling.wait_first and self.setting.server.waits) or self.doubt_wait:
             return None
-        watch.at_once += 1
-        if watch.at_once < _AT_ONCE_TIMES:
+        hold, left = polling.hold_seconds, self.left
+        if self.every is not None:
+            # The first state is shown at once.
+            hold = min(self.every, self._policy_pause(None)) if self.answered else 0.0
+        if left is None:
+            return hold
+        return min(hold, left - MARGIN_SECONDS) if left > 2 * MARGIN_SECONDS else None
+
+    def call(self, hold: float | None) -> Call:
+        """The next poll."""
+        request: Request = GetOperationRequest(self.name)
+        seconds = self.setting.call_seconds + (hold or 0.0)
+        if hold is not None:
+            span = divmod(round(hold * 1_000_000_000), 1_000_000_000)
+            request = WaitOperationRequest(self.name, Duration(*span))
+        left = self.left
+        if left is None:
+            return Call(request=request, budget=seconds)
+        # Past the deadline the last moment is for a Get instead of a Wait that was refused.
+        return Call(
+            request=request, budget=min(seconds, max(left + GRACE_SECONDS, 0.001)), hard=True
+        )
+
+    def cut(self, seconds: float) -> Pause:
+        """A pause, which ends at the deadline at the latest."""
+        left = self.left
+        return Pause(seconds if left is None else max(0.0, min(seconds, left)))
+
+    def seen(self, reply: Reply) -> Operation:
+        """Take in a good reply."""
+        if self.doubt_wait:  # Wait was not found, yet the operation is there (spec §11.2(4))
+            self.setting.server.waits = self.doubt_wait = False
+        self.operation = read(reply)
+        self.answered += 1
+        self.failures, self.last_error = 0, None
+        return self.operation
+
+    def after_reply(self, reply: Reply, hold: float | None, took: float) -> float | None:
+        """Seconds to wait before the next poll, None for none."""
+        self._check_deadline()
+        if hold is not None:
+            self.at_once = self.at_once + 1 if took < min(_AT_ONCE_SECONDS, hold / 2) else 0
+            if self.at_once < _AT_ONCE_TIMES:
+                return None
+        pause = self._policy_pause(reply.retry_after)
+        return pause if self.every is None else min(pause, self.every)
+
+    def after_failure(self, error: CallError, *, waited: bool) -> float | None:
+        """The same after a failed poll; raises what is final."""
+        if waited and error.code is Code.UNIMPLEMENTED:
+            self.setting.server.waits = False
             return None
-    pause = _policy_pause(watch, reply.retry_after)
-    return pause if every is None else min(pause, every)
-
-
-def _policy_pause(watch: _Watch, retry_after: float | None) -> float:
-    setting = watch.setting
-    elapsed = setting.clock() - watch.began
-    return setting.polling.pause(watch.answered, elapsed, retry_after, setting.chance())
-
-
-def _after_failure(watch: _Watch, error: CallError, *, waited: bool) -> float | None:
-    """Seconds to wait before the next poll, None for none; raises what is final."""
-    if waited:
-        if error.code is Code.UNIMPLEMENTED:
-            watch.setting.server.waits = False
+        if waited and error.code is Code.NOT_FOUND:
+            self.doubt_wait = True
             return None
         if error.code is Code.NOT_FOUND:
-            watch.doubt_wait = True
-            return None
-    if error.code is Code.NOT_FOUND:
-        raise OperationGone(error.verb, error.status, error.http_status) from error
-    now = watch.setting.clock()
-    watch.last_error = error
-    watch.failures += 1
-    if watch.failing_since is None:
-        watch.failing_since = now
-    retry = watch.setting.polling.retry
-    pause = retry.pause(error, watch.failures, now - watch.failing_since)
-    if pause is None and watch.left is not None and watch.left <= 0 and error.passing:
-        pause = 0.0  # cut off by our own deadline, which is what is told
-    if pause is None:
-        raise error
-    watch.check_deadline()
-    return pause
+            raise OperationGone(error.verb, error.status, error.http_status) from error
+        now = self.setting.clock()
+        self.failing_since = self.failing_since if self.failures else now
+        self.failures += 1
+        self.last_error = error
+        pause = self._retry_pause(error, now - self.failing_since)
+        if pause is None and not (error.passing and self._over):
+            raise error
+        self._check_deadline()
+        return pause
+
+    @property
+    def _over(self) -> bool:
+        left = self.left
+        return left is not None and left <= 0
+
+    def _check_deadline(self) -> None:
+        if self.timeout is not None and self._over:
+            raise PollTimeout(self.name, self.timeout, self.polls, self.operation, self.last_error)
+
+    def _policy_pause(self, retry_after: float | None) -> float:
+        setting = self.setting
+        elapsed = setting.clock() - self.began
+        return setting.polling.pause(self.answered, elapsed, retry_after, setting.chance())
+
+    def _retry_pause(self, error: CallError, failing_seconds: float) -> float | None:
+        polling = self.setting.polling
+        retry = polling.retry
+        if self.timeout is not None:  # the deadline is the patience (spec §11.5(2))
+            retry = attrs.evolve(retry, patience_seconds=None)
+        pause = retry.pause(error, self.failures, failing_seconds)
+        return None if pause is None else max(pause, polling.honoured(error.retry_after))
 
 
-def read(reply: Anything) -> Operation:
+def read(reply: Reply) -> Operation:
     """The operation of a reply that must hold one."""
-    operation = reply.value
-    assert isinstance(operation, Operation)
-    return operation
+    assert isinstance(reply.value, Operation)
+    return reply.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any as Anything
 from typing import Generic, TypeVar, cast
 
-from lro import Any, InvalidArgument, Operation, Status, TypeRegistry, declared_name
+from lro import Any, Operation, Status, TypeRegistry, declared_name
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed
 
 Resp = TypeVar("Resp")
@@ -23,6 +23,7 @@ class HandleBase(Generic[Resp, Meta]):
         metadata: type[Meta] | None,
         types: TypeRegistry,
     ) -> None:
+        self._name = operation.name
         self._operation = operation
         self._response_type = response
         self._metadata_type = metadata
@@ -31,7 +32,7 @@ class HandleBase(Generic[Resp, Meta]):
     @property
     def name(self) -> str:
         """The operation's name: all that is needed to find it again."""
-        return self._operation.name
+        return self._name
 
     @property
     def operation(self) -> Operation:
@@ -55,9 +56,9 @@ class HandleBase(Generic[Resp, Meta]):
         )
 
     def _seen(self, operation: Operation) -> Operation:
-        # A state once seen as final stays; a validate-only reply has no name to lose.
-        self._operation = operation
-        return operation
+        if operation.done or not self._operation.done:  # a final state stays (spec §2.9)
+            self._operation = operation
+        return self._operation
 
     def _result(self) -> Resp:
         operation = self._operation
@@ -115,7 +116,9 @@ def _decode(
         if isinstance(packed.payload, bytes):
             raise DecodingError(name, f"its {role} is in binary form", packed)
         return types.load(packed.payload, cls, strict=False)
-    except InvalidArgument as exc:
+    except DecodingError:
+        raise
+    except Exception as exc:  # the codec of another library raises what it likes
         raise DecodingError(name, f"its {role} does not fit: {exc}", packed) from exc
 
 

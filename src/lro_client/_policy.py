@@ -45,30 +45,31 @@ _PASSING: Final = frozenset(
 class Retry:
     """Which failures of a call are worth asking again, how soon, and how often.
 
-    ``codes``: these, and failures of transport (if ``transport``). ``wait``: the pause before each
-    new attempt; what the server asks for lengthens but never shortens it. ``attempts``: at most so
-    many in a row (None: any number). ``patience_seconds``: at most so long with nothing but
-    failures (None: for ever).
+    ``codes``: these; a connection that failed before a reply is UNAVAILABLE. ``transport``: also
+    whatever was spoilt on the way, by the code it may have got: pages of proxies, replies cut
+    short, time-outs. ``wait``: the pause before each new attempt; the server may ask for more. ``attempts``: at most so many in a row (None: any number).
+    ``patience_seconds``: at most so long with nothing but failures (None: for ever); a wait with a
+    deadline has that instead.
     """
 
     codes: frozenset[Code] = frozenset({Code.UNAVAILABLE})
-    transport: bool = True
+    transport: bool = False
     wait: Wait = wait_exponential(0.5, 2.0, 10.0)
     attempts: int | None = 5
     patience_seconds: float | None = None
 
     def pause(self, error: CallError, attempt: int, failing_seconds: float) -> float | None:
-        """Seconds to wait before asking again after a failed attempt; None: give up."""
+        """Seconds to wait at least before asking again after a failed attempt; None: give up."""
         if not (error.code in self.codes or (self.transport and error.passing)):
             return None
         if self.attempts is not None and attempt >= self.attempts:
             return None
         if self.patience_seconds is not None and failing_seconds >= self.patience_seconds:
             return None
-        return max(pause_of(self.wait, attempt, failing_seconds), error.retry_after or 0.0)
+        return pause_of(self.wait, attempt, failing_seconds)
 
 
-NO_RETRY: Final = Retry(codes=frozenset(), transport=False)
+NO_RETRY: Final = Retry(codes=frozenset())
 """Every failure is raised at once."""
 
 
@@ -86,7 +87,7 @@ class Polling:
     jitter: float = 0.1
     wait_first: bool = True
     hold_seconds: float = 20.0
-    retry: Retry = Retry(codes=_PASSING, attempts=None, patience_seconds=600.0)
+    retry: Retry = Retry(codes=_PASSING, transport=True, attempts=None, patience_seconds=600.0)
     max_retry_after: float | None = None
 
     def pause(self, polls: int, seconds: float, retry_after: float | None, random: float) -> float:
@@ -94,11 +95,16 @@ class Polling:
 
         ``retry_after`` is what the server recommends (spec §11.3), ``random`` from 0 to 1.
         """
-        if retry_after is not None and retry_after > 0:
-            bound = self.max_retry_after
-            return retry_after if bound is None else min(retry_after, bound)
+        asked = self.honoured(retry_after)
+        if asked > 0:
+            return asked
         plain = pause_of(self.wait, polls, seconds)
         return plain * (1 + self.jitter * (2 * random - 1))
+
+    def honoured(self, retry_after: float | None) -> float:
+        """What of a server's Retry-After is followed, in seconds; 0 for none."""
+        asked = max(retry_after or 0.0, 0.0)
+        return asked if self.max_retry_after is None else min(asked, self.max_retry_after)
 
 
 def pause_of(wait: Wait, attempt: int, seconds: float) -> float:

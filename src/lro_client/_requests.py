@@ -38,6 +38,7 @@ def listing(
 ) -> ListOperationsRequest:
     """The request of a list."""
     if isinstance(request, ListOperationsRequest):
+        _alone("ListOperationsRequest", filter_text or page_size)
         return request
     return ListOperationsRequest(name=request, filter=filter_text, page_size=page_size)
 
@@ -47,8 +48,14 @@ def waiting(
 ) -> WaitOperationRequest:
     """The request of a wait; ``timeout`` in seconds or as a timedelta."""
     if isinstance(request, WaitOperationRequest):
+        _alone("WaitOperationRequest", timeout is not None)
         return request
     if timeout is None:
         return WaitOperationRequest(request)
     span = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
     return WaitOperationRequest(request, Duration.from_timedelta(span))
+
+
+def _alone(cls: str, more: object) -> None:
+    if more:
+        raise TypeError(f"a {cls} is the whole request: set its fields instead of arguments")

@@ -129,7 +129,7 @@ def headers_of(reply: HttpReply) -> Mapping[str, str]:
 
 
 def details_of(body: bytes | Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """The details of an error body by simple type name, each there once, an ErrorInfo among them."""
+    """The details of an error body by simple type name, each there once; one is ErrorInfo."""
     value = json.loads(body) if isinstance(body, bytes) else body
     listed = value["error"]["details"]
     found = {detail["@type"].removeprefix(URL + "google.rpc."): detail for detail in listed}

@@ -77,7 +77,9 @@ def test_media_types_in_lower_case(header: str, media: str, charset: str) -> Non
 
 
 @pytest.mark.parametrize("header", [JSON, f"{JSON};charset=utf8", f"{JSON}; v=1", "", None])
-@pytest.mark.parametrize("body", [b'{"a": 1}', b"\t{}\r\n", b"", b" \n"])
+@pytest.mark.parametrize(
+    "body", [b'{"a": 1}', b"\t{}\r\n", b"", b" \n", b'{"\\ud83d\\ude00": "\\\\ud800"}']
+)
 def test_an_object_is_read(header: str | None, body: bytes) -> None:
     """JSON in UTF-8 is read, and a blank body is an empty object."""
     assert read_object(header, body) == json.loads(body.strip() or b"{}")
@@ -95,6 +97,8 @@ def test_an_object_is_read(header: str | None, body: bytes) -> None:
         (b'{"a":' + b"[" * 200 + b"]" * 200 + b"}", "deeper than 100"),
         (b"[" * 100_000, "is not JSON"),
         (b"\xef\xbb\xbf{}", "is not JSON"),
+        (b'{"\\ud800": 1}', "unpaired surrogate"),
+        (b'{"a": {"b": ["\\uDFff"]}}', "unpaired surrogate"),
         (b"null", "must be a JSON object"),
         (b"17", "must be a JSON object"),
     ],

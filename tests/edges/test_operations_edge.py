@@ -503,9 +503,7 @@ def test_a_deadline_bounds_the_wait() -> None:
         (lro.TargetBusy("a"), 409, Code.ABORTED, "TARGET_BUSY"),
     ],
 )
-def test_a_hook_chooses_its_error(
-    error: lro.LroError, http: int, code: Code, reason: str
-) -> None:
+def test_a_hook_chooses_its_error(error: lro.LroError, http: int, code: Code, reason: str) -> None:
     """What a hook raises is what the caller gets."""
     reply = raising(error)
     assert check_error(reply, http, code, reason)["message"] == str(error)

@@ -14,8 +14,7 @@ import PIL.Image
 import pytest
 
 from examples.analysis.messages import Image
-from lro._errors import Cancelled, InvalidArgument
-from lro._types import TypeRegistry
+from lro import Cancelled, InvalidArgument, TypeRegistry
 
 
 class Recorder:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from examples.analysis.messages import AuthenticateRequest, AuthenticateResponse, Image, Scope
 from examples.analysis.verbs.authenticate import SMALL_ORDER, STAGES, authenticate, check
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 from tests.examples.conftest import (
     Recorder,
     cancelled_everywhere,

@@ -12,7 +12,7 @@ import pytest
 from examples.analysis import textures
 from examples.analysis.messages import ClassifyRequest, ClassifyResponse, Example, Image
 from examples.analysis.verbs.classify import STAGES, check, classify
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 from tests.examples.conftest import (
     Recorder,
     cancelled_everywhere,

@@ -20,7 +20,7 @@ from examples.analysis.messages import (
 from examples.analysis.textures import BUILT_IN
 from examples.analysis.verbs.classify import classify
 from examples.analysis.verbs.explain import STAGES, check, draw_samples, explain, nearness
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 from tests.examples.conftest import (
     Recorder,
     cancelled_everywhere,

@@ -24,7 +24,7 @@ from examples.analysis.verbs.extract import (
     extract,
     perceptual_hash,
 )
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 from tests.examples.conftest import (
     Recorder,
     cancelled_everywhere,

@@ -35,9 +35,7 @@ from examples.analysis.messages import (
     TrackRequest,
     VerifyRequest,
 )
-from lro._any import declared_name
-from lro._errors import InvalidArgument
-from lro._types import TypeRegistry
+from lro import InvalidArgument, TypeRegistry, declared_name
 from tests.examples.conftest import refused, through_json
 
 PACKAGE = "lro.examples.analysis.v1."

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from examples.analysis.messages import AnalysisMetadata
 from examples.analysis.progress import DECODING, JobProgress, settle, target_of
-from lro._errors import Cancelled
+from lro import Cancelled
 from tests.examples.conftest import encoded
 
 

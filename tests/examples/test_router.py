@@ -21,7 +21,7 @@ from examples.analysis.router import (
     health,
     route,
 )
-from lro._errors import (
+from lro import (
     LroError,
     MalformedRequest,
 )

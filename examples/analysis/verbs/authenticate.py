@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from examples.analysis.messages import AuthenticateRequest, AuthenticateResponse, Scope
 from examples.analysis.pictures import MAX_PIXELS, check_header, decode
 from examples.analysis.progress import DECODING, Progress
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 
 HASHING: Final = "HASHING"
 VERIFYING: Final = "VERIFYING"

@@ -24,7 +24,7 @@ from examples.analysis.pictures import (
     working_copy,
 )
 from examples.analysis.progress import DECODING, Progress
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 
 STAGES: Final = ("STRUCTURE", "DIFFERENCE", "REGIONS")
 LONGEST: Final = 2048

@@ -34,7 +34,7 @@ from examples.analysis.textures import (
     lbp_codes,
     learn,
 )
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 
 PERTURBING: Final = "PERTURBING"
 FITTING: Final = "FITTING"

@@ -39,7 +39,7 @@ from examples.analysis.pictures import (
     hex_color,
 )
 from examples.analysis.progress import DECODING, Progress
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 
 STAGES: Final[tuple[str, ...]] = tuple(feature.value for feature in Feature)
 MIN_SIDE: Final = 1

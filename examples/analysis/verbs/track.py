@@ -33,7 +33,7 @@ from examples.analysis.pictures import (
     working_copy,
 )
 from examples.analysis.progress import DECODING, Progress
-from lro._errors import InvalidArgument
+from lro import InvalidArgument
 
 STAGES: Final = ("TRACKING",)
 LONGEST: Final = 1024
