@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,18 @@ PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED: Final = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md"))]
 
 NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
+SERVED: Final = re.compile(r"<!--\s*served on port (?P<port>\d+)\s*-->")
+"""Stands before a block that makes an ``app``: the blocks after it find that on this port."""
+SERVING: Final = """
+import socket, threading, time, uvicorn
+
+def serve(app, port):
+    config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error")
+    server = uvicorn.Server(config)
+    threading.Thread(target=server.run, daemon=True).start()
+    while not server.started:
+        time.sleep(0.01)
+"""
 OTHER_PYTHON: Final = {"", "py", "python3", "pycon", "ipython"}
 MACHINE_PATH: Final = re.compile(
     r"(?<![\w./:~-])/(?:home|root|Users|tmp|var|opt|mnt|srv|work|workspace)/\w|\b[A-Z]:\\"
@@ -61,14 +74,28 @@ def program(page: Path) -> str:
     for block in blocks(page):
         if block.language == "python" and not NOT_RUN.search(block.comment):
             source += "\n" * (block.line - source.count("\n")) + block.text
+            served = SERVED.search(block.comment)
+            if served:
+                source += f"import serving; serving.serve(app, {served['port']})\n"
     return source
+
+
+def free_port() -> int:
+    """A port of this machine on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @each_page
 def test_the_code_runs(page: Path, tmp_path: Path) -> None:
     """The Python of a page runs from top to bottom, as one program, in an empty folder."""
     script = tmp_path / "page.py"
-    script.write_text(program(page), encoding="utf-8")
+    source = program(page)
+    for port in set(SERVED.findall(page.read_text(encoding="utf-8"))):
+        source = source.replace(port, str(free_port()))
+    script.write_text(source, encoding="utf-8")
+    (tmp_path / "serving.py").write_text(SERVING, encoding="utf-8")
     command = [sys.executable, "-W", "error", script.name]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, f"{page.name}, by its own line numbers:\n{run.stderr}"

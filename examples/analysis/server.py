@@ -20,7 +20,7 @@ from starlette.routing import Mount
 from examples.analysis.messages import Image
 from examples.analysis.methods import AnalysisMethod, first_metadata, register
 from examples.analysis.router import Allowed, ToRouter, default_answer, health, route
-from lro import InvalidParent, LroError, RouteNotFound, Service
+from lro import InvalidParent, LroError, RouteNotFound, Service, Unavailable
 from lro.asgi import OperationsApp, StartApp
 from lro.executors.threads import ThreadExecutor
 from lro.http import HttpRequest, error_reply, json_reply
@@ -77,11 +77,16 @@ class Router:
         method = scope["method"]
         path = scope["raw_path"].decode("utf-8", "surrogateescape").partition("?")[0]
         try:
-            app = self._choose(method, path)
+            await self._choose(method, path)(scope, receive, send)
         except LroError as exc:
-            reply = error_reply(exc, self._service.types, self._service.domain)
-            app = Response(*(reply.headless if method == "HEAD" else reply).parts)
-        await app(scope, receive, send)
+            await self._refusal(exc, method)(scope, receive, send)
+        except asyncio.CancelledError:  # the server stops, and has no time for a long Wait
+            stopping = Unavailable("the server is stopping")
+            await self._refusal(stopping, method)(scope, receive, send)
+
+    def _refusal(self, error: LroError, method: str) -> Response:
+        reply = error_reply(error, self._service.types, self._service.domain)
+        return Response(*(reply.headless if method == "HEAD" else reply).parts)
 
     def _choose(self, method: str, path: str) -> App:
         try:

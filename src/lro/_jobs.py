@@ -1,13 +1,18 @@
-"""What a running function holds: its job, where progress goes and cancellation arrives."""
+"""What a running function holds, and how it can end: jobs and their outcomes."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
+import attrs
+
+from lro._any import Any
 from lro._errors import Cancelled, DeadlineExceeded
+from lro._states import State
+from lro._status import Code, Status
 
 M = TypeVar("M")
 
@@ -78,7 +83,7 @@ class Job(Generic[M]):
         if self._cancel.is_set():
             raise Cancelled()
         if self._stop_at is not None and self._clock() >= self._stop_at:
-            raise DeadlineExceeded("the time limit of the method is over")
+            raise _overdue()
 
     def sleep(self, seconds: float) -> None:
         """Pause, but wake up for a cancellation.
@@ -87,9 +92,47 @@ class Job(Generic[M]):
             Cancelled: The work was asked to stop.
             DeadlineExceeded: The method's time limit is over.
         """
-        self._cancel.wait(seconds)
+        left = None
+        if self._stop_at is not None:
+            left = max(0.0, (self._stop_at - self._clock()).total_seconds())
+        overdue = left is not None and left <= seconds
+        self._cancel.wait(left if overdue else seconds)
         self.raise_if_cancelled()
+        if overdue:
+            raise _overdue()
 
     def _stop(self) -> None:
-        # By the service, when CancelOperation was called or the attempt has lost its lease.
+        # By the service, when CancelOperation was called or the work is handed back.
         self._cancel.set()
+
+
+def _overdue() -> DeadlineExceeded:
+    return DeadlineExceeded("the time limit of the method is over")
+
+
+@attrs.frozen
+class Ending:
+    """How an attempt ended: the result, and whether it answers a request to cancel."""
+
+    result: Any | Status
+    acknowledge: bool = False
+
+    @property
+    def state(self) -> State:
+        """The state that it leads to."""
+        if isinstance(self.result, Any):
+            return State.SUCCEEDED
+        return State.CANCELLED if self.result.code == Code.CANCELLED else State.FAILED
+
+
+@attrs.frozen
+class HandBack:
+    """The attempt was interrupted by the process's own end: somebody else shall do the work."""
+
+
+@attrs.frozen
+class Void:
+    """Another worker has the operation: whatever this attempt did counts for nothing."""
+
+
+Outcome: TypeAlias = Ending | HandBack | Void

@@ -27,7 +27,7 @@ def dumps(value: Json) -> bytes:
         ValueError: The value is nested too deeply, or holds a number or text that JSON has not.
         TypeError: It holds something that is no JSON value.
     """
-    text = _standard_dumps(value) if orjson is None else _fast_dumps(value)
+    text = _fast_dumps(value)
     _check_depth(text, value)
     return text
 
@@ -83,6 +83,8 @@ def _standard_dumps(value: Json) -> bytes:
 
 
 def _fast_dumps(value: Json) -> bytes:
+    if orjson is None:
+        return _standard_dumps(value)
     try:
         return orjson.dumps(value)
     except TypeError:  # integers over 64 bits, and more: the standard library decides

@@ -145,8 +145,8 @@ class Signature:
             raise DeclarationError(label, "must take the request, or the request and the job")
         try:
             hints = typing.get_type_hints(function)
-        except NameError as exc:
-            raise DeclarationError(label, f"has an annotation that names nothing: {exc}") from exc
+        except (NameError, TypeError) as exc:  # TypeError: a callable that is no function
+            raise DeclarationError(label, f"has annotations that cannot be read: {exc}") from exc
         metadata = None
         if len(parameters) == 2:
             arguments = typing.get_args(hints.get(parameters[1].name))

@@ -27,7 +27,7 @@ def raw_form(raw: str, decoded: str) -> str:
     """
     if raw and unquote(raw, errors="surrogateescape") == decoded:
         return raw
-    return quote(decoded, safe=_SAFE, errors="surrogateescape")
+    return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused as no UTF-8
 
 
 def below_mount(path: str, mount: str) -> str | None:

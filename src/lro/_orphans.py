@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from lro._errors import StatusError
+from lro._any import Any
+from lro._errors import LeaseLost, NotApplied, OperationNotFound, StatusError, Unavailable
 from lro._ledger import Ledger
 from lro._spec import MethodSpec, WorkerLost
 from lro._starting import Starter
-from lro._states import Record, abandon
+from lro._states import Record, State, abandon
 from lro._status import Code
 
 log = logging.getLogger("lro")
@@ -31,12 +32,22 @@ def adopt(record: Record, spec: MethodSpec | None, starter: Starter, ledger: Led
     options = spec.options
     may_retry = options.worker_lost is WorkerLost.RETRY and record.lost_attempts < options.max_lost
     if handed_back or may_retry:
-        log.warning("%s: taken over after attempt %d", record.name, record.attempt)
         starter.resume(spec, record.name)
+        log.warning("%s: taken over after attempt %d", record.name, record.attempt)
         return
     text = "the worker of the operation was lost"
     error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
     status = spec.types.status_of(error, starter.domain)
-    now = ledger.store.now()
-    ledger.apply(record.name, abandon(status, now, spec.expiry), spec.stamp)
+    fail = abandon(status, ledger.store.now(), spec.expiry)
+    try:
+        ledger.apply(record.name, fail, lambda last: _settled(last, spec))
+    except (LeaseLost, NotApplied, OperationNotFound, Unavailable):
+        raise
+    except Exception:  # settle() is the application's code
+        log.exception("%s: the last metadata could not be made", record.name)
+        ledger.apply(record.name, fail, spec.stamp)
     log.warning("%s: ended, its worker was lost", record.name)
+
+
+def _settled(record: Record, spec: MethodSpec) -> Any | None:
+    return spec.stamp(record.with_metadata(spec.settled(record.metadata, State.FAILED)))

@@ -1,4 +1,4 @@
-"""Trying again, by tenacity: the work of a method, and results that a store cannot take now.
+"""Trying again, by tenacity: the work of a method, and what a store cannot do just now.
 
 tenacity is imported with the first retry: it brings asyncio along, and the import of this package
 is to stay cheap for those who need neither.
@@ -6,35 +6,42 @@ is to stay cheap for those who need neither.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from lro._errors import Unavailable
+from lro._errors import Cancelled, LeaseLost, Unavailable
 
 if TYPE_CHECKING:
     import tenacity
 
+log = logging.getLogger("lro")
+
 R = TypeVar("R")
 
-STORE_PATIENCE: Final = 10.0
-"""Seconds for which a result is offered to a store that is not available."""
+_NEVER: Final = (Cancelled, LeaseLost)
+"""What no method tries again, whatever it says: the work is to stop."""
 
 
-def offered(write: Callable[[], R]) -> R:
-    """Make a write that a store has just refused as unavailable, again and again for a while.
+def patiently(action: Callable[[], R], *, name: str, until: Callable[[], bool]) -> R:
+    """Ask a store for something, again and again for as long as it is unavailable.
 
     Raises:
-        Unavailable: The store did not come back in time.
+        Unavailable: The store has not come back before ``until`` said so.
     """
+    try:
+        return action()
+    except Unavailable as exc:
+        log.warning("%s: asked again until the store is there: %s", name, exc)
     import tenacity
 
     again = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(Unavailable),
         wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
-        stop=tenacity.stop_after_delay(STORE_PATIENCE),
+        stop=lambda _: until(),
         reraise=True,
     )
-    return again(write)
+    return again(action)
 
 
 def repeated(
@@ -46,7 +53,7 @@ def repeated(
     return tenacity.Retrying(
         stop=tenacity.stop_after_attempt(attempts),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=10),
-        retry=tenacity.retry_if_exception_type(retry_on),
+        retry=tenacity.retry_if_exception(lambda exc: _retried(exc, retry_on)),
         sleep=sleep,
         reraise=True,
     )
@@ -59,6 +66,10 @@ def arepeated(attempts: int, retry_on: tuple[type[Exception], ...]) -> tenacity.
     return tenacity.AsyncRetrying(
         stop=tenacity.stop_after_attempt(attempts),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=10),
-        retry=tenacity.retry_if_exception_type(retry_on),
+        retry=tenacity.retry_if_exception(lambda exc: _retried(exc, retry_on)),
         reraise=True,
     )
+
+
+def _retried(error: BaseException, retry_on: tuple[type[Exception], ...]) -> bool:
+    return isinstance(error, retry_on) and not isinstance(error, _NEVER)

@@ -166,6 +166,8 @@ def shape_of(cls: type) -> Shape:
         try:
             if not isinstance(where, int) or not 0 < where < 2**29 or where in fields:
                 raise _Unsupported(f"{where!r} is no field number that is still free")
+            if name.startswith("_"):
+                raise _Unsupported("a field of a message cannot begin with an underscore")
             fields[where] = _field(name, where, hints[name], default)
         except _Unsupported as exc:
             raise DeclarationError(f"{_label(cls)}.{name}", str(exc)) from None

@@ -52,6 +52,10 @@ class Options:
     settle: Callable[[Anything, State], Anything] | None = None
 
 
+class Unsettled(Exception):
+    """``settle`` of the method of this name failed; why is the cause of this exception."""
+
+
 @attrs.frozen(kw_only=True)
 class MethodSpec:
     """A declared method: name, message classes, function (None: others do the work), options."""
@@ -118,15 +122,24 @@ class MethodSpec:
 
     def stamp(self, record: Record) -> Any | None:
         """The record's metadata with the conventional fields filled in (spec §9.6)."""
+        packed = record.metadata
+        if packed is None or packed.type_name != self.info.metadata_type:
+            return packed
         return self.conventions.stamp(record)
 
     def settled(self, metadata: Any | None, state: State) -> Any | None:
-        """The last metadata of an operation that ends in this state."""
-        if self.options.settle is None or metadata is None:
+        """The last metadata of an operation that ends in this state.
+
+        Raises:
+            Unsettled: The method's ``settle`` failed, or gave what cannot be packed.
+        """
+        settle = self.options.settle
+        if settle is None or metadata is None:
             return metadata
-        return self.types.pack(
-            self.options.settle(self.types.unpack(metadata, self.metadata), state)
-        )
+        try:
+            return self.types.pack(settle(self.types.unpack(metadata, self.metadata), state))
+        except Exception as exc:  # the application's code
+            raise Unsettled(self.full_name) from exc
 
 
 def _needed(method: str, role: str, cls: type | None) -> type:

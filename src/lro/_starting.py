@@ -14,19 +14,20 @@ from typing import Final
 from lro._any import Any
 from lro._errors import (
     InvalidArgument,
+    InvalidParent,
     InvalidRequestId,
-    LroError,
     OperationNotFound,
     ResourceExhausted,
     Unavailable,
 )
+from lro._faults import EncodingError
 from lro._ledger import Ledger
 from lro._names import join_name, new_id, normalise_parent
 from lro._operation import Operation
 from lro._ports import Executor, RequestKey, Slot
 from lro._scalars import got
 from lro._spec import MethodSpec
-from lro._states import Record, take_over
+from lro._states import Record, release, take_over
 from lro._wellknown import Empty
 from lro._worker import Run
 
@@ -79,8 +80,11 @@ class Starter:
             spec.options.validate(request)
         if not target and spec.options.target is not None:
             target = spec.options.target(request)
-        parent = normalise_parent(parent)
-        packed = spec.types.pack(request)
+        try:
+            parent = normalise_parent(parent)
+        except InvalidParent as exc:  # List calls it name
+            raise InvalidParent("parent", exc.description) from None
+        packed = _packed(spec, request)
         key = _request_key(spec, caller, request_id, parent, packed)
         record = self._record(spec, parent, metadata, target, caller, key)
         if validate_only:
@@ -111,7 +115,7 @@ class Starter:
         try:
             slot.submit(task)
         except BaseException:
-            self._retire(name)
+            self._retire(task)
             raise
         self._nudge()
 
@@ -125,11 +129,16 @@ class Starter:
         slot = self._executor.reserve()
         try:
             now = self._ledger.store.now()
-            self._ledger.apply(name, take_over(self._owner, now + self._lease, now))
+            taken = self._ledger.apply(name, take_over(self._owner, now + self._lease, now))
         except BaseException:
             slot.release()
             raise
-        self.run(spec, name, slot)
+        try:
+            self.run(spec, name, slot)
+        except BaseException:  # the executor is stopping: others must not wait for our lease
+            if taken is not None:
+                self._ledger.apply(name, release(taken.attempt, self._ledger.store.now()))
+            raise
 
     def cancel(self, name: str) -> None:
         """Let a request to cancel reach the work, if this process holds it."""
@@ -153,15 +162,16 @@ class Starter:
             run = self._runs.get(task.name)
             if run is not None:
                 run.hand_back()
-                self._retire(task.name)
+                self._retire(run)
         if not self._executor.join(drain.total_seconds()):
             for run in list(self._runs.values()):
                 run.hand_back()
             self._executor.join(1.0)
 
-    def _retire(self, name: str) -> None:
+    def _retire(self, run: Run) -> None:
         with self._lock:
-            self._runs.pop(name, None)
+            if self._runs.get(run.name) is run:  # not a later one, begun after a lost lease
+                del self._runs[run.name]
 
     def _record(
         self,
@@ -219,7 +229,7 @@ class Starter:
             return inserted.record.operation
         try:
             self.run(spec, record.name, slot, request)
-        except LroError:
+        except BaseException:
             store.forget(record.name)  # a failed start is not remembered (spec §9.3)
             raise
         return self._present(record)
@@ -231,6 +241,14 @@ class Starter:
             return self._ledger.store.get(record.name).operation
         except OperationNotFound:
             return record.operation
+
+
+def _packed(spec: MethodSpec, request: object) -> Any:
+    try:
+        return spec.types.pack(request)
+    except EncodingError as exc:
+        path = f"request.{exc.path}" if exc.path else "request"
+        raise InvalidArgument(path, exc.description) from None
 
 
 def _request_key(

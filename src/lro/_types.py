@@ -261,9 +261,8 @@ class TypeRegistry:
         return Status(int(error.status_code), str(error), details)
 
     def _class_codec(self, cls: type) -> Codec | None:
-        if cls not in MESSAGES:
-            if not is_message_class(cls):
-                return None
+        if cls not in MESSAGES and not is_message_class(cls):
+            return None
         # A field that no message can have is refused here, in the classes below this one too.
         return ClassCodec(cls, self._strict, self._lenient, open_ended(cls))
 
@@ -278,6 +277,7 @@ class TypeRegistry:
 
 
 def _payload(codec: Codec, message: object) -> Json | bytes:
+    payload: Json | bytes = None
     try:
         payload = codec.dump(message)
         if isinstance(payload, bytes) or (isinstance(codec, ClassCodec) and not codec.open_ended):

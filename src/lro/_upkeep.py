@@ -74,9 +74,10 @@ class Upkeep:
         now = self._ledger.store.now()
         if not self._holds_work():
             self._renew_at = None
-        elif self._renew_at is None:
+        # Asked once more: work that came just before the line above has not nudged us.
+        if self._renew_at is None and self._holds_work():
             self._renew_at = now + self._lease / 3
-        elif self._renew_at <= now:
+        elif self._renew_at is not None and self._renew_at <= now:
             self._renew(now)
         if self._hunt_at is None or self._hunt_at <= now:
             self._hunt(now)
@@ -97,6 +98,8 @@ class Upkeep:
                 self._adopt(record)
             except LroError as exc:
                 log.info("%s: not taken over now: %s", record.name, exc)
+            except Exception:  # one that cannot be must not be in the way of the others
+                log.exception("%s: cannot be taken over", record.name)
         latest = now + self._lease
         next_end = found.next_lease_end
         self._hunt_at = latest if next_end is None else min(latest, max(next_end, now))

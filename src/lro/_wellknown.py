@@ -177,7 +177,7 @@ def _check_finite(value: float) -> None:
     except OverflowError:  # an integer beyond the range of double
         finite = False
     if not finite:
-        raise InvalidArgument("", f"must be finite and within the range of double, got {got(value)}")
+        raise InvalidArgument("", f"must be within the range of double, got {got(value)}")
 
 
 def _dump_object(value: object) -> Json:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any as Anything
-
-import attrs
+from typing import TypeVar
 
 from lro._any import Any
 from lro._errors import (
@@ -21,41 +21,18 @@ from lro._errors import (
     Unavailable,
 )
 from lro._faults import EncodingError
-from lro._jobs import Job
+from lro._jobs import Ending, HandBack, Job, Outcome, Void
 from lro._ledger import Ledger
-from lro._patience import arepeated, offered, repeated
+from lro._patience import arepeated, patiently, repeated
 from lro._scalars import got
-from lro._spec import MethodSpec
+from lro._spec import MethodSpec, Unsettled
 from lro._states import Record, State, claim, end, release, report
 from lro._status import Code, Status
 from lro._wellknown import Empty
 
 log = logging.getLogger("lro")
 
-
-@attrs.frozen
-class Ending:
-    """How an attempt ended: the result, and whether it answers a request to cancel."""
-
-    result: Any | Status
-    acknowledge: bool = False
-
-    @property
-    def state(self) -> State:
-        """The state that it leads to."""
-        if isinstance(self.result, Any):
-            return State.SUCCEEDED
-        return State.CANCELLED if self.result.code == Code.CANCELLED else State.FAILED
-
-
-@attrs.frozen
-class HandBack:
-    """The attempt was interrupted by the process's own end: somebody else shall do the work."""
-
-
-@attrs.frozen
-class Void:
-    """Another worker has the operation: whatever this attempt did counts for nothing."""
+T = TypeVar("T")
 
 
 class Run:
@@ -74,7 +51,7 @@ class Run:
         lease: timedelta,
         domain: str,
         request: object | None,
-        retire: Callable[[str], None],
+        retire: Callable[[Run], None],
     ) -> None:
         self.name = name
         self.group = spec.full_name
@@ -95,11 +72,13 @@ class Run:
     # -- from the service's side --------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Let a request to cancel reach the function, if it runs."""
+        """Let a request to cancel reach the function, if it runs. Once: it may be tidying up."""
         self._cancel_asked = True
-        job, interrupt = self._job, self._interrupt
-        if job is not None:
-            job._stop()
+        job = self._job
+        if job is None or job.cancel_requested:
+            return
+        job._stop()  # first: a coroutine that begins just now looks at it
+        interrupt = self._interrupt
         if interrupt is not None:
             interrupt()
 
@@ -108,20 +87,19 @@ class Run:
         try:
             self._begin()
         finally:
-            self._retire(self.name)
+            self._retire(self)
 
     def hand_back(self) -> None:
         """Give the operation up for others to do: its lease ends now."""
         self._handing_back = True
         job = self._job
         try:
-            if job is None:
-                attempt = self._ledger.store.get(self.name).attempt
-            else:
-                attempt = job.attempt
+            attempt = job.attempt if job else self._ledger.store.get(self.name).attempt
             self._ledger.apply(self.name, release(attempt, self._now()))
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or not ours any more
+        except LroError as exc:  # nobody renews its lease: it counts as lost when that is over
+            log.error("%s: could not be handed back: %s", self.name, exc)
         self.cancel()
 
     # -- from the executor's side -------------------------------------------------------------
@@ -131,29 +109,39 @@ class Run:
         if self.is_async:
             import asyncio  # with the first coroutine: it is half of what importing us would cost
 
-            asyncio.run(self.arun())
+            asyncio.run(self._awork(alone=True))
             return
         try:
             job = self._begin()
             if job is not None:
                 self._finish(job, self._called(job))
         finally:
-            self._retire(self.name)
+            self._retire(self)
 
     async def arun(self) -> None:
         """Do the work on this event loop; a function that is not async gets a thread."""
         import asyncio
 
-        if not self.is_async:
+        if self.is_async:
+            await self._awork(alone=False)
+        else:
             await asyncio.to_thread(self.run)
-            return
+
+    async def _awork(self, *, alone: bool) -> None:
+        import asyncio
+
+        async def apart(action: Callable[..., T], *arguments: Anything) -> T:
+            # Who shares an event loop must not hold it up while the store writes.
+            if alone or not self._ledger.store.writes_block:
+                return action(*arguments)
+            return await asyncio.to_thread(action, *arguments)
+
         try:
-            job = self._begin()
+            job = await apart(self._begin)
             if job is not None:
-                ending = await self._acalled(job)
-                await asyncio.to_thread(self._finish, job, ending)
+                await apart(self._finish, job, await self._acalled(job))
         finally:
-            self._retire(self.name)
+            self._retire(self)
 
     # -- the attempt --------------------------------------------------------------------------
 
@@ -162,14 +150,19 @@ class Run:
 
     def _begin(self) -> Job[Anything] | None:
         try:
-            return self._claim()
-        except (NotApplied, LeaseLost, OperationNotFound) as exc:
+            job = self._patiently(self._claim)
+        except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
             log.info("%s: not begun: %s", self.name, exc)
-        except LroError:
-            log.exception("%s: cannot be begun", self.name)
+            return None
+        if self._handing_back:  # the claim took again what was just given back
+            self.hand_back()
+        elif job.cancel_requested:
+            self._finish(job, self._failure(job, Cancelled()))
+        elif self._request is not None or self._read_request(job):
+            return job
         return None
 
-    def _claim(self) -> Job[Anything] | None:
+    def _claim(self) -> Job[Anything]:
         now = self._now()
         taken = claim(self._owner, now + self._lease, now)
         record = self._ledger.apply(self.name, taken, self._spec.stamp)
@@ -183,16 +176,28 @@ class Run:
             stop_at=None if limit is None else now + limit,
         )
         self._job = job
-        if self._cancel_asked:  # after the claim was written, before the line above
+        if record.cancel_requested or self._cancel_asked:  # the latter may have come since
             job._stop()
-        if record.cancel_requested:
-            job._stop()
-            self._finish(job, self._failure(job, Cancelled()))
-            return None
-        if self._request is None:
-            packed = self._ledger.store.request(self.name)
-            self._request = self._spec.types.unpack(packed, self._spec.request)
         return job
+
+    def _read_request(self, job: Job[Anything]) -> bool:
+        spec = self._spec
+        try:
+            packed = self._patiently(lambda: self._ledger.store.request(self.name))
+            self._request = spec.types.unpack(packed, spec.request)
+        except Unavailable:  # and the service is closing
+            return False
+        except Exception as exc:  # an older version of the method may have stored it
+            log.error("%s: its stored request cannot be read: %s", self.name, exc)
+            text = "the stored request of the operation cannot be read"
+            self._finish(job, Ending(self._internal(text, "REQUEST_UNREADABLE")))
+            return False
+        return True
+
+    def _patiently(self, action: Callable[[], T]) -> T:
+        # For as long as it takes: after giving up, this process would go on to renew the lease of
+        # an operation on which nobody works.
+        return patiently(action, name=self.name, until=lambda: self._handing_back)
 
     def _publish(self, attempt: int, metadata: object) -> None:
         if not isinstance(metadata, self._spec.metadata):
@@ -207,7 +212,7 @@ class Run:
     def _arguments(self, job: Job[Anything]) -> tuple[object, ...]:
         return (self._request, job) if self._spec.takes_job else (self._request,)
 
-    def _called(self, job: Job[Anything]) -> Ending | HandBack | Void:
+    def _called(self, job: Job[Anything]) -> Outcome:
         function = self._spec.function
         assert function is not None
         options = self._spec.options
@@ -221,39 +226,52 @@ class Run:
         except BaseException as exc:  # also SystemExit: it ends the job, no thread
             return self._failure(job, exc)
 
-    async def _acalled(self, job: Job[Anything]) -> Ending | HandBack | Void:
+    async def _acalled(self, job: Job[Anything]) -> Outcome:
         import asyncio
 
         loop = asyncio.get_running_loop()
         inner = asyncio.ensure_future(self._awaited(job))
 
         def interrupt() -> None:
-            loop.call_soon_threadsafe(inner.cancel)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
+                loop.call_soon_threadsafe(inner.cancel)
 
         self._interrupt = interrupt
         limit = self._spec.options.time_limit
-        overdue = False
         try:
             await asyncio.wait({inner}, timeout=None if limit is None else limit.total_seconds())
-            if not inner.done():
-                overdue = inner.cancel()
-                await asyncio.wait({inner})
-            return self._success(inner.result())
-        except BaseException as exc:
-            late = DeadlineExceeded("the time limit of the method is over")
-            return self._failure(job, late if overdue else exc)
+            overdue = inner.cancel()  # false if it has ended
+            await asyncio.wait({inner})
+        except asyncio.CancelledError:  # the event loop is being shut down
+            inner.cancel()
+            return HandBack()
         finally:
             self._interrupt = None
-            inner.cancel()
+        outcome = None if inner.cancelled() else inner.result()
+        if isinstance(outcome, (Void, HandBack)) or (outcome and outcome.state is State.SUCCEEDED):
+            return outcome
+        if overdue:
+            return self._failure(job, DeadlineExceeded("the time limit of the method is over"))
+        if outcome is None:  # it may also have cancelled itself, which is its own mistake
+            error = Cancelled() if job.cancel_requested else asyncio.CancelledError()
+            return self._failure(job, error)
+        return outcome
 
-    async def _awaited(self, job: Job[Anything]) -> object:
+    async def _awaited(self, job: Job[Anything]) -> Outcome:
+        import asyncio
+
         function: Anything = self._spec.function
         options = self._spec.options
-        job.raise_if_cancelled()
-        if options.attempts == 1:
-            return await function(*self._arguments(job))
-        again = arepeated(options.attempts, options.retry_on)
-        return await again(function, *self._arguments(job))
+        try:
+            job.raise_if_cancelled()
+            if options.attempts == 1:
+                return self._success(await function(*self._arguments(job)))
+            again = arepeated(options.attempts, options.retry_on)
+            return self._success(await again(function, *self._arguments(job)))
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as exc:  # also SystemExit: it ends the job, no event loop
+            return self._failure(job, exc)
 
     def _success(self, returned: object) -> Ending:
         spec = self._spec
@@ -264,15 +282,13 @@ class Run:
             raise EncodingError(spec.info.response_type, "", wanted)
         return Ending(spec.types.pack(returned))
 
-    def _failure(self, job: Job[Anything], error: BaseException) -> Ending | HandBack | Void:
+    def _failure(self, job: Job[Anything], error: BaseException) -> Outcome:
         if isinstance(error, LeaseLost):
             log.warning("%s: %s", self.name, error)
             return Void()
-        if isinstance(error, Cancelled) or _is_task_cancellation(error):
+        if isinstance(error, Cancelled):
             if self._handing_back:
                 return HandBack()
-            if not job.cancel_requested and not isinstance(error, Cancelled):
-                return HandBack()  # the event loop is being shut down
             status = self._spec.types.status_of(Cancelled(), self._domain)
             return Ending(status, acknowledge=job.cancel_requested)
         if isinstance(error, EncodingError):
@@ -287,43 +303,38 @@ class Run:
         error = StatusError(Code.INTERNAL, text, why=reason)
         return self._spec.types.status_of(error, self._domain)
 
-    def _finish(self, job: Job[Anything], ending: Ending | HandBack | Void) -> None:
-        if isinstance(ending, Ending):
-            try:
-                self._write(job, ending)
-            except LroError as exc:
-                log.error("%s: its result could not be stored: %s", self.name, exc)
-        elif isinstance(ending, HandBack) and not self._handing_back:
+    def _finish(self, job: Job[Anything], outcome: Outcome) -> None:
+        if isinstance(outcome, HandBack) and not self._handing_back:
             self.hand_back()
-
-    def _write(self, job: Job[Anything], ending: Ending) -> None:
-        spec = self._spec
+        if not isinstance(outcome, Ending):
+            return
         try:
-            self._end_patiently(job.attempt, ending)
+            self._write(job, outcome)
         except (NotApplied, OperationNotFound) as exc:
             log.info("%s: its late result was dropped: %s", self.name, exc)
-        except LeaseLost as exc:
-            log.warning("%s: a stale write was refused: %s", self.name, exc)
-        except Exception as exc:  # settle() is the application's code
-            if spec.options.settle is None or isinstance(exc, Unavailable):
-                raise
-            log.exception("%s: the last metadata could not be made", self.name)
-            text = "the last metadata of the method cannot be made"
-            self._end(job.attempt, Ending(self._internal(text, "METHOD_FAILED")), settle=False)
+        except (LeaseLost, Unavailable) as exc:
+            log.warning("%s: its result could not be stored: %s", self.name, exc)
 
-    def _end_patiently(self, attempt: int, ending: Ending) -> None:
+    def _write(self, job: Job[Anything], ending: Ending) -> None:
         try:
-            self._end(attempt, ending)
-        except Unavailable:
-            offered(lambda: self._end(attempt, ending))
+            self._patiently(lambda: self._end(job.attempt, ending))
+        except LroError:
+            raise
+        except Exception as exc:
+            log.exception("%s: attempt %d: its end could not be written", self.name, job.attempt)
+            text, reason = "what the method gave cannot be encoded", EncodingError.reason
+            if isinstance(exc, Unsettled):
+                text, reason = "the last metadata of the method cannot be made", "METHOD_FAILED"
+            instead = Ending(self._internal(text, reason))
+            self._patiently(lambda: self._end(job.attempt, instead, settle=False))
 
     def _end(self, attempt: int, ending: Ending, *, settle: bool = True) -> Record | None:
         spec = self._spec
 
         def stamp(record: Record) -> Any | None:
-            if not settle:
-                return spec.stamp(record)
-            last = spec.settled(record.metadata, ending.state)
+            last = record.metadata
+            if settle:
+                last = spec.settled(last, ending.state)
             return spec.stamp(record.with_metadata(last))
 
         return self._ledger.apply(
@@ -337,9 +348,3 @@ class Run:
             ),
             stamp,
         )
-
-
-def _is_task_cancellation(error: BaseException) -> bool:
-    import asyncio
-
-    return isinstance(error, asyncio.CancelledError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any as Anything
@@ -173,7 +173,7 @@ class AsyncPager:
         self._client = client
         self._request = request
 
-    async def pages(self) -> AsyncIterator[ListOperationsResponse]:
+    async def pages(self) -> AsyncGenerator[ListOperationsResponse, None]:
         """The raw pages, one call each."""
         client = self._client
         flow = _flows.pages(client._setting, self._request)
@@ -181,7 +181,7 @@ class AsyncPager:
             async for page in steps:
                 yield page
 
-    async def __aiter__(self) -> AsyncIterator[Operation]:
+    async def __aiter__(self) -> AsyncGenerator[Operation, None]:
         async with aclosing(self.pages()) as pages:
             async for page in pages:
                 for operation in page.operations:
@@ -241,7 +241,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
 
     async def updates(
         self, timeout: float | None = None, *, every: float = 1.0
-    ) -> AsyncIterator[Update[Meta]]:
+    ) -> AsyncGenerator[Update[Meta], None]:
         """Each changed state until the operation is done, looked for at most ``every`` seconds.
 
         Raises:

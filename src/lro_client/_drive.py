@@ -7,15 +7,14 @@ import contextlib
 import contextvars
 import queue
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any as Anything
 from typing import Generic, TypeVar
 
 import attrs
 
-from lro import Code, Status
 from lro_client._calls import AsyncTransport, Call, Flow, Pause, Reply, Show, Step, Transport
-from lro_client._errors import CallError
+from lro_client._errors import CallError, too_late
 
 R = TypeVar("R")
 
@@ -86,7 +85,7 @@ class AsyncDriver:
             step = advance(flow, await self._act(step))
         return step.value
 
-    async def walk(self, flow: Flow[R]) -> AsyncIterator[Anything]:
+    async def walk(self, flow: Flow[R]) -> AsyncGenerator[Anything, None]:
         """What the flow shows, one by one."""
         with contextlib.closing(flow):
             step = advance(flow, None)
@@ -112,14 +111,8 @@ class AsyncDriver:
                 return await self.transport.send(call)
         except TimeoutError:
             if limit.expired():
-                raise too_late(call) from None
+                raise too_late(call.verb, call.budget) from None
             raise
-
-
-def too_late(call: Call) -> CallError:
-    """The error of a call whose budget was over before the reply was complete."""
-    text = f"no complete answer within {call.budget:.3g} s"
-    return CallError(call.verb, Status(Code.DEADLINE_EXCEEDED, text), passing=True)
 
 
 def _bounded(transport: Transport, call: Call) -> Reply:
@@ -140,7 +133,7 @@ def _bounded(transport: Transport, call: Call) -> Reply:
     try:
         found = box.get(timeout=call.budget)
     except queue.Empty:
-        raise too_late(call) from None
+        raise too_late(call.verb, call.budget) from None
     if isinstance(found, BaseException):
         raise found
     return found

@@ -39,6 +39,12 @@ class CallError(ClientError):
         return f"{self.verb} failed with {self.code.name}: {self.status.message}"
 
 
+def too_late(verb: str, seconds: float) -> CallError:
+    """The error of a call whose time was over before its reply was complete."""
+    text = f"no complete answer within {seconds:.3g} s"
+    return CallError(verb, Status(Code.DEADLINE_EXCEEDED, text), passing=True)
+
+
 class OperationGone(CallError):
     """The operation waited for does not exist any more: deleted or expired (spec §11.5(5))."""
 

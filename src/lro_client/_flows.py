@@ -28,6 +28,9 @@ GRACE_SECONDS = 0.03
 MARGIN_SECONDS = 0.2
 """A Wait is held until so long before a deadline, so that its reply arrives in time."""
 
+_TICK_SECONDS = 1e-6
+"""So far a sleep may end before its time, without one more poll for it."""
+
 _SERVER_HOLD_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS = 86_400.0
 _AT_ONCE_SECONDS = 0.5
@@ -259,7 +262,7 @@ class _Watch:
     @property
     def _over(self) -> bool:
         left = self.left
-        return left is not None and left <= 0
+        return left is not None and left <= _TICK_SECONDS
 
     def _check_deadline(self) -> None:
         if self.timeout is not None and self._over:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any as Anything
 from typing import Generic, TypeVar, cast
 
-from lro import Any, Operation, Status, TypeRegistry, declared_name
+from lro import Any, Json, Operation, Status, TypeRegistry, declared_name
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed
 
 Resp = TypeVar("Resp")
@@ -107,17 +107,16 @@ def _decode(
         return None
     if cls is None:
         raise DecodingError(name, f"no class was given for its {role}", packed)
+    known = types.knows(cls)
+    if not known and packed.type_name.rpartition(".")[2] != cls.__name__:
+        wanted = f"its {role} must be a {cls.__name__}, got {packed.type_name or 'nothing'}"
+        raise DecodingError(name, wanted, packed)
+    if not known and isinstance(packed.payload, bytes):
+        raise DecodingError(name, f"its {role} is in binary form", packed)
     try:
-        if types.knows(cls):
+        if known:
             return types.unpack(packed, cls)
-        if packed.type_name.rpartition(".")[2] != cls.__name__:
-            wanted = f"its {role} must be a {cls.__name__}, got {packed.type_name or 'nothing'}"
-            raise DecodingError(name, wanted, packed)
-        if isinstance(packed.payload, bytes):
-            raise DecodingError(name, f"its {role} is in binary form", packed)
-        return types.load(packed.payload, cls, strict=False)
-    except DecodingError:
-        raise
+        return types.load(cast(Json, packed.payload), cls, strict=False)
     except Exception as exc:  # the codec of another library raises what it likes
         raise DecodingError(name, f"its {role} does not fit: {exc}", packed) from exc
 

@@ -47,9 +47,9 @@ class Retry:
 
     ``codes``: these; a connection that failed before a reply is UNAVAILABLE. ``transport``: also
     whatever was spoilt on the way, by the code it may have got: pages of proxies, replies cut
-    short, time-outs. ``wait``: the pause before each new attempt; the server may ask for more. ``attempts``: at most so many in a row (None: any number).
-    ``patience_seconds``: at most so long with nothing but failures (None: for ever); a wait with a
-    deadline has that instead.
+    short, time-outs. ``wait``: the pause before each new attempt; the server may ask for more.
+    ``attempts``: at most so many in a row (None: any number). ``patience_seconds``: at most so long
+    with nothing but failures (None: for ever); a wait with a deadline has that instead.
     """
 
     codes: frozenset[Code] = frozenset({Code.UNAVAILABLE})

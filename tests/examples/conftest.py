@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 
 from examples.analysis.messages import Image
 from lro import Cancelled, InvalidArgument, TypeRegistry
+from tests.examples.serving import Server
 
 
 class Recorder:
@@ -57,6 +58,14 @@ class Recorder:
 def progress() -> Recorder:
     """Progress that is never cancelled."""
     return Recorder()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The reference server, for tests that mind only their own operations."""
+    server = Server.on(tmp_path_factory.mktemp("server") / "operations.db")
+    yield server
+    server.close()
 
 
 @functools.cache

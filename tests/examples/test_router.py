@@ -22,10 +22,12 @@ from examples.analysis.router import (
     route,
 )
 from lro import (
+    HttpMethodNotAllowed,
     LroError,
     MalformedRequest,
+    MethodNotSupported,
+    RouteNotFound,
 )
-from lro._faults import HttpMethodNotAllowed, MethodNotSupported, RouteNotFound
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "area_b.json"
 CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]

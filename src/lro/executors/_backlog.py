@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,7 +20,10 @@ class Backlog:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        # Two conditions, lest a task's one wake-up go to somebody who waits for the end of others.
+        self._ready = threading.Condition(self._lock)
+        self._quiet = threading.Condition(self._lock)
         self._waiting: OrderedDict[str, Task] = OrderedDict()
         self._running: Counter[str] = Counter()
         self._reserved = 0
@@ -29,7 +31,7 @@ class Backlog:
 
     def reserve(self) -> BacklogSlot:
         """Room for one task."""
-        with self._changed:
+        with self._lock:
             if self._stopped:
                 raise Unavailable("the executor is stopping")
             inside = self._reserved + len(self._waiting) + self._running.total()
@@ -41,35 +43,34 @@ class Backlog:
 
     def withdraw(self, name: str) -> bool:
         """Take a waiting task back."""
-        with self._changed:
+        with self._lock:
             return self._waiting.pop(name, None) is not None
 
     def stop(self) -> Sequence[Task]:
         """Give out no more tasks; those that were waiting."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             left = list(self._waiting.values())
             self._waiting.clear()
-            self._changed.notify_all()
+            self._ready.notify_all()
             return left
+
+    @property
+    def stopped(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopped
 
     def join(self, seconds: float) -> bool:
         """Wait until nothing runs, at most so long; whether that came about."""
-        end = time.monotonic() + seconds
-        with self._changed:
-            while self._running.total():
-                left = end - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(left)
-            return True
+        with self._lock:
+            return self._quiet.wait_for(lambda: not self._running, seconds)
 
     def take(self, *, block: bool = True) -> Task | None:
         """The next task that may run, which then counts as running; None once stopped.
 
         Without ``block`` also None when there is none now.
         """
-        with self._changed:
+        with self._lock:
             while not self._stopped:
                 for name, task in self._waiting.items():
                     limit = task.group_limit
@@ -79,27 +80,29 @@ class Backlog:
                         return task
                 if not block:
                     return None
-                self._changed.wait()
+                self._ready.wait()
             return None
 
     def finished(self, task: Task) -> None:
         """A task that was taken is over."""
-        with self._changed:
+        with self._lock:
             self._running[task.group] -= 1
             if not self._running[task.group]:
                 del self._running[task.group]
-            self._changed.notify_all()
+            if not self._running:
+                self._quiet.notify_all()
+            self._ready.notify()  # its group may have room now
 
     def _submit(self, task: Task) -> None:
-        with self._changed:
+        with self._lock:
             self._reserved -= 1
             if self._stopped:
                 raise Unavailable("the executor is stopping")
             self._waiting[task.name] = task
-            self._changed.notify()
+            self._ready.notify()
 
     def _release(self) -> None:
-        with self._changed:
+        with self._lock:
             self._reserved -= 1
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from lro._errors import Unavailable
 from lro._ports import Task
 from lro.executors._backlog import Backlog, BacklogSlot
 
@@ -24,6 +25,7 @@ class AsyncioExecutor:
     def __init__(self, concurrency: int = 1000, queue: int = 1000) -> None:
         self._backlog = Backlog(concurrency + queue)
         self._room = concurrency
+        self._ended = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._live, name="lro-asyncio", daemon=True)
@@ -42,20 +44,33 @@ class AsyncioExecutor:
         return self._backlog.stop()
 
     def join(self, seconds: float) -> bool:
-        """Wait for running tasks, at most so long; whether none is left. Then the loop ends."""
+        """Wait for running tasks, at most so long; whether none is left.
+
+        The loop of a stopped executor ends with its last task.
+        """
         over = self._backlog.join(seconds)
-        if over and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        if over and self._backlog.stopped:
+            self._ended = True
+            self._wake(self._loop.stop)
             if threading.current_thread() is not self._thread:
                 self._thread.join()
         return over
 
     def _live(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop()
+            while not self._ended:
+                try:
+                    self._loop.run_forever()
+                except BaseException:  # SystemExit in a task that some function made for itself
+                    log.exception("the event loop was to be ended by a task, and goes on")
+
+    def _wake(self, action: Callable[[], None]) -> bool:
         try:
-            self._loop.run_forever()
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        finally:
-            self._loop.close()
+            self._loop.call_soon_threadsafe(action)
+        except RuntimeError:  # the loop has ended
+            return False
+        return True
 
     def _fill(self) -> None:  # on the loop
         while len(self._tasks) < self._room:
@@ -68,7 +83,9 @@ class AsyncioExecutor:
     async def _run(self, task: Task) -> None:
         try:
             await task.arun()
-        except Exception:
+        except asyncio.CancelledError:
+            raise  # the loop is ending
+        except BaseException:  # SystemExit too: it would end the loop, and all tasks with it
             log.exception("%s: its task failed outside the method", task.name)
         finally:
             current = asyncio.current_task()
@@ -85,7 +102,8 @@ class _LoopSlot:
 
     def submit(self, task: Task) -> None:
         self._slot.submit(task)
-        self._executor._loop.call_soon_threadsafe(self._executor._fill)
+        if not self._executor._wake(self._executor._fill):
+            raise Unavailable("the executor is stopping")
 
     def release(self) -> None:
         self._slot.release()

@@ -54,7 +54,7 @@ class ThreadExecutor:
         while (task := self._backlog.take()) is not None:
             try:
                 task.run()
-            except Exception:
+            except BaseException:  # SystemExit too: it must not end the worker
                 log.exception("%s: its task failed outside the method", task.name)
             finally:
                 self._backlog.finished(task)

@@ -40,12 +40,11 @@ def to_row(record: Record) -> tuple[object, ...]:
 
 def from_row(row: Sequence[Anything]) -> Record:
     """The record of a row."""
-    return Record(
-        **{
-            name: load(value) if load and value is not None else value
-            for (name, _, load), value in zip(_PLAN, row, strict=True)
-        }
-    )
+    fields: dict[str, Anything] = {
+        name: load(value) if load and value is not None else value
+        for (name, _, load), value in zip(_PLAN, row, strict=True)
+    }
+    return Record(**fields)
 
 
 def pack(packed: Any | None) -> str | None:
@@ -99,7 +98,7 @@ def _dump_state(state: State) -> str:
 
 
 _Dump = Callable[[Anything], object]
-_Load = Callable[[Anything], object]
+_Load = Callable[[Anything], Anything]
 _SPECIAL: Final[dict[str, tuple[_Dump, _Load]]] = {
     "state": (_dump_state, State),
     "metadata": (pack, unpack),

@@ -61,7 +61,10 @@ class MemoryStore:
         with self._lock:
             first = self._first_start(key, record.create_time)
             if first is not None:
-                return Inserted(self._records.get(first.record.name, first.record), fresh=False)
+                present = self._records.get(first.record.name)
+                if present is None or not present.visible(record.create_time):
+                    present = first.record
+                return Inserted(present, fresh=False)
             if record.target and record.target in self._targets:
                 raise TargetBusy(record.target)
             if not check_only:
@@ -78,7 +81,9 @@ class MemoryStore:
             record = self._records.get(name)
             if record is not None:
                 self._drop(record)
-                self._requests.pop((record.method, record.caller, record.request_id), None)
+                for key, first in list(self._requests.items()):
+                    if first.record.name == name:
+                        del self._requests[key]
 
     def request(self, name: str) -> Any:
         """The packed request of work in progress."""

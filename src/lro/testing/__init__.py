@@ -1,28 +1,25 @@
 """The contracts of stores and executors as code: run them over an adapter of your own.
 
-Nothing here needs a test framework. ``check_store(make_store)`` and ``check_executor(make_executor)``
-run every check and fail with an AssertionError that names the promise which was not kept; with
-pytest, parametrise over ``STORE_CHECKS`` and ``EXECUTOR_CHECKS`` to see each check as a test.
+Nothing here needs a test framework. :func:`check_store` and :func:`check_executor` run every check
+and fail with an AssertionError that names the promise which was not kept; with pytest, parametrise
+over ``STORE_CHECKS`` and ``EXECUTOR_CHECKS`` to see each check as a test.
 """
 
 from lro.testing._clock import START, ManualClock
 from lro.testing._executors import (
     EXECUTOR_CHECKS,
+    FOREGROUND_CHECKS,
     ExecutorCheck,
     MakeExecutor,
     check_executor,
     run_executor_check,
 )
-from lro.testing._stores import (
-    STORE_CHECKS,
-    MakeStore,
-    StoreCheck,
-    check_store,
-    run_store_check,
-)
+from lro.testing._samples import StoreCheck
+from lro.testing._stores import STORE_CHECKS, MakeStore, check_store, run_store_check
 
 __all__ = [
     "EXECUTOR_CHECKS",
+    "FOREGROUND_CHECKS",
     "START",
     "STORE_CHECKS",
     "ExecutorCheck",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import email.utils
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC
 from typing import Any as Anything
-from typing import Final
+from typing import Final, cast
 
 import attrs
 import httpx
@@ -17,6 +18,8 @@ from lro import (
     CancelOperationRequest,
     Code,
     DeleteOperationRequest,
+    InvalidArgument,
+    Json,
     ListOperationsRequest,
     ListOperationsResponse,
     LroError,
@@ -26,7 +29,6 @@ from lro import (
     Template,
     TypeRegistry,
     WaitOperationRequest,
-    code_from_http,
     dumps,
     loads,
     operation_from_json,
@@ -34,17 +36,35 @@ from lro import (
     status_from_error_body,
 )
 from lro_client._calls import Call, Reply, Request, StartRequest
-from lro_client._errors import CallError, decoded
+from lro_client._errors import CallError, decoded, too_late
 
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
-_SECONDS: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
+_LONGEST_SECONDS: Final = 1e9
+"""More than any pause: what a clock's sleep still takes."""
+
+_FAILURES: Final = (
+    ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
+    ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
+    ("TooManyRedirects", Code.UNKNOWN, False),
+    ("DecodingError", Code.UNKNOWN, True),  # the body was spoilt on its way
+    ("ConnectTimeout", Code.UNAVAILABLE, True),
+    ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
+    ("RequestError", Code.UNAVAILABLE, True),  # all others: no connection, or it was lost
+)
+"""What it means that httpx raised a class of this name, and whether that passes; the first counts.
+
+By name, since the client may be one of httpx2, whose classes are others of the same names.
+"""
 
 
 @attrs.frozen(kw_only=True)
 class Routes:
     """The paths of the verbs, as http rules; ``name`` is the operation's, or the parent's.
 
-    The defaults fit this library's servers and Google's: any name below ``/v1``.
+    The defaults fit this library's servers and Google's: any name below ``/v1``. Services that
+    bind WaitOperation do it in several ways (spec §4.10): ``wait_method`` is theirs, ``wait_body``
+    whether the timeout is sent as JSON or, as with GET, in the query.
     """
 
     get: str = "/v1/{name=**}"
@@ -52,6 +72,8 @@ class Routes:
     delete: str = "/v1/{name=**}"
     cancel: str = "/v1/{name=**}:cancel"
     wait: str = "/v1/{name=**}:wait"
+    wait_method: str = "POST"
+    wait_body: bool = True
 
 
 @attrs.frozen(kw_only=True)
@@ -59,30 +81,48 @@ class HttpCall:
     """A call as HTTP: what any client library needs to send it."""
 
     method: str
-    path: str
-    params: Mapping[str, str | int]
-    body: bytes | None
+    url: str
+    params: Mapping[str, str | int] = attrs.field(factory=dict)
+    body: bytes | None = None
 
 
 class Coder:
-    """Calls to HTTP and back, the same for both faces."""
+    """Calls to HTTP and back, the same for both faces.
+
+    ``base_url`` goes before the paths, and before targets of starts that are paths; ``now`` is the
+    local clock, for dates in Retry-After.
+    """
 
     def __init__(
-        self, routes: Routes, types: TypeRegistry, now: Callable[[], float] = time.time
+        self,
+        routes: Routes,
+        types: TypeRegistry,
+        *,
+        base_url: str = "",
+        now: Callable[[], float] = time.time,
     ) -> None:
+        self._routes = routes
         self._templates = {
-            name: Template.parse(text) for name, text in attrs.asdict(routes).items()
+            verb: Template.parse(getattr(routes, verb))
+            for verb in ("get", "list", "delete", "cancel", "wait")
         }
         self._types = types
+        self._base = base_url.rstrip("/")
         self._now = now
 
-    def encode(self, request: Request) -> HttpCall:
+    def encode(self, call: Call) -> HttpCall:
         """The HTTP request of a call.
 
         Raises:
-            LroError: A name does not fit its path, or the message cannot be encoded.
+            CallError: A name does not fit its path, or the message cannot be encoded.
         """
-        routes = self._templates
+        try:
+            asked = self._encode(call.request)
+        except LroError as exc:
+            raise CallError(call.verb, Status(int(exc.status_code), str(exc))) from exc
+        return asked if "://" in asked.url else attrs.evolve(asked, url=self._base + asked.url)
+
+    def _encode(self, request: Request) -> HttpCall:
         if isinstance(request, StartRequest):
             return self._start(request)
         if isinstance(request, ListOperationsRequest):
@@ -91,24 +131,41 @@ class Coder:
                 "pageSize": request.page_size,
                 "pageToken": request.page_token,
             }
-            path = routes["list"].expand({"name": _collection(request.name)})
             params = {key: value for key, value in shown.items() if value}
-            return HttpCall(method="GET", path=path, params=params, body=None)
-        name = {"name": request.name}
+            path = self._path("list", _collection(request.name))
+            return HttpCall(method="GET", url=path, params=params)
         if isinstance(request, WaitOperationRequest):
-            body = self._types.dump(attrs.evolve(request, name=""))
-            path = routes["wait"].expand(name)
-            return HttpCall(method="POST", path=path, params={}, body=dumps(body))
+            return self._wait(request)
         if isinstance(request, CancelOperationRequest):
-            path = routes["cancel"].expand(name)
-            return HttpCall(method="POST", path=path, params={}, body=b"{}")
+            return HttpCall(method="POST", url=self._path("cancel", request.name), body=b"{}")
         if isinstance(request, DeleteOperationRequest):
-            path = routes["delete"].expand(name)
-            return HttpCall(method="DELETE", path=path, params={}, body=None)
-        return HttpCall(method="GET", path=routes["get"].expand(name), params={}, body=None)
+            return HttpCall(method="DELETE", url=self._path("delete", request.name))
+        return HttpCall(method="GET", url=self._path("get", request.name))
 
-    def decode(self, call: Call, response: Anything) -> Reply:
-        """The reply of an HTTP response.
+    def _path(self, verb: str, name: str) -> str:
+        if not name:  # which ``**`` would take for no segment at all
+            raise InvalidArgument("name", "must not be empty")
+        return self._templates[verb].expand({"name": name})
+
+    def _wait(self, request: WaitOperationRequest) -> HttpCall:
+        path, method = self._path("wait", request.name), self._routes.wait_method
+        fields = cast("dict[str, Json]", self._types.dump(attrs.evolve(request, name="")))
+        if self._routes.wait_body:
+            return HttpCall(method=method, url=path, body=dumps(fields))
+        return HttpCall(method=method, url=path, params={k: str(v) for k, v in fields.items()})
+
+    def _start(self, request: StartRequest) -> HttpCall:
+        body = self._types.dump(request.message)
+        if not isinstance(body, dict):
+            raise InvalidArgument("message", f"must be an object in JSON, got {body!r:.80}")
+        if request.request_id:
+            body = {**body, "requestId": request.request_id}
+        if request.validate_only:
+            body = {**body, "validateOnly": True}
+        return HttpCall(method="POST", url=request.target, body=dumps(body))
+
+    def decode(self, call: Call, response: Anything, content: bytes) -> Reply:
+        """The reply of an HTTP response with this body.
 
         Raises:
             CallError: The response tells of an error, or is not what was asked for.
@@ -117,24 +174,23 @@ class Coder:
         headers: Mapping[str, str] = response.headers
         retry_after = self._retry_after(headers)
         if not 200 <= status < 300:
-            raise self._error(call, status, response.content, retry_after)
+            raise self._error(call, status, content, retry_after)
         if isinstance(call.request, (DeleteOperationRequest, CancelOperationRequest)):
             return Reply(None, retry_after)
-        return Reply(self._message(call, status, headers, response.content), retry_after)
+        return Reply(self._message(call, status, headers, content), retry_after)
 
-    def failed(self, call: Call, error: Exception) -> CallError:
-        """The error of a call that got no whole response."""
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return CallError(call.verb, Status(Code.UNAVAILABLE, text), passing=True)
-
-    def _start(self, request: StartRequest) -> HttpCall:
-        body = self._types.dump(request.message)
-        assert isinstance(body, dict)
-        if request.request_id:
-            body = {**body, "requestId": request.request_id}
-        if request.validate_only:
-            body = {**body, "validateOnly": True}
-        return HttpCall(method="POST", path=request.target, params={}, body=dumps(body))
+    @contextmanager
+    def failures(self, call: Call) -> Iterator[None]:
+        """Turn what the HTTP library raises within into the error of a call without a reply."""
+        try:
+            yield
+        except Exception as exc:
+            names = [cls.__name__ for cls in type(exc).__mro__]
+            for name, code, passing in _FAILURES:
+                if name in names:
+                    text = f"{names[0]}: {exc}" if str(exc) else names[0]
+                    raise CallError(call.verb, Status(code, text), passing=passing) from exc
+            raise
 
     def _message(
         self, call: Call, status: int, headers: Mapping[str, str], content: bytes
@@ -162,31 +218,34 @@ class Coder:
         status = status_from_error_body(http, body, self._types)
         for detail in decoded(status.details, None):
             if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
-                retry_after = max(retry_after or 0.0, detail.retry_delay.total_seconds())
+                asked = min(detail.retry_delay.total_seconds(), _LONGEST_SECONDS)
+                retry_after = max(retry_after or 0.0, asked)
         # A body without a status of its own came from a proxy, whose troubles pass.
-        foreign = status.code == code_from_http(http) and not status.details
-        passing = http in _PASSING_STATUS and foreign
+        passing = http in _PASSING_STATUS and not _names_its_code(body)
         return CallError(call.verb, status, http, retry_after, passing=passing)
 
     def _retry_after(self, headers: Mapping[str, str]) -> float | None:
-        text = headers.get("retry-after")
-        if text is None:
-            return None
-        if _SECONDS.fullmatch(text.strip()):
-            return float(text)
-        moment = _moment(text)
+        text = headers.get("retry-after", "").strip()
+        if _SECONDS.fullmatch(text):
+            return min(float(text), _LONGEST_SECONDS)
+        moment, now = _moment(text), _moment(headers.get("date", ""))
         if moment is None:
             return None
-        now = _moment(headers.get("date", ""))
-        return moment - (self._now() if now is None else now)
+        return min(moment - (self._now() if now is None else now), _LONGEST_SECONDS)
 
 
 def _moment(text: str) -> float | None:
     try:
         found = email.utils.parsedate_to_datetime(text)
-    except ValueError:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _names_its_code(body: Json) -> bool:
+    body = body[0] if isinstance(body, list) and len(body) == 1 else body
+    error = body.get("error") if isinstance(body, dict) else None
+    return isinstance(error, dict) and error.get("status") in Code.__members__
 
 
 def _collection(name: str) -> str:
@@ -196,7 +255,7 @@ def _collection(name: str) -> str:
 
 
 class HttpTransport:
-    """Calls by an ``httpx.Client`` of the caller's own making, or one made here."""
+    """Calls by an ``httpx.Client``, which is closed with this if it is its ``own``."""
 
     def __init__(self, client: httpx.Client, coder: Coder, *, own: bool) -> None:
         self._client = client
@@ -205,12 +264,11 @@ class HttpTransport:
 
     def send(self, call: Call) -> Reply:
         """The server's reply."""
-        asked = self._coder.encode(call.request)
-        try:
-            response = self._client.request(**_arguments(asked, call.budget))
-        except (httpx.TransportError, httpx.DecodingError) as exc:
-            raise self._coder.failed(call, exc) from exc
-        return self._coder.decode(call, response)
+        asked = _arguments(self._coder.encode(call), call.budget)
+        until = time.monotonic() + call.budget
+        with self._coder.failures(call), self._client.stream(**asked) as response:
+            content = _read(response, call, until)
+        return self._coder.decode(call, response, content)
 
     def close(self) -> None:
         """Close the HTTP client, if it was made here."""
@@ -219,7 +277,7 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """Calls by an ``httpx.AsyncClient`` of the caller's own making, or one made here."""
+    """Calls by an ``httpx.AsyncClient``, which is closed with this if it is its ``own``."""
 
     def __init__(self, client: httpx.AsyncClient, coder: Coder, *, own: bool) -> None:
         self._client = client
@@ -228,12 +286,10 @@ class AsyncHttpTransport:
 
     async def send(self, call: Call) -> Reply:
         """The server's reply."""
-        asked = self._coder.encode(call.request)
-        try:
-            response = await self._client.request(**_arguments(asked, call.budget))
-        except (httpx.TransportError, httpx.DecodingError) as exc:
-            raise self._coder.failed(call, exc) from exc
-        return self._coder.decode(call, response)
+        asked = _arguments(self._coder.encode(call), call.budget)
+        with self._coder.failures(call):
+            response = await self._client.request(**asked)
+        return self._coder.decode(call, response, response.content)
 
     async def close(self) -> None:
         """Close the HTTP client, if it was made here."""
@@ -241,11 +297,20 @@ class AsyncHttpTransport:
             await self._client.aclose()
 
 
-def _arguments(asked: HttpCall, budget: float | None) -> dict[str, Anything]:
-    found: dict[str, Anything] = {"method": asked.method, "url": asked.path, "timeout": budget}
+def _arguments(asked: HttpCall, budget: float) -> dict[str, Anything]:
+    found: dict[str, Anything] = {"method": asked.method, "url": asked.url, "timeout": budget}
     if asked.params:
         found["params"] = dict(asked.params)
     if asked.body is not None:
         found["content"] = asked.body
         found["headers"] = {"content-type": "application/json"}
     return found
+
+
+def _read(response: httpx.Response, call: Call, until: float) -> bytes:
+    chunks = []
+    for chunk in response.iter_bytes():
+        if time.monotonic() > until:  # a server may drip a body for ever
+            raise too_late(call.verb, call.budget)
+        chunks.append(chunk)
+    return b"".join(chunks)

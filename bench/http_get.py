@@ -1,0 +1,87 @@
+"""GET of an operation over HTTP, CPU of the server's process; against a bare ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from bench.measure import compare
+
+REQUESTS = 4000
+CONNECTIONS = 16
+
+
+class Server:
+    """One server in a process of its own, and the path of its operation."""
+
+    def __init__(self, kind: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        command = [sys.executable, "-m", "bench.serving", kind, str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.path = f"/v1/{self.process.stdout.readline().strip()}"
+        self._await()
+
+    def _await(self) -> None:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            time.sleep(0.05)
+        raise SystemExit("a bench server did not start")
+
+    def sample(self) -> float:
+        """Seconds of the server's CPU for each request."""
+        return asyncio.run(self._load())
+
+    async def _load(self) -> float:
+        before = await self._cpu()
+        await asyncio.gather(*(self._ask(REQUESTS // CONNECTIONS) for _ in range(CONNECTIONS)))
+        return (await self._cpu() - before) / REQUESTS
+
+    async def _cpu(self) -> float:
+        return float(await self._once(*await self._open(), b"/cpu"))
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def _ask(self, times: int) -> None:
+        reader, writer = await self._open()
+        for _ in range(times):
+            await self._once(reader, writer, self.path.encode())
+        writer.close()
+
+    async def _once(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: bytes
+    ) -> bytes:
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nhost: bench\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        return await reader.readexactly(length)
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+def run() -> Iterator[str]:
+    bare = Server("bare")
+    try:
+        for kind in ("starlette", "memory", "sqlite"):
+            server = Server(kind)
+            try:
+                found = compare(f"GET an operation, {kind}", server.sample, bare.sample)
+                yield f"{found}  {1 / found.ratio:.2f} x bare"
+            finally:
+                server.close()
+    finally:
+        bare.close()

@@ -1,0 +1,309 @@
+"""What every executor promises (``lro._ports.Executor``), one check a promise."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from lro._errors import ResourceExhausted, Unavailable
+from lro._ports import Executor
+from lro.testing._clock import expect, refuses, same
+
+MakeExecutor = Callable[[int, int], Executor]
+"""Gives an executor that runs so many tasks at once, while up to so many more wait."""
+
+ExecutorCheck: TypeAlias = Callable[[MakeExecutor], None]
+
+PATIENCE: Final = 10.0
+"""Seconds after which what should have happened counts as not happening."""
+
+
+class Work:
+    """A task whose every step is known: it says when it has begun, and ends when it may."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        group: str = "G",
+        group_limit: int | None = None,
+        is_async: bool = False,
+        error: BaseException | None = None,
+        held: bool = True,
+    ) -> None:
+        self.name = name
+        self.group = group
+        self.group_limit = group_limit
+        self.is_async = is_async
+        self.begun = threading.Event()
+        self.over = threading.Event()
+        self._error = error
+        self._may_end = threading.Event()
+        if not held:
+            self._may_end.set()
+
+    def let_end(self) -> None:
+        """Allow it to end."""
+        self._may_end.set()
+
+    def run(self) -> None:
+        """Do the work in this thread."""
+        self.begun.set()
+        self._may_end.wait(PATIENCE)
+        self.over.set()
+        if self._error is not None:
+            raise self._error
+
+    async def arun(self) -> None:
+        """Do the work on this event loop; what is not async gets a thread."""
+        if not self.is_async:
+            await asyncio.to_thread(self.run)
+            return
+        self.begun.set()
+        while not self._may_end.is_set():
+            await asyncio.sleep(0.001)
+        self.over.set()
+        if self._error is not None:
+            raise self._error
+
+
+def check_executor(make_executor: MakeExecutor, *, background: bool = True) -> None:
+    """Run every check, each on an executor of its own.
+
+    ``background`` False: the executor does the work within the call that submits it, so that
+    nothing ever waits; only the checks that make sense for it are run.
+
+    Raises:
+        AssertionError: The executor breaks its contract; the text says where.
+    """
+    for check in EXECUTOR_CHECKS if background else FOREGROUND_CHECKS:
+        run_executor_check(check, make_executor)
+
+
+def run_executor_check(check: ExecutorCheck, make_executor: MakeExecutor) -> None:
+    """Run one check; the executors that it makes are stopped afterwards.
+
+    Raises:
+        AssertionError: The executor breaks its contract; the text says where.
+    """
+    made: list[Executor] = []
+
+    def make(at_once: int, waiting: int) -> Executor:
+        made.append(make_executor(at_once, waiting))
+        return made[-1]
+
+    try:
+        check(make)
+    except Exception as exc:
+        raise AssertionError(f"{check.__name__}: {type(exc).__name__}: {exc}") from exc
+    finally:
+        for executor in made:
+            executor.stop()
+            executor.join(PATIENCE)
+
+
+def _submit(executor: Executor, *tasks: Work) -> None:
+    for task in tasks:
+        executor.reserve().submit(task)
+
+
+def _begins(task: Work) -> None:
+    expect(task.begun.wait(PATIENCE), f"{task.name} begins")
+
+
+def _ends(*tasks: Work) -> None:
+    for task in tasks:
+        task.let_end()
+    for task in tasks:
+        expect(task.over.wait(PATIENCE), f"{task.name} ends")
+
+
+def it_does_the_work(make: MakeExecutor) -> None:
+    """Of both colours."""
+    executor = make(2, 2)
+    tasks = [Work("a", held=False), Work("b", is_async=True, held=False)]
+    _submit(executor, *tasks)
+    _ends(*tasks)
+    expect(executor.join(PATIENCE), "nothing is left running")
+
+
+def stopped_it_takes_nothing(make: MakeExecutor) -> None:
+    """No room is given any more; stopping and joining again is harmless."""
+    executor = make(1, 1)
+    same(list(executor.stop()), [], "what was waiting")
+    refuses(Unavailable, executor.reserve, "room after the stop")
+    same(list(executor.stop()), [], "what was waiting, asked again")
+    expect(executor.join(PATIENCE), "nothing is left running")
+    expect(executor.join(0), "nothing is left running, asked again")
+
+
+def room_may_be_given_back(make: MakeExecutor) -> None:
+    """Unused room is as if it had not been taken."""
+    executor = make(1, 1)
+    for _ in range(5):
+        executor.reserve().release()
+    task = Work("a", held=False)
+    _submit(executor, task)
+    _ends(task)
+
+
+def what_does_not_wait_cannot_be_withdrawn(make: MakeExecutor) -> None:
+    """Neither the unknown, nor what is over."""
+    executor = make(1, 1)
+    task = Work("a", held=False)
+    _submit(executor, task)
+    _ends(task)
+    same((executor.withdraw("a"), executor.withdraw("x")), (False, False), "withdrawn")
+
+
+def as_many_run_as_it_says(make: MakeExecutor) -> None:
+    """Tasks run side by side, and one more waits until one of them is over."""
+    executor = make(3, 1)
+    tasks = [Work(name, is_async=name == "b") for name in "abc"]
+    last = Work("d")
+    _submit(executor, *tasks, last)
+    for task in tasks:
+        _begins(task)
+    expect(not last.begun.is_set(), "the fourth task waits")
+    _ends(tasks[1])
+    _begins(last)
+    _ends(*tasks, last)
+
+
+def a_full_house_refuses(make: MakeExecutor) -> None:
+    """Running, waiting and reserved together fill it; who asks then is told when to come again."""
+    executor = make(1, 2)
+    running, waiting = Work("running"), Work("waiting")
+    _submit(executor, running, waiting)
+    slot = executor.reserve()
+    error = refuses(ResourceExhausted, executor.reserve, "a fourth task")
+    expect(error.retry_after.total_seconds() > 0, "the refusal says when to ask again")
+    slot.release()
+    last = Work("last")
+    executor.reserve().submit(last)
+    refuses(ResourceExhausted, executor.reserve, "a fourth task, again")
+    expect(executor.withdraw("last"), "the last task can be withdrawn")
+    executor.reserve().release()
+    _ends(running, waiting)
+
+
+def a_waiting_task_can_be_withdrawn(make: MakeExecutor) -> None:
+    """Once, and then it does not run; the running one cannot be."""
+    executor = make(1, 3)
+    running, waiting, last = Work("running"), Work("waiting"), Work("last")
+    _submit(executor, running, waiting, last)
+    _begins(running)
+    same(executor.withdraw("running"), False, "withdrawing the running one")
+    same(executor.withdraw("waiting"), True, "withdrawing the waiting one")
+    same(executor.withdraw("waiting"), False, "withdrawing it again")
+    _ends(running, last)
+    expect(not waiting.begun.is_set(), "the withdrawn task never ran")
+
+
+def tasks_begin_in_order(make: MakeExecutor) -> None:
+    """First come, first served."""
+    executor = make(1, 5)
+    tasks = [Work(str(number)) for number in range(5)]
+    _submit(executor, *tasks)
+    for place, task in enumerate(tasks):
+        _begins(task)
+        same([one.begun.is_set() for one in tasks[place + 1 :]], [False] * (4 - place), "later")
+        _ends(task)
+
+
+def stopping_gives_back_what_waits(make: MakeExecutor) -> None:
+    """In order, and none of it runs; what runs may end; reserved room is of no use."""
+    executor = make(1, 4)
+    running, tasks = Work("running"), [Work("a"), Work("b")]
+    _submit(executor, running)
+    _begins(running)
+    _submit(executor, *tasks)
+    slot = executor.reserve()
+    same([task.name for task in executor.stop()], ["a", "b"], "what was waiting")
+    refuses(Unavailable, lambda: slot.submit(Work("late")), "a task after the stop")
+    same(executor.join(0.01), False, "joining while one still runs")
+    _ends(running)
+    expect(executor.join(PATIENCE), "nothing is left running")
+    same([task.begun.is_set() for task in tasks], [False, False], "those given back")
+
+
+def joining_is_not_stopping(make: MakeExecutor) -> None:
+    """An executor without work is joined at once, and works on."""
+    executor = make(1, 1)
+    for name in "ab":
+        expect(executor.join(PATIENCE), "there is nothing to wait for")
+        task = Work(name, held=False)
+        _submit(executor, task)
+        _ends(task)
+
+
+def a_joiner_does_not_keep_work_waiting(make: MakeExecutor) -> None:
+    """Who waits for the end of one task is in the way of no other."""
+    executor = make(2, 4)
+    running = Work("running")
+    _submit(executor, running)
+    _begins(running)
+    joiners = [threading.Thread(target=executor.join, args=(PATIENCE,)) for _ in range(4)]
+    for joiner in joiners:
+        joiner.start()
+    other = Work("other", held=False)
+    _submit(executor, other)
+    _ends(other)
+    _ends(running)
+    for joiner in joiners:
+        joiner.join(PATIENCE)
+
+
+def a_group_keeps_its_limit(make: MakeExecutor) -> None:
+    """Of a group with a limit so many run at once; other groups pass by (spec of ``Task``)."""
+    executor = make(3, 5)
+    limited = [Work(f"limited{n}", group="L", group_limit=1) for n in range(3)]
+    free = Work("free", group="F")
+    _submit(executor, *limited, free)
+    _begins(limited[0])
+    _begins(free)
+    for place in (1, 2):
+        same(limited[place].begun.is_set(), False, "the group's next task")
+        _ends(limited[place - 1])
+        _begins(limited[place])
+    _ends(limited[2], free)
+
+
+def a_task_that_raises_ends_alone(make: MakeExecutor) -> None:
+    """Whatever it raises: the worker goes on with the next one."""
+    executor = make(1, 6)
+    errors: list[BaseException] = [ValueError("wanted by a check"), SystemExit(1)]
+    tasks = [
+        Work(f"{type(error).__name__}{is_async}", error=error, is_async=is_async, held=False)
+        for error in errors
+        for is_async in (False, True)
+    ]
+    last = Work("last", held=False)
+    _submit(executor, *tasks, last)
+    _ends(*tasks, last)
+    expect(executor.join(PATIENCE), "nothing is left running")
+
+
+FOREGROUND_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
+    it_does_the_work,
+    stopped_it_takes_nothing,
+    room_may_be_given_back,
+    what_does_not_wait_cannot_be_withdrawn,
+)
+"""The checks for an executor that does the work within ``submit``."""
+
+EXECUTOR_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
+    *FOREGROUND_CHECKS,
+    as_many_run_as_it_says,
+    a_full_house_refuses,
+    a_waiting_task_can_be_withdrawn,
+    tasks_begin_in_order,
+    stopping_gives_back_what_waits,
+    joining_is_not_stopping,
+    a_joiner_does_not_keep_work_waiting,
+    a_group_keeps_its_limit,
+    a_task_that_raises_ends_alone,
+)
+"""Every check; the name of its function says the promise."""

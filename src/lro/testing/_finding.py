@@ -1,0 +1,206 @@
+"""Targets, pages, leases, expiry: what every store promises of finding records again."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+
+from lro._errors import TargetBusy
+from lro._pages import KEY_BYTES, Place
+from lro._ports import Inserted, Store
+from lro._states import Record, State, claim, delete, release, request_cancel
+from lro._status import Code, Status
+from lro.testing._clock import ManualClock, expect, refuses, same, together
+from lro.testing._samples import end_of, gone, held, ids, insert, record_of
+
+
+def a_target_has_one_operation_in_progress(store: Store, clock: ManualClock) -> None:
+    """A second one is refused; other targets, and work without one, go beside it (spec §9.5)."""
+    insert(store, record_of(clock, target="t"))
+    busy = record_of(clock, "b", target="t")
+    error = refuses(TargetBusy, lambda: insert(store, busy), "the target is busy")
+    same(error.target, "t", "the target that the error names")
+    gone(store, busy.name)
+    for number, target in enumerate(("u", "", "")):
+        expect(insert(store, record_of(clock, str(number), target=target)).fresh, "is free")
+
+
+def the_end_of_the_work_frees_the_target(store: Store, clock: ManualClock) -> None:
+    """However it ends."""
+    for number, result in enumerate((None, Status(Code.ABORTED, ""), Status(Code.CANCELLED, ""))):
+        record = record_of(clock, str(number), target="t")
+        expect(insert(store, record).fresh, "the target is free")
+        store.update(record.name, end_of(clock, result))
+
+
+def deleting_does_not_free_the_target(store: Store, clock: ManualClock) -> None:
+    """The record is hidden until its work ends, and then gone for good (spec §9.5)."""
+    record = record_of(clock, target="t")
+    insert(store, record)
+    store.update(record.name, delete(clock()))
+    same(store.get(record.name).state, State.HIDDEN, "the state of the deleted record")
+    refuses(TargetBusy, lambda: insert(store, record_of(clock, "b", target="t")), "still busy")
+    same(store.update(record.name, end_of(clock)), None, "the end of the work")
+    gone(store, record.name)
+    expect(insert(store, record_of(clock, "b", target="t")).fresh, "the target is free then")
+
+
+def one_target_at_once_starts_one(store: Store, clock: ManualClock) -> None:
+    """Of concurrent inserts for one target exactly one is stored."""
+    found = together(8, lambda n: insert(store, record_of(clock, str(n), target="t")))
+    same(sum(isinstance(one, Inserted) for one in found), 1, "how many were stored")
+    same(sum(isinstance(one, TargetBusy) for one in found), 7, "how many were refused")
+
+
+def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> None:
+    """Names of one moment go up by code point, in which UTF-16 would err (spec §3.4(2))."""
+    for unique_id in ("b", "\U00010000", "a", "\uffff", "B", "a/a", "a-"):
+        insert(store, record_of(clock, unique_id))
+    clock.advance(microseconds=1)
+    insert(store, record_of(clock, "z"))
+    wanted = ["z", "B", "a", "a-", "a/a", "b", "\uffff", "\U00010000"]
+    same(ids(store.page("", None, 99)), wanted, "the whole page")
+
+
+def pages_go_on_after_a_place(store: Store, clock: ManualClock) -> None:
+    """A place is no record: it may be gone, or have never been (spec §3.4(7))."""
+    for unique_id in "edcba":
+        insert(store, record_of(clock, unique_id))
+        clock.advance(seconds=1)
+    first = store.page("", None, 2)
+    same(ids(first), ["a", "b"], "the first page")
+    place = Place(first[-1].create_time, first[-1].name)
+    store.update(first[-1].name, delete(clock()))
+    same(ids(store.page("", place, 2)), ["c", "d"], "the second page")
+    between = Place(first[-1].create_time - timedelta(milliseconds=500), "operations/x")
+    same(ids(store.page("", between, 9)), ["c", "d", "e"], "after a place between two")
+
+
+def pages_are_of_one_parent(store: Store, clock: ManualClock) -> None:
+    """Nothing above, nothing below, nothing that only begins alike (spec §3.3(3))."""
+    parents = ("", "projects/p", "projects/p/locations/l", "projects/pp", "projects/P")
+    for parent in parents:
+        insert(store, record_of(clock, "a/b", parent=parent))
+    for parent in parents:
+        found = store.page(parent, None, 9)
+        same([record.parent for record in found], [parent], f"the page of {parent!r}")
+    same(list(store.page("projects", None, 9)), [], "the page of a parent without operations")
+
+
+def pages_leave_out_what_callers_cannot_see(store: Store, clock: ManualClock) -> None:
+    """Hidden and expired records are no part of a page, nor do they use it up."""
+    for unique_id in "abcd":
+        insert(store, record_of(clock, unique_id, target=unique_id))
+    store.update("operations/a", delete(clock()))
+    store.update("operations/b", end_of(clock, days=1))
+    clock.advance(days=1, microseconds=-1)
+    same(ids(store.page("", None, 2)), ["b", "c"], "just before the expiry")
+    clock.advance(microseconds=1)
+    same(ids(store.page("", None, 2)), ["c", "d"], "at the expiry")
+
+
+def a_renewal_is_of_one_owner(store: Store, clock: ManualClock) -> None:
+    """It prolongs the leases of that owner, and of nobody else, hidden work included."""
+    for record in (
+        held(clock, "ours"),
+        held(clock, "hidden", target="t"),
+        held(clock, "theirs", owner="them"),
+        record_of(clock, "nobody's"),
+        held(clock, "ended"),
+    ):
+        insert(store, record)
+    store.update("operations/hidden", delete(clock()))
+    store.update("operations/ended", end_of(clock))
+    until = clock() + timedelta(hours=1)
+    store.renew("us", until)
+    renewed = {
+        name: store.get(f"operations/{name}").lease_until
+        for name in ("ours", "hidden", "theirs", "nobody's", "ended")
+    }
+    old = clock() + timedelta(seconds=15)
+    wanted = {"ours": until, "hidden": until, "theirs": old, "nobody's": None, "ended": None}
+    same(renewed, wanted, "the leases after it")
+
+
+def a_renewal_tells_of_cancellations(store: Store, clock: ManualClock) -> None:
+    """It gives the names of the owner's work that is asked to stop (spec §2.6)."""
+    for unique_id, owner in (("a", "us"), ("b", "us"), ("c", "them"), ("d", "us")):
+        insert(store, held(clock, unique_id, owner=owner))
+    for unique_id in "acd":
+        store.update(f"operations/{unique_id}", request_cancel(clock()))
+    store.update("operations/d", end_of(clock))
+    same(sorted(store.renew("us", clock())), ["operations/a"], "who is asked to stop")
+
+
+def orphans_are_work_whose_lease_ran_out(store: Store, clock: ManualClock) -> None:
+    """From exactly its end; also hidden work; not what ended, nor what nobody ever held."""
+    insert(store, held(clock, "a", seconds=10))
+    insert(store, held(clock, "hidden", seconds=10, target="t"))
+    store.update("operations/hidden", delete(clock()))
+    insert(store, held(clock, "later", seconds=20))
+    insert(store, held(clock, "ended", seconds=10))
+    store.update("operations/ended", end_of(clock))
+    insert(store, record_of(clock, "unheld"))
+    ends = clock() + timedelta(seconds=10), clock() + timedelta(seconds=20)
+    clock.advance(seconds=10, microseconds=-1)
+    found = store.orphans(9)
+    same((found.records, found.next_lease_end), ((), ends[0]), "just before the end of the lease")
+    clock.advance(microseconds=1)
+    found = store.orphans(9)
+    same(sorted(ids(found.records)), ["a", "hidden"], "at the end of the lease")
+    same(found.next_lease_end, ends[1], "the next end of a lease")
+    same(len(store.orphans(1).records), 1, "how many, if one is wanted")
+
+
+def work_handed_back_is_an_orphan_at_once(store: Store, clock: ManualClock) -> None:
+    """Until somebody claims it."""
+    record = held(clock)
+    insert(store, record)
+    until = clock() + timedelta(seconds=15)
+    store.update(record.name, claim("us", until, clock()))
+    store.update(record.name, release(1, clock()))
+    same(ids(store.orphans(9).records), ["a"], "the orphans")
+    store.update(record.name, claim("them", until, clock()))
+    found = store.orphans(9)
+    same((found.records, found.next_lease_end), ((), until), "the orphans after the claim")
+
+
+def records_expire(store: Store, clock: ManualClock) -> None:
+    """From exactly their moment they are removed; work in progress never (spec §9.4)."""
+    for unique_id, days in (("a", 1), ("b", 1), ("c", 2), ("d", None)):
+        insert(store, record_of(clock, unique_id))
+        if days is not None:
+            store.update(f"operations/{unique_id}", end_of(clock, days=days))
+    clock.advance(days=1, microseconds=-1)
+    same(list(store.expire(9)), [], "just before the first expiry")
+    clock.advance(microseconds=1)
+    removed = [*store.expire(1), *store.expire(9), *store.expire(9)]
+    same(sorted(removed), ["operations/a", "operations/b"], "what is removed, one and then more")
+    gone(store, "operations/a")
+    clock.advance(days=10_000)
+    same(list(store.expire(9)), ["operations/c"], "what is removed much later")
+    same(ids(store.page("", None, 9)), ["d"], "what is left")
+
+
+def what_it_says_of_itself_stays(store: Store, clock: ManualClock) -> None:
+    """The secret, 64 bytes and no constant; and whether its verbs block."""
+    said = store.secret(), store.reads_block, store.writes_block
+    same(len(said[0]), KEY_BYTES, "the length of the secret")
+    expect(len(set(said[0])) > 16, "the secret is random")
+    same([type(flag) for flag in said[1:]], [bool, bool], "the types of the flags")
+    clock.advance(days=1)
+    same((store.secret(), store.reads_block, store.writes_block), said, "all that a day later")
+
+
+def the_clock_is_the_one_given(store: Store, clock: ManualClock) -> None:
+    """It goes when that one goes, and shows UTC."""
+    same((store.now(), store.now().tzinfo), (clock(), UTC), "the moment")
+    clock.advance(seconds=5)
+    same(store.now(), clock(), "the moment later")
+
+
+def closing_twice_is_closing(store: Store, clock: ManualClock) -> None:
+    """``close`` is idempotent."""
+    record: Record = record_of(clock)
+    insert(store, record)
+    store.close()
+    store.close()

@@ -1,0 +1,156 @@
+"""Records and their changes: what every store promises of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from lro._any import Any
+from lro._errors import NotApplied, OperationNotFound
+from lro._ports import Store
+from lro._states import Record, delete, report
+from lro._status import Code, Status
+from lro.testing._clock import ManualClock, expect, refuses, same, together
+from lro.testing._samples import DONE, REQUEST, end_of, gone, held, insert, record_of
+
+
+def a_record_comes_back_as_it_went_in(store: Store, clock: ManualClock) -> None:
+    """Every field of a record survives, to the microsecond and the last character."""
+    moment = datetime(2031, 2, 3, 4, 5, 6, 789012, tzinfo=UTC)
+    record = record_of(
+        clock,
+        "ü/✓/\U0001f600",
+        parent="projects/p",
+        method="acme.v1.Images.Resize",
+        metadata=Any("x/acme.Meta", {"text": '"\\\n\u2028', "list": [None, True, 1.5, {"a": ""}]}),
+        create_time=moment,
+        start_time=moment,
+        expire_time=moment + timedelta(days=9),
+        cancel_requested=True,
+        attempt=3,
+        lost_attempts=2,
+        owner="us",
+        lease_until=moment,
+        caller="käthe",
+        request_id="id",
+        target="things/1",
+        version=7,
+    )
+    answer = insert(store, record)
+    expect(answer.fresh, "an insert without a key is fresh")
+    same(answer.record, record, "what insert answers")
+    same(store.get(record.name), record, "what get finds")
+    same(store.request(record.name), REQUEST, "the request")
+
+
+def results_come_back_as_they_went_in(store: Store, clock: ManualClock) -> None:
+    """Responses, errors with details, done without a result, and payloads in binary form."""
+    binary = Any("x/acme.Binary", bytes(range(256)))
+    failed = Status(Code.NOT_FOUND, "no \u2603", (binary, Any("x/acme.Detail", {"a": [1]})))
+    for number, result in enumerate((DONE, binary, failed, None, Any("x/a.Null", None))):
+        record = record_of(clock, str(number), metadata=binary)
+        insert(store, record)
+        ended = store.update(record.name, end_of(clock, result))
+        same(store.get(record.name), ended, "the record after its end")
+        same(store.get(record.name).result, result, "the result")
+        same(store.get(record.name).metadata, binary, "the metadata")
+
+
+def what_is_not_there_is_not_found(store: Store, clock: ManualClock) -> None:
+    """Every verb that wants a record says so where there is none."""
+    for call in (
+        lambda: store.get("operations/x"),
+        lambda: store.request("operations/x"),
+        lambda: store.update("operations/x", lambda record: record),
+    ):
+        refuses(OperationNotFound, call, "there is no such record")
+    store.forget("operations/x")
+    same(list(store.page("", None, 9)), [], "a page of nothing")
+    same(store.orphans(9).records, (), "orphans of nothing")
+    same(list(store.renew("us", clock())), [], "leases of nothing")
+    same(list(store.expire(9)), [], "expired of nothing")
+
+
+def an_update_replaces_the_record(store: Store, clock: ManualClock) -> None:
+    """The change is given what is stored, and what it gives is stored."""
+    record = record_of(clock)
+    insert(store, record)
+    seen: list[Record] = []
+
+    def change(found: Record) -> Record:
+        seen.append(found)
+        return found.moved(caller="other", cancel_requested=True, metadata=REQUEST)
+
+    changed = store.update(record.name, change)
+    same(seen[0], record, "what the change was given")
+    same(changed, record.moved(caller="other", cancel_requested=True, metadata=REQUEST), "update")
+    same(store.get(record.name), changed, "the record after it")
+
+
+def an_update_may_change_nothing(store: Store, clock: ManualClock) -> None:
+    """A change may give the very record, or an equal one."""
+    record = record_of(clock)
+    insert(store, record)
+    same(store.update(record.name, lambda found: found), record, "the same record")
+    same(store.update(record.name, lambda _: record), record, "an equal record")
+    same(store.get(record.name), record, "the record after both")
+
+
+def an_update_that_raises_changes_nothing(store: Store, clock: ManualClock) -> None:
+    """What a change raises comes out, and the store goes on as before."""
+    record = record_of(clock)
+    insert(store, record)
+
+    def change(found: Record) -> Record:
+        raise NotApplied(found.name, "test", found.state.value)
+
+    refuses(NotApplied, lambda: store.update(record.name, change), "the change's own error")
+    same(store.get(record.name), record, "the record after it")
+    expect(store.update(record.name, end_of(clock)) is not None, "the store still takes changes")
+
+
+def an_update_to_none_removes_the_record(store: Store, clock: ManualClock) -> None:
+    """The record and its request are gone from every verb."""
+    record = held(clock)
+    insert(store, record)
+    same(store.update(record.name, delete(clock())), None, "update")
+    gone(store, record.name)
+    refuses(OperationNotFound, lambda: store.request(record.name), "its request is gone")
+    refuses(OperationNotFound, lambda: store.update(record.name, end_of(clock)), "it stays away")
+    same(list(store.page("", None, 9)), [], "the page after it")
+    clock.advance(60)
+    same(store.orphans(9).records, (), "the orphans after it")
+
+
+def updates_are_serialised(store: Store, clock: ManualClock) -> None:
+    """Of many changes at once none is lost (spec §2.8)."""
+    record = record_of(clock)
+    insert(store, record)
+
+    def work(number: int) -> None:
+        for _ in range(10):
+            store.update(record.name, lambda found: found.moved(attempt=found.attempt + number))
+
+    same(together(8, work), [None] * 8, "eight threads")
+    found = store.get(record.name)
+    same((found.attempt, found.version), (280, 81), "attempt and version")
+
+
+def an_end_is_reached_once(store: Store, clock: ManualClock) -> None:
+    """Of many ends at once exactly one is applied."""
+    record = record_of(clock)
+    insert(store, record)
+    results = [Status(Code.ABORTED, str(number)) for number in range(8)]
+    found = together(8, lambda number: store.update(record.name, end_of(clock, results[number])))
+    winners = [number for number, one in enumerate(found) if isinstance(one, Record)]
+    same(len(winners), 1, "how many ends were applied")
+    same(store.get(record.name).result, results[winners[0]], "whose result stands")
+
+
+def the_request_goes_with_the_end(store: Store, clock: ManualClock) -> None:
+    """It is kept through the work, and not as long as the record."""
+    record = record_of(clock)
+    insert(store, record)
+    store.update(record.name, report(DONE, None, clock()))
+    same(store.request(record.name), REQUEST, "the request during the work")
+    store.update(record.name, end_of(clock))
+    refuses(OperationNotFound, lambda: store.request(record.name), "the request after the work")

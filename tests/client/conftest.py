@@ -1,0 +1,31 @@
+"""Each test runs for both faces of the client, on a clock that only sleeping moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import respx
+
+from tests.client.faces import FACES, URL, Clock, Face
+
+
+@pytest.fixture(params=FACES.values(), ids=FACES)
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """Makes clients of one face, and closes them."""
+    made: Face = request.param()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Virtual time for a client's policies."""
+    return Clock()
+
+
+@pytest.fixture
+def server() -> Iterator[respx.Router]:
+    """A server that answers as each test says, and refuses what no test told it."""
+    with respx.mock(base_url=URL, assert_all_called=False) as router:
+        yield router

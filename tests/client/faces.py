@@ -1,0 +1,170 @@
+"""Both faces of the client behind one, so that every test is written once, and a clock to turn."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from lro_client import AsyncClient, AsyncOperationHandle, AsyncPager, Client
+
+URL = "http://test"
+
+
+class Clock:
+    """Seconds that pass by hand: only sleeping takes time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.sleeps: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.now += seconds
+
+    async def asleep(self, seconds: float) -> None:
+        self.sleep(seconds)
+
+
+class Face:
+    """One of the two faces: makes clients that a test calls as if they were blocking."""
+
+    name = "sync"
+
+    def __init__(self) -> None:
+        self._closing: list[Callable[[], object]] = []
+
+    def client(self, base_url: str = URL, *, clock: Clock | None = None, **options: Any) -> Any:
+        """A client, closed with this; with ``clock`` it keeps to that.
+
+        Unless it is given one, it gets an HTTP client that knows no certificates: reading them
+        takes longer than any test.
+        """
+        if clock is not None:
+            options.update(clock=clock, sleep=self.sleeping(clock))
+        if not {"http", "transport"} & options.keys():
+            options["http"] = self.http(verify=False)
+        made = self.make(base_url, **options)
+        self._closing.append(made.close)
+        return made
+
+    def make(self, base_url: str, **options: Any) -> Any:
+        return Client(base_url, **options)
+
+    def sleeping(self, clock: Clock) -> Callable[[float], object]:
+        return clock.sleep
+
+    def http(self, **options: Any) -> Any:
+        """An HTTP client of the kind that this face takes, closed with this."""
+        made = httpx.Client(**options)
+        self._closing.append(made.close)
+        return made
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """What a function gives, or the coroutine that it returns."""
+        return function(*args)
+
+    def inside(self, made: Any) -> Any:
+        """The client, handle or pager itself."""
+        return made
+
+    @contextmanager
+    def entering(self, made: Any) -> Iterator[Any]:
+        """The context that a client is."""
+        with made as entered:
+            yield entered
+
+    def close(self) -> None:
+        for close in reversed(self._closing):
+            close()
+
+
+class AsyncFace(Face):
+    """The other: an event loop of its own runs what the client returns."""
+
+    name = "async"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+
+    def make(self, base_url: str, **options: Any) -> Any:
+        return Awaited(self, AsyncClient(base_url, **options))
+
+    def sleeping(self, clock: Clock) -> Callable[[float], object]:
+        return clock.asleep
+
+    def http(self, **options: Any) -> Any:
+        made = httpx.AsyncClient(**options)
+        self._closing.append(lambda: self.run(made.aclose))
+        return made
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        async def call() -> Any:
+            found = function(*args)
+            return await found if inspect.isawaitable(found) else found
+
+        return self.runner.run(call())
+
+    def inside(self, made: Any) -> Any:
+        return made.target
+
+    @contextmanager
+    def entering(self, made: Any) -> Iterator[Any]:
+        yield self.run(made.target.__aenter__)
+        self.run(made.target.__aexit__, None, None, None)
+
+    def close(self) -> None:
+        super().close()
+        self.runner.close()
+
+
+class Awaited:
+    """An asynchronous object as a blocking one: coroutines are run, iterators are stepped."""
+
+    def __init__(self, face: AsyncFace, target: Any) -> None:
+        self.face, self.target = face, target
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.target, name)
+        return self._calling(found) if inspect.ismethod(found) else found
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._stepping(aiter(self.target))
+
+    def __repr__(self) -> str:
+        return repr(self.target)
+
+    def _calling(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            found = method(*args, **options)
+            if inspect.iscoroutine(found):
+                found = self.face.runner.run(found)
+            if inspect.isasyncgen(found):
+                return self._stepping(found)
+            if isinstance(found, (AsyncOperationHandle, AsyncPager)):
+                return Awaited(self.face, found)
+            return found
+
+        return call
+
+    def _stepping(self, steps: Any) -> Iterator[Any]:
+        run = self.face.runner.run
+        try:
+            while True:
+                try:
+                    yield run(anext(steps))
+                except StopAsyncIteration:
+                    return
+        finally:
+            run(steps.aclose())
+
+
+FACES = {"sync": Face, "async": AsyncFace}

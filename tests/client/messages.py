@@ -1,0 +1,92 @@
+"""Message classes of the tests, and operations as they stand on the wire."""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Any
+
+import attrs
+import httpx
+
+import lro
+
+PREFIX = "type.googleapis.com/"
+NAME = "operations/abc"
+
+
+class Phase(enum.Enum):
+    PHASE_UNSPECIFIED = 0
+    READING = 1
+    WRITING = 2
+
+
+@lro.message("acme.images.v1.ResizeRequest")
+@attrs.frozen
+class ResizeRequest:
+    source: str = ""
+    widths: tuple[int, ...] = ()
+
+
+@lro.message("acme.images.v1.ResizeResponse")
+@attrs.frozen
+class ResizeResponse:
+    size_bytes: int = 0
+    note: str = ""
+
+
+@lro.message("acme.images.v1.ResizeMetadata")
+@attrs.frozen
+class ResizeMetadata:
+    percent: int = 0
+    phase: Phase = Phase.PHASE_UNSPECIFIED
+
+
+TYPES = {"response": ResizeResponse, "metadata": ResizeMetadata}
+
+
+def packed(name: str, **fields: Any) -> dict[str, Any]:
+    """A message inside an Any; ``name`` without a package is one of ours."""
+    full = name if "." in name else f"acme.images.v1.{name}"
+    return {"@type": PREFIX + full, **fields}
+
+
+def running(percent: int | None = None, name: str = NAME) -> dict[str, Any]:
+    """An operation in progress, with metadata if it says how far it is."""
+    if percent is None:
+        return {"name": name}
+    return {"name": name, "metadata": packed("ResizeMetadata", percent=percent)}
+
+
+def succeeded(size: int = 7, name: str = NAME) -> dict[str, Any]:
+    """An operation that ended well."""
+    return {"name": name, "done": True, "response": packed("ResizeResponse", sizeBytes=str(size))}
+
+
+def failed(code: int = 9, message: str = "no", details: Any = (), **more: Any) -> dict[str, Any]:
+    """An operation that ended with an error."""
+    error = {"code": code, "message": message, "details": list(details)}
+    return {"name": NAME, "done": True, "error": error, **more}
+
+
+def reply(body: Any, http: int = 200, **headers: str) -> httpx.Response:
+    """A reply with a JSON body; ``retry_after`` is the header Retry-After."""
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    return httpx.Response(http, json=body, headers=named)
+
+
+def refusal(code: lro.Code, message: str = "no", *details: Any, **headers: str) -> httpx.Response:
+    """An error reply as our servers and Google's make it (spec §5.12)."""
+    error = {"code": code.http, "message": message, "status": code.name, "details": list(details)}
+    return reply({"error": error}, code.http, **headers)
+
+
+def page_of_a_proxy(http: int, **headers: str) -> httpx.Response:
+    """An error reply that no server of operations made."""
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    return httpx.Response(http, html=f"<h1>{http}</h1>", headers=named)
+
+
+def body_of(request: httpx.Request) -> Any:
+    """The JSON body of a request; None without one."""
+    return json.loads(request.content) if request.content else None

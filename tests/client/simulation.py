@@ -1,0 +1,108 @@
+"""A server in virtual time: obeys a flow, and writes down what was asked of it and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import attrs
+
+import lro
+from lro_client import CallError, Polling, Reply, StartRequest
+from lro_client._calls import Call, Pause, Show
+from lro_client._flows import Setting, until_done, updates
+from tests.client.faces import Clock
+from tests.client.messages import NAME
+
+Fault = Callable[[float], CallError | None]
+
+
+def call_error(code: lro.Code, *, passing: bool = False, **more: Any) -> CallError:
+    """A failed call."""
+    return CallError("GetOperation", lro.Status(code, "no"), passing=passing, **more)
+
+
+@attrs.define
+class Simulation:
+    """An operation that is done ``ends_at`` seconds after the beginning.
+
+    ``max_hold`` bounds a Wait as the server does (None: it has no Wait), ``latency`` is what each
+    call takes, ``metadata`` gives the metadata at a moment, ``fault`` the failure of a call then.
+    """
+
+    ends_at: float
+    max_hold: float | None = None
+    latency: float = 0.0
+    metadata: Callable[[float], lro.Any | None] = lambda _: None
+    fault: Fault = lambda _: None
+    clock: Clock = attrs.field(factory=Clock)
+    asked: list[tuple[float, Call]] = attrs.field(factory=list)
+    pauses: list[float] = attrs.field(factory=list)
+    shown: list[lro.Operation] = attrs.field(factory=list)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the beginning."""
+        return self.clock.now - 1000.0
+
+    def setting(self, polling: Polling, **more: Any) -> Setting:
+        return Setting(clock=self.clock, polling=polling, **more)
+
+    def wait(self, polling: Polling, timeout: float | None = None, **more: Any) -> lro.Operation:
+        """Wait for the operation; its last state."""
+        return self.run(until_done(self.setting(polling, **more), NAME, None, timeout))
+
+    def watch(
+        self, polling: Polling, timeout: float | None = None, every: float = 1.0
+    ) -> lro.Operation:
+        """Watch the operation; what was seen is in ``shown``."""
+        return self.run(updates(self.setting(polling), NAME, None, timeout, every))
+
+    def run(self, flow: Generator[Any, Any, lro.Operation]) -> lro.Operation:
+        found: Any = None
+        try:
+            while True:
+                if isinstance(found, CallError):
+                    step = flow.throw(found)
+                else:
+                    step = flow.send(found)
+                found = self._act(step)
+        except StopIteration as end:
+            last: lro.Operation = end.value
+            return last
+
+    def _act(self, step: Call | Pause | Show) -> Reply | CallError | None:
+        if isinstance(step, Show):
+            self.shown.append(step.value)
+            return None
+        if isinstance(step, Pause):
+            self.pauses.append(step.seconds)
+            self.clock.now += step.seconds
+            return None
+        self.asked.append((self.now, step))
+        self.clock.now += self.latency
+        return self.fault(self.now) or self._answer(step)
+
+    def _answer(self, call: Call) -> Reply | CallError:
+        request = call.request
+        assert not isinstance(request, StartRequest)
+        assert request.name == NAME
+        if isinstance(request, lro.WaitOperationRequest):
+            if self.max_hold is None:
+                return call_error(lro.Code.UNIMPLEMENTED)
+            assert request.timeout is not None
+            held = min(request.timeout.total_seconds, self.max_hold)
+            self.clock.now += max(0.0, min(held, self.ends_at - self.now))
+        # The clock adds up many floats: an end that is hit exactly must not be missed.
+        done = self.now >= self.ends_at - 1e-9
+        return Reply(lro.Operation(name=NAME, done=done, metadata=self.metadata(self.now)))
+
+    @property
+    def holds(self) -> list[float | None]:
+        """How long each call asked to be held; None for a Get."""
+        return [
+            call.request.timeout.total_seconds
+            if isinstance(call.request, lro.WaitOperationRequest) and call.request.timeout
+            else None
+            for _, call in self.asked
+        ]

@@ -1,0 +1,114 @@
+"""Paging: pages are fetched when they are needed, by the token alone (spec §11.9)."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import pytest
+import respx
+
+import lro
+from lro_client import CallError
+from tests.client.faces import Clock, Face
+from tests.client.messages import refusal, reply, succeeded
+
+PAGES = {
+    "": {"operations": [succeeded(name="operations/1")], "nextPageToken": "two"},
+    "two": {"operations": [], "nextPageToken": "three"},
+    "three": {"nextPageToken": "four"},
+    "four": {"operations": [succeeded(name="operations/2"), succeeded(name="operations/3")]},
+}
+
+
+@pytest.fixture
+def route(server: respx.Router) -> respx.Route:
+    """A list of three operations on four pages, two of which are empty."""
+
+    def answer(request: Any) -> Any:
+        return reply(PAGES[request.url.params.get("pageToken", "")])
+
+    return server.get("/v1/operations").mock(side_effect=answer)
+
+
+def test_all_operations(face: Face, route: respx.Route) -> None:
+    """The iterator goes past empty pages until the token is empty."""
+    assert [one.name for one in face.client().list()] == [f"operations/{n}" for n in (1, 2, 3)]
+    assert route.call_count == 4
+
+
+def test_pages_are_fetched_lazily(face: Face, route: respx.Route) -> None:
+    """Nothing is fetched before it is asked for, nor a page before the last one is used up."""
+    listed = face.client().list()
+    assert route.call_count == 0
+    steps = iter(listed)
+    assert next(steps).name == "operations/1"
+    assert route.call_count == 1
+    assert next(steps).name == "operations/2"
+    assert route.call_count == 4
+    steps.close()
+
+
+def test_raw_pages(face: Face, route: respx.Route) -> None:
+    """The pages can be had as the server made them, tokens and all."""
+    pages = list(face.client().list().pages())
+    assert [len(page.operations) for page in pages] == [1, 0, 0, 2]
+    assert [page.next_page_token for page in pages] == ["two", "three", "four", ""]
+    assert all(isinstance(page, lro.ListOperationsResponse) for page in pages)
+
+
+def test_a_list_can_be_walked_twice(face: Face, route: respx.Route) -> None:
+    """Each walk asks the server anew."""
+    listed = face.client().list()
+    assert list(listed) == list(listed)
+    assert route.call_count == 8
+
+
+def test_each_page_repeats_the_request(face: Face, route: respx.Route) -> None:
+    """Filter and page size are sent with every token."""
+    list(face.client().list("", "done = true", page_size=1))
+    queries = [dict(call.request.url.params) for call in route.calls]
+    assert {(query["filter"], query["pageSize"]) for query in queries} == {("done = true", "1")}
+    assert [query.get("pageToken") for query in queries] == [None, "two", "three", "four"]
+
+
+def test_a_walk_can_be_taken_up_again(face: Face, route: respx.Route) -> None:
+    """A page's token, kept, is where a later walk begins."""
+    pages = face.client().list().pages()
+    token = next(pages).next_page_token
+    pages.close()
+    rest = face.client().list(lro.ListOperationsRequest(page_token=token))
+    assert [one.name for one in rest] == ["operations/2", "operations/3"]
+
+
+def test_stopping_early(face: Face, route: respx.Route) -> None:
+    """Who needs one operation pays for one page."""
+    first = list(islice(iter(face.client().list()), 1))
+    assert [one.name for one in first] == ["operations/1"]
+    assert route.call_count == 1
+
+
+def test_a_page_that_fails_for_a_moment(face: Face, clock: Clock, server: respx.Router) -> None:
+    """Each page is a call, retried like any other."""
+    answers = [reply(PAGES["four"]), refusal(lro.Code.UNAVAILABLE), reply(PAGES[""])]
+    server.get().mock(side_effect=lambda _: answers.pop())
+    assert len(list(face.client(clock=clock).list())) == 3
+    assert clock.sleeps == [0.5]
+
+
+def test_a_page_that_fails(face: Face, server: respx.Router) -> None:
+    """An error of a page is raised where the walk has come to."""
+    answers = [refusal(lro.Code.INVALID_ARGUMENT, "old token"), reply(PAGES[""])]
+    server.get().mock(side_effect=lambda _: answers.pop())
+    steps = iter(face.client().list())
+    assert next(steps).name == "operations/1"
+    with pytest.raises(CallError, match="ListOperations failed with INVALID_ARGUMENT: old token"):
+        next(steps)
+
+
+@pytest.mark.parametrize("body", [{"operations": 5}, {"operations": [[]]}, {"nextPageToken": 5}])
+def test_a_page_that_is_none(body: object, face: Face, server: respx.Router) -> None:
+    """A reply that is no page is an error."""
+    server.get().mock(return_value=reply(body))
+    with pytest.raises(CallError, match="not what was asked for"):
+        list(face.client().list())

@@ -1,0 +1,207 @@
+"""Failed polls: what passes is sat out, all else is raised at once (spec §11.5(2), (3))."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+import respx
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro_client import CallError, Polling, PollTimeout, Retry
+from lro_client._policy import wait_exponential
+from tests.client.faces import Clock, Face
+from tests.client.messages import (
+    NAME,
+    TYPES,
+    ResizeResponse,
+    page_of_a_proxy,
+    refusal,
+    reply,
+    running,
+    succeeded,
+)
+from tests.client.simulation import Simulation, call_error
+
+PLAIN = Polling(jitter=0.0, wait_first=False)
+JSON = {"content-type": "application/json; charset=utf-8"}
+WHOLE = b'{"name": "operations/abc", "done": true}'
+
+PASSING = {
+    **{f"page {http}": page_of_a_proxy(http) for http in (408, 429, 500, 502, 503, 504)},
+    **{
+        code.name: refusal(code)
+        for code in (
+            lro.Code.UNAVAILABLE,
+            lro.Code.DEADLINE_EXCEEDED,
+            lro.Code.RESOURCE_EXHAUSTED,
+            lro.Code.INTERNAL,
+        )
+    },
+    "cut reply": httpx.Response(200, content=WHOLE[:-5], headers=JSON),
+    "empty reply": httpx.Response(200, content=b"", headers=JSON),
+    "cut error": httpx.Response(503, content=b'{"error": {"code"', headers=JSON),
+    "empty error": httpx.Response(502),
+    "refused": httpx.ConnectError("refused"),
+    "slow to connect": httpx.ConnectTimeout("slow"),
+    "reset": httpx.ReadError("reset"),
+    "disconnected": httpx.RemoteProtocolError("disconnected"),
+    "slow": httpx.ReadTimeout("slow"),
+    "spoilt": httpx.DecodingError("bad gzip"),
+}
+
+
+@pytest.mark.parametrize("wait_first", [False, True])
+@pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+def test_what_passes(
+    fault: object, wait_first: bool, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """The poll is made again after the delays of retries, and the caller does not notice."""
+    server.route().mock(side_effect=[fault, fault, reply(succeeded())])
+    client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
+    assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=7)
+    assert clock.sleeps == [0.5, 1.0]
+
+
+FINAL = {
+    **{
+        code.name: refusal(code)
+        for code in lro.Code
+        if code.name not in (*PASSING, "OK", "NOT_FOUND")
+    },
+    **{f"page {http}": page_of_a_proxy(http) for http in (302, 400, 401, 403, 407, 410, 501, 505)},
+    "login page": httpx.Response(200, html="<form>"),
+    "no operation": reply([]),
+    "redirect loop": httpx.TooManyRedirects("loop"),
+    "no scheme": httpx.UnsupportedProtocol("no scheme"),
+}
+del FINAL["page 505"]  # INTERNAL by its code (spec §11.8(2)), which passes
+
+
+@pytest.mark.parametrize("fault", FINAL.values(), ids=FINAL)
+def test_what_does_not_pass(fault: object, face: Face, clock: Clock, server: respx.Router) -> None:
+    """Every other failure is raised at once, as the call's, not the operation's."""
+    route = server.get().mock(side_effect=[fault])
+    with pytest.raises(CallError):
+        face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES).result()
+    assert (route.call_count, clock.sleeps) == (1, [])
+
+
+def failing(*moments: tuple[float, float], error: CallError | None = None) -> Simulation:
+    """An operation of an hour, whose server cannot be reached in these spans of time."""
+    fault = error or call_error(lro.Code.UNAVAILABLE)
+    away = lambda now: any(since <= now < until for since, until in moments)  # noqa: E731
+    return Simulation(ends_at=3600, fault=lambda now: fault if away(now) else None)
+
+
+def test_nothing_but_failures() -> None:
+    """After ten minutes of nothing else the last failure is raised."""
+    simulation = failing((0, 9999))
+    with pytest.raises(CallError) as caught:
+        simulation.wait(PLAIN)
+    assert caught.value.code is lro.Code.UNAVAILABLE
+    assert 600 <= simulation.now < 610
+    assert simulation.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
+    assert set(simulation.pauses[5:]) == {10.0}
+
+
+def test_ten_minutes_count_from_the_first_failure() -> None:
+    """Not from the beginning of the wait."""
+    simulation = failing((300, 9999))
+    with pytest.raises(CallError):
+        simulation.wait(PLAIN)
+    assert 900 <= simulation.now < 930
+
+
+def test_a_good_reply_begins_anew() -> None:
+    """Failures that are interrupted by a good reply go on for ever, each time from half a second."""
+    away = [(float(n), n + 400.0) for n in range(0, 3600, 450)]
+    simulation = failing(*away)
+    assert simulation.wait(PLAIN).done
+    assert simulation.pauses.count(0.5) == len(away)
+
+
+def test_the_patience_is_adjustable() -> None:
+    """How long failures are sat out is part of the policy."""
+    simulation = failing((0, 9999))
+    retry = Retry(attempts=None, patience_seconds=5.0)
+    with pytest.raises(CallError):
+        simulation.wait(Polling(wait_first=False, retry=retry))
+    assert simulation.pauses == [0.5, 1.0, 2.0, 4.0]
+
+
+def test_attempts_can_be_bounded_too() -> None:
+    """So can the failures in a row, which a good reply sets back."""
+    faults = [call_error(lro.Code.UNAVAILABLE)] * 4 + [None] + [call_error(lro.Code.ABORTED)] * 2
+    simulation = Simulation(ends_at=3600, fault=lambda _: faults.pop())
+    retry = Retry(
+        codes=frozenset({lro.Code.UNAVAILABLE, lro.Code.ABORTED}),
+        wait=wait_exponential(1.0, 1.0),
+        attempts=3,
+    )
+    with pytest.raises(CallError) as caught:
+        simulation.wait(Polling(jitter=0.0, wait_first=False, retry=retry))
+    assert caught.value.code is lro.Code.UNAVAILABLE
+    assert simulation.pauses == [1.0, 1.0, 0.5, 1.0, 1.0]
+    assert len(faults) == 1
+
+
+def test_with_a_deadline_that_is_the_patience() -> None:
+    """Failures are sat out until the deadline, even for longer than ten minutes."""
+    simulation = failing((5, 9999))
+    with pytest.raises(PollTimeout) as caught:
+        simulation.wait(PLAIN, 1800)
+    assert simulation.now == pytest.approx(1800)
+    error = caught.value
+    assert error.last_error is not None
+    assert error.last_error.code is lro.Code.UNAVAILABLE
+    assert error.operation == lro.Operation(name=NAME)
+    assert error.polls == len(simulation.asked)
+    assert str(error) == (
+        f"operations/abc was not done within 1800 s and {error.polls} polls; "
+        "the last poll failed: GetOperation failed with UNAVAILABLE: no"
+    )
+
+
+def test_a_failure_that_is_over_is_forgotten() -> None:
+    """At the deadline only a failure since the last good reply is told."""
+    with pytest.raises(PollTimeout) as caught:
+        failing((5, 50)).wait(PLAIN, 100)
+    assert caught.value.last_error is None
+    assert "failed" not in str(caught.value)
+
+
+@given(st.floats(0, 3000), st.floats(0, 590))
+def test_an_outage_costs_little(since: float, length: float) -> None:
+    """After an outage of less than ten minutes the wait goes on within one delay."""
+    fault = call_error(lro.Code.INTERNAL)
+    simulation = Simulation(
+        ends_at=since, fault=lambda now: fault if since <= now < since + length else None
+    )
+    assert simulation.wait(PLAIN).done
+    assert simulation.now <= since + max(length + 10.0, 20.0)
+
+
+def test_pages_pass_where_codes_are_strict(face: Face, clock: Clock, server: respx.Router) -> None:
+    """With no code to retry, what a proxy says passes, and what the server says does not."""
+    answers = [refusal(lro.Code.INTERNAL), reply(running()), page_of_a_proxy(500)]
+    server.get().mock(side_effect=lambda _: answers.pop())
+    retry = Retry(codes=frozenset(), transport=True)
+    polling = Polling(jitter=0.0, wait_first=False, retry=retry)
+    with pytest.raises(CallError, match="INTERNAL"):
+        face.client(clock=clock, polling=polling).operation(NAME, **TYPES).wait()
+    assert clock.sleeps == [0.5, 0.125]
+
+
+@pytest.mark.parametrize(
+    "body", ['{"error": "down"}', '[{"error": {"message": "x"}}]', '{"error": {"status": "X"}}']
+)
+def test_bodies_that_name_no_code(
+    body: str, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """JSON without a known status is a proxy's page, too."""
+    answers = [reply(succeeded()), httpx.Response(503, text=body)]
+    server.get().mock(side_effect=lambda _: answers.pop())
+    polling = Polling(wait_first=False, retry=Retry(codes=frozenset(), transport=True))
+    assert face.client(clock=clock, polling=polling).operation(NAME, **TYPES).wait().done

@@ -1,0 +1,133 @@
+"""The pauses between polls: what they cost and what they lose (spec §11.2(2), (3))."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import tenacity
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro_client import Polling, wait_exponential, wait_proportional
+from lro_client._policy import Wait
+from tests.client.simulation import Simulation
+
+PLAIN = Polling(jitter=0.0, wait_first=False)
+"""The default policy, with the parts left out that make it inexact."""
+
+run_times = st.floats(0, 3600)
+ROUNDING = 1e-6
+
+
+def pauses(wait: Wait, count: int, every: float = 0.0) -> list[float]:
+    """The first pauses of a policy, where each poll takes ``every`` seconds."""
+    polling = Polling(wait=wait, jitter=0.0)
+    found: list[float] = []
+    for poll in range(1, count + 1):
+        found.append(polling.pause(poll, sum(found) + every * poll, None, 0.5))
+    return found
+
+
+@given(run_times)
+def test_what_the_default_loses(run_time: float) -> None:
+    """At most a quarter of the run time or 20 s, whichever is less, but up to 0.05 s."""
+    simulation = Simulation(ends_at=run_time)
+    simulation.wait(PLAIN)
+    excess = simulation.now - run_time
+    assert excess <= max(min(run_time / 4, 20.0), 0.05) + ROUNDING
+
+
+@pytest.mark.parametrize(("seconds", "about", "exactly"), [(10, 25, 23), (600, 61, 58)])
+def test_what_the_default_costs(seconds: float, about: int, exactly: int) -> None:
+    """About 25 polls for 10 s and 61 for 10 minutes, as the specification has it."""
+    simulation = Simulation(ends_at=seconds)
+    simulation.wait(PLAIN)
+    assert len(simulation.asked) == exactly == pytest.approx(about, rel=0.1)
+
+
+@given(run_times)
+def test_the_default_never_asks_too_often(run_time: float) -> None:
+    """Polls are at least 0.05 s and at most 20 s apart, each a quarter later than the last."""
+    simulation = Simulation(ends_at=run_time)
+    simulation.wait(PLAIN)
+    times = [when for when, _ in simulation.asked]
+    assert times[0] == 0
+    for before, after in zip(times, times[1:], strict=False):
+        assert after - before == pytest.approx(min(max(before / 4, 0.05), 20.0))
+
+
+@given(st.floats(0, 1000), st.floats(0, 1))
+def test_jitter(seconds: float, chance: float) -> None:
+    """A pause is changed by a tenth at most; switched off, by nothing."""
+    plain = PLAIN.pause(1, seconds, None, chance)
+    changed = Polling().pause(1, seconds, None, chance)
+    assert plain == wait_at(seconds)
+    assert 0.9 * plain - ROUNDING <= changed <= 1.1 * plain + ROUNDING
+
+
+def wait_at(seconds: float) -> float:
+    return min(max(seconds * 0.25, 0.05), 20.0)
+
+
+@pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.9), (0.5, 1.0), (1.0, 1.1)])
+def test_how_far_jitter_goes(chance: float, factor: float) -> None:
+    """The whole range is used, and no more."""
+    assert Polling().pause(1, 40.0, None, chance) == pytest.approx(10.0 * factor)
+
+
+def test_jitter_comes_from_chance() -> None:
+    """A flow asks its source of randomness for each pause."""
+    chances = [0.5, 1.0, 0.0]
+    simulation = Simulation(ends_at=0.14)
+    polling = Polling(wait=wait_exponential(0.05, 1.0), wait_first=False)
+    simulation.wait(polling, chance=chances.pop)
+    assert simulation.pauses == pytest.approx([0.045, 0.055, 0.05])
+
+
+def test_the_proportional_policy_is_adjustable() -> None:
+    """Share and bounds are the caller's to choose."""
+    assert pauses(wait_proportional(0.5, 1.0, 3.0), 5) == [1.0, 1.0, 1.0, 1.5, 2.25]
+    assert pauses(wait_proportional(0.5, 1.0, 3.0), 8)[-1] == 3.0
+
+
+def test_the_exponential_policy() -> None:
+    """By default that of public clients: 1 s, half as much more each time, 20 s at most."""
+    assert pauses(wait_exponential(), 4) == [1.0, 1.5, 2.25, 3.375]
+    assert pauses(wait_exponential(), 2000)[-1] == 20.0
+    assert pauses(wait_exponential(2.0, 3.0, 10.0), 3) == [2.0, 6.0, 10.0]
+
+
+def test_policies_are_those_of_tenacity() -> None:
+    """Its waits, their sums, and any function of a retry state will do."""
+    assert pauses(tenacity.wait_fixed(2), 3) == [2.0, 2.0, 2.0]
+    assert pauses(wait_proportional() + tenacity.wait_fixed(1), 1) == [1.05]
+    assert pauses(lambda state: float(state.attempt_number), 3) == [1.0, 2.0, 3.0]
+
+
+@given(st.floats(-10, 0) | st.none())
+def test_a_retry_after_that_asks_for_nothing(retry_after: float | None) -> None:
+    """Zero and less is no recommendation."""
+    assert PLAIN.pause(1, 100.0, retry_after, 0.0) == 20.0
+
+
+@given(st.floats(0, 1000, exclude_min=True))
+def test_retry_after_replaces_the_pause(retry_after: float) -> None:
+    """Above the policy's maximum, too, and without jitter; the caller may bound it."""
+    assert Polling().pause(1, 100.0, retry_after, 0.0) == retry_after
+    bounded = Polling(max_retry_after=30.0).pause(1, 100.0, retry_after, 0.0)
+    assert bounded == min(retry_after, 30.0)
+
+
+def test_retry_after_can_be_switched_off() -> None:
+    """A bound of zero is the policy's own pause."""
+    assert Polling(jitter=0.0, max_retry_after=0.0).pause(1, 40.0, 7.0, 0.0) == 10.0
+
+
+def test_an_hour_passes_quickly() -> None:
+    """An operation of an hour is waited for in milliseconds of the tests' time."""
+    began = time.perf_counter()
+    simulation = Simulation(ends_at=3600)
+    simulation.wait(PLAIN)
+    assert 3600 <= simulation.now <= 3620
+    assert time.perf_counter() - began < 1.0

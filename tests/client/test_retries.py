@@ -1,0 +1,266 @@
+"""Retries of single calls: which, how soon, how often (spec §11.5(1), (4), (5))."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+import respx
+import tenacity
+
+import lro
+from lro_client import NO_RETRY, CallError, Retry, wait_exponential
+from tests.client.faces import Clock, Face
+from tests.client.messages import NAME, page_of_a_proxy, refusal, reply, running
+
+VERBS: dict[str, Callable[[Any], Any]] = {
+    "get": lambda client: client.get(NAME),
+    "list": lambda client: list(client.list()),
+    "wait": lambda client: client.wait(NAME),
+    "cancel": lambda client: client.cancel(NAME),
+    "delete": lambda client: client.delete(NAME),
+}
+
+UNAVAILABLE = refusal(lro.Code.UNAVAILABLE)
+
+
+def retry_info(delay: str) -> dict[str, str]:
+    return {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
+
+
+@pytest.mark.parametrize("ask", VERBS.values(), ids=VERBS)
+def test_unavailable_is_asked_again(
+    ask: Callable[[Any], Any], face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """Each verb is retried while the server is not available, by doubling delays."""
+    route = server.route().mock(side_effect=[UNAVAILABLE, UNAVAILABLE, reply(running())])
+    ask(face.client(clock=clock))
+    assert (route.call_count, clock.sleeps) == (3, [0.5, 1.0])
+
+
+@pytest.mark.parametrize("ask", VERBS.values(), ids=VERBS)
+def test_attempts_run_out(
+    ask: Callable[[Any], Any], face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """Five attempts in all, then the last error."""
+    route = server.route().mock(return_value=UNAVAILABLE)
+    with pytest.raises(CallError) as caught:
+        ask(face.client(clock=clock))
+    assert caught.value.code is lro.Code.UNAVAILABLE
+    assert (route.call_count, clock.sleeps) == (5, [0.5, 1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        httpx.ConnectError("refused"),
+        httpx.ConnectTimeout("slow"),
+        httpx.ReadError("reset"),
+        httpx.WriteError("reset"),
+        httpx.RemoteProtocolError("disconnected"),
+        httpx.ProxyError("no"),
+        page_of_a_proxy(502),
+        page_of_a_proxy(503),
+    ],
+    ids=lambda fault: getattr(fault, "status_code", type(fault).__name__),
+)
+def test_what_counts_as_unavailable(
+    fault: object, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """A connection that failed before a reply, and the pages of a proxy that has no server."""
+    server.get().mock(side_effect=[fault, reply(running())])
+    assert face.client(clock=clock).get(NAME).name == NAME
+    assert clock.sleeps == [0.5]
+
+
+FINAL = [code for code in lro.Code if code not in (lro.Code.OK, lro.Code.UNAVAILABLE)]
+
+
+@pytest.mark.parametrize("code", FINAL, ids=lambda code: code.name)
+def test_other_codes_are_final(
+    code: lro.Code, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """Every other code is raised at once (spec §11.5(4))."""
+    route = server.get().mock(return_value=refusal(code, "as it is"))
+    with pytest.raises(CallError, match="GetOperation failed with .*: as it is") as caught:
+        face.client(clock=clock).get(NAME)
+    assert caught.value.code is code
+    assert route.call_count == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (page_of_a_proxy(408), lro.Code.DEADLINE_EXCEEDED),
+        (page_of_a_proxy(429), lro.Code.RESOURCE_EXHAUSTED),
+        (page_of_a_proxy(500), lro.Code.INTERNAL),
+        (page_of_a_proxy(504), lro.Code.DEADLINE_EXCEEDED),
+        (httpx.ReadTimeout("slow"), lro.Code.DEADLINE_EXCEEDED),
+        (httpx.PoolTimeout("full"), lro.Code.DEADLINE_EXCEEDED),
+        (httpx.DecodingError("bad gzip"), lro.Code.UNKNOWN),
+        (httpx.TooManyRedirects("loop"), lro.Code.UNKNOWN),
+        (httpx.UnsupportedProtocol("no scheme"), lro.Code.INVALID_ARGUMENT),
+        (httpx.LocalProtocolError("bad header"), lro.Code.INVALID_ARGUMENT),
+    ],
+)
+def test_other_faults_are_final(
+    fault: object, code: lro.Code, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """What passes while waiting is final for a single call, unless the policy says otherwise."""
+    route = server.get().mock(side_effect=[fault])
+    with pytest.raises(CallError) as caught:
+        face.client(clock=clock).get(NAME)
+    assert caught.value.code is code
+    assert route.call_count == 1
+
+
+def test_the_cause_of_a_fault_is_kept(face: Face, server: respx.Router) -> None:
+    """The error of the HTTP library is the cause, and its text is shown."""
+    server.get().mock(side_effect=httpx.ConnectError("connection refused"))
+    with pytest.raises(CallError, match="ConnectError: connection refused") as caught:
+        face.client(retry=NO_RETRY).get(NAME)
+    assert isinstance(caught.value.__cause__, httpx.ConnectError)
+    assert caught.value.http_status is None
+
+
+def test_a_fault_without_a_text(face: Face, server: respx.Router) -> None:
+    """It is told by the name of its class."""
+    server.get().mock(side_effect=httpx.ReadTimeout(""))
+    with pytest.raises(CallError, match=r"DEADLINE_EXCEEDED: ReadTimeout$"):
+        face.client().get(NAME)
+
+
+def test_faults_of_another_library(face: Face, server: respx.Router) -> None:
+    """An HTTP client with classes of its own, of the same names, is understood (httpx2)."""
+    connect_error = type("ConnectError", (type("RequestError", (Exception,), {}),), {})
+    server.get().mock(side_effect=connect_error("refused"))
+    with pytest.raises(CallError, match="UNAVAILABLE: ConnectError: refused"):
+        face.client(retry=NO_RETRY).get(NAME)
+
+
+def test_defects_are_no_failed_calls(face: Face, server: respx.Router) -> None:
+    """An error that is not the transport's is raised as it is."""
+    server.get().mock(side_effect=ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError):
+        face.client().get(NAME)
+
+
+def test_no_base_url(face: Face) -> None:
+    """A client without an address says so, once."""
+    with pytest.raises(CallError, match="INVALID_ARGUMENT: UnsupportedProtocol"):
+        face.client("").get(NAME)
+
+
+@pytest.mark.parametrize(
+    ("answer", "pause"),
+    [
+        (refusal(lro.Code.UNAVAILABLE, "no", retry_info("3s")), 3.0),
+        (refusal(lro.Code.UNAVAILABLE, "no", retry_info("0.100s")), 0.5),
+        (refusal(lro.Code.UNAVAILABLE, "no", retry_info("-3s")), 0.5),
+        (refusal(lro.Code.UNAVAILABLE, "no", retry_info("soon")), 0.5),
+        (refusal(lro.Code.UNAVAILABLE, "no", {"@type": retry_info("")["@type"]}), 0.5),
+        (refusal(lro.Code.UNAVAILABLE, "no", retry_info("315576000000s")), 1e9),
+        (refusal(lro.Code.UNAVAILABLE, retry_after="4"), 4.0),
+        (refusal(lro.Code.UNAVAILABLE, "no", retry_info("3s"), retry_after="4"), 4.0),
+        (refusal(lro.Code.UNAVAILABLE, "no", retry_info("5s"), retry_after="4"), 5.0),
+        (refusal(lro.Code.UNAVAILABLE, retry_after="0"), 0.5),
+        (refusal(lro.Code.UNAVAILABLE, retry_after="soon"), 0.5),
+        (page_of_a_proxy(503, retry_after="7"), 7.0),
+    ],
+)
+def test_what_the_server_asks_for(
+    answer: httpx.Response, pause: float, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """RetryInfo and Retry-After lengthen a delay, and never shorten it."""
+    server.get().mock(side_effect=[answer, reply(running())])
+    face.client(clock=clock).get(NAME)
+    assert clock.sleeps == [pause]
+
+
+def test_delays_grow_to_their_maximum(face: Face, clock: Clock, server: respx.Router) -> None:
+    """They double from half a second to ten."""
+    server.get().mock(side_effect=[UNAVAILABLE] * 7 + [reply(running())])
+    face.client(clock=clock, retry=Retry(attempts=None)).get(NAME)
+    assert clock.sleeps == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_a_policy_of_ones_own(face: Face, clock: Clock, server: respx.Router) -> None:
+    """Codes, delays and attempts are the caller's to choose; any wait of tenacity will do."""
+    retry = Retry(
+        codes=frozenset({lro.Code.ABORTED}),
+        wait=tenacity.wait_fixed(3) + wait_exponential(1.0, 2.0),
+        attempts=3,
+    )
+    route = server.get().mock(return_value=refusal(lro.Code.ABORTED))
+    with pytest.raises(CallError):
+        face.client(clock=clock, retry=retry).get(NAME)
+    assert (route.call_count, clock.sleeps) == (3, [4.0, 5.0])
+
+
+def test_what_is_spoilt_on_the_way_can_be_retried(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """With ``transport`` set, single calls go on past a proxy's pages and cut replies, too."""
+    cut = httpx.Response(200, text='{"name":', headers={"content-type": "application/json"})
+    server.get().mock(side_effect=[page_of_a_proxy(500), cut, reply(running())])
+    client = face.client(clock=clock, retry=Retry(transport=True))
+    assert client.get(NAME).name == NAME
+    server.get().mock(return_value=refusal(lro.Code.INTERNAL))
+    with pytest.raises(CallError, match="INTERNAL"):
+        client.get(NAME)
+    assert clock.sleeps == [0.5, 1.0]
+
+
+def test_patience(face: Face, clock: Clock, server: respx.Router) -> None:
+    """Retrying can be bounded by time instead of attempts."""
+    server.get().mock(return_value=UNAVAILABLE)
+    with pytest.raises(CallError):
+        face.client(clock=clock, retry=Retry(attempts=None, patience_seconds=3.0)).get(NAME)
+    assert clock.sleeps == [0.5, 1.0, 2.0]
+
+
+def test_no_retry(face: Face, clock: Clock, server: respx.Router) -> None:
+    """Retrying can be switched off."""
+    server.get().mock(return_value=UNAVAILABLE)
+    with pytest.raises(CallError):
+        face.client(clock=clock, retry=NO_RETRY).get(NAME)
+    assert clock.sleeps == []
+
+
+def test_a_repeated_delete_that_finds_nothing(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """NOT_FOUND after a retry means that an earlier attempt has done it (spec §11.5(5))."""
+    server.delete().mock(side_effect=[httpx.ReadError("lost"), refusal(lro.Code.NOT_FOUND)])
+    assert face.client(clock=clock).delete(NAME) is None
+
+
+def test_a_first_delete_that_finds_nothing(face: Face, server: respx.Router) -> None:
+    """NOT_FOUND of a first attempt is an error."""
+    server.delete().mock(return_value=refusal(lro.Code.NOT_FOUND))
+    with pytest.raises(CallError, match="NOT_FOUND"):
+        face.client().delete(NAME)
+
+
+def test_a_repeated_cancel_that_finds_nothing(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """That holds for Delete alone: nobody is told that a cancellation was asked for."""
+    server.post().mock(side_effect=[UNAVAILABLE, refusal(lro.Code.NOT_FOUND)])
+    with pytest.raises(CallError, match="NOT_FOUND"):
+        face.client(clock=clock).cancel(NAME)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds"),
+    [(None, 65.0), (0, 5.0), (30, 35.0), (-30, 5.0), (10**9, 86_405.0)],
+)
+def test_how_long_a_call_may_take(
+    timeout: float | None, seconds: float, face: Face, server: respx.Router
+) -> None:
+    """Each attempt is bounded; a Wait gets the time on top that the server may hold it."""
+    route = server.post().mock(return_value=reply(running()))
+    face.client(call_seconds=5.0).wait(NAME, timeout=timeout)
+    assert route.calls.last.request.extensions["timeout"]["read"] == seconds

@@ -1,0 +1,143 @@
+"""The recommended polling interval: how Retry-After is read and followed (spec §11.3, §5.13)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import format_datetime
+
+import httpx
+import pytest
+import respx
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro_client import Polling, Routes
+from lro_client._calls import Call
+from lro_client.transports.http import Coder
+from tests.client.faces import Clock, Face
+from tests.client.messages import NAME, TYPES, page_of_a_proxy, reply, running, succeeded
+from tests.client.simulation import Simulation, call_error
+
+NOW = datetime(2030, 5, 1, 12, 0, tzinfo=UTC)
+CALL = Call(request=lro.GetOperationRequest(NAME), budget=1.0)
+CODER = Coder(Routes(), lro.TypeRegistry(), now=NOW.timestamp)
+
+
+def read(**headers: str) -> float | None:
+    """What the client makes of these headers, at the moment NOW."""
+    answer = reply(running(), **headers)
+    return CODER.decode(CALL, answer, answer.content).retry_after
+
+
+def date(seconds: float) -> str:
+    """An HTTP date, counted from NOW."""
+    return format_datetime(NOW + timedelta(seconds=seconds), usegmt=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5", 5.0),
+        (" 5 ", 5.0),
+        ("005", 5.0),
+        ("0", 0.0),
+        ("86400", 86400.0),
+        ("9" * 400, 1e9),
+        (date(90), 90.0),
+        (date(0), 0.0),
+        (date(-90), -90.0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 1e9),
+        (format_datetime((NOW + timedelta(seconds=9)).astimezone(timezone(timedelta(hours=2)))), 9),
+        ("Wed, 01 May 2030 12:00:07 -0000", 7.0),
+    ],
+)
+def test_what_is_understood(text: str, seconds: float) -> None:
+    """Whole seconds, or an HTTP date by the local clock."""
+    assert read(retry_after=text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-5", "+5", "1.5", "1e3", "5s", "5, 6", "soon", "Wed, 32 May 2030 12:00:00 GMT"],
+)
+def test_what_is_malformed(text: str) -> None:
+    """Anything else is no recommendation."""
+    assert read(retry_after=text) is None
+
+
+def test_no_header() -> None:
+    """Without the header there is no recommendation."""
+    assert read() is None
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f")))
+def test_no_text_is_an_error(text: str) -> None:
+    """Whatever stands in the header, reading it never fails."""
+    answer = httpx.Response(200, json=running(), headers=[(b"retry-after", text.encode("latin-1"))])
+    found = CODER.decode(CALL, answer, answer.content).retry_after
+    assert found is None or found <= 1e9
+
+
+@given(
+    st.tuples(
+        st.sampled_from(["Wed, ", ""]),
+        st.integers(-5, 10**12).map(str),
+        st.sampled_from([" May ", " Foo ", "-"]),
+        st.integers(-1, 10**12).map(str),
+        st.sampled_from([" 12:00:00", " 99:99", ""]),
+        st.sampled_from([" GMT", " +9999", " -99999999", " EST", ""]),
+    ).map("".join)
+)
+def test_no_date_is_an_error(text: str) -> None:
+    """Nor do dates that cannot be."""
+    found = read(retry_after=text)
+    assert found is None or found <= 1e9
+
+
+def test_a_date_is_relative_to_the_servers_own() -> None:
+    """With a Date header the clocks of client and server need not agree."""
+    assert read(retry_after=date(3600 + 8), date=date(3600)) == 8.0
+    assert read(retry_after=date(8), date="today") == 8.0
+
+
+@pytest.mark.parametrize(
+    ("headers", "pause"),
+    [
+        ({"retry_after": "7"}, 7.0),
+        ({"retry_after": date(100 + 9), "date": date(100)}, 9.0),
+        ({"retry_after": "0"}, 0.05),
+        ({"retry_after": date(91), "date": date(100)}, 0.05),
+        ({"retry_after": "soon"}, 0.05),
+        ({"retry_after": "90"}, 30.0),
+    ],
+)
+def test_what_is_followed(
+    headers: dict[str, str], pause: float, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """A positive interval is the next pause, as far as the caller honours it."""
+    answers = [reply(succeeded()), reply(running(), **headers)]
+    server.get().mock(side_effect=lambda _: answers.pop())
+    polling = Polling(wait_first=False, jitter=0.0, max_retry_after=30.0)
+    face.client(clock=clock, polling=polling).operation(NAME, **TYPES).wait()
+    assert clock.sleeps == [pause]
+
+
+@pytest.mark.parametrize(("bound", "pause"), [(None, 600.0), (60.0, 60.0), (0.0, 0.5)])
+def test_the_bound_holds_for_failures_too(
+    bound: float | None, pause: float, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """A failed poll that asks for a long pause gets no longer one than any other."""
+    answers = [reply(succeeded()), page_of_a_proxy(503, retry_after="600")]
+    server.get().mock(side_effect=lambda _: answers.pop())
+    polling = Polling(wait_first=False, max_retry_after=bound)
+    face.client(clock=clock, polling=polling).operation(NAME, **TYPES).wait()
+    assert clock.sleeps == [pause]
+
+
+def test_the_policy_goes_on_meanwhile() -> None:
+    """A recommendation replaces one pause; the proportional policy counts its time, too."""
+    fault = call_error(lro.Code.UNAVAILABLE, retry_after=80.0)
+    simulation = Simulation(ends_at=101, fault=lambda now: fault if now == 0 else None)
+    simulation.wait(Polling(wait_first=False, jitter=0.0))
+    assert simulation.pauses == [80.0, 20.0, 20.0]

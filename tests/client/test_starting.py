@@ -1,0 +1,139 @@
+"""Starting operations: what is sent, and when it is sent again (spec §9.1, §9.7, §11.5(4))."""
+
+from __future__ import annotations
+
+import uuid
+
+import httpx
+import pytest
+import respx
+
+import lro
+from lro_client import NO_RETRY, CallError, Retry
+from tests.client.faces import Clock, Face
+from tests.client.messages import (
+    NAME,
+    TYPES,
+    ResizeRequest,
+    ResizeResponse,
+    body_of,
+    packed,
+    refusal,
+    reply,
+    running,
+    succeeded,
+)
+
+TARGET = "/v1/images:resize"
+REQUEST = ResizeRequest(source="a.png", widths=(10, 2**40))
+BODY = {"source": "a.png", "widths": ["10", str(2**40)]}
+ID = str(uuid.UUID(int=7))
+
+
+def test_the_message_is_the_body(face: Face, server: respx.Router) -> None:
+    """A start posts the message as JSON to the method's path, and gives a handle."""
+    route = server.post(TARGET).mock(return_value=reply(running(5)))
+    handle = face.client().start(TARGET, REQUEST, **TYPES)
+    request = route.calls.last.request
+    assert body_of(request) == BODY
+    assert request.headers["content-type"] == "application/json"
+    assert (handle.name, handle.done, handle.metadata.percent) == (NAME, False, 5)
+    assert route.call_count == 1
+
+
+def test_request_id_and_validate_only(face: Face, server: respx.Router) -> None:
+    """Both travel beside the fields of the message."""
+    route = server.post(TARGET).mock(return_value=reply(running()))
+    face.client().start(TARGET, REQUEST, **TYPES, request_id=ID, validate_only=True)
+    expected = {**BODY, "requestId": ID, "validateOnly": True}
+    assert body_of(route.calls.last.request) == expected
+
+
+def test_validation_alone(face: Face, server: respx.Router) -> None:
+    """The reply to a validation is done and has no name; its result asks nobody (spec §9.7)."""
+    answer = {"done": True, "response": packed("google.protobuf.Empty")}
+    server.post(TARGET).mock(return_value=reply(answer))
+    types = {**TYPES, "response": lro.Empty}
+    handle = face.client().start(TARGET, REQUEST, **types, validate_only=True)
+    assert (handle.name, handle.done) == ("", True)
+    assert handle.result() == lro.Empty()
+    with pytest.raises(CallError, match="name: must not be empty"):
+        handle.refresh()
+
+
+def test_an_operation_that_is_done_at_once(face: Face, server: respx.Router) -> None:
+    """What is done when it is returned is asked about no more (spec §9.8, §11.2(1))."""
+    server.post(TARGET).mock(return_value=reply(succeeded(9)))
+    assert face.client().start(TARGET, REQUEST, **TYPES).result() == ResizeResponse(size_bytes=9)
+    assert len(server.calls) == 1
+
+
+def test_a_plain_object_as_the_message(face: Face, server: respx.Router) -> None:
+    """A dict is sent as it is, for methods whose classes one does not have."""
+    route = server.post(TARGET).mock(return_value=reply(running()))
+    face.client().start(TARGET, {"anything": [1, None]}, **TYPES)
+    assert body_of(route.calls.last.request) == {"anything": [1, None]}
+
+
+@pytest.mark.parametrize("message", [None, 5, "text", [1], lro.Duration(5)])
+def test_a_message_that_is_no_object(message: object, face: Face, server: respx.Router) -> None:
+    """What is no JSON object is refused before it is sent."""
+    with pytest.raises(CallError, match=r"Start failed with INVALID_ARGUMENT: message: must be an"):
+        face.client().start(TARGET, message, **TYPES)
+
+
+def test_a_message_that_cannot_be_encoded(face: Face) -> None:
+    """A field of the wrong type is refused before it is sent, and named."""
+    with pytest.raises(CallError, match="widths") as caught:
+        face.client().start(TARGET, ResizeRequest(widths=("x",)), **TYPES)  # type: ignore[arg-type]
+    assert isinstance(caught.value.__cause__, lro.EncodingError)
+
+
+def test_an_absolute_target(face: Face, server: respx.Router) -> None:
+    """A method of another host is given by its whole URL."""
+    route = server.post("http://other.test/v2/run").mock(return_value=reply(running()))
+    face.client().start("http://other.test/v2/run", REQUEST, **TYPES)
+    assert route.called
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize("fault", [refusal(lro.Code.UNAVAILABLE), httpx.ConnectError("no")])
+def test_without_a_request_id_nothing_is_sent_twice(
+    fault: object, validate_only: bool, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """A start whose reply was lost may have started something."""
+    route = server.post(TARGET).mock(side_effect=[fault])
+    with pytest.raises(CallError) as caught:
+        face.client(clock=clock).start(TARGET, REQUEST, **TYPES, validate_only=validate_only)
+    assert caught.value.code is lro.Code.UNAVAILABLE
+    assert (route.call_count, clock.sleeps) == (1, [])
+
+
+def test_with_a_request_id_it_is(face: Face, clock: Clock, server: respx.Router) -> None:
+    """With an id the server tells a repeated start, so the same bytes are sent again."""
+    faults = [httpx.ReadError("lost"), refusal(lro.Code.UNAVAILABLE), reply(running())]
+    route = server.post(TARGET).mock(side_effect=faults)
+    assert face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID).name == NAME
+    assert clock.sleeps == [0.5, 1.0]
+    assert len({call.request.content for call in route.calls}) == 1
+
+
+@pytest.mark.parametrize("code", [lro.Code.ABORTED, lro.Code.RESOURCE_EXHAUSTED])
+def test_refusals_are_final(code: lro.Code, face: Face, clock: Clock, server: respx.Router) -> None:
+    """A start that was refused is not repeated, even with an id."""
+    route = server.post(TARGET).mock(return_value=refusal(code, "busy"))
+    with pytest.raises(CallError, match="busy") as caught:
+        face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID)
+    assert caught.value.code is code
+    assert route.call_count == 1
+
+
+@pytest.mark.parametrize("retry", [NO_RETRY, Retry(attempts=1)])
+def test_retrying_switched_off(
+    retry: Retry, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """It can be switched off with an id, too."""
+    route = server.post(TARGET).mock(return_value=refusal(lro.Code.UNAVAILABLE))
+    with pytest.raises(CallError):
+        face.client(clock=clock, retry=retry).start(TARGET, REQUEST, **TYPES, request_id=ID)
+    assert route.call_count == 1

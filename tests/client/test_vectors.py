@@ -1,0 +1,126 @@
+"""The vectors: polling (spec §11.2-§11.5) and the reading of errors (§11.8), on both faces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import respx
+
+import lro
+from lro_client import (
+    CallError,
+    ClientError,
+    OperationFailed,
+    Polling,
+    PollTimeout,
+    Retry,
+    wait_exponential,
+)
+from tests.client.faces import Clock, Face
+from tests.client.messages import NAME, TYPES, failed, refusal, reply, running, succeeded
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+
+ROUNDING = 2e-6
+"""The vectors have six digits, and are rounded half up where a float rounds half to even."""
+
+
+def cases(file: str, *kinds: str) -> list[Any]:
+    """The cases of a file, of these kinds if any are given, each with its id."""
+    found = json.loads((VECTORS / f"{file}.json").read_text())["cases"]
+    wanted = [case for case in found if not kinds or case["kind"] in kinds]
+    return [pytest.param(case, id=case["id"]) for case in wanted]
+
+
+def strict(case: Any) -> Polling:
+    """The policy that the vectors are made for: exponential, UNAVAILABLE alone is retried."""
+    poll, retry = case["config"], case["retry"]
+    return Polling(
+        wait=wait_exponential(poll["initial"], poll["multiplier"], poll["maximum"]),
+        jitter=0.0,
+        wait_first=False,
+        retry=Retry(
+            wait=wait_exponential(retry["initial"], retry["multiplier"], retry["maximum"]),
+            attempts=retry["max_attempts"],
+        ),
+    )
+
+
+def answer(said: Any) -> httpx.Response:
+    """One of the server's replies."""
+    if "error" in said:
+        delay = said.get("retry_delay")
+        info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{delay}s"}
+        return refusal(lro.Code[said["error"]], "no", *([info] if delay is not None else ()))
+    headers = {"retry_after": str(said["retry_after"])} if "retry_after" in said else {}
+    return reply(state(said), **headers)
+
+
+def state(said: Any) -> Any:
+    """The operation that a reply tells of."""
+    if not said["done"]:
+        return running()
+    return failed() if said.get("outcome") == "FAILED" else succeeded()
+
+
+def outcome(handle: Any, timeout: float | None) -> tuple[str, int | None]:
+    """How waiting ended, in the vectors' words, and the polls that an error counts itself."""
+    try:
+        handle.result(timeout)
+    except PollTimeout as exc:
+        return "POLL_TIMEOUT", exc.polls
+    except OperationFailed:
+        return "FAILED", None
+    except CallError as exc:
+        return exc.code.name, None
+    return "RESULT", None
+
+
+@pytest.mark.parametrize("case", cases("client_poll"))
+def test_polling(case: Any, face: Face, clock: Clock, server: respx.Router) -> None:
+    """The pauses, the number of calls and the outcome are those of the vector."""
+    last = answer(case["replies"][-1])
+    replies = iter([answer(said) for said in case["replies"]])
+    route = server.get(f"/v1/{NAME}").mock(side_effect=lambda _: next(replies, last))
+    first = lro.operation_from_json(state(case["first"] or {"done": False}), lro.TypeRegistry())
+    client = face.client(clock=clock, polling=strict(case))
+
+    found, polls = outcome(client.operation(first, **TYPES), case["config"]["timeout"])
+
+    expect = case["expect"]
+    assert clock.sleeps == pytest.approx(expect["sleeps"], abs=ROUNDING)
+    assert (found, polls or route.call_count) == (expect["outcome"], expect["calls"])
+    assert clock.now - 1000 == pytest.approx(expect["elapsed"], abs=ROUNDING)
+
+
+def read_error(face: Face, server: respx.Router, http: int, body: str) -> CallError:
+    """The error of a call that was answered so."""
+    server.get(f"/v1/{NAME}").respond(http, text=body)
+    with pytest.raises(ClientError) as caught:
+        face.client(retry=Retry(attempts=1)).get(NAME)
+    assert isinstance(caught.value, CallError)
+    return caught.value
+
+
+@pytest.mark.parametrize("case", cases("status_http", "http_to_code"))
+def test_code_of_a_bare_status(case: Any, face: Face, server: respx.Router) -> None:
+    """Without a usable body the HTTP status tells the code (spec §11.8(2))."""
+    error = read_error(face, server, case["http"], case["body"])
+    assert (error.code.name, error.http_status) == (case["name"], case["http"])
+
+
+@pytest.mark.parametrize("case", cases("status_http", "parse_error_body"))
+def test_error_body(case: Any, face: Face, server: respx.Router) -> None:
+    """A body in the form of AIP-193 tells code, message and details (spec §11.8(1))."""
+    error = read_error(face, server, case["http"], case["body_text"])
+    found = {
+        "code": error.status.code,
+        "name": error.code.name,
+        "message": error.status.message,
+        "details": len(error.details()),
+    }
+    assert found == case["expect"]

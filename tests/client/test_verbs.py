@@ -1,0 +1,295 @@
+"""The five verbs over HTTP: what is sent, and what comes of the reply (spec §3.8, §5.15, §11.10)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote
+
+import httpx
+import pytest
+import respx
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro_client import CallError, Routes
+from lro_client._calls import Call
+from lro_client.transports.http import Coder
+from tests.client.faces import Face
+from tests.client.messages import NAME, body_of, page_of_a_proxy, reply, running, succeeded
+
+LOCAL = "projects/p/locations/eu-1/operations/op-1"
+
+
+def sent(server: respx.Router) -> httpx.Request:
+    """The one request that was made."""
+    assert len(server.calls) == 1
+    request: httpx.Request = server.calls.last.request
+    return request
+
+
+def line(request: httpx.Request) -> tuple[str, str]:
+    """Method and raw path, with the query."""
+    return request.method, request.url.raw_path.decode()
+
+
+NAMES = [
+    (NAME, "/v1/operations/abc"),
+    (LOCAL, f"/v1/{LOCAL}"),
+    ("operations/a:b", "/v1/operations/a%3Ab"),
+    ("operations/a:cancel", "/v1/operations/a%3Acancel"),
+    ("operations/ü/鸟", "/v1/operations/%C3%BC/%E9%B8%9F"),
+    ("operations/a b?c#d%2F", "/v1/operations/a%20b%3Fc%23d%252F"),
+    ("operations/-_.~", "/v1/operations/-_.~"),
+]
+
+
+@pytest.mark.parametrize(("name", "path"), NAMES)
+def test_get(name: str, path: str, face: Face, server: respx.Router) -> None:
+    """Get asks for the name, whatever characters are in it, and gives the operation."""
+    server.get().mock(return_value=reply(running(30, name)))
+    found = face.client().get(name)
+    request = sent(server)
+    assert line(request) == ("GET", path)
+    assert body_of(request) is None
+    assert (found.name, found.done, found.state) == (name, False, "IN_PROGRESS")
+    assert found.metadata.type_name == "acme.images.v1.ResizeMetadata"
+
+
+@pytest.mark.parametrize(("name", "path"), NAMES)
+def test_delete(name: str, path: str, face: Face, server: respx.Router) -> None:
+    """Delete gives nothing."""
+    server.delete().mock(return_value=reply({}))
+    assert face.client().delete(name) is None
+    assert line(sent(server)) == ("DELETE", path)
+
+
+@pytest.mark.parametrize(("name", "path"), NAMES)
+def test_cancel(name: str, path: str, face: Face, server: respx.Router) -> None:
+    """Cancel sends an empty object to the verb."""
+    server.post().mock(return_value=reply({}))
+    assert face.client().cancel(name) is None
+    request = sent(server)
+    assert line(request) == ("POST", f"{path}:cancel")
+    assert body_of(request) == {}
+    assert request.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "body"),
+    [
+        (None, {}),
+        (0, {"timeout": "0s"}),
+        (2.5, {"timeout": "2.500s"}),
+        (timedelta(minutes=1), {"timeout": "60s"}),
+    ],
+)
+def test_wait(timeout: Any, body: Any, face: Face, server: respx.Router) -> None:
+    """Wait sends its timeout as a duration, and gives whatever state the server answers."""
+    server.post().mock(return_value=reply(running()))
+    assert not face.client().wait(NAME, timeout=timeout).done
+    request = sent(server)
+    assert line(request) == ("POST", "/v1/operations/abc:wait")
+    assert body_of(request) == body
+
+
+@pytest.mark.parametrize(
+    ("parent", "path"),
+    [
+        ("", "/v1/operations"),
+        ("operations", "/v1/operations"),
+        ("projects/p", "/v1/projects/p/operations"),
+        ("projects/p/operations", "/v1/projects/p/operations"),
+        ("things/operations", "/v1/things/operations/operations"),
+        ("projects/a:b", "/v1/projects/a%3Ab/operations"),
+    ],
+)
+def test_list(parent: str, path: str, face: Face, server: respx.Router) -> None:
+    """List asks for the collection of the parent, however the parent is spelled (spec §3.3)."""
+    server.get().mock(return_value=reply({}))
+    assert list(face.client().list(parent)) == []
+    assert line(sent(server)) == ("GET", path)
+
+
+def test_list_sends_what_is_set(face: Face, server: respx.Router) -> None:
+    """Query names are in lowerCamelCase; what is at its default is left out."""
+    server.get().mock(return_value=reply({}))
+    list(face.client().list("projects/p", 'done = true AND metadata.verb = "ü"', page_size=7))
+    query = httpx.QueryParams(sent(server).url.query.decode())
+    assert dict(query) == {"filter": 'done = true AND metadata.verb = "ü"', "pageSize": "7"}
+
+
+WHOLE = [
+    ("get", lro.GetOperationRequest(NAME), ("GET", "/v1/operations/abc")),
+    ("delete", lro.DeleteOperationRequest(NAME), ("DELETE", "/v1/operations/abc")),
+    ("cancel", lro.CancelOperationRequest(NAME), ("POST", "/v1/operations/abc:cancel")),
+    ("wait", lro.WaitOperationRequest(NAME), ("POST", "/v1/operations/abc:wait")),
+]
+
+
+@pytest.mark.parametrize(("verb", "whole", "expected"), WHOLE)
+def test_the_whole_request(
+    verb: str, whole: object, expected: object, face: Face, server: respx.Router
+) -> None:
+    """Each verb also takes its request message (spec §3.8)."""
+    server.route().mock(return_value=reply(running()))
+    getattr(face.client(), verb)(whole)
+    assert line(sent(server)) == expected
+
+
+def test_the_whole_request_of_a_list(face: Face, server: respx.Router) -> None:
+    """A list can begin at a page token."""
+    server.get().mock(return_value=reply({"operations": [succeeded()]}))
+    request = lro.ListOperationsRequest(name="projects/p", page_size=2, page_token="t-1")
+    assert [one.name for one in face.client().list(request)] == [NAME]
+    expected = "/v1/projects/p/operations?pageSize=2&pageToken=t-1"
+    assert line(sent(server)) == ("GET", expected)
+
+
+def test_the_whole_request_of_a_wait(face: Face, server: respx.Router) -> None:
+    """The timeout of a whole request is sent to the nanosecond."""
+    server.post().mock(return_value=reply(running()))
+    face.client().wait(lro.WaitOperationRequest(NAME, lro.Duration(1, 1)))
+    assert body_of(sent(server)) == {"timeout": "1.000000001s"}
+
+
+def test_whole_requests_stand_alone(face: Face, server: respx.Router) -> None:
+    """Arguments beside a whole request are refused, since they would be lost."""
+    client = face.client()
+    with pytest.raises(TypeError, match="ListOperationsRequest is the whole request"):
+        client.list(lro.ListOperationsRequest(), "done = true")
+    with pytest.raises(TypeError, match="WaitOperationRequest is the whole request"):
+        client.wait(lro.WaitOperationRequest(NAME), timeout=1)
+    assert not server.calls
+
+
+@pytest.mark.parametrize("name", ["", "/", "operations/", "a//b", "/operations/a"])
+def test_a_name_that_no_path_can_have(name: str, face: Face, server: respx.Router) -> None:
+    """Such a name is refused before anything is sent (spec §5.15)."""
+    with pytest.raises(CallError) as caught:
+        face.client().get(name)
+    assert caught.value.code is lro.Code.INVALID_ARGUMENT
+    assert caught.value.http_status is None
+    assert isinstance(caught.value.__cause__, lro.InvalidArgument)
+    assert not server.calls
+
+
+@given(st.lists(st.text(min_size=1).filter(lambda s: "/" not in s), min_size=1, max_size=4))
+def test_every_name_arrives_as_it_is(segments: list[str]) -> None:
+    """A server that decodes the path as HTTP rules say reads the very name (spec §5.3, §5.15)."""
+    name = "operations/" + "/".join(segments)
+    coder = Coder(Routes(), lro.TypeRegistry())
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return
+    asked = coder.encode(Call(request=lro.GetOperationRequest(name), budget=1.0))
+    assert unquote(str(httpx.URL("http://test" + asked.url).raw_path, "ascii")) == f"/v1/{name}"
+
+
+def test_routes_of_another_service(face: Face, server: respx.Router) -> None:
+    """The paths of the verbs are the caller's to set."""
+    server.route().mock(return_value=reply(running()))
+    routes = Routes(
+        get="/compute/{name=projects/*/operations/*}",
+        cancel="/compute/{name=operations/*}/abort",
+        delete="/v2/{name=**}",
+        list="/v2/{name=**}",
+    )
+    client = face.client(routes=routes)
+    client.get("projects/p/operations/o")
+    client.cancel(NAME)
+    client.delete(NAME)
+    list(client.list())
+    assert [line(call.request) for call in server.calls] == [
+        ("GET", "/compute/projects/p/operations/o"),
+        ("POST", f"/compute/{NAME}/abort"),
+        ("DELETE", f"/v2/{NAME}"),
+        ("GET", "/v2/operations"),
+    ]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_wait_without_a_body(method: str, face: Face, server: respx.Router) -> None:
+    """The binding of Wait can be a GET, or a POST that has no body (spec §4.10)."""
+    server.route().mock(return_value=reply(running()))
+    routes = Routes(wait="/v1/{name=operations/*}/wait", wait_method=method, wait_body=False)
+    face.client(routes=routes).wait(NAME, timeout=1.5)
+    request = sent(server)
+    assert line(request) == (method, f"/v1/{NAME}/wait?timeout=1.500s")
+    assert body_of(request) is None
+
+
+def test_a_template_that_is_none(face: Face) -> None:
+    """A route that is no path template is refused when the client is made."""
+    with pytest.raises(lro.DeclarationError):
+        face.client(routes=Routes(get="v1/{name}"))
+
+
+@pytest.mark.parametrize("base", ["http://test/api", "http://test/api/"])
+def test_the_base_url_may_have_a_path(base: str, face: Face, server: respx.Router) -> None:
+    """Paths go below that of the base URL."""
+    server.get().mock(return_value=reply(running()))
+    face.client(base).get(NAME)
+    assert sent(server).url == f"http://test/api/v1/{NAME}"
+
+
+def test_an_http_client_of_ones_own(face: Face, server: respx.Router) -> None:
+    """Its base URL and headers are kept, and it stays open when the client is closed."""
+    server.get().mock(return_value=reply(running()))
+    http = face.http(base_url="http://test/own", headers={"authorization": "Bearer x"})
+    client = face.client("", http=http)
+    client.get(NAME)
+    client.close()
+    request = sent(server)
+    assert request.url == f"http://test/own/v1/{NAME}"
+    assert request.headers["authorization"] == "Bearer x"
+    assert not http.is_closed
+
+
+def test_an_http_client_and_a_base_url(face: Face, server: respx.Router) -> None:
+    """The base URL goes before the paths with a client of one's own, too."""
+    server.get().mock(return_value=reply(running()))
+    face.client("http://test", http=face.http()).get(NAME)
+    assert sent(server).url == f"http://test/v1/{NAME}"
+
+
+def test_a_client_closes_what_it_made(face: Face, server: respx.Router) -> None:
+    """The connections that a client made itself end with its context."""
+    client = face.make("http://test")
+    http = face.inside(client)._transport._client
+    with face.entering(client) as entered:
+        assert entered is face.inside(client)
+    assert http.is_closed
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (httpx.Response(200, text="<h1>Log in</h1>"), "not JSON"),
+        (httpx.Response(200, content=b'{"name": "\xff"}'), "not JSON"),
+        (httpx.Response(200, text="[" * 500 + "]" * 500), "not JSON"),
+        (httpx.Response(204), "not JSON"),
+        (reply([]), "not what was asked for: must be an object"),
+        (reply({"name": 5}), "not what was asked for: name"),
+        (reply({**succeeded(), "error": {"code": 5}}), "not what was asked for: response"),
+    ],
+)
+def test_replies_that_are_none(
+    answer: httpx.Response, text: str, face: Face, server: respx.Router
+) -> None:
+    """A reply that is not an operation is an error that says so, and is not asked for again."""
+    server.get().mock(return_value=answer)
+    with pytest.raises(CallError, match=text) as caught:
+        face.client().get(NAME)
+    assert caught.value.code is lro.Code.UNKNOWN
+    assert caught.value.http_status == answer.status_code
+    assert len(server.calls) == 1
+
+
+def test_redirects_are_not_followed_on_their_own(face: Face, server: respx.Router) -> None:
+    """A redirection is an error, unless the caller's HTTP client follows it."""
+    server.get().mock(return_value=page_of_a_proxy(302, location="/v2"))
+    with pytest.raises(CallError, match="HTTP 302"):
+        face.client().get(NAME)

@@ -1,0 +1,228 @@
+"""Wait first: WaitOperation instead of poll and pause, where the server has it (spec §11.2(4))."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+import respx
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro_client import OperationGone, Polling, PollTimeout, wait_exponential
+from lro_client._flows import MARGIN_SECONDS, Server
+from tests.client.faces import Clock, Face
+from tests.client.messages import (
+    NAME,
+    TYPES,
+    ResizeResponse,
+    body_of,
+    page_of_a_proxy,
+    refusal,
+    reply,
+    running,
+    succeeded,
+)
+from tests.client.simulation import Simulation, call_error
+
+PLAIN = Polling(jitter=0.0)
+WAIT, GET = f"/v1/{NAME}:wait", f"/v1/{NAME}"
+
+
+def test_wait_takes_the_place_of_polls_and_pauses(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """The server holds each call for 20 s at most; while not done it is asked again at once."""
+    answers = iter([running(), running(), succeeded()])
+
+    def hold(_: httpx.Request) -> httpx.Response:
+        clock.now += 20
+        return reply(next(answers), retry_after="3")
+
+    route = server.post(WAIT).mock(side_effect=hold)
+    handle = face.client(clock=clock).operation(NAME, **TYPES)
+    assert handle.result() == ResizeResponse(size_bytes=7)
+    assert [body_of(call.request) for call in route.calls] == [{"timeout": "20s"}] * 3
+    assert clock.sleeps == []
+
+
+def test_a_handle_that_is_done_asks_nobody(face: Face, server: respx.Router) -> None:
+    """What was once seen to be done needs no call (spec §11.2(1))."""
+    route = server.post(WAIT).mock(return_value=reply(succeeded()))
+    handle = face.client().operation(NAME, **TYPES)
+    first = handle.wait()
+    assert handle.wait() is first
+    assert handle.result() == handle.result()
+    assert route.call_count == 1
+
+
+def test_wait_switched_off(face: Face, clock: Clock, server: respx.Router) -> None:
+    """Without Wait the client polls and pauses."""
+    answers = iter([running(), running(), succeeded()])
+    server.get(GET).mock(side_effect=lambda _: reply(next(answers)))
+    client = face.client(clock=clock, polling=Polling(wait_first=False, jitter=0.0))
+    client.operation(NAME, **TYPES).wait()
+    assert clock.sleeps == [0.05, 0.05]
+
+
+MISSING = {
+    "501": refusal(lro.Code.UNIMPLEMENTED),
+    "501 of a proxy": page_of_a_proxy(501),
+    "405": page_of_a_proxy(405, allow="GET"),
+    "404 of the verb's path": page_of_a_proxy(404),
+    "404 in our form": refusal(lro.Code.NOT_FOUND),
+}
+
+
+@pytest.mark.parametrize("missing", MISSING.values(), ids=MISSING)
+def test_a_server_without_wait(
+    missing: httpx.Response, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """The client polls instead, without a pause in between, and remembers it for all operations."""
+    waits = server.post(url__regex=r".*:wait$").mock(return_value=missing)
+    answers = [succeeded(), running(), succeeded(), running()]
+    server.get(GET).mock(side_effect=lambda _: reply(answers.pop()))
+    client = face.client(clock=clock, polling=PLAIN)
+    for _ in range(2):
+        assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=7)
+    assert waits.call_count == 1
+    assert clock.sleeps == [0.05, 0.05]
+
+
+def test_each_client_finds_out_for_itself(face: Face, server: respx.Router) -> None:
+    """What is remembered belongs to a client, since another may have another server."""
+    waits = server.post(WAIT).mock(return_value=refusal(lro.Code.UNIMPLEMENTED))
+    server.get(GET).mock(return_value=reply(succeeded()))
+    for _ in range(2):
+        face.client().operation(NAME, **TYPES).wait()
+    assert waits.call_count == 2
+
+
+def test_an_operation_that_is_missing(face: Face, server: respx.Router) -> None:
+    """A Wait that finds nothing is checked by a Get; if that finds nothing, it is gone."""
+    waits = server.post(WAIT).mock(return_value=refusal(lro.Code.NOT_FOUND))
+    gets = server.get(GET).mock(return_value=refusal(lro.Code.NOT_FOUND, "no such operation"))
+    client = face.client()
+    for _ in range(2):
+        with pytest.raises(OperationGone, match="no such operation") as caught:
+            client.operation(NAME, **TYPES).result()
+    assert caught.value.code is lro.Code.NOT_FOUND
+    assert (waits.call_count, gets.call_count) == (2, 2)
+
+
+def test_an_operation_that_goes_away(face: Face, clock: Clock, server: respx.Router) -> None:
+    """Deleted or expired while it is waited for: final, and told apart (spec §11.5(5))."""
+    answers = [refusal(lro.Code.NOT_FOUND), reply(running())]
+    server.get(GET).mock(side_effect=lambda _: answers.pop())
+    handle = face.client(clock=clock, polling=Polling(wait_first=False)).operation(NAME, **TYPES)
+    with pytest.raises(OperationGone):
+        handle.wait()
+    assert handle.operation == lro.Operation(name=NAME)
+
+
+def test_doubt_outlasts_failures() -> None:
+    """A Wait that was not found is decided by the first Get that gets an answer."""
+    faults = [None, call_error(lro.Code.UNAVAILABLE), call_error(lro.Code.NOT_FOUND)]
+    simulation = Simulation(ends_at=0, max_hold=60, fault=lambda _: faults.pop() if faults else None)
+    known = Server()
+    assert simulation.wait(PLAIN, server=known).done
+    assert simulation.holds == [20.0, None, None]
+    assert simulation.pauses == [0.5]
+    assert not known.waits
+
+
+class AtOnce:
+    """A server whose Wait answers at once, but for the calls of these numbers."""
+
+    def __init__(self, clock: Clock, *held: int) -> None:
+        self.clock, self.held, self.calls = clock, held, 0
+
+    def __call__(self, _: httpx.Request) -> httpx.Response:
+        self.calls += 1
+        if self.calls in self.held:
+            self.clock.now += 20
+        return reply(succeeded() if self.calls == 9 else running())
+
+
+@pytest.mark.parametrize(
+    ("held", "pauses"),
+    [((), [1.0] * 6), ((3,), [1.0] * 3), ((5,), [1.0] * 3), ((2, 4, 6, 8), [])],
+)
+def test_replies_that_come_at_once(
+    held: tuple[int, ...], pauses: list[float], face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """From the third in a row on there is a pause by the policy; a held one begins anew."""
+    answering = AtOnce(clock, *held)
+    server.post(WAIT).mock(side_effect=answering)
+    polling = Polling(wait=wait_exponential(1.0, 1.0), jitter=0.0)
+    face.client(clock=clock, polling=polling).operation(NAME, **TYPES).wait()
+    assert answering.calls == 9
+    assert clock.sleeps == pauses
+
+
+def test_retry_after_of_replies_at_once(face: Face, clock: Clock, server: respx.Router) -> None:
+    """Then the interval that the server recommends is kept to, too."""
+    answers = [reply(succeeded())] + [reply(running(), retry_after="4")] * 4
+    server.post(WAIT).mock(side_effect=lambda _: answers.pop())
+    face.client(clock=clock).operation(NAME, **TYPES).wait()
+    assert clock.sleeps == [4.0, 4.0]
+
+
+def test_the_hold_is_adjustable(face: Face, server: respx.Router) -> None:
+    """How long a call may be held is part of the policy."""
+    route = server.post(WAIT).mock(return_value=reply(succeeded()))
+    polling = Polling(hold_seconds=2.5)
+    face.client(polling=polling, call_seconds=4.0).operation(NAME, **TYPES).wait()
+    request = route.calls.last.request
+    assert body_of(request) == {"timeout": "2.500s"}
+    assert request.extensions["timeout"]["read"] == 6.5
+
+
+@given(st.floats(0, 3600), st.floats(0.5, 60))
+def test_nothing_is_lost_where_the_server_waits(ends_at: float, max_hold: float) -> None:
+    """The reply comes when the operation ends, whatever the server's own maximum."""
+    simulation = Simulation(ends_at=ends_at, max_hold=max_hold)
+    assert simulation.wait(Polling()).done
+    assert simulation.now == pytest.approx(ends_at)
+    assert len(simulation.asked) <= ends_at / min(max_hold, 20.0) + 2
+    assert None not in simulation.holds
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.floats(0, 0.15), st.booleans())
+def test_a_wait_is_answered_before_the_deadline(
+    ends_at: float, timeout: float, latency: float, waits: bool
+) -> None:
+    """No Wait is held so long that its reply would come too late, and the last poll is a Get."""
+    simulation = Simulation(ends_at=ends_at, max_hold=60 if waits else None, latency=latency)
+    try:
+        operation = simulation.wait(Polling(), timeout)
+    except PollTimeout as exc:
+        assert ends_at > timeout
+        assert timeout - 2e-6 <= simulation.now <= timeout + 2 * latency + 2e-6
+        assert exc.polls == len(simulation.asked)
+        assert isinstance(simulation.asked[-1][1].request, lro.GetOperationRequest)
+        assert exc.operation == lro.Operation(name=NAME)
+    else:
+        assert operation.done
+    for when, call in simulation.asked:
+        held = call.request
+        if isinstance(held, lro.WaitOperationRequest) and held.timeout is not None:
+            assert when + held.timeout.total_seconds <= timeout - MARGIN_SECONDS + 1e-6
+        assert call.hard
+        assert when + call.budget <= timeout + 0.03 + 1e-6 or call.budget == 0.001
+
+
+def test_a_short_timeout_needs_no_wait() -> None:
+    """Where the deadline is near, Gets are enough."""
+    simulation = Simulation(ends_at=9, max_hold=60)
+    with pytest.raises(PollTimeout):
+        simulation.wait(PLAIN, 0.2)
+    assert simulation.holds == [None] * 5
+
+
+def test_waiting_once(face: Face, server: respx.Router) -> None:
+    """The verb itself makes one call, and its reply need not be done (spec §4.7)."""
+    route = server.post(WAIT).mock(return_value=reply(running(40)))
+    operation = face.client().wait(NAME, timeout=5)
+    assert not operation.done
+    assert route.call_count == 1

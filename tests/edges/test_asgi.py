@@ -1,0 +1,414 @@
+"""The edge as an ASGI application, message by message."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+import attrs
+import pytest
+
+import lro
+from lro.asgi import EdgeApp, OperationsApp, StartApp
+from tests.edges.house import DOMAIN, House, Wrapped, build
+
+Message = MutableMapping[str, Any]
+
+
+def scope_of(method: str, path: str, **more: Any) -> Message:
+    """The scope of a request; ``path`` is raw."""
+    return {
+        "type": "http",
+        "method": method,
+        "path": lro_unquote(path),
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [],
+        **more,
+    }
+
+
+def lro_unquote(path: str) -> str:
+    from urllib.parse import unquote
+
+    return unquote(path)
+
+
+@attrs.define
+class Line:
+    """A connection: gives the messages listed, then none for ever, or what ``last`` does."""
+
+    messages: Iterable[Message]
+    last: Callable[[], Awaitable[Message]] | None = None
+    taken: int = 0
+    sent: list[Message] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self._rest = iter(self.messages)
+
+    async def receive(self) -> Message:
+        for message in self._rest:
+            self.taken += 1
+            return message
+        if self.last is not None:
+            return await self.last()
+        return await asyncio.get_running_loop().create_future()
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    @property
+    def reply(self) -> tuple[int, dict[bytes, bytes], Any]:
+        """Status, headers and body of the one reply that was sent."""
+        start, end = self.sent
+        headers = dict(start["headers"])
+        assert len(headers) == len(start["headers"])
+        return start["status"], headers, json.loads(end["body"] or b"null")
+
+
+def part(body: bytes, more: bool = False) -> Message:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+GONE: Message = {"type": "http.disconnect"}
+
+
+def serve(app: Any, scope: Message, *messages: Message) -> Line:
+    """What an application makes of a request."""
+    line = Line(messages or [part(b"")])
+    asyncio.run(app(scope, line.receive, line.send))
+    return line
+
+
+# -- replies ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"raw_path": None}, {"query_string": b"alt=json"}])
+def test_a_request_is_answered(more: dict[str, Any]) -> None:
+    """Status, headers with the length, body; with a raw path from the server or without."""
+    house = build()
+    name = house.start()
+    status, headers, body = serve(
+        OperationsApp(house.service), scope_of("GET", f"/v1/{name}", **more)
+    ).reply
+    assert (status, body) == (200, {"name": name})
+    assert headers[b"content-length"] == str(len(json.dumps(body, separators=(",", ":")))).encode()
+    assert headers[b"cache-control"] == b"no-store"
+
+
+def test_head_and_options_have_no_body() -> None:
+    """The length of a HEAD reply is that of GET; a 204 has none."""
+    app = OperationsApp(build().service)
+    got = serve(app, scope_of("GET", "/v1/operations/x"))
+    head = serve(app, scope_of("HEAD", "/v1/operations/x"))
+    assert head.sent[1]["body"] == b""
+    assert head.reply[:2] == got.reply[:2]
+    status, headers, body = serve(app, scope_of("OPTIONS", "/v1/operations/x")).reply
+    assert (status, body, b"content-length" in headers) == (204, None, False)
+
+
+def test_headers_given_twice_are_one_list() -> None:
+    """A hook sees all values of a header, so that none can hide behind another."""
+    seen: list[str] = []
+
+    def authenticate(headers: Any) -> str:
+        seen.append(headers["authorization"])
+        return "ann"
+
+    headers = [(b"authorization", b"Bearer a"), (b"x", b""), (b"authorization", b"Bearer b")]
+    app = OperationsApp(build().service, authenticate=authenticate)
+    serve(app, scope_of("GET", "/v1/operations", headers=headers))
+    assert seen == ["Bearer a, Bearer b"]
+
+
+def test_a_body_in_pieces() -> None:
+    """The parts of a body are put together."""
+    house = build()
+    name = house.start()
+    app = OperationsApp(house.service)
+    parts = [part(b'{"time', True), part(b"", True), part(b'out": "0s"', True), part(b"}")]
+    assert serve(app, scope_of("POST", f"/v1/{name}:wait"), *parts).reply[0] == 200
+
+
+@pytest.mark.parametrize("size", [1, 10, 11, 50])
+def test_a_body_over_the_limit_is_not_read_on(size: int) -> None:
+    """A stream is read until it is over the limit, and no further."""
+    app = OperationsApp(build().service, max_body=100)
+    line = serve(app, scope_of("POST", "/v1/operations/x:wait"), *[part(b" " * size, True)] * 1000)
+    status, _, body = line.reply
+    assert (status, body["error"]["details"][0]["reason"]) == (413, "REQUEST_TOO_LARGE")
+    assert line.taken == 100 // size + 1
+
+
+@pytest.mark.parametrize(
+    "messages", [[GONE], [part(b"{", True), GONE], [part(b"", True), part(b"", True), GONE]]
+)
+def test_a_caller_who_leaves_early_gets_nothing(messages: list[Message]) -> None:
+    """Half a request is no request."""
+    house = build(Wrapped(pytest.fail, "get", "update"))
+    line = serve(
+        OperationsApp(house.service), scope_of("POST", "/v1/operations/x:cancel"), *messages
+    )
+    assert line.sent == []
+
+
+def test_a_start_application() -> None:
+    """A starting method as an application: every path is its own."""
+    house = build()
+    app = StartApp(house.service, house.count, max_body=100)
+    status, _, body = serve(app, scope_of("POST", "/any/thing"), part(b'{"steps": 1}')).reply
+    assert (status, house.service.get(body["name"]).name) == (200, body["name"])
+
+
+def test_a_blocking_store_is_called_in_a_thread() -> None:
+    """The event loop does not stand still for a store that says it blocks."""
+    import threading
+
+    threads: set[int] = set()
+    store = Wrapped(lambda: threads.add(threading.get_ident()), "get", "update", "page")
+    store.reads_block = store.writes_block = True  # type: ignore[attr-defined]
+    house = build(store)
+    name = house.start()
+    app = OperationsApp(house.service)
+    for method, path in (("GET", name), ("GET", "operations"), ("POST", f"{name}:cancel")):
+        assert serve(app, scope_of(method, f"/v1/{path}")).reply[0] == 200
+    assert threading.get_ident() not in threads
+    assert threads
+
+
+# -- waiting ----------------------------------------------------------------------------------
+
+
+def waiting(house: House, last: Callable[[], Awaitable[Message]] | None = None) -> Line:
+    """The line of a caller who waits while ``last`` happens."""
+    return Line([part(b"")], last)
+
+
+async def turns(count: int = 10) -> None:
+    """Let everything else on the event loop happen."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def wait(house: House, line: Line, during: Callable[[], Awaitable[None]], name: str) -> None:
+    """A call of :wait, with something happening meanwhile."""
+
+    async def both() -> None:
+        app = OperationsApp(house.service)
+        call = asyncio.ensure_future(
+            app(scope_of("POST", f"/v1/{name}:wait"), line.receive, line.send)
+        )
+        await turns()
+        assert house.service.waiting == 1
+        await during()
+        await call
+        assert house.service.waiting == 0
+
+    asyncio.run(both())
+
+
+def test_a_wait_ends_with_the_operation() -> None:
+    """Done is answered at once."""
+    house = build()
+    name = house.start()
+
+    async def finish() -> None:
+        house.finish(name)
+
+    line = Line([part(b"")])
+    wait(house, line, finish, name)
+    assert line.reply[2]["done"] is True
+
+
+def test_a_wait_ends_with_the_record() -> None:
+    """Deleted during the wait: NOT_FOUND (spec §4.6)."""
+    house = build()
+    name = house.start()
+
+    async def delete() -> None:
+        house.service.delete(name)
+
+    line = Line([part(b"")])
+    wait(house, line, delete, name)
+    assert line.reply[0] == 404
+
+
+def test_a_caller_who_goes_away_frees_the_waiter() -> None:
+    """Nothing is sent, nobody waits, and the operation goes on (spec §4.8)."""
+    house = build()
+    name = house.start()
+    hung_up = asyncio.Event()
+
+    async def gone() -> Message:
+        await hung_up.wait()
+        return GONE
+
+    async def hang_up() -> None:
+        hung_up.set()
+
+    line = Line([part(b"")], gone)
+    wait(house, line, hang_up, name)
+    assert line.sent == []
+    assert not house.service.get(name).done
+    house.finish(name)
+
+
+def test_other_messages_are_no_goodbye() -> None:
+    """Some servers and middlewares repeat the end of the request; only a disconnect is one."""
+    house = build()
+    name = house.start()
+
+    async def finish() -> None:
+        house.finish(name)
+
+    line = Line([part(b""), part(b""), {"type": "http.strange"}])
+    wait(house, line, finish, name)
+    assert line.reply[2]["done"] is True
+
+
+def test_a_caller_who_leaves_as_the_operation_ends() -> None:
+    """Both at the same moment: the reply is sent, which no longer matters to anybody."""
+    house = build()
+    name = house.start()
+    ended = asyncio.Event()
+
+    async def gone() -> Message:
+        await ended.wait()
+        return GONE
+
+    async def end() -> None:
+        house.finish(name)
+        await turns(1)
+        ended.set()
+
+    line = Line([part(b"")], gone)
+    wait(house, line, end, name)
+    assert line.reply[0] == 200
+
+
+def test_a_line_that_breaks_is_the_servers_error() -> None:
+    """A failing receive is raised to the server, and the waiter is free."""
+    house = build()
+    name = house.start()
+    broken = asyncio.Event()
+
+    async def fail() -> Message:
+        await broken.wait()
+        raise ConnectionError("the line is dead")
+
+    async def break_() -> None:
+        broken.set()
+
+    with pytest.raises(ConnectionError, match="dead"):
+        wait(house, Line([part(b"")], fail), break_, name)
+    assert house.service.waiting == 0
+
+
+def test_a_server_that_gives_up_frees_the_waiter() -> None:
+    """Cancelling the call of the application cancels the wait."""
+    house = build()
+    name = house.start()
+
+    async def both() -> None:
+        line = Line([part(b"")])
+        app = OperationsApp(house.service)
+        call = asyncio.ensure_future(
+            app(scope_of("POST", f"/v1/{name}:wait"), line.receive, line.send)
+        )
+        await turns()
+        assert house.service.waiting == 1
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (house.service.waiting, line.sent) == (0, [])
+
+    asyncio.run(both())
+
+
+# -- mounted ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "resource"),
+    [
+        ({}, "operations/a%2Fb"),
+        ({"root_path": ""}, "operations/a%2Fb"),
+        ({"root_path": "/api", "prefix": "/api"}, "operations/a%2Fb"),
+        ({"root_path": "/ü x", "prefix": "/%C3%BC%20x"}, "operations/a%2Fb"),
+        ({"root_path": "/api"}, "operations/a%2Fb"),
+        ({"root_path": "/api/sub", "app_root_path": "/api", "prefix": "/sub"}, "operations/a%2Fb"),
+        ({"raw_path": b""}, "operations/a/b"),
+        ({"raw_path": b"/stale"}, "operations/a/b"),
+        ({"raw_path": b"/v1/operations/a%2Fb?x=y"}, "operations/a%2Fb"),
+    ],
+)
+def test_the_path_below_a_mount(more: dict[str, Any], resource: str) -> None:
+    """The raw path counts, without the prefix under which the application stands."""
+    prefix = more.pop("prefix", "")
+    scope = {**scope_of("GET", f"{prefix}/v1/operations/a%2Fb"), **more}
+    status, _, body = serve(OperationsApp(build().service), scope).reply
+    assert (status, body["error"]["details"][1]["resourceName"]) == (404, resource)
+
+
+def test_raw_bytes_in_a_path() -> None:
+    """Bytes that a server lets through unescaped are read as UTF-8, or refused (spec §5.3)."""
+    app = OperationsApp(build().service)
+    good = scope_of("GET", "/", path="/v1/operations/ü", raw_path="/v1/operations/ü".encode())
+    assert serve(app, good).reply[2]["error"]["details"][1]["resourceName"] == "operations/ü"
+    bad = scope_of("GET", "/", path="/v1/operations/\udcff", raw_path=b"/v1/operations/\xff")
+    assert serve(app, bad).reply[0] == 400
+
+
+async def other(scope: Message, receive: Any, send: Any) -> None:
+    """An application behind the edge, which says what it was called for."""
+    await send({"type": "http.response.start", "status": 299, "headers": []})
+    await send({"type": "http.response.body", "body": json.dumps(scope["type"]).encode()})
+
+
+@pytest.mark.parametrize(
+    ("scope", "status"),
+    [
+        (scope_of("GET", "/v1/operations"), 200),
+        (scope_of("PUT", "/v1/operations"), 405),
+        (scope_of("GET", "/v1/operations/x"), 404),
+        (scope_of("GET", "/v1/operations/x/"), 299),
+        (scope_of("GET", "/images"), 299),
+        (scope_of("GET", "/%zz"), 299),
+        ({"type": "websocket", "path": "/v1/operations"}, 299),
+        ({"type": "lifespan"}, 299),
+    ],
+)
+def test_what_the_edge_does_not_know_goes_on(scope: Message, status: int) -> None:
+    """The application behind the edge gets every path but those of the edge's routes."""
+    house = build()
+    assert serve(OperationsApp(house.service, otherwise=other), scope).reply[0] == status
+
+
+def test_lifespan_closes_the_service() -> None:
+    """Served alone, the application ends its service when the server stops."""
+    house = build()
+    line = serve(
+        OperationsApp(house.service),
+        {"type": "lifespan"},
+        {"type": "lifespan.startup"},
+        {"type": "lifespan.shutdown"},
+    )
+    wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert [message["type"] for message in line.sent] == wanted
+    with pytest.raises(lro.Unavailable):
+        house.start()
+
+
+def test_websockets_are_refused() -> None:
+    """ASGI wants an exception for a protocol that an application does not speak."""
+    edge = OperationsApp(build().service).edge
+    with pytest.raises(ValueError, match="not websocket"):
+        serve(EdgeApp(edge), {"type": "websocket", "path": "/v1/operations"})
+
+
+def test_the_domain_of_errors() -> None:
+    """Errors carry the service's own domain."""
+    body = serve(OperationsApp(build().service), scope_of("GET", "/")).reply[2]
+    assert body["error"]["details"][0]["domain"] == DOMAIN

@@ -1,0 +1,182 @@
+"""The server as a process: its options, its death in mid work, its orderly end; nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import attrs
+import httpx
+import pytest
+
+from examples.analysis.messages import ScoreRequest
+from examples.analysis.verbs import score as score_module
+from lro import Service
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+from tests.examples.conftest import encoded
+from tests.examples.serving import ROOT, SHORT_LEASE, Json, Process, Server, slow_request
+
+CAMERA = ScoreRequest(image=encoded("camera.png"))
+
+
+def percent(operation: Json) -> int:
+    found: int = operation["metadata"].get("progressPercent", 0)
+    return found
+
+
+@attrs.define
+class Story:
+    """What was seen of three operations through the lives of three servers on one file."""
+
+    scored: list[Json] = attrs.field(factory=list)
+    killed: list[Json] = attrs.field(factory=list)
+    drained: list[Json] = attrs.field(factory=list)
+    handed_back: list[Json] = attrs.field(factory=list)
+    waited: httpx.Response | None = None
+    status: int = 0
+    errors: str = ""
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """Three lives: the first is killed in mid work, the second is told to stop in mid work."""
+    story = Story()
+    command = ("-c", SHORT_LEASE, str(tmp_path_factory.mktemp("lives") / "operations.db"))
+    with Process(*command) as first:
+        scored = first.start("score", CAMERA)["name"]
+        story.scored.append(first.until(scored))
+        killed = first.start("track", slow_request(16))["name"]
+        story.killed.append(first.until(killed, lambda o: percent(o) > 60))
+        first.signal(signal.SIGKILL)
+    with Process(*command) as second:
+        story.scored.append(second.get(scored))
+        story.killed.append(second.get(killed))
+        last = second.until(killed, lambda o: story.killed.append(o) or False)
+        story.killed.append(last)
+        drained = second.start("track", slow_request(32))["name"]
+        handed_back = second.start("score", CAMERA)["name"]
+        story.drained.append(second.until(drained, lambda o: percent(o) > 60))
+        story.handed_back.append(second.get(handed_back))
+        reply = second.wait_for_ever(handed_back)
+        story.status, story.errors = second.signal(signal.SIGTERM)
+        story.waited = reply()
+    with Process(*command) as third:
+        story.drained.append(third.get(drained))
+        story.handed_back.append(third.until(handed_back))
+    return story
+
+
+def test_a_finished_operation_survives(story: Story) -> None:
+    """The next server on the file gives the same answer, to the letter."""
+    before, after = story.scored
+    assert before["response"]["overall"] == pytest.approx(98.06, rel=0.01)
+    assert after == before
+
+
+def test_work_of_a_killed_server_is_done_again(story: Story) -> None:
+    """It stays in progress until the lease is over, then is done, and its progress never falls."""
+    seen = story.killed
+    assert not seen[0].get("done")
+    assert not seen[1].get("done")
+    percents = [percent(operation) for operation in seen]
+    assert percents == sorted(percents)
+    assert (seen[-1]["done"], seen[-1]["response"]["frameCount"]) == (True, 16)
+    times = {(o["metadata"]["createTime"], o["metadata"].get("startTime")) for o in seen}
+    assert len(times) == 1
+
+
+def test_a_server_that_is_told_to_stop(story: Story) -> None:
+    """It ends what runs and hands back what waits, which the next server does."""
+    assert story.status == -signal.SIGTERM
+    assert "Traceback" not in story.errors
+    assert [operation.get("done", False) for operation in story.drained] == [False, True]
+    assert story.drained[-1]["response"]["foundCount"] == 32
+    assert [operation.get("done", False) for operation in story.handed_back] == [False, True]
+    assert story.handed_back[-1]["response"] == story.scored[0]["response"]
+
+
+def test_a_caller_who_waits_for_a_server_that_stops(story: Story) -> None:
+    """A Wait does not hold up the end: it is answered, or told to ask again."""
+    waited = story.waited
+    assert waited is not None
+    if waited.status_code == 200:
+        assert waited.json()["done"]
+    else:
+        assert (waited.status_code, waited.headers["retry-after"]) == (503, "1")
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """An event that holds up the work of ``score``."""
+    opened = threading.Event()
+    monkeypatch.setattr(score_module, "score", lambda *_: opened.wait(60))
+    yield opened
+    opened.set()
+
+
+def test_work_that_costs_too_many_workers(tmp_path: Path, gate: threading.Event) -> None:
+    """After three lost workers the operation ends with ABORTED, and says so in its metadata."""
+    name = ""
+    servers = []
+    for minute in range(5):
+        clock = Clock(timedelta(minutes=minute))
+        store = SQLiteStore(tmp_path / "operations.db", clock=clock)
+        server = Server(Service(store, ThreadExecutor(1), upkeep=False))
+        servers.append(server)
+        name = name or server.start("score", CAMERA)["name"]
+        server.service.turn()
+    last = servers[-1].get(name)
+    gate.set()
+    for server in servers:
+        server.close()
+    assert last["error"]["code"] == 10
+    assert last["error"]["details"][0]["reason"] == "WORKER_LOST"
+    assert (last["metadata"]["stage"], last["metadata"]["verb"]) == ("FAILED", "score")
+
+
+class Clock:
+    """The time, so much later."""
+
+    def __init__(self, later: timedelta) -> None:
+        self._later = later
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self._later
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        ("serve --help", 0, "--database"),
+        ("demo --help", 0, "demo"),
+        ("", 1, "serve|demo"),
+        ("sing", 1, "serve|demo"),
+        ("demo --fast", 2, "unrecognized arguments: --fast"),
+        ("serve --port many", 2, "invalid int value: 'many'"),
+        ("serve --port 70000", 2, "cannot listen: bind(): port must be 0-65535"),
+        ("serve --port {port}", 2, "Address already in use"),
+        ("serve --port 0 --workers 0", 2, "workers must be at least 1, got 0"),
+        ("serve --port 0 --database .", 2, "cannot serve .: the operations database"),
+    ],
+)
+def test_options(options: str, status: int, said: str, tmp_path: Path) -> None:
+    """A wrong option is answered with a sentence and an exit status, never with a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = options.format(port=taken.getsockname()[1]).split()
+        command = [sys.executable, "-m", "examples.analysis", *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        ran = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
+    told = ran.stdout if status == 0 else ran.stderr
+    assert ran.returncode == status
+    assert said in told
+    assert "Traceback" not in ran.stderr
