@@ -24,8 +24,9 @@ def raw_form(raw: str, decoded: str) -> str:
     """The raw path of a decoded one: ``raw`` if it says the same, else the decoded one encoded.
 
     They differ where something on the way rewrote the path, or where the server gives no raw one.
+    Bytes that are not UTF-8 may have been decoded in either of two ways.
     """
-    if raw and unquote(raw, errors="surrogateescape") == decoded:
+    if raw and decoded in (unquote(raw, errors=how) for how in ("surrogateescape", "replace")):
         return raw
     return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused as no UTF-8
 

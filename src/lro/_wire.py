@@ -81,10 +81,10 @@ def page_from_json(value: Json, types: TypeRegistry) -> ListOperationsResponse:
         InvalidArgument: The value is no page.
     """
     fields = _fields(value, ("operations", "nextPageToken", "next_page_token"), strict=False)
-    listed = fields.get("operations") or []
+    listed = fields.get("operations", [])
     if not isinstance(listed, list):
         raise InvalidArgument("operations", f"must be a list, got {got(listed)}")
-    token = fields.get("nextPageToken") or fields.get("next_page_token") or ""
+    token = fields.get("nextPageToken", fields.get("next_page_token", ""))
     return ListOperationsResponse(
         tuple(operation_from_json(item, types) for item in listed), load_string(token)
     )
@@ -109,7 +109,7 @@ def status_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) 
         InvalidArgument: The value is no status.
     """
     fields = _fields(value, _STATUS_KEYS, strict)
-    details = fields.get("details") or []
+    details = fields.get("details", [])
     if not isinstance(details, list):
         raise InvalidArgument("details", f"must be a list, got {got(details)}")
     return Status(

@@ -63,7 +63,9 @@ class EdgeApp:
 
         try:
             reply = await adrive(self.edge.exchange(request), self.edge.service, hold)
-        except _GoneAway:
+        except _GoneAway as gone:
+            if gone.__cause__ is not None:
+                raise gone.__cause__ from None  # a line that broke is the server's to know
             return
         await _send(reply, send)
 
@@ -144,8 +146,7 @@ async def _while_there(waiting: Awaitable[Operation], receive: Receive) -> Opera
         await asyncio.wait({wait, gone}, return_when=asyncio.FIRST_COMPLETED)
         if wait.done():
             return wait.result()
-        gone.result()  # a failure to listen is the server's to know
-        raise _GoneAway
+        raise _GoneAway from gone.exception()
     finally:
         wait.cancel()
         gone.cancel()
@@ -153,8 +154,11 @@ async def _while_there(waiting: Awaitable[Operation], receive: Receive) -> Opera
 
 
 async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    for _ in range(2):  # a middleware may give the end of the body once more
+        if (await receive())["type"] == "http.disconnect":
+            return
+    # One that repeats the body for ever would have us spin here, and never tells of an end.
+    await asyncio.get_running_loop().create_future()
 
 
 async def _send(reply: HttpReply, send: Send) -> None:

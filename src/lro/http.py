@@ -27,6 +27,7 @@ from lro._routes import Allowed, RouteTable, default_routes
 from lro._scalars import got
 from lro._service import Service
 from lro._steps import Call, Exchange, Hold, adrive, drive
+from lro._templates import percent_decode
 from lro._wire import page_to_json
 
 __all__ = [
@@ -268,6 +269,7 @@ class StartEdge(Edge, Generic[Req]):
         self._raw = raw
 
     def _answer(self, request: HttpRequest) -> Exchange:
+        percent_decode(request.path, "path")  # refused as by any route (spec §5.3(3))
         if request.method == "OPTIONS":
             return allow_reply(_START_METHODS)
         if request.method != "POST":

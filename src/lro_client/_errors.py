@@ -94,7 +94,8 @@ class PollTimeout(ClientError):
 
     def __str__(self) -> str:
         seen = "" if self.last_error is None else f"; the last poll failed: {self.last_error}"
-        return f"{self.name} was not done within {self.timeout:g} s and {self.polls} polls{seen}"
+        polls = "1 poll" if self.polls == 1 else f"{self.polls} polls"
+        return f"{self.name} was not done within {self.timeout:g} s and {polls}{seen}"
 
 
 @attrs.define(eq=False)

@@ -31,7 +31,9 @@ class wait_proportional(wait_base):  # the spelling of tenacity's own
         return min(max(elapsed * self.share, self.minimum), self.maximum)
 
 
-def wait_exponential(initial: float = 1.0, multiplier: float = 1.5, maximum: float = 20.0) -> Wait:
+def wait_exponential(
+    initial: float = 1.0, multiplier: float = 1.5, maximum: float = 20.0
+) -> wait_base:
     """Pauses that grow by a factor, as most public clients make them."""
     return tenacity.wait_exponential(multiplier=initial, exp_base=multiplier, max=maximum)
 

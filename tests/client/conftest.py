@@ -10,7 +10,7 @@ import respx
 from tests.client.faces import FACES, URL, Clock, Face
 
 
-@pytest.fixture(params=FACES.values(), ids=FACES)
+@pytest.fixture(params=list(FACES.values()), ids=list(FACES))
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     """Makes clients of one face, and closes them."""
     made: Face = request.param()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,6 +73,11 @@ class Face:
         """What a function gives, or the coroutine that it returns."""
         return function(*args)
 
+    def together(self, verbs: list[Callable[[], Any]]) -> list[Any]:
+        """What several verbs give that run at once."""
+        with ThreadPoolExecutor() as threads:
+            return [future.result() for future in [threads.submit(verb) for verb in verbs]]
+
     def inside(self, made: Any) -> Any:
         """The client, handle or pager itself."""
         return made
@@ -113,6 +120,12 @@ class AsyncFace(Face):
 
         return self.runner.run(call())
 
+    def together(self, verbs: list[Callable[[], Any]]) -> list[Any]:
+        async def gather() -> list[Any]:
+            return await asyncio.gather(*[verb.__wrapped__() for verb in verbs])  # type: ignore[attr-defined]
+
+        return self.runner.run(gather())
+
     def inside(self, made: Any) -> Any:
         return made.target
 
@@ -143,6 +156,7 @@ class Awaited:
         return repr(self.target)
 
     def _calling(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
         def call(*args: Any, **options: Any) -> Any:
             found = method(*args, **options)
             if inspect.iscoroutine(found):

@@ -69,7 +69,7 @@ def failed(code: int = 9, message: str = "no", details: Any = (), **more: Any) -
     return {"name": NAME, "done": True, "error": error, **more}
 
 
-def reply(body: Any, http: int = 200, **headers: str) -> httpx.Response:
+def reply(body: Any, http: int = 200, /, **headers: str) -> httpx.Response:
     """A reply with a JSON body; ``retry_after`` is the header Retry-After."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     return httpx.Response(http, json=body, headers=named)

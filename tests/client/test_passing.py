@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 import respx
@@ -55,7 +57,7 @@ PASSING = {
 @pytest.mark.parametrize("wait_first", [False, True])
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
 def test_what_passes(
-    fault: object, wait_first: bool, face: Face, clock: Clock, server: respx.Router
+    fault: Any, wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """The poll is made again after the delays of retries, and the caller does not notice."""
     server.route().mock(side_effect=[fault, fault, reply(succeeded())])
@@ -80,7 +82,7 @@ del FINAL["page 505"]  # INTERNAL by its code (spec §11.8(2)), which passes
 
 
 @pytest.mark.parametrize("fault", FINAL.values(), ids=FINAL)
-def test_what_does_not_pass(fault: object, face: Face, clock: Clock, server: respx.Router) -> None:
+def test_what_does_not_pass(fault: Any, face: Face, clock: Clock, server: respx.Router) -> None:
     """Every other failure is raised at once, as the call's, not the operation's."""
     route = server.get().mock(side_effect=[fault])
     with pytest.raises(CallError):
@@ -91,8 +93,11 @@ def test_what_does_not_pass(fault: object, face: Face, clock: Clock, server: res
 def failing(*moments: tuple[float, float], error: CallError | None = None) -> Simulation:
     """An operation of an hour, whose server cannot be reached in these spans of time."""
     fault = error or call_error(lro.Code.UNAVAILABLE)
-    away = lambda now: any(since <= now < until for since, until in moments)  # noqa: E731
-    return Simulation(ends_at=3600, fault=lambda now: fault if away(now) else None)
+
+    def away(now: float) -> CallError | None:
+        return fault if any(since <= now < until for since, until in moments) else None
+
+    return Simulation(ends_at=3600, fault=away)
 
 
 def test_nothing_but_failures() -> None:
@@ -115,7 +120,7 @@ def test_ten_minutes_count_from_the_first_failure() -> None:
 
 
 def test_a_good_reply_begins_anew() -> None:
-    """Failures that are interrupted by a good reply go on for ever, each time from half a second."""
+    """Failures that are interrupted by a good reply go on for ever, from half a second."""
     away = [(float(n), n + 400.0) for n in range(0, 3600, 450)]
     simulation = failing(*away)
     assert simulation.wait(PLAIN).done

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
@@ -53,7 +54,7 @@ def test_the_default_never_asks_too_often(run_time: float) -> None:
     simulation.wait(PLAIN)
     times = [when for when, _ in simulation.asked]
     assert times[0] == 0
-    for before, after in zip(times, times[1:], strict=False):
+    for before, after in itertools.pairwise(times):
         assert after - before == pytest.approx(min(max(before / 4, 0.05), 20.0))
 
 

@@ -67,7 +67,7 @@ def test_attempts_run_out(
     ids=lambda fault: getattr(fault, "status_code", type(fault).__name__),
 )
 def test_what_counts_as_unavailable(
-    fault: object, face: Face, clock: Clock, server: respx.Router
+    fault: Any, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """A connection that failed before a reply, and the pages of a proxy that has no server."""
     server.get().mock(side_effect=[fault, reply(running())])
@@ -84,7 +84,7 @@ def test_other_codes_are_final(
 ) -> None:
     """Every other code is raised at once (spec §11.5(4))."""
     route = server.get().mock(return_value=refusal(code, "as it is"))
-    with pytest.raises(CallError, match="GetOperation failed with .*: as it is") as caught:
+    with pytest.raises(CallError, match=r"GetOperation failed with .*: as it is") as caught:
         face.client(clock=clock).get(NAME)
     assert caught.value.code is code
     assert route.call_count == 1
@@ -106,7 +106,7 @@ def test_other_codes_are_final(
     ],
 )
 def test_other_faults_are_final(
-    fault: object, code: lro.Code, face: Face, clock: Clock, server: respx.Router
+    fault: Any, code: lro.Code, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """What passes while waiting is final for a single call, unless the policy says otherwise."""
     route = server.get().mock(side_effect=[fault])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import httpx
 import pytest
@@ -99,7 +100,7 @@ def test_an_absolute_target(face: Face, server: respx.Router) -> None:
 @pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize("fault", [refusal(lro.Code.UNAVAILABLE), httpx.ConnectError("no")])
 def test_without_a_request_id_nothing_is_sent_twice(
-    fault: object, validate_only: bool, face: Face, clock: Clock, server: respx.Router
+    fault: Any, validate_only: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """A start whose reply was lost may have started something."""
     route = server.post(TARGET).mock(side_effect=[fault])
@@ -111,7 +112,7 @@ def test_without_a_request_id_nothing_is_sent_twice(
 
 def test_with_a_request_id_it_is(face: Face, clock: Clock, server: respx.Router) -> None:
     """With an id the server tells a repeated start, so the same bytes are sent again."""
-    faults = [httpx.ReadError("lost"), refusal(lro.Code.UNAVAILABLE), reply(running())]
+    faults: list[Any] = [httpx.ReadError("lost"), refusal(lro.Code.UNAVAILABLE), reply(running())]
     route = server.post(TARGET).mock(side_effect=faults)
     assert face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID).name == NAME
     assert clock.sleeps == [0.5, 1.0]

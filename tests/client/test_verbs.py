@@ -1,4 +1,4 @@
-"""The five verbs over HTTP: what is sent, and what comes of the reply (spec §3.8, §5.15, §11.10)."""
+"""The five verbs over HTTP: what is sent, and what comes of it (spec §3.8, §5.15, §11.10)."""
 
 from __future__ import annotations
 

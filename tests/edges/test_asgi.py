@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import threading
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
+from urllib.parse import unquote
 
-import attrs
 import pytest
 
 import lro
@@ -17,43 +19,36 @@ from tests.edges.house import DOMAIN, House, Wrapped, build
 Message = MutableMapping[str, Any]
 
 
-def scope_of(method: str, path: str, **more: Any) -> Message:
-    """The scope of a request; ``path`` is raw."""
+def scope_of(method: str, raw: str, **more: Any) -> Message:
+    """The scope of a request for a raw path."""
     return {
         "type": "http",
         "method": method,
-        "path": lro_unquote(path),
-        "raw_path": path.encode(),
+        "path": unquote(raw),
+        "raw_path": raw.encode(),
         "query_string": b"",
         "headers": [],
         **more,
     }
 
 
-def lro_unquote(path: str) -> str:
-    from urllib.parse import unquote
-
-    return unquote(path)
-
-
-@attrs.define
 class Line:
     """A connection: gives the messages listed, then none for ever, or what ``last`` does."""
 
-    messages: Iterable[Message]
-    last: Callable[[], Awaitable[Message]] | None = None
-    taken: int = 0
-    sent: list[Message] = attrs.field(factory=list)
-
-    def __attrs_post_init__(self) -> None:
-        self._rest = iter(self.messages)
+    def __init__(
+        self, messages: Iterable[Message], last: Callable[[], Awaitable[Message]] | None = None
+    ) -> None:
+        self.taken = 0
+        self.sent: list[Message] = []
+        self._rest = iter(messages)
+        self._last = last
 
     async def receive(self) -> Message:
         for message in self._rest:
             self.taken += 1
             return message
-        if self.last is not None:
-            return await self.last()
+        if self._last is not None:
+            return await self._last()
         return await asyncio.get_running_loop().create_future()
 
     async def send(self, message: Message) -> None:
@@ -164,8 +159,6 @@ def test_a_start_application() -> None:
 
 def test_a_blocking_store_is_called_in_a_thread() -> None:
     """The event loop does not stand still for a store that says it blocks."""
-    import threading
-
     threads: set[int] = set()
     store = Wrapped(lambda: threads.add(threading.get_ident()), "get", "update", "page")
     store.reads_block = store.writes_block = True  # type: ignore[attr-defined]
@@ -179,11 +172,6 @@ def test_a_blocking_store_is_called_in_a_thread() -> None:
 
 
 # -- waiting ----------------------------------------------------------------------------------
-
-
-def waiting(house: House, last: Callable[[], Awaitable[Message]] | None = None) -> Line:
-    """The line of a caller who waits while ``last`` happens."""
-    return Line([part(b"")], last)
 
 
 async def turns(count: int = 10) -> None:
@@ -263,9 +251,22 @@ def test_other_messages_are_no_goodbye() -> None:
     async def finish() -> None:
         house.finish(name)
 
-    line = Line([part(b""), part(b""), {"type": "http.strange"}])
+    line = Line([part(b""), part(b"")])
     wait(house, line, finish, name)
     assert line.reply[2]["done"] is True
+
+
+def test_a_body_that_is_repeated_for_ever() -> None:
+    """As common middlewares do: the loop must not spin, and the wait ends as it should."""
+    house = build()
+    name = house.start()
+
+    async def finish() -> None:
+        house.finish(name)
+
+    line = Line(itertools.repeat(part(b"")))
+    wait(house, line, finish, name)
+    assert (line.reply[2]["done"], line.taken) == (True, 3)
 
 
 def test_a_caller_who_leaves_as_the_operation_ends() -> None:

@@ -222,6 +222,14 @@ def test_only_post() -> None:
     assert edge.handle(ask("HEAD", PATH)).body == b""
 
 
+@pytest.mark.parametrize("path", ["/v1/\udcff", "/v1/%ff", "/%zz"])
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_a_malformed_path(method: str, path: str) -> None:
+    """It is refused as everywhere, though a starting method does not look at it."""
+    reply = edge_of(build()).handle(ask(method, path, {}))
+    check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
+
+
 def test_the_caller_is_known_before_the_body_is_read() -> None:
     """A stranger learns nothing about their body."""
 

@@ -15,7 +15,7 @@ import pytest
 
 from examples.analysis.messages import Image
 from lro import Cancelled, InvalidArgument, TypeRegistry
-from tests.examples.serving import Server
+from tests.examples.serving import Server, complaint
 
 
 class Recorder:
@@ -66,6 +66,34 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server.on(tmp_path_factory.mktemp("server") / "operations.db")
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A reference server where nothing may ever be stored."""
+    server = Server.on(tmp_path_factory.mktemp("empty") / "operations.db")
+    yield server
+    server.close()
+
+
+Refused = Callable[[str, object], str]
+
+
+@pytest.fixture
+def refused_by(empty: Server) -> Refused:
+    """Posts a bad request (JSON, or the bytes of a body); gives the field that is complained of."""
+
+    def post(verb: str, body: object) -> str:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        reply = empty.call("POST", f"/v1/{verb}", content=content, headers=headers)
+        error = reply.json()["error"]
+        assert (reply.status_code, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
+        assert reply.headers["cache-control"] == "no-store"
+        assert empty.listed() == []
+        return complaint(error)
+
+    return post
 
 
 @functools.cache

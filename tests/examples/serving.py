@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import io
+import re
 import socket
 import subprocess
 import sys
@@ -126,6 +127,19 @@ def json_object(reply: httpx.Response) -> Json:
     return body
 
 
+def complaint(error: Json) -> str:
+    """The one field that an error complains of; the error is well-formed and discreet."""
+    kinds = [detail["@type"].rpartition(".")[2] for detail in error["details"]]
+    assert kinds.count("ErrorInfo") == 1
+    assert error["message"]
+    assert not re.search(r"Traceback|PIL|Errno|Error\b|0x", error["message"])
+    violations = error["details"][kinds.index("BadRequest")]["fieldViolations"]
+    assert len(violations) == 1
+    assert violations[0]["description"]
+    field: str = violations[0]["field"]
+    return field
+
+
 @contextlib.contextmanager
 def listening(server: Server) -> Iterator[str]:
     """The same application under uvicorn, in a thread; gives its address."""
@@ -184,10 +198,27 @@ class Process:
             if operation.get("done") or reached(operation):
                 return operation
 
-    def wait_for_ever(self, name: str) -> Callable[[], httpx.Response]:
-        """Begin to wait for an operation, in a thread; gives what gives the reply."""
+    def watch(self, name: str) -> Iterator[Json]:
+        """The operation, each time that its percentage has changed, until it is done."""
+        percent = -1
+        while True:
+            operation = self.until(name, _percent_not(percent))
+            yield operation
+            if operation.get("done"):
+                return
+            percent = _percent(operation)
+
+    def wait_for_ever(self, name: str) -> Callable[[], httpx.Response | None]:
+        """Begin to wait, in a thread; gives what gives the reply, None if there was none."""
+
+        def wait() -> httpx.Response | None:
+            try:
+                return self.http.post(f"/v1/{name}:wait")
+            except httpx.TransportError:
+                return None
+
         executor = ThreadPoolExecutor(1)
-        reply = executor.submit(self.http.post, f"/v1/{name}:wait")
+        reply = executor.submit(wait)
         executor.shutdown(wait=False)
         return reply.result
 
@@ -196,6 +227,15 @@ class Process:
         self.popen.send_signal(number)
         _, errors = self.popen.communicate(timeout=60)
         return self.popen.returncode, errors
+
+
+def _percent(operation: Json) -> int:
+    found: int = operation["metadata"].get("progressPercent", 0)
+    return found
+
+
+def _percent_not(percent: int) -> Callable[[Json], bool]:
+    return lambda operation: _percent(operation) != percent
 
 
 @functools.cache

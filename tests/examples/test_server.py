@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import importlib
 import itertools
+import re
 import subprocess
 import sys
 import threading
@@ -44,7 +45,7 @@ class Analysis:
     result: Any
 
 
-async def _watched(server: Server, verb: str, request: Any, response: type) -> Analysis:
+async def _watched(server: Server, verb: str, request: Any, response: type[Any]) -> Analysis:
     async with httpx.AsyncClient(transport=server.transport, base_url="http://analysis") as http:
         reply = await http.post(f"/v1/{verb}", json=as_json(request))
         assert reply.status_code == 200, reply.text
@@ -316,3 +317,17 @@ def test_errors_of_head_have_no_body(server: Server) -> None:
     for path, status in [("/v1/detect", 405), ("/v1/detect/x", 404), ("/v1/nothing", 404)]:
         reply = server.call("HEAD", path)
         assert (reply.status_code, reply.content) == (status, b"")
+
+
+def test_the_example_shows_what_users_write() -> None:
+    """Nothing in the example is imported from the inside of the library."""
+    sources = [path.read_text("utf-8") for path in (ROOT / "examples").rglob("*.py")]
+    imported = re.findall(r"^\s*(?:from|import) (lro\S*)", "\n".join(sources), re.MULTILINE)
+    assert set(imported) == {
+        "lro",
+        "lro.asgi",
+        "lro.executors.threads",
+        "lro.http",
+        "lro.stores.sqlite",
+        "lro_client",
+    }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 from lro._any import Any
 from lro._errors import NotApplied, OperationNotFound
 from lro._ports import Store
-from lro._states import Record, delete, report
+from lro._states import Change, Record, delete, report
 from lro._status import Code, Status
 from lro.testing._clock import ManualClock, expect, refuses, same, together
 from lro.testing._samples import DONE, REQUEST, end_of, gone, held, insert, record_of
@@ -127,8 +128,11 @@ def updates_are_serialised(store: Store, clock: ManualClock) -> None:
     insert(store, record)
 
     def work(number: int) -> None:
+        def add(found: Record) -> Record:
+            return found.moved(attempt=found.attempt + number)
+
         for _ in range(10):
-            store.update(record.name, lambda found: found.moved(attempt=found.attempt + number))
+            store.update(record.name, _yielding(add))
 
     same(together(8, work), [None] * 8, "eight threads")
     found = store.get(record.name)
@@ -140,7 +144,8 @@ def an_end_is_reached_once(store: Store, clock: ManualClock) -> None:
     record = record_of(clock)
     insert(store, record)
     results = [Status(Code.ABORTED, str(number)) for number in range(8)]
-    found = together(8, lambda number: store.update(record.name, end_of(clock, results[number])))
+    ends = [_yielding(end_of(clock, result)) for result in results]
+    found = together(8, lambda number: store.update(record.name, ends[number]))
     winners = [number for number, one in enumerate(found) if isinstance(one, Record)]
     same(len(winners), 1, "how many ends were applied")
     same(store.get(record.name).result, results[winners[0]], "whose result stands")
@@ -154,3 +159,11 @@ def the_request_goes_with_the_end(store: Store, clock: ManualClock) -> None:
     same(store.request(record.name), REQUEST, "the request during the work")
     store.update(record.name, end_of(clock))
     refuses(OperationNotFound, lambda: store.request(record.name), "the request after the work")
+
+
+def _yielding(change: Change) -> Change:
+    def slowly(record: Record) -> Record | None:
+        time.sleep(0.0002)  # lets every other thread try: what is not locked shows it
+        return change(record)
+
+    return slowly

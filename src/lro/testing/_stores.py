@@ -18,7 +18,9 @@ STORE_CHECKS: Final[tuple[StoreCheck, ...]] = tuple(
     check
     for part in (_keeping, _repeating, _finding)
     for check in vars(part).values()
-    if inspect.isfunction(check) and check.__module__ == part.__name__
+    if inspect.isfunction(check)
+    and check.__module__ == part.__name__
+    and not check.__name__.startswith("_")
 )
 """Every check; the name of its function says the promise."""
 

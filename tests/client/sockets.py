@@ -1,0 +1,114 @@
+"""Servers on real sockets that do as no server should, each connection in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+Behaviour = Callable[[socket.socket, threading.Event], None]
+"""Serves one connection until the event is set."""
+
+DRIP_SECONDS = 0.01
+
+
+@contextlib.contextmanager
+def serving(behave: Behaviour) -> Iterator[str]:
+    """A server on a free port; its URL. In the end its connections are cut."""
+    over = threading.Event()
+    connections: list[socket.socket] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:  # the test is over
+                return
+            connections.append(connection)
+            threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    def serve(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            behave(connection, over)
+
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        over.set()
+        for one in (listening, *connections):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        accepting.join(5)
+
+
+def drip(connection: socket.socket, pieces: Iterator[bytes], over: threading.Event) -> None:
+    """Send a piece every ten milliseconds."""
+    for piece in pieces:
+        connection.sendall(piece)
+        if over.wait(DRIP_SECONDS):
+            return
+
+
+def silent(connection: socket.socket, over: threading.Event) -> None:
+    """Never answers."""
+    over.wait()
+
+
+def dripping_headers(connection: socket.socket, over: threading.Event) -> None:
+    """Sends its headers byte by byte, without an end."""
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    drip(connection, itertools.repeat(b"x"), over)
+
+
+def dripping_body(connection: socket.socket, over: threading.Event) -> None:
+    """Sends its body byte by byte; it would take hours."""
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n{")
+    drip(connection, itertools.repeat(b" "), over)
+
+
+def dripping_chunks(connection: socket.socket, over: threading.Event) -> None:
+    """Sends chunks of one byte, without an end."""
+    connection.recv(65536)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    drip(connection, itertools.repeat(b"1\r\n \r\n"), over)
+
+
+def answering(head: str, body: str = "") -> Behaviour:
+    """Answers every request at once, in the same way."""
+    answer = f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+    def behave(connection: socket.socket, over: threading.Event) -> None:
+        while not over.is_set() and connection.recv(65536):
+            connection.sendall(answer)
+
+    return behave
+
+
+def closing(connection: socket.socket, over: threading.Event) -> None:
+    """Closes each connection at once."""
+
+
+def closing_later(connection: socket.socket, over: threading.Event) -> None:
+    """Reads the request, and closes."""
+    connection.recv(65536)
+
+
+def resetting(connection: socket.socket, over: threading.Event) -> None:
+    """Reads the request, and resets the connection."""
+    connection.recv(65536)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def cutting(connection: socket.socket, over: threading.Event) -> None:
+    """Closes in the middle of a body."""
+    connection.recv(65536)
+    connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"name":')

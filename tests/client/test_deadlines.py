@@ -1,0 +1,184 @@
+"""Deadlines are hard, whatever a server does on a real socket (spec §11.4)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import respx
+
+import lro
+from lro_client import NO_RETRY, CallError, ClientError, Polling, PollTimeout
+from tests.client.faces import Clock, Face
+from tests.client.messages import NAME, TYPES, reply, running, succeeded
+from tests.client.simulation import Simulation, call_error
+from tests.client.sockets import (
+    Behaviour,
+    answering,
+    closing,
+    closing_later,
+    cutting,
+    dripping_body,
+    dripping_chunks,
+    dripping_headers,
+    resetting,
+    serving,
+    silent,
+)
+
+SLACK = 0.25
+"""Within 50 ms by the specification; a loaded machine may need more."""
+
+BEHAVIOURS = {
+    "silent": silent,
+    "dripping headers": dripping_headers,
+    "dripping body": dripping_body,
+    "dripping chunks": dripping_chunks,
+    "503": answering("503 Service Unavailable"),
+    "503, ask in an hour": answering("503 Service Unavailable\r\nRetry-After: 3600"),
+    "429": answering("429 Too Many Requests", "<h1>429</h1>"),
+    "closing": closing,
+    "closing later": closing_later,
+    "resetting": resetting,
+    "cutting": cutting,
+    "not done": answering("200 OK", '{"name": "operations/abc"}'),
+    "not done, ask in an hour": answering("200 OK\r\nRetry-After: 3600", '{"name": "x"}'),
+}
+
+
+def wait(face: Face, behave: Behaviour, timeout: float, **options: Any) -> tuple[Any, float]:
+    """The error that a wait ends with, and the seconds that it took."""
+    with serving(behave) as url:
+        handle = face.client(url, **options).operation(NAME, **TYPES)
+        began = time.perf_counter()
+        with pytest.raises(ClientError) as caught:
+            handle.result(timeout)
+        return caught.value, time.perf_counter() - began
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.2])
+@pytest.mark.parametrize("behave", BEHAVIOURS.values(), ids=BEHAVIOURS)
+def test_it_returns_in_time(behave: Behaviour, timeout: float, face: Face) -> None:
+    """Neither too late nor too early, with what was seen, and without cancelling anything."""
+    error, took = wait(face, behave, timeout)
+    assert isinstance(error, PollTimeout)
+    assert timeout - 0.001 <= took <= timeout + SLACK
+    assert (error.name, error.timeout) == (NAME, timeout)
+    assert error.polls >= 1
+
+
+@pytest.mark.parametrize("behave", [silent, dripping_body])
+def test_a_wait_in_flight_is_cut(behave: Behaviour, face: Face) -> None:
+    """So is a call that the server was asked to hold."""
+    error, took = wait(face, behave, 0.5)
+    assert isinstance(error, PollTimeout)
+    assert took <= 0.5 + SLACK
+    assert error.last_error is not None
+    assert error.last_error.verb == "WaitOperation"
+    assert "no complete answer within 0.53 s" in str(error)
+
+
+@pytest.mark.parametrize("behave", [silent, dripping_body, dripping_chunks])
+def test_a_single_call_is_bounded(behave: Behaviour, face: Face) -> None:
+    """Without a deadline each call has a bound of its own, for its body, too."""
+    with serving(behave) as url:
+        client = face.client(url, call_seconds=0.2)
+        began = time.perf_counter()
+        with pytest.raises(CallError) as caught:
+            client.get(NAME)
+        assert time.perf_counter() - began <= 0.2 + SLACK
+        assert caught.value.code is lro.Code.DEADLINE_EXCEEDED
+
+
+def test_what_is_left_behind_ends(face: Face) -> None:
+    """A call that was given up at the deadline does not go on for ever."""
+    with serving(dripping_body) as url:
+        with pytest.raises(PollTimeout):
+            face.client(url).operation(NAME, **TYPES).result(0.1)
+        calls = [one for one in threading.enumerate() if one.name == "lro-client-call"]
+        for call in calls:
+            call.join(2)
+        assert not any(call.is_alive() for call in calls)
+
+
+def test_the_error_has_what_is_needed_to_go_on(face: Face, server: respx.Router) -> None:
+    """The last state, the number of polls, the name; waiting again is possible."""
+    state = running(60)
+    route = server.get().mock(side_effect=lambda _: reply(state))
+    handle = face.client(polling=Polling(wait_first=False)).operation(NAME, **TYPES)
+    with pytest.raises(PollTimeout, match=r"was not done within 0\.1 s and \d+ polls?$") as caught:
+        handle.wait(0.1)
+    error = caught.value
+    assert error.operation is not None
+    assert error.operation.metadata is not None
+    assert error.last_error is None
+    assert error.polls == route.call_count
+    assert {call.request.method for call in server.calls} == {"GET"}
+    state = succeeded()
+    assert handle.result(0.1).size_bytes == 7
+
+
+@pytest.mark.parametrize("wait_first", [False, True])
+def test_a_timeout_of_zero_is_one_poll(wait_first: bool, face: Face, server: respx.Router) -> None:
+    """It looks once, pausing nowhere; an operation that is done is a result."""
+    route = server.get().mock(side_effect=[reply(running()), reply(succeeded())])
+    clock = Clock()
+    client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
+    handle = client.operation(NAME, **TYPES)
+    with pytest.raises(PollTimeout) as caught:
+        handle.result(0)
+    assert (caught.value.polls, route.call_count, clock.sleeps) == (1, 1, [])
+    assert handle.result(0).size_bytes == 7
+
+
+def test_a_negative_timeout_is_over_at_once() -> None:
+    """It is no error, and no reason to wait."""
+    simulation = Simulation(ends_at=9)
+    with pytest.raises(PollTimeout):
+        simulation.wait(Polling(), -5)
+    assert len(simulation.asked) == 1
+    assert simulation.pauses == []
+
+
+def test_no_timeout_is_none() -> None:
+    """Without one there is no hidden total, and no thread is needed."""
+    simulation = Simulation(ends_at=86400)
+    assert simulation.wait(Polling(jitter=0.0)).done
+    assert not any(call.hard for _, call in simulation.asked)
+
+
+def test_a_pause_ends_at_the_deadline() -> None:
+    """There one last poll is made, which may find the end."""
+    simulation = Simulation(ends_at=9.99)
+    assert simulation.wait(Polling(jitter=0.0, wait_first=False), 10).done
+    assert simulation.now == pytest.approx(10)
+
+
+def test_a_final_failure_at_the_deadline() -> None:
+    """A failure that does not pass is told, rather than the deadline."""
+    simulation = Simulation(ends_at=9, fault=lambda _: call_error(lro.Code.PERMISSION_DENIED))
+    with pytest.raises(CallError, match="PERMISSION_DENIED"):
+        simulation.wait(Polling(), 0)
+
+
+def test_a_poll_cut_by_the_deadline() -> None:
+    """With the strictest policy, too, the deadline is told instead of the cut call."""
+    cut = call_error(lro.Code.DEADLINE_EXCEEDED, passing=True)
+    strict = Polling(wait_first=False, retry=NO_RETRY)
+    simulation = Simulation(ends_at=9, latency=1.03, fault=lambda _: cut)
+    with pytest.raises(PollTimeout) as caught:
+        simulation.wait(strict, 1)
+    assert caught.value.last_error is cut
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """What a deadline leaves behind ends with the connection."""
+    yield
+    for one in threading.enumerate():
+        if one.name == "lro-client-call":
+            one.join(2)
+            assert not one.is_alive()

@@ -1,0 +1,224 @@
+"""The drivers: what is theirs and not the flows' (design §7)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import lro
+from lro_client import AsyncClient, Call, CallError, Polling, PollTimeout, Reply
+from tests.client.faces import Clock, Face
+from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse, packed
+
+DONE = lro.operation_from_json(
+    {"name": NAME, "done": True, "response": packed("ResizeResponse", sizeBytes=3)},
+    lro.TypeRegistry(),
+)
+
+
+class Fake:
+    """A transport that does what the test says; ``calls`` are those that it was asked for."""
+
+    def __init__(self, answer: Callable[[Call], Reply]) -> None:
+        self.answer = answer
+        self.calls: list[Call] = []
+        self.closed = False
+
+    def send(self, call: Call) -> Reply:
+        self.calls.append(call)
+        return self.answer(call)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class AsyncFake(Fake):
+    """The same for an event loop."""
+
+    async def send(self, call: Call) -> Reply:  # type: ignore[override]
+        return super().send(call)
+
+    async def close(self) -> None:  # type: ignore[override]
+        super().close()
+
+
+def fake(face: Face, answer: Callable[[Call], Reply]) -> Any:
+    """A transport of the face's colour."""
+    return (Fake if face.name == "sync" else AsyncFake)(answer)
+
+
+def test_a_transport_of_ones_own(face: Face) -> None:
+    """Anything that answers calls is a transport; closing the client closes it."""
+    transport = fake(face, lambda _: Reply(DONE))
+    client = face.client("", transport=transport)
+    assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=3)
+    client.close()
+    assert [call.verb for call in transport.calls] == ["WaitOperation"]
+    assert transport.closed
+
+
+@pytest.mark.parametrize(("timeout", "hard"), [(None, False), (60.0, True)])
+def test_only_a_deadline_is_hard(timeout: float | None, hard: bool, face: Face) -> None:
+    """The price of a hard bound is paid where there is a deadline."""
+    transport = fake(face, lambda _: Reply(DONE))
+    face.client("", transport=transport).operation(NAME, **TYPES).result(timeout)
+    assert [call.hard for call in transport.calls] == [hard]
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_the_callers_context_goes_along(timeout: float | None, face: Face) -> None:
+    """Tracing finds the caller's span, in the thread of a hard call, too."""
+    span: contextvars.ContextVar[str] = contextvars.ContextVar("span", default="none")
+    seen = []
+
+    def answer(_: Call) -> Reply:
+        seen.append(span.get())
+        return Reply(DONE)
+
+    handle = face.client("", transport=fake(face, answer)).operation(NAME, **TYPES)
+    token = span.set("caller")
+    try:
+        handle.result(timeout)
+    finally:
+        span.reset(token)
+    assert seen == ["caller"]
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+@pytest.mark.parametrize("defect", [ZeroDivisionError, TimeoutError, KeyboardInterrupt])
+def test_defects_of_a_transport(
+    defect: type[BaseException], timeout: float | None, face: Face
+) -> None:
+    """What is no failed call is raised as it is, even if it is called a time-out."""
+    if face.name == "async" and defect is KeyboardInterrupt:
+        defect = ArithmeticError  # an interrupt is the event loop's to handle
+
+    def answer(_: Call) -> Reply:
+        raise defect("inside")
+
+    handle = face.client("", transport=fake(face, answer)).operation(NAME, **TYPES)
+    with pytest.raises(defect, match="inside"):
+        handle.result(timeout)
+
+
+def test_a_blocking_transport_is_left_at_the_deadline() -> None:
+    """The caller returns, and the thread ends when the transport does."""
+    over = threading.Event()
+
+    def answer(_: Call) -> Reply:
+        over.wait(10)
+        return Reply(DONE)
+
+    face = Face()
+    handle = face.client("", transport=Fake(answer)).operation(NAME, **TYPES)
+    with pytest.raises(PollTimeout):
+        handle.result(0.01)
+    [left] = [one for one in threading.enumerate() if one.name == "lro-client-call"]
+    assert left.daemon
+    over.set()
+    left.join(10)
+    assert not left.is_alive()
+
+
+def test_a_failure_is_raised_once(face: Face, clock: Clock) -> None:
+    """The error that a flow gives up on is the transport's own, with its own traceback."""
+    error = CallError("GetOperation", lro.Status(lro.Code.PERMISSION_DENIED, "no"))
+
+    def answer(_: Call) -> Reply:
+        raise error
+
+    client = face.client("", transport=fake(face, answer), clock=clock)
+    with pytest.raises(CallError) as caught:
+        client.get(NAME)
+    assert caught.value is error
+    assert any(entry.name == "answer" for entry in caught.traceback)
+
+
+def test_a_handle_can_be_awaited() -> None:
+    """Awaiting it is awaiting its result."""
+
+    async def main() -> Any:
+        async with AsyncClient(transport=AsyncFake(lambda _: Reply(DONE))) as client:
+            return await client.operation(NAME, response=ResizeResponse, metadata=ResizeMetadata)
+
+    assert asyncio.run(main()) == ResizeResponse(size_bytes=3)
+
+
+class Held(AsyncFake):
+    """Holds every call until it is told, and counts those that were cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: Reply(DONE))
+        self.told = asyncio.Event()
+        self.cancelled = 0
+
+    async def send(self, call: Call) -> Reply:  # type: ignore[override]
+        try:
+            await self.told.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return await super().send(call)
+
+
+def test_a_cancelled_task_cancels_its_call() -> None:
+    """The call in flight ends with the task that waits; the operation hears nothing of it."""
+
+    async def main() -> tuple[int, list[Call]]:
+        transport = Held()
+        client = AsyncClient(transport=transport)
+        waiting = asyncio.create_task(client.operation(NAME, **TYPES).wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return transport.cancelled, transport.calls
+
+    assert asyncio.run(main()) == (1, [])
+
+
+def test_a_deadline_of_the_callers_own() -> None:
+    """``asyncio.timeout`` around a wait is the caller's, and stays a TimeoutError."""
+
+    async def main() -> None:
+        client = AsyncClient(transport=Held())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await client.operation(NAME, **TYPES).result(60)
+
+    asyncio.run(main())
+
+
+def test_many_wait_on_one_loop() -> None:
+    """Waiting holds up nobody else."""
+
+    async def wait(client: AsyncClient) -> Any:
+        return await client.operation(NAME, **TYPES).result()
+
+    async def main() -> list[Any]:
+        transport = Held()
+        client = AsyncClient(transport=transport)
+        gathered = asyncio.gather(*[wait(client) for _ in range(100)])
+        await asyncio.sleep(0)
+        transport.told.set()
+        return await gathered
+
+    assert asyncio.run(main()) == [ResizeResponse(size_bytes=3)] * 100
+
+
+def test_sleeping_is_the_callers_to_choose(face: Face, clock: Clock) -> None:
+    """A client keeps to the clock and the sleep that it was given."""
+    replies = [Reply(DONE), Reply(lro.Operation(name=NAME))]
+    client = face.client(
+        "",
+        transport=fake(face, lambda _: replies.pop()),
+        clock=clock,
+        polling=Polling(wait_first=False, wait=lambda _: 5000.0, jitter=0.0),
+    )
+    client.operation(NAME, **TYPES).wait()
+    assert clock.sleeps == [5000.0]

@@ -1,0 +1,63 @@
+"""The errors as values: what they hold and say, and that they survive a pickle (style §4)."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+import lro
+from lro_client import (
+    CallError,
+    ClientError,
+    DecodingError,
+    OperationCancelled,
+    OperationFailed,
+    OperationGone,
+    PollTimeout,
+)
+
+STATUS = lro.Status(14, "down", (lro.Any("x/acme.Thing", {"a": 1}),))
+FAILED = lro.Operation(name="operations/a", done=True, result=lro.Status(9, "no"))
+CALL = CallError("GetOperation", STATUS, 503, 1.5, True)
+
+ERRORS = [
+    (CALL, "GetOperation failed with UNAVAILABLE: down"),
+    (CallError("GetOperation", lro.Status(77, "odd")), "GetOperation failed with UNKNOWN: odd"),
+    (OperationGone("WaitOperation", lro.Status(5, "gone"), 404), "WaitOperation failed with NOT_"),
+    (OperationFailed(FAILED), "operations/a ended with FAILED_PRECONDITION: no"),
+    (OperationCancelled(FAILED), "operations/a ended with FAILED_PRECONDITION: no"),
+    (OperationFailed(lro.Operation(done=True)), "the operation ended with UNKNOWN: "),
+    (
+        PollTimeout("operations/a", 60.0, 7),
+        "operations/a was not done within 60 s and 7 polls",
+    ),
+    (
+        PollTimeout("operations/a", 0.25, 1, lro.Operation(name="operations/a"), CALL),
+        "operations/a was not done within 0.25 s and 1 poll; the last poll failed: GetOperation ",
+    ),
+    (DecodingError("operations/a", "is odd", lro.Any()), "operations/a: is odd"),
+]
+
+
+@pytest.mark.parametrize(("error", "text"), ERRORS)
+def test_what_they_say(error: ClientError, text: str) -> None:
+    """A sentence with the facts in it."""
+    assert str(error).startswith(text)
+
+
+@pytest.mark.parametrize("error", [error for error, _ in ERRORS])
+def test_they_can_be_pickled_and_copied(error: ClientError) -> None:
+    """A worker process can send them home."""
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert again.args == error.args or isinstance(error, PollTimeout)
+
+
+def test_what_they_hold() -> None:
+    """The facts are attributes."""
+    assert (CALL.verb, CALL.code, CALL.http_status) == ("GetOperation", lro.Code.UNAVAILABLE, 503)
+    assert (CALL.retry_after, CALL.passing) == (1.5, True)
+    assert OperationFailed(FAILED).status == FAILED.error

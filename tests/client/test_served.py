@@ -1,0 +1,278 @@
+"""From end to end: both faces against a real service, over each way to it."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import lro
+from lro_client import (
+    CallError,
+    OperationCancelled,
+    OperationFailed,
+    OperationGone,
+    Polling,
+    PollTimeout,
+)
+from tests.client.faces import Face
+from tests.client.house import WAYS, House, Switch, Way, serving
+from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
+
+
+@pytest.fixture(scope="module")
+def listening() -> Iterator[tuple[Switch, str]]:
+    """A server on a socket, for one application after the other."""
+    switch = Switch()
+    with serving(switch) as url:
+        yield switch, url
+
+
+@pytest.fixture
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    """The service; a test may give it options."""
+    made = House(**getattr(request, "param", {}))
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=list(WAYS.values()), ids=list(WAYS))
+def way(
+    request: pytest.FixtureRequest, house: House, face: Face, listening: tuple[Switch, str]
+) -> Way:
+    """One of the ways to the service."""
+    made: Way = request.param(house, face, *listening)
+    return made
+
+
+@pytest.fixture
+def client(way: Way) -> Any:
+    """A client of the service."""
+    return way.client()
+
+
+def percents(steps: Iterator[Any]) -> Iterator[int | None]:
+    """The progress that updates tell of."""
+    for update in steps:
+        yield None if update.metadata is None else update.metadata.percent
+
+
+def test_a_result(way: Way, client: Any) -> None:
+    """A start returns at once; the result comes when the work is done."""
+    operation = way.start(client)
+    assert not operation.done
+    assert operation.metadata is None
+    way.house.say(ResizeMetadata(percent=100), ResizeResponse(size_bytes=2**40))
+    assert operation.result(timeout=10) == ResizeResponse(size_bytes=2**40)
+    assert operation.metadata == ResizeMetadata(percent=100)
+    assert operation.operation.state == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["with Wait", "without Wait"])
+def test_updates(waits: bool, way: Way) -> None:
+    """Progress is shown while the work goes on, and the end at the end."""
+    client = way.client(polling=Polling(wait_first=waits))
+    operation = way.start(client)
+    steps = percents(operation.updates(timeout=20, every=0.05))
+    assert next(steps) is None
+    for percent in (10, 60):
+        way.house.say(ResizeMetadata(percent=percent))
+        assert next(steps) == percent
+    way.house.say(ResizeResponse(size_bytes=1))
+    assert next(steps) == 60
+    assert list(steps) == []
+    assert operation.done
+    assert operation.result() == ResizeResponse(size_bytes=1)
+
+
+def test_a_failure(way: Way, client: Any) -> None:
+    """The error that the work ends with arrives with its details."""
+    operation = way.start(client)
+    violation = lro.PreconditionViolation(type="DISK", subject="a.png", description="is gone")
+    extra = lro.PreconditionFailure(violations=(violation,))
+    code = lro.Code.FAILED_PRECONDITION
+    way.house.say(lro.StatusError(code, "no such file", (extra,), "FILE_GONE"))
+    with pytest.raises(OperationFailed, match="FAILED_PRECONDITION: no such file") as caught:
+        operation.result(timeout=10)
+    info, detail = caught.value.details()
+    assert isinstance(info, lro.ErrorInfo)
+    assert (info.reason, info.domain) == ("FILE_GONE", "acme.test")
+    assert detail == extra
+
+
+def test_a_defect_in_the_work(way: Way, client: Any) -> None:
+    """An unforeseen exception is INTERNAL, and tells nothing of the inside."""
+    operation = way.start(client)
+    way.house.say(ZeroDivisionError("secret"))
+    with pytest.raises(OperationFailed) as caught:
+        operation.result(timeout=10)
+    assert caught.value.code is lro.Code.INTERNAL
+    assert "secret" not in str(caught.value)
+
+
+def test_cancelling(way: Way, client: Any) -> None:
+    """Cancel asks; the operation tells when the work has stopped."""
+    operation = way.start(client)
+    way.house.say(None)
+    operation.cancel()
+    with pytest.raises(OperationCancelled):
+        operation.result(timeout=10)
+    assert operation.operation.state == "CANCELLED"
+
+
+def test_deleting_while_somebody_waits(way: Way, client: Any) -> None:
+    """The waiter is told that the operation is gone."""
+    operation = way.start(client)
+    steps = operation.updates(timeout=20, every=0.05)
+    next(steps)
+    way.house.service.delete(operation.name)
+    with pytest.raises(OperationGone):
+        next(steps)
+    with pytest.raises(CallError, match="NOT_FOUND"):
+        operation.delete()
+
+
+def test_deleting(way: Way, client: Any) -> None:
+    """A deleted operation is gone for everybody; its work is not stopped by that."""
+    operation = way.start(client)
+    operation.delete()
+    with pytest.raises(CallError, match="NOT_FOUND"):
+        operation.refresh()
+    assert list(client.list()) == []
+
+
+def test_a_timeout_and_then_the_result(way: Way, client: Any) -> None:
+    """Impatience cancels nothing: who waits again gets the result."""
+    operation = way.start(client)
+    with pytest.raises(PollTimeout) as caught:
+        operation.result(timeout=0.06)
+    assert caught.value.name == operation.name
+    assert not way.house.service.get(operation.name).done
+    way.house.say(ResizeResponse(size_bytes=5))
+    assert operation.result(timeout=10) == ResizeResponse(size_bytes=5)
+
+
+def test_a_held_wait_returns_when_the_work_ends(way: Way, client: Any) -> None:
+    """The reply comes at the end of the work, not after a pause."""
+    operation = way.start(client)
+    threading.Timer(0.1, way.house.say, [ResizeResponse(size_bytes=6)]).start()
+    assert operation.result() == ResizeResponse(size_bytes=6)
+
+
+def test_waiting_once(way: Way, client: Any) -> None:
+    """The verb gives the state at the timeout, or at the end."""
+    operation = way.start(client)
+    assert not client.wait(operation.name, timeout=0).done
+    assert not client.wait(operation.name, timeout=timedelta(milliseconds=20)).done
+    way.house.say(ResizeResponse())
+    assert client.wait(operation.name).done
+    with pytest.raises(CallError) as caught:
+        client.wait(operation.name, timeout=-1)
+    assert caught.value.code is lro.Code.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("house", [{"verbs": ["GetOperation"]}], indirect=True)
+def test_a_server_without_wait(way: Way) -> None:
+    """The caller does not notice that the server has only the basic verbs."""
+    client = way.client(polling=Polling(max_retry_after=0.01))
+    operation = way.start(client)
+    way.house.say(ResizeResponse(size_bytes=4))
+    assert operation.result(timeout=10) == ResizeResponse(size_bytes=4)
+    with pytest.raises(CallError) as caught:
+        client.cancel(operation.name)
+    assert caught.value.code is lro.Code.UNIMPLEMENTED
+
+
+def test_resuming_from_a_name(way: Way, client: Any) -> None:
+    """A name, kept anywhere, is a handle in another client."""
+    name = way.start(client).name
+    client.close()
+    another = way.client().operation(name, **TYPES)
+    assert (another.name, another.done, another.metadata) == (name, False, None)
+    way.house.say(ResizeMetadata(percent=9), ResizeResponse(size_bytes=8))
+    assert another.result(timeout=10) == ResizeResponse(size_bytes=8)
+    assert another.metadata == ResizeMetadata(percent=9)
+
+
+def test_the_same_start_twice(way: Way, client: Any) -> None:
+    """A request id makes a repeated start harmless, and another request with it an error."""
+    request_id = str(uuid.UUID(int=1))
+    first = way.start(client, request_id=request_id)
+    assert way.start(client, request_id=request_id).name == first.name
+    assert way.start(client).name != first.name
+    with pytest.raises(CallError, match="INVALID_ARGUMENT") as caught:
+        way.start(client, ResizeRequest(source="b.png"), request_id=request_id)
+    info = caught.value.details()[0]
+    assert isinstance(info, lro.ErrorInfo)
+    assert info.reason == "REQUEST_ID_CONFLICT"
+    with pytest.raises(CallError, match="request_id"):
+        way.start(client, request_id="not a UUID")
+
+
+def test_validation_alone(way: Way, client: Any) -> None:
+    """It makes all checks and stores nothing."""
+    assert way.start(client, validate_only=True).done
+    with pytest.raises(CallError) as caught:
+        way.start(client, ResizeRequest(), validate_only=True)
+    assert caught.value.code is lro.Code.INVALID_ARGUMENT
+    assert list(client.list()) == []
+
+
+def test_a_start_that_is_refused(way: Way, client: Any) -> None:
+    """The method's own error arrives with its details."""
+    with pytest.raises(CallError, match="Start failed with INVALID_ARGUMENT: source:") as caught:
+        way.start(client, ResizeRequest())
+    info, bad = caught.value.details()
+    assert isinstance(info, lro.ErrorInfo)
+    assert info.domain == "acme.test"
+    assert bad == lro.BadRequest((lro.FieldViolation("source", "must not be empty"),))
+
+
+def test_a_method_that_is_none(way: Way, client: Any) -> None:
+    """A target that nobody serves is an error of the call."""
+    with pytest.raises(CallError):
+        client.start("/v1/operations", ResizeRequest(source="a"), **TYPES)
+
+
+def test_listing(way: Way, client: Any) -> None:
+    """A list is filtered and walked over pages; its operations become handles."""
+    names = [way.start(client).name for _ in range(5)]
+    way.house.say(ResizeResponse(size_bytes=3))
+    while not (ended := list(client.list(filter="done = true"))):
+        way.house.service.wait(names[0], timedelta(milliseconds=20))
+    assert len(ended) == 1
+    handle = client.operation(ended[0], **TYPES)
+    assert handle.result() == ResizeResponse(size_bytes=3)
+    pages = list(client.list("operations", page_size=2).pages())
+    assert [len(page.operations) for page in pages] == [2, 2, 1]
+    listed = [one.name for page in pages for one in page.operations]
+    assert sorted(listed) == sorted(names)
+    assert list(client.list("projects/p")) == []
+    with pytest.raises(CallError, match="INVALID_ARGUMENT: filter"):
+        list(client.list(filter="done ="))
+
+
+def test_names(way: Way, client: Any) -> None:
+    """Names that do not exist, or cannot, are told apart; a colon in an id arrives."""
+    for name, code in [
+        ("operations/none", lro.Code.NOT_FOUND),
+        ("operations/a:cancel", lro.Code.NOT_FOUND),
+        ("operations/ü/x", lro.Code.NOT_FOUND),
+        ("", lro.Code.INVALID_ARGUMENT),
+        ("operations/-", lro.Code.INVALID_ARGUMENT),
+    ]:
+        with pytest.raises(CallError) as caught:
+            client.get(name)
+        assert caught.value.code is code, name
+
+
+def test_many_at_once(way: Way, client: Any) -> None:
+    """Threads, or tasks, share a client, and each gets its own result."""
+    operations = [way.start(client) for _ in range(4)]
+    way.house.say(*[ResizeResponse(size_bytes=n) for n in range(4)])
+    found = way.face.together([one.result for one in operations])
+    assert sorted(one.size_bytes for one in found) == [0, 1, 2, 3]

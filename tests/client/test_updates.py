@@ -1,0 +1,242 @@
+"""Watching an operation: each changed state is shown, until the last (spec §11.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+import respx
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro_client import AsyncClient, DecodingError, OperationGone, Polling, PollTimeout
+from tests.client.faces import URL, Clock, Face
+from tests.client.messages import (
+    NAME,
+    TYPES,
+    ResizeMetadata,
+    ResizeResponse,
+    failed,
+    packed,
+    refusal,
+    reply,
+    running,
+    succeeded,
+)
+from tests.client.simulation import Simulation
+
+PLAIN = Polling(jitter=0.0, wait_first=False)
+
+
+def metadata_every(seconds: float) -> Callable[[float], lro.Any]:
+    """Metadata that changes each so many seconds."""
+    return lambda now: lro.Any("x/acme.Progress", {"step": int(now / seconds)})
+
+
+def step_of(operation: lro.Operation) -> int:
+    """What that metadata says."""
+    assert operation.metadata is not None
+    payload: Any = operation.metadata.payload
+    return int(payload["step"])
+
+
+def answers(*states: Any) -> Callable[[httpx.Request], httpx.Response]:
+    """Answers with one state after the other."""
+    left = list(states)
+    return lambda _: reply(left.pop(0))
+
+
+def test_each_change_is_shown(face: Face, clock: Clock, server: respx.Router) -> None:
+    """A state that was seen before is not shown again; the final one is, and is the last."""
+    last = {**succeeded(), "metadata": packed("ResizeMetadata", percent=100)}
+    states = [running(), running(), running(10), running(10), running(10), running(50), last]
+    route = server.get().mock(side_effect=answers(*states))
+    handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
+    seen = [(update.metadata, update.done) for update in handle.updates()]
+    assert seen == [
+        (None, False),
+        (ResizeMetadata(percent=10), False),
+        (ResizeMetadata(percent=50), False),
+        (ResizeMetadata(percent=100), True),
+    ]
+    assert route.call_count == len(states)
+    assert handle.result() == ResizeResponse(size_bytes=7)
+
+
+def test_the_handle_goes_along(face: Face, clock: Clock, server: respx.Router) -> None:
+    """What an update shows is also the last state that the handle has seen."""
+    server.get().mock(side_effect=answers(running(10), running(20), succeeded()))
+    handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
+    for update in handle.updates():
+        assert update.operation is handle.operation
+        assert update.metadata == handle.metadata
+    assert handle.done
+
+
+@pytest.mark.parametrize("last", [failed(9, "no"), failed(1), {"name": NAME, "done": True}])
+def test_every_end_is_shown(last: Any, face: Face, clock: Clock, server: respx.Router) -> None:
+    """A failure ends the updates like a success; it is the result that raises it."""
+    server.get().mock(side_effect=answers(running(), last))
+    handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
+    assert [update.done for update in handle.updates()] == [False, True]
+
+
+def test_a_handle_that_is_done(face: Face, server: respx.Router) -> None:
+    """Its final state is shown, and nobody is asked."""
+    state = lro.operation_from_json(succeeded(), lro.TypeRegistry())
+    handle = face.client().operation(state, **TYPES)
+    assert [update.operation for update in handle.updates()] == [state]
+    assert not server.calls
+
+
+def test_the_first_state_is_shown_at_once(face: Face, clock: Clock, server: respx.Router) -> None:
+    """A Wait that is not held gets it; the next is held until the next look."""
+    route = server.post(f"/v1/{NAME}:wait").mock(side_effect=answers(running(), succeeded()))
+    steps = face.client(clock=clock).operation(NAME, **TYPES).updates()
+    assert not next(steps).done
+    assert [call.request.content for call in route.calls] == [b'{"timeout":"0s"}']
+    assert clock.sleeps == []
+    steps.close()
+
+
+def test_breaking_out_early(face: Face, clock: Clock, server: respx.Router) -> None:
+    """It asks no more, and the handle can be used as before."""
+    route = server.get().mock(side_effect=answers(running(1), running(2), succeeded()))
+    handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
+    steps = handle.updates()
+    assert next(steps).metadata == ResizeMetadata(percent=1)
+    steps.close()
+    assert (route.call_count, clock.sleeps) == (1, [])
+    assert handle.metadata == ResizeMetadata(percent=1)
+    assert [update.done for update in handle.updates()] == [False, True]
+
+
+def test_an_async_break_leaves_nothing_behind(server: respx.Router) -> None:
+    """After a plain ``break`` no task, generator or flow lives on."""
+    server.get().mock(side_effect=lambda _: reply(running(1)))
+
+    async def watch() -> set[asyncio.Task[Any]]:
+        async with AsyncClient(URL, polling=PLAIN) as client:
+            async for _ in client.operation(NAME, **TYPES).updates():
+                break
+            for _ in range(5):  # the loop closes abandoned generators in its own time
+                await asyncio.sleep(0)
+            return asyncio.all_tasks() - {asyncio.current_task()}
+
+    before = flows_alive()
+    assert asyncio.run(watch()) == set()
+    assert flows_alive() <= before
+
+
+def flows_alive() -> set[int]:
+    """The flows that wait for an operation, anywhere in the process."""
+    gc.collect()
+    flows = filter(inspect.isgenerator, gc.get_objects())
+    return {id(one) for one in flows if one.__name__ == "_watch"}
+
+
+def test_an_operation_that_goes_away(face: Face, clock: Clock, server: respx.Router) -> None:
+    """The watcher hears of it."""
+    left = [refusal(lro.Code.NOT_FOUND), reply(running())]
+    server.get().mock(side_effect=lambda _: left.pop())
+    steps = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES).updates()
+    next(steps)
+    with pytest.raises(OperationGone):
+        next(steps)
+
+
+def test_a_timeout(face: Face, clock: Clock, server: respx.Router) -> None:
+    """The updates end with the deadline."""
+    server.get().mock(side_effect=lambda _: reply(running(int(clock.now))))
+    handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
+    steps = handle.updates(0)
+    assert next(steps).metadata == ResizeMetadata(percent=1000)
+    with pytest.raises(PollTimeout) as caught:
+        next(steps)
+    assert caught.value.operation is handle.operation
+
+
+@pytest.mark.parametrize("every", [0, -1, float("nan")])
+def test_how_often_must_be_positive(every: float, face: Face) -> None:
+    """Looking all the time is refused."""
+    with pytest.raises(lro.InvalidArgument, match="every: must be more than 0 seconds"):
+        next(face.client().operation(NAME, **TYPES).updates(every=every))
+
+
+def test_metadata_of_another_type(face: Face, server: respx.Router) -> None:
+    """It is shown all the same, and complains when it is looked at."""
+    state = {**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")}
+    server.route().mock(return_value=reply(state))
+    [update] = face.client().operation(NAME, **TYPES).updates()
+    with pytest.raises(DecodingError):
+        _ = update.metadata
+    assert update.operation.metadata.payload == {"at": "x"}
+
+
+@given(st.floats(0, 200), st.floats(0.2, 30), st.booleans())
+def test_how_often_is_looked(ends_at: float, every: float, waits: bool) -> None:
+    """At most ``every`` seconds pass between looks, whether the server waits or not."""
+    simulation = Simulation(ends_at=ends_at, max_hold=60 if waits else None)
+    simulation.watch(Polling(jitter=0.0), every=every)
+    times = [when for when, _ in simulation.asked]
+    assert all(b - a <= every + 1e-6 for a, b in itertools.pairwise(times))
+    assert simulation.now <= ends_at + (0 if waits else min(every, max(ends_at / 4, 0.05))) + 1e-6
+    assert simulation.shown[-1].done
+
+
+@given(st.floats(1, 60), st.floats(0.5, 20), st.booleans())
+def test_no_change_is_missed_for_long(ends_at: float, step: float, waits: bool) -> None:
+    """Each step that lasts longer than a look is shown once, in order."""
+    simulation = Simulation(
+        ends_at=ends_at, max_hold=60 if waits else None, metadata=metadata_every(step)
+    )
+    simulation.watch(Polling(jitter=0.0), every=step / 2)
+    steps = [step_of(operation) for operation in simulation.shown]
+    assert steps == sorted(steps)
+    assert set(range(int(ends_at / step))) <= set(steps)
+    assert len(simulation.shown) <= len(set(steps)) + 1
+
+
+def test_a_server_whose_wait_answers_at_once() -> None:
+    """There the pauses are the client's own."""
+    simulation = Simulation(ends_at=60, max_hold=0)
+    simulation.watch(Polling(jitter=0.0), every=2.0)
+    assert len(simulation.asked) < 60
+    assert max(simulation.pauses) == 2.0
+
+
+def test_a_deadline_while_watching() -> None:
+    """It bounds the holds of a watch, too."""
+    simulation = Simulation(ends_at=60, max_hold=60, metadata=metadata_every(1.0))
+    with pytest.raises(PollTimeout) as caught:
+        simulation.watch(Polling(), 10.0)
+    assert simulation.now == pytest.approx(10.0)
+    assert caught.value.operation == simulation.shown[-1]
+
+
+def test_a_slow_reader() -> None:
+    """Who takes long over an update finds the deadline over after it, not before."""
+    simulation = Simulation(ends_at=60, metadata=metadata_every(1.0))
+    simulation.shown = Slow(simulation.clock)
+    with pytest.raises(PollTimeout):
+        simulation.watch(PLAIN, 5.0)
+    assert len(simulation.shown) == 1
+
+
+class Slow(list[lro.Operation]):
+    """Takes a minute for each operation."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def append(self, operation: lro.Operation) -> None:
+        super().append(operation)
+        self.clock.now += 60

@@ -1,0 +1,55 @@
+"""A clock, stores of both kinds, and services that are closed after the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any as Anything
+
+import pytest
+
+from lro._ports import Executor, Store
+from lro._service import Service
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+
+MakeService = Callable[..., Service]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """A clock that the test moves."""
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
+    """An empty store of each kind."""
+    made: Store = MemoryStore(clock)
+    if request.param == "sqlite":
+        made = SQLiteStore(tmp_path / "operations.db", clock=clock)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make_service(clock: ManualClock) -> Iterator[MakeService]:
+    """Makes services without an upkeep thread, by default in memory and on three threads."""
+    with ExitStack() as stack:
+
+        def make(
+            store: Store | None = None, executor: Executor | None = None, **options: Anything
+        ) -> Service:
+            service = Service(
+                store if store is not None else MemoryStore(clock),
+                executor if executor is not None else ThreadExecutor(3),
+                **{"upkeep": False, "domain": "acme.test", **options},
+            )
+            stack.callback(service.close, timedelta(0))
+            return service
+
+        yield make

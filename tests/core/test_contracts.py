@@ -1,0 +1,156 @@
+"""The published contract checks, over every store and executor of ours; and over broken ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from lro import testing
+from lro._errors import TargetBusy
+from lro._ports import Inserted
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+
+EXECUTORS = {"threads": ThreadExecutor, "asyncio": AsyncioExecutor}
+
+
+def name_of(check):
+    return check.__name__
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def make_store(request, tmp_path):
+    """Makes an empty store by a clock."""
+    numbers = itertools.count()
+    if request.param == "memory":
+        return MemoryStore
+    return lambda clock: SQLiteStore(tmp_path / f"{next(numbers)}.db", clock=clock)
+
+
+@pytest.mark.parametrize("check", testing.STORE_CHECKS, ids=name_of)
+def test_a_store_keeps_its_promise(check, make_store):
+    """What the function's name says."""
+    testing.run_store_check(check, make_store)
+
+
+@pytest.mark.parametrize("check", testing.EXECUTOR_CHECKS, ids=name_of)
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_an_executor_keeps_its_promise(check, kind):
+    """What the function's name says."""
+    testing.run_executor_check(check, EXECUTORS[kind])
+
+
+@pytest.mark.parametrize("check", testing.FOREGROUND_CHECKS, ids=name_of)
+def test_the_inline_executor_keeps_its_promises(check):
+    """Those that make sense where nothing ever waits."""
+    testing.run_executor_check(check, lambda at_once, waiting: InlineExecutor())
+
+
+def test_all_checks_at_once():
+    """Without a test framework, as the owner of another store would run them."""
+    testing.check_store(MemoryStore)
+    testing.check_executor(lambda at_once, waiting: InlineExecutor(), background=False)
+
+
+def test_every_check_says_its_promise():
+    """By its name and a sentence, each only once."""
+    for checks in (testing.STORE_CHECKS, testing.EXECUTOR_CHECKS):
+        assert all(check.__doc__ for check in checks)
+        assert len({check.__name__ for check in checks}) == len(checks)
+
+
+class Forgetful(MemoryStore):
+    """Loses the request."""
+
+    def request(self, name):
+        raise KeyError(name)
+
+
+class Greedy(MemoryStore):
+    """Lets any number work on one target."""
+
+    def insert(self, record, request, key, *, check_only=False):
+        try:
+            return super().insert(record, request, key, check_only=check_only)
+        except TargetBusy:
+            return Inserted(record, fresh=True)
+
+
+class Generous(MemoryStore):
+    """Shows callers what they must not see any more."""
+
+    def page(self, parent, after, limit):
+        return [r for r in self._records.values() if r.parent == parent][:limit]
+
+
+class Careless(MemoryStore):
+    """Reads and writes without any lock: an update in between is lost."""
+
+    def update(self, name, change):
+        changed = change(self.get(name))
+        return super().update(name, lambda _: changed)
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (Forgetful, "a_record_comes_back_as_it_went_in: KeyError"),
+        (Greedy, "a_check_makes_every_check"),
+        (Generous, "an_update_to_none_removes_the_record|pages_are"),
+        (Careless, "updates_are_serialised|an_end_is_reached_once"),
+    ],
+)
+def test_a_broken_store_is_found(broken, promise):
+    """The failure names the promise that was not kept."""
+    with pytest.raises(AssertionError, match=promise):
+        testing.check_store(broken)
+
+
+class Deaf(ThreadExecutor):
+    """Cannot withdraw."""
+
+    def withdraw(self, name):
+        return False
+
+
+class Endless(ThreadExecutor):
+    """Takes any number of tasks."""
+
+    def __init__(self, at_once, waiting):
+        super().__init__(at_once, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [(Deaf, "can be withdrawn"), (Endless, "a fourth task: wanted ResourceExhausted")],
+)
+def test_a_broken_executor_is_found(broken, promise):
+    """The failure names the promise that was not kept."""
+    with pytest.raises(AssertionError, match=promise):
+        testing.check_executor(broken)
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_an_executor_has_a_worker(workers):
+    """With none, nothing would ever be done."""
+    with pytest.raises(ValueError, match="at least 1"):
+        ThreadExecutor(workers)
+
+
+def test_the_default_number_of_threads():
+    """As many as concurrent.futures takes."""
+    executor = ThreadExecutor()
+    assert 5 <= len(executor._threads) <= 32
+    executor.stop()
+    assert executor.join(1)
+
+
+def test_a_clock_starts_where_it_is_told():
+    """And goes on by anything that a timedelta takes."""
+    later = testing.START.replace(year=2040)
+    clock = testing.ManualClock(later)
+    assert clock.advance(1, hours=2) == later.replace(hour=2, second=1) == clock()

@@ -1,0 +1,234 @@
+"""The life as a table: every cell of it, and what each change does to a record."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import product
+
+import attrs
+import pytest
+
+from lro._any import Any
+from lro._errors import (
+    CancellationNotRequested,
+    InvalidArgument,
+    LeaseLost,
+    NotApplied,
+    OperationNotFound,
+)
+from lro._operation import Operation
+from lro._states import (
+    TRANSITIONS,
+    Event,
+    Record,
+    State,
+    abandon,
+    claim,
+    delete,
+    end,
+    release,
+    report,
+    request_cancel,
+    stamped,
+    step,
+    take_over,
+)
+from lro._status import Code, Status
+from lro.testing import START as NOW
+
+LATER = NOW + timedelta(seconds=30)
+DAY = timedelta(days=1)
+DONE = Any("x/a.Done", {})
+META = Any("x/a.Meta", {})
+ABORTED = Status(Code.ABORTED, "lost")
+
+
+def record(**fields):
+    return Record(
+        name="operations/a", parent="", method="M", create_time=NOW, update_time=NOW, **fields
+    )
+
+
+def finish(result, **options):
+    return end(result, now=LATER, expiry=DAY, **options)
+
+
+CHANGES = {
+    Event.CLAIM: claim("us", LATER, NOW),
+    Event.RELEASE: release(0, LATER),
+    Event.REPORT: report(META, None, LATER),
+    Event.REQUEST_CANCEL: request_cancel(LATER),
+    Event.COMPLETE: finish(DONE),
+    Event.FAIL: finish(ABORTED),
+    Event.ACKNOWLEDGE_CANCEL: finish(Status(Code.CANCELLED, ""), acknowledge=True),
+    Event.DELETE: delete(LATER),
+    Event.HIDE: delete(LATER),
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
+def test_every_cell(state, event):
+    """An event leads where the table says, or is refused by the one word for it."""
+    wanted = TRANSITIONS[state].get(event)
+    one = record(state=state)
+    if wanted is not None:
+        assert step(one, event, NOW) is wanted
+    else:
+        with pytest.raises((NotApplied, OperationNotFound)) as caught:
+            step(one, event, NOW)
+        by_caller = event in (Event.REQUEST_CANCEL, Event.DELETE, Event.HIDE)
+        unseen = state in (State.HIDDEN, State.GONE)
+        assert (type(caught.value) is OperationNotFound) is (by_caller and unseen)
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(State, CHANGES)))
+def test_every_change_obeys_the_table(state, event):
+    """Each change moves a record to the state of its cell, or is refused with it."""
+    target = "t" if event is Event.HIDE else ""
+    one = record(state=state, target=target, cancel_requested=event is Event.ACKNOWLEDGE_CANCEL)
+    if event is Event.HIDE and state.done:
+        event = Event.DELETE  # what is done holds no target any more
+    wanted = TRANSITIONS[state].get(event)
+    if wanted is None:
+        with pytest.raises((NotApplied, OperationNotFound)):
+            CHANGES[event](one)
+        return
+    changed = CHANGES[event](one)
+    assert (State.GONE if changed is None else changed.state) is wanted
+    if changed is not None and changed is not one:
+        assert changed.version == one.version + 1
+
+
+def test_done_states_end():
+    """Nothing but deletion and expiry follows the end (spec §2.9)."""
+    for state in State:
+        ways = set(TRANSITIONS[state].values()) - {state}
+        assert state.done is (state in (State.SUCCEEDED, State.FAILED, State.CANCELLED))
+        assert not state.done or ways == {State.GONE}
+
+
+def test_an_end_sets_everything_at_once():
+    """Result, times, metadata; and the work is nobody's any more (spec §2.2)."""
+    one = record(owner="us", lease_until=LATER, attempt=2, target="t")
+    changed = finish(DONE, attempt=2, metadata=META)(one)
+    assert changed == attrs.evolve(
+        one,
+        state=State.SUCCEEDED,
+        result=DONE,
+        metadata=META,
+        owner="",
+        lease_until=None,
+        update_time=LATER,
+        end_time=LATER,
+        expire_time=LATER + DAY,
+        version=2,
+    )
+    assert (changed.done, changed.response, changed.error) == (True, DONE, None)
+    operation = Operation(name="operations/a", metadata=META, done=True, result=DONE)
+    assert changed.operation == operation
+
+
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        (DONE, State.SUCCEEDED),
+        (None, State.SUCCEEDED),
+        (ABORTED, State.FAILED),
+        (Status(Code.CANCELLED, "self"), State.CANCELLED),
+    ],
+)
+def test_where_a_result_leads(result, state):
+    """By the code of its error (spec §2.1); a worker may cancel itself (spec §2.3)."""
+    changed = finish(result)(record(metadata=META))
+    assert (changed.state, changed.metadata) == (state, META)
+    assert changed.operation.state == state.value
+    assert changed.error == (result if isinstance(result, Status) else None)
+
+
+@pytest.mark.parametrize("code", [0, 17, -1, 404])
+def test_an_error_has_a_code_of_errors(code):
+    """Refused before anything is applied (spec §2.3)."""
+    with pytest.raises(InvalidArgument, match="from 1 to 16"):
+        finish(Status(code, ""))
+
+
+def test_an_acknowledgement_needs_a_request():
+    """Nobody can answer what was not asked (spec §2.3)."""
+    acknowledge = finish(Status(Code.CANCELLED, ""), acknowledge=True)
+    with pytest.raises(CancellationNotRequested, match="nobody asked"):
+        acknowledge(record())
+    assert acknowledge(record(cancel_requested=True)).state is State.CANCELLED
+    assert acknowledge(record(state=State.HIDDEN, cancel_requested=True)) is None
+
+
+@pytest.mark.parametrize(
+    "change", [report(META, 1, LATER), release(1, LATER), finish(None, attempt=1)]
+)
+def test_a_stale_attempt_writes_nothing(change):
+    """The attempt's number fences every write of a worker."""
+    with pytest.raises(LeaseLost, match="attempt 1 lost its lease to attempt 2"):
+        change(record(attempt=2))
+    assert change(record(attempt=1)) is not None
+
+
+def test_a_cancellation_is_marked_once():
+    """Repeated, or after the end, it changes nothing (spec §2.6)."""
+    marked = request_cancel(LATER)(record())
+    assert (marked.cancel_requested, marked.update_time) == (True, LATER)
+    assert request_cancel(LATER)(marked) is marked
+    over = finish(DONE)(record())
+    assert request_cancel(LATER)(over) is over
+
+
+def test_a_claim_is_a_new_attempt():
+    """Its first start stays the start; the lease is the claimer's."""
+    once = claim("us", LATER, NOW)(record())
+    assert (once.attempt, once.start_time, once.owner) == (1, NOW, "us")
+    again = claim("us", LATER + DAY, NOW + timedelta(seconds=1))(once)
+    assert (again.attempt, again.start_time, again.lease_until) == (2, NOW, LATER + DAY)
+
+
+@pytest.mark.parametrize("take", [claim, take_over])
+def test_a_lease_that_holds_is_respected(take):
+    """Until exactly its end; of a claim, only others are kept away."""
+    one = record(owner="them", lease_until=LATER, attempt=3)
+    with pytest.raises(LeaseLost, match="somebody holds attempt 3"):
+        take("us", LATER, LATER - timedelta(microseconds=1))(one)
+    assert take("us", LATER, LATER)(one).owner == "us"
+    assert claim("them", LATER, NOW)(one).attempt == 4
+    with pytest.raises(LeaseLost):
+        abandon(ABORTED, NOW, DAY)(one)
+    assert abandon(ABORTED, LATER, DAY)(one).state is State.FAILED
+
+
+def test_a_lost_worker_is_counted():
+    """One that handed the work back is not."""
+    lost = record(owner="them", lease_until=NOW, lost_attempts=1)
+    assert take_over("us", LATER, NOW)(lost).lost_attempts == 2
+    handed_back = release(0, NOW)(record(owner="them", lease_until=LATER))
+    assert (handed_back.owner, handed_back.lease_until) == ("", NOW)
+    assert take_over("us", LATER, NOW)(handed_back).lost_attempts == 0
+
+
+def test_visibility():
+    """Hidden, gone and expired records are invisible; expiry is exact (spec §9.4)."""
+    assert record().visible(NOW + 1000 * DAY)
+    expiring = finish(DONE)(record())
+    assert expiring.visible(LATER + DAY - timedelta(microseconds=1))
+    assert not expiring.visible(LATER + DAY)
+    for change in (request_cancel(LATER + DAY), delete(LATER + DAY)):
+        with pytest.raises(OperationNotFound):
+            change(expiring)
+    assert not record(state=State.HIDDEN).visible(NOW)
+    assert not record(state=State.GONE).visible(NOW)
+
+
+def test_a_stamp_belongs_to_the_change():
+    """The metadata is brought up to date in the same step, and only if something changed."""
+    other = Any("x/a.Meta", {"a": 1})
+    assert stamped(report(META, None, NOW), lambda _: other)(record()).metadata == other
+    assert stamped(delete(NOW), lambda _: other)(record()) is None
+    over = finish(DONE)(record())
+    assert stamped(request_cancel(NOW), lambda _: other)(over) is over
+    one = record(metadata=META)
+    assert one.with_metadata(META) is one

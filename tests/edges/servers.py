@@ -1,0 +1,98 @@
+"""Applications put within reach of a test: in this process, or behind a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+Caller = Callable[..., httpx.Response]
+"""Sends a request: method, raw path with query, and what else httpx takes."""
+
+HOST = "127.0.0.1"
+
+
+def listening() -> socket.socket:
+    """A socket on a free port that takes connections from now on, served or not."""
+    line = socket.socket()
+    line.bind((HOST, 0))
+    line.listen(500)
+    return line
+
+
+@contextlib.contextmanager
+def uvicorn_serving(app: Any) -> Iterator[int]:
+    """The port at which uvicorn serves an application, from a thread."""
+    uvicorn = pytest.importorskip("uvicorn")
+    config = uvicorn.Config(app, log_config=None, http="h11", ws="none", loop="asyncio")
+    server = uvicorn.Server(config)
+    line = listening()
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [line]})
+    thread.start()
+    try:
+        yield line.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+        line.close()
+
+
+@contextlib.contextmanager
+def waitress_serving(app: Any) -> Iterator[int]:
+    """The port at which waitress serves an application, from a thread."""
+    waitress = pytest.importorskip("waitress.server")
+    server = waitress.create_server(app, sockets=[listening()], threads=4)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+
+    def close() -> None:  # in the server's thread, whose loop ends when nothing is open
+        for channel in list(server._map.values()):
+            channel.close()
+
+    try:
+        yield server.effective_port
+    finally:
+        server.pull_trigger = lambda: None  # workers that end must not wake what is closed
+        server.trigger.pull_trigger(close)
+        thread.join()
+        server.task_dispatcher.shutdown()
+
+
+@contextlib.contextmanager
+def asgi_socket(app: Any) -> Iterator[Caller]:
+    """Calls over a socket, through uvicorn."""
+    with uvicorn_serving(app) as port, httpx.Client(base_url=f"http://{HOST}:{port}") as client:
+        yield client.request
+
+
+@contextlib.contextmanager
+def wsgi_socket(app: Any) -> Iterator[Caller]:
+    """Calls over a socket, through waitress."""
+    with waitress_serving(app) as port, httpx.Client(base_url=f"http://{HOST}:{port}") as client:
+        yield client.request
+
+
+@contextlib.contextmanager
+def asgi_inside(app: Any) -> Iterator[Caller]:
+    """Calls without a socket, through httpx's transport."""
+
+    async def one(method: str, path: str, **more: Any) -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await client.request(method, path, **more)
+
+    yield lambda method, path, **more: asyncio.run(one(method, path, **more))
+
+
+@contextlib.contextmanager
+def wsgi_inside(app: Any) -> Iterator[Caller]:
+    """Calls without a socket, through httpx's transport."""
+    transport = httpx.WSGITransport(app)
+    with httpx.Client(transport=transport, base_url="http://here") as client:
+        yield client.request

@@ -1,0 +1,142 @@
+"""Types of the client: results, metadata and updates are of the declared classes, on both faces."""
+
+# An error that is expected is ignored; mypy and pyright both complain if it does not come.
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from typing import assert_type
+
+import lro
+from lro_client import (
+    AsyncClient,
+    AsyncHttpTransport,
+    AsyncLocalTransport,
+    AsyncOperationHandle,
+    AsyncTransport,
+    CallError,
+    Client,
+    HttpTransport,
+    LocalTransport,
+    OperationFailed,
+    OperationHandle,
+    Polling,
+    PollTimeout,
+    Retry,
+    Transport,
+    wait_exponential,
+    wait_proportional,
+)
+from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
+
+Handle = OperationHandle[ResizeResponse, ResizeMetadata]
+AsyncHandle = AsyncOperationHandle[ResizeResponse, ResizeMetadata]
+
+
+def starting(client: Client) -> None:
+    """A start gives a handle of the declared classes, and so does a name that was kept."""
+    started = client.start(
+        "/v1/images:resize", ResizeRequest(), response=ResizeResponse, metadata=ResizeMetadata
+    )
+    assert_type(started, OperationHandle[ResizeResponse, ResizeMetadata])
+    resumed = client.operation("operations/a", response=ResizeResponse, metadata=ResizeMetadata)
+    assert_type(resumed, OperationHandle[ResizeResponse, ResizeMetadata])
+
+
+async def starting_async(client: AsyncClient) -> None:
+    """The same of the other face."""
+    started = await client.start(
+        "/v1/images:resize", ResizeRequest(), response=ResizeResponse, metadata=ResizeMetadata
+    )
+    assert_type(started, AsyncOperationHandle[ResizeResponse, ResizeMetadata])
+    resumed = client.operation("operations/a", response=ResizeResponse, metadata=ResizeMetadata)
+    assert_type(resumed, AsyncOperationHandle[ResizeResponse, ResizeMetadata])
+
+
+def handles(handle: Handle) -> None:
+    """The result is the response class; metadata may be missing."""
+    assert_type(handle.result(), ResizeResponse)
+    assert_type(handle.result(timeout=60), ResizeResponse)
+    assert_type(handle.metadata, ResizeMetadata | None)
+    assert_type(handle.wait(), lro.Operation)
+    assert_type(handle.refresh(), lro.Operation)
+    assert_type(handle.done, bool)
+    assert_type(handle.name, str)
+    for update in handle.updates():
+        assert_type(update.metadata, ResizeMetadata | None)
+        assert_type(update.operation, lro.Operation)
+
+
+async def handles_async(handle: AsyncHandle) -> None:
+    """The same of the other face, whose handle can be awaited."""
+    assert_type(await handle.result(), ResizeResponse)
+    assert_type(await handle, ResizeResponse)
+    assert_type(handle.metadata, ResizeMetadata | None)
+    assert_type(await handle.wait(), lro.Operation)
+    assert_type(await handle.refresh(), lro.Operation)
+    async for update in handle.updates():
+        assert_type(update.metadata, ResizeMetadata | None)
+
+
+def metadata_may_be_missing(handle: Handle) -> None:
+    """Using it without a look whether it is there is an error."""
+    _ = handle.metadata.percent  # type: ignore[union-attr]
+
+
+def a_result_is_not_another_class(handle: Handle) -> None:
+    """Nor is the result of one method that of another."""
+    wrong: ResizeRequest = handle.result()  # type: ignore[assignment]
+    del wrong
+
+
+def verbs(client: Client) -> None:
+    """Verbs take a name or the whole request."""
+    assert_type(client.get("operations/a"), lro.Operation)
+    assert_type(client.get(lro.GetOperationRequest("operations/a")), lro.Operation)
+    assert_type(client.wait("operations/a", timeout=2.5), lro.Operation)
+    client.get(lro.WaitOperationRequest())  # type: ignore[arg-type]
+    for operation in client.list("projects/p", "done = true", page_size=5):
+        assert_type(operation, lro.Operation)
+    for page in client.list().pages():
+        assert_type(page, lro.ListOperationsResponse)
+
+
+async def verbs_async(client: AsyncClient) -> None:
+    """The same of the other face."""
+    assert_type(await client.get("operations/a"), lro.Operation)
+    assert_type(await client.wait("operations/a", timeout=2.5), lro.Operation)
+    async for operation in client.list("projects/p", "done = true", page_size=5):
+        assert_type(operation, lro.Operation)
+    async for page in client.list().pages():
+        assert_type(page, lro.ListOperationsResponse)
+
+
+def contexts() -> None:
+    """A client is a context that gives itself."""
+    with Client("http://localhost:8000") as client:
+        assert_type(client, Client)
+
+
+def errors(failed: OperationFailed, call: CallError, timeout: PollTimeout) -> None:
+    """The facts of an error have types."""
+    assert_type(failed.code, lro.Code)
+    assert_type(failed.details(), tuple[object, ...])
+    assert_type(call.http_status, int | None)
+    assert_type(timeout.operation, lro.Operation | None)
+
+
+def transports(service: lro.Service, http: HttpTransport, other: AsyncHttpTransport) -> None:
+    """Each transport is of one colour, and goes with the client of that colour."""
+    blocking: tuple[Transport, ...] = (LocalTransport(service), http)
+    awaiting: tuple[AsyncTransport, ...] = (AsyncLocalTransport(service), other)
+    Client(transport=blocking[0])
+    AsyncClient(transport=awaiting[0])
+    Client(transport=awaiting[0])  # type: ignore[arg-type]
+
+
+def policies() -> None:
+    """Waits can be added up, and any function of a retry state is one."""
+    Polling(wait=wait_proportional() + wait_exponential(0.5))
+    Polling(wait=lambda state: float(state.attempt_number))
+    Retry(codes=frozenset({lro.Code.ABORTED}), wait=wait_exponential())
+    Polling(wait=5)  # type: ignore[arg-type]

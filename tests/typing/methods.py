@@ -1,0 +1,88 @@
+"""Types of methods: the decorator reads the classes off the function, sync or async."""
+
+# An error that is expected is ignored; mypy and pyright both complain if it does not come.
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+import lro
+from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
+
+
+def decorated_functions(service: lro.Service) -> None:
+    """With and without a job, sync and async, a function becomes a method of its classes."""
+
+    @service.method("acme.images.v1.Images.Resize")
+    def with_job(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse:
+        return ResizeResponse()
+
+    assert_type(with_job, lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata])
+
+    @service.method("acme.images.v1.Images.Crop")
+    async def async_with_job(
+        request: ResizeRequest, job: lro.Job[ResizeMetadata]
+    ) -> ResizeResponse:
+        return ResizeResponse()
+
+    assert_type(async_with_job, lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata])
+
+    @service.method("acme.images.v1.Images.Turn", metadata=ResizeMetadata)
+    def without_job(request: ResizeRequest) -> ResizeResponse:
+        return ResizeResponse()
+
+    assert_type(without_job, lro.Method[ResizeRequest, ResizeResponse, Any])
+
+    @service.method("acme.images.v1.Images.Flip", metadata=ResizeMetadata)
+    async def async_without_job(request: ResizeRequest) -> ResizeResponse:
+        return ResizeResponse()
+
+    assert_type(async_without_job, lro.Method[ResizeRequest, ResizeResponse, Any])
+
+
+def declared_methods(service: lro.Service) -> None:
+    """A method whose work is done elsewhere has the classes that it is declared with."""
+    method = service.declare(
+        "acme.images.v1.Images.Resize",
+        request=ResizeRequest,
+        response=ResizeResponse,
+        metadata=ResizeMetadata,
+    )
+    assert_type(method, lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata])
+
+
+def starting(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) -> None:
+    """A start takes the method's request and metadata, and returns an operation."""
+    assert_type(method.start(ResizeRequest()), lro.Operation)
+    method.start(ResizeRequest(), metadata=ResizeMetadata())
+    method.start(ResizeResponse())  # type: ignore[arg-type]
+    method.start({"source": "a"})  # type: ignore[arg-type]
+    method.start(
+        ResizeRequest(),
+        metadata=ResizeRequest(),  # type: ignore[arg-type]
+    )
+    assert_type(method.full_name, str)
+
+
+def jobs(job: lro.Job[ResizeMetadata]) -> None:
+    """A job takes reports of its metadata class."""
+    job.report(ResizeMetadata(percent=5))
+    job.report(ResizeRequest())  # type: ignore[arg-type]
+    assert_type(job.metadata, ResizeMetadata | None)
+
+
+def verbs(service: lro.Service) -> None:
+    """The service's verbs give operations and pages."""
+    assert_type(service.get("operations/a"), lro.Operation)
+    assert_type(service.list(lro.ListOperationsRequest()), lro.ListOperationsResponse)
+    operation = service.get("operations/a")
+    assert_type(operation.result, lro.Any | lro.Status | None)
+    assert_type(operation.response, lro.Any | None)
+    assert_type(operation.error, lro.Status | None)
+
+
+async def waiting(service: lro.Service) -> None:
+    """Waiting has two colours."""
+    assert_type(service.wait("operations/a"), lro.Operation)
+    assert_type(await service.await_("operations/a"), lro.Operation)
