@@ -8,6 +8,7 @@ no effects of its own, so a store may run it more than once. Whoever comes secon
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any as Anything
@@ -122,7 +123,7 @@ class Record:
     target: str = ""
     version: int = 1
 
-    @property
+    @functools.cached_property
     def operation(self) -> Operation:
         """What callers see of it."""
         done = self.state in _DONE
@@ -158,6 +159,7 @@ class Record:
         # each operation is written at least three times.
         changed = object.__new__(Record)
         changed.__dict__.update(self.__dict__)
+        changed.__dict__.pop("operation", None)  # was cached for the record as it was
         changed.__dict__.update(changes)
         return changed
 

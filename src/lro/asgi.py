@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any as Anything
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from lro._method import Method
 from lro._mounts import below_mount, raw_form, wire_text
@@ -17,6 +18,9 @@ Scope: TypeAlias = MutableMapping[str, Anything]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Anything]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Anything]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+"""Methods whose body is ignored (spec §5.9(4)), and so not waited for."""
 
 
 class EdgeApp:
@@ -47,16 +51,23 @@ class EdgeApp:
             raise ValueError(f"lro serves http, not {scope['type']}")
 
     async def _answer(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
-        body = await _body(receive, self.edge.max_body)
-        if body is None:
-            return  # the caller went away before the request was complete
+        method, body = scope["method"], b""
+        if method not in _BODILESS:
+            read = await _body(receive, self.edge.max_body)
+            if read is None:
+                return  # the caller went away before the request was complete
+            body = read
         request = HttpRequest(
-            method=scope["method"],
+            method=method,
             path=path,
             query=wire_text(scope.get("query_string", b"")),
-            headers=_headers(scope),
+            headers=_Headers(scope["headers"]),
             body=body,
         )
+        reply = self.edge.at_once(request)
+        if reply is not None:
+            await _send(reply, send)
+            return
 
         async def hold(waiting: Awaitable[Operation]) -> object:
             return await _while_there(waiting, receive)
@@ -118,19 +129,39 @@ async def _body(receive: Receive, limit: int) -> bytes | None:
     return bytes(body)
 
 
-def _headers(scope: Scope) -> Mapping[str, str]:
-    """Names in lower case; a header given several times is one list (RFC 9110 §5.3)."""
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers
+class _Headers(Mapping[str, str]):
+    """Names in lower case; a header given several times is one list (RFC 9110 §5.3).
+
+    Decoded when somebody looks: most polls are answered without.
+    """
+
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
+        self._raw = raw
+
+    @functools.cached_property
+    def _decoded(self) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        for raw_name, raw_value in self._raw:
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        return headers
+
+    def __getitem__(self, name: str) -> str:
+        return self._decoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._decoded)
+
+    def __len__(self) -> int:
+        return len(self._decoded)
 
 
 def _path(scope: Scope) -> str:
     """The raw path below the point where the application is mounted."""
-    raw = raw_form(wire_text(scope.get("raw_path") or b"").partition("?")[0], scope["path"])
-    root = scope.get("root_path", "")
+    root, path = scope.get("root_path", ""), scope["path"]
+    if not root and path.isascii() and scope.get("raw_path") == path.encode("ascii"):
+        return str(path)  # nothing was encoded, and nothing is mounted
+    raw = raw_form(wire_text(scope.get("raw_path") or b"").partition("?")[0], path)
     # Behind a proxy that cuts off the prefix it serves, only that of the mount is in the path.
     for mount in (root, root.removeprefix(scope.get("app_root_path", ""))):
         below = below_mount(raw, mount)
@@ -161,8 +192,14 @@ async def _disconnected(receive: Receive) -> None:
     await asyncio.get_running_loop().create_future()
 
 
+@functools.lru_cache(maxsize=256)
+def _encoded(header: tuple[str, str]) -> tuple[bytes, bytes]:
+    name, value = header
+    return name.encode("latin-1"), value.encode("latin-1")
+
+
 async def _send(reply: HttpReply, send: Send) -> None:
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
+    headers = [_encoded(header) for header in reply.headers]
     if reply.body:
         headers.append((b"content-length", str(len(reply.body)).encode("ascii")))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})

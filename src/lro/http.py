@@ -129,6 +129,10 @@ class Edge(abc.ABC):
         reply = error_reply(error, service.types, service.domain, asked=asked)
         return reply.headless if request.method == "HEAD" else reply
 
+    def at_once(self, request: HttpRequest) -> HttpReply | None:  # noqa: ARG002
+        """The reply to a request for which nothing can block; None: take :meth:`exchange`."""
+        return None
+
     def handle(self, request: HttpRequest) -> HttpReply:
         """Answer a request in this thread."""
         return drive(self.exchange(request), self.service)
@@ -182,6 +186,22 @@ class OperationsEdge(Edge):
         except (RouteNotFound, MalformedRequest):
             return False
         return True
+
+    def at_once(self, request: HttpRequest) -> HttpReply | None:
+        """The reply to a poll, where the store keeps that from blocking: the most frequent call."""
+        service = self.service
+        if request.method != "GET" or service.store.reads_block:
+            return None
+        try:
+            found = self._routes.find("GET", request.path)
+            if isinstance(found, Allowed) or found.rpc != "GetOperation":
+                return None
+            caller = self._caller(request)
+            query = parse_query("GetOperation", request.query)
+            operation = service.get(found.bindings["name"], caller=caller)
+            return self._shown(operation, query.enum_numbers)
+        except Exception as exc:
+            return self.refusal(request, exc)
 
     def _answer(self, request: HttpRequest) -> Exchange:
         found = self._routes.find(request.method, request.path)

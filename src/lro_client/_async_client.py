@@ -27,7 +27,7 @@ from lro_client._calls import AsyncTransport, StartRequest
 from lro_client._drive import AsyncDriver
 from lro_client._handles import HandleBase, Meta, Resp, Update, register
 from lro_client._policy import Polling, Retry
-from lro_client.transports.http import AsyncHttpTransport, Coder, Routes
+from lro_client.transports.http import AsyncHttpTransport, Routes
 
 T = TypeVar("T")
 
@@ -59,8 +59,13 @@ class AsyncClient:
         self._types = types or TypeRegistry()
         self._setting = _requests.setting(polling, retry, clock, call_seconds)
         if transport is None:
-            coder = Coder(routes or Routes(), self._types, base_url=base_url)
-            transport = AsyncHttpTransport(http or httpx.AsyncClient(), coder, own=http is None)
+            transport = AsyncHttpTransport(
+                http or httpx.AsyncClient(),
+                base_url=base_url,
+                routes=routes,
+                types=self._types,
+                own=http is None,
+            )
         self._transport = transport
         self._driver = AsyncDriver(transport, sleep)
 

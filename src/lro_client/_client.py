@@ -25,7 +25,7 @@ from lro_client._calls import StartRequest, Transport
 from lro_client._drive import Driver
 from lro_client._handles import HandleBase, Meta, Resp, Update, register
 from lro_client._policy import Polling, Retry
-from lro_client.transports.http import Coder, HttpTransport, Routes
+from lro_client.transports.http import HttpTransport, Routes
 
 T = TypeVar("T")
 
@@ -57,8 +57,13 @@ class Client:
         self._types = types or TypeRegistry()
         self._setting = _requests.setting(polling, retry, clock, call_seconds)
         if transport is None:
-            coder = Coder(routes or Routes(), self._types, base_url=base_url)
-            transport = HttpTransport(http or httpx.Client(), coder, own=http is None)
+            transport = HttpTransport(
+                http or httpx.Client(),
+                base_url=base_url,
+                routes=routes,
+                types=self._types,
+                own=http is None,
+            )
         self._transport = transport
         self._driver = Driver(transport, sleep)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
+import functools
 
 from lro import Any, Code, LroError, Operation, Status, TypeRegistry
 
@@ -11,7 +11,6 @@ class ClientError(Exception):
     """Base of every error this package raises."""
 
 
-@attrs.define(eq=False)
 class CallError(ClientError):
     """A call failed: the question, not the operation asked about.
 
@@ -20,11 +19,20 @@ class CallError(ClientError):
     failure is one of transport, which asking again may cure.
     """
 
-    verb: str
-    status: Status
-    http_status: int | None = None
-    retry_after: float | None = None
-    passing: bool = False
+    def __init__(
+        self,
+        verb: str,
+        status: Status,
+        http_status: int | None = None,
+        retry_after: float | None = None,
+        passing: bool = False,
+    ) -> None:
+        super().__init__(verb, status, http_status, retry_after, passing)
+        self.verb = verb
+        self.status = status
+        self.http_status = http_status
+        self.retry_after = retry_after
+        self.passing = passing
 
     @property
     def code(self) -> Code:
@@ -49,11 +57,12 @@ class OperationGone(CallError):
     """The operation waited for does not exist any more: deleted or expired (spec §11.5(5))."""
 
 
-@attrs.define(eq=False)
 class OperationFailed(ClientError):
     """The operation ended with an error, held in ``operation.error``."""
 
-    operation: Operation
+    def __init__(self, operation: Operation) -> None:
+        super().__init__(operation)
+        self.operation = operation
 
     @property
     def status(self) -> Status:
@@ -78,7 +87,6 @@ class OperationCancelled(OperationFailed):
     """The operation was cancelled."""
 
 
-@attrs.define(eq=False)
 class PollTimeout(ClientError):
     """The patience ended before the operation; it goes on, and so can you, with its ``name``.
 
@@ -86,11 +94,20 @@ class PollTimeout(ClientError):
     last state seen, ``last_error`` the last failed poll since then.
     """
 
-    name: str
-    timeout: float
-    polls: int
-    operation: Operation | None = None
-    last_error: CallError | None = None
+    def __init__(
+        self,
+        name: str,
+        timeout: float,
+        polls: int,
+        operation: Operation | None = None,
+        last_error: CallError | None = None,
+    ) -> None:
+        super().__init__(name, timeout, polls, operation, last_error)
+        self.name = name
+        self.timeout = timeout
+        self.polls = polls
+        self.operation = operation
+        self.last_error = last_error
 
     def __str__(self) -> str:
         seen = "" if self.last_error is None else f"; the last poll failed: {self.last_error}"
@@ -98,25 +115,28 @@ class PollTimeout(ClientError):
         return f"{self.name} was not done within {self.timeout:g} s and {polls}{seen}"
 
 
-@attrs.define(eq=False)
 class DecodingError(ClientError):
     """A message is not what was declared; ``packed`` is it, as it came (spec §11.6)."""
 
-    name: str
-    description: str
-    packed: Any | None = None
+    def __init__(self, name: str, description: str, packed: Any | None = None) -> None:
+        super().__init__(name, description, packed)
+        self.name = name
+        self.description = description
+        self.packed = packed
 
     def __str__(self) -> str:
         return f"{self.name}: {self.description}"
 
 
-_DETAILS = TypeRegistry()
-
-
 def decoded(details: tuple[Any, ...], types: TypeRegistry | None) -> tuple[object, ...]:
     """Each detail as a message of its type, or as it came where that cannot be."""
-    registry = types or _DETAILS
+    registry = types or _details_alone()
     return tuple(_message(detail, registry) for detail in details)
+
+
+@functools.cache
+def _details_alone() -> TypeRegistry:
+    return TypeRegistry()  # made when an error is first looked into: an import must be quick
 
 
 def _message(detail: Any, registry: TypeRegistry) -> object:

@@ -192,6 +192,8 @@ class _Watch:
         polling = self.setting.polling
         if not (polling.wait_first and self.setting.server.waits) or self.doubt_wait:
             return None
+        if self.failures:  # it may be a proxy on the way that will not have a call held
+            return None
         hold, left = polling.hold_seconds, self.left
         if self.every is not None:
             # The first state is shown at once.

@@ -7,13 +7,13 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import attrs
 import httpx
-import uvicorn
+import pytest
 
 import lro
 import lro.asgi
@@ -109,6 +109,7 @@ class Switch:
 @contextlib.contextmanager
 def serving(app: Any) -> Iterator[str]:
     """Serve an application by uvicorn on a free port; its URL."""
+    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is needed to serve on a socket")
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", ws="none"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -122,13 +123,16 @@ def serving(app: Any) -> Iterator[str]:
             thread.join(10)
 
 
-def local(house: House, face: Face, switch: Switch, url: str) -> Way:
+Listen = Callable[[], tuple[Switch, str]]
+
+
+def local(house: House, face: Face, listen: Listen) -> Way:
     """Calls of functions, without HTTP."""
     made = {"sync": LocalTransport, "async": AsyncLocalTransport}[face.name]
     return Way(house, face, FULL_NAME, {"transport": made(house.service)})
 
 
-def in_process(house: House, face: Face, switch: Switch, url: str) -> Way:
+def in_process(house: House, face: Face, listen: Listen) -> Way:
     """HTTP without sockets: WSGI for the blocking client, ASGI for the other."""
     edge: Any = lro.wsgi if face.name == "sync" else lro.asgi
     wrap: Any = RawWSGITransport if face.name == "sync" else httpx.ASGITransport
@@ -136,8 +140,9 @@ def in_process(house: House, face: Face, switch: Switch, url: str) -> Way:
     return Way(house, face, PATH, {"base_url": URL, "http": face.http(transport=transport)})
 
 
-def sockets(house: House, face: Face, switch: Switch, url: str) -> Way:
+def sockets(house: House, face: Face, listen: Listen) -> Way:
     """HTTP through uvicorn."""
+    switch, url = listen()
     switch.app = application(lro.asgi, house)
     return Way(house, face, PATH, {"base_url": url, "http": face.http(verify=False)})
 

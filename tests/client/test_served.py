@@ -41,11 +41,9 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
 
 
 @pytest.fixture(params=list(WAYS.values()), ids=list(WAYS))
-def way(
-    request: pytest.FixtureRequest, house: House, face: Face, listening: tuple[Switch, str]
-) -> Way:
+def way(request: pytest.FixtureRequest, house: House, face: Face) -> Way:
     """One of the ways to the service."""
-    made: Way = request.param(house, face, *listening)
+    made: Way = request.param(house, face, lambda: request.getfixturevalue("listening"))
     return made
 
 

@@ -131,6 +131,24 @@ def test_doubt_outlasts_failures() -> None:
     assert not known.waits
 
 
+def test_a_proxy_that_cuts_held_calls(face: Face, clock: Clock, server: respx.Router) -> None:
+    """After a Wait that failed there is a Get, so that the wait does not end for want of one."""
+
+    def cut(_: httpx.Request) -> httpx.Response:
+        clock.now += 10
+        return page_of_a_proxy(504)
+
+    def state(_: httpx.Request) -> httpx.Response:
+        return reply(succeeded() if clock.now > 1000 + 3600 else running())
+
+    waits = server.post(WAIT).mock(side_effect=cut)
+    gets = server.get(GET).mock(side_effect=state)
+    handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
+    assert handle.result() == ResizeResponse(size_bytes=7)
+    assert clock.now <= 1000 + 3600 + 31
+    assert waits.call_count == gets.call_count
+
+
 class AtOnce:
     """A server whose Wait answers at once, but for the calls of these numbers."""
 

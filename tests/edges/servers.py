@@ -20,7 +20,8 @@ HOST = "127.0.0.1"
 
 def listening() -> socket.socket:
     """A socket on a free port that takes connections from now on, served or not."""
-    line = socket.socket()
+    # With its protocol named, or asyncio does not switch off the delay of small packets.
+    line = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     line.bind((HOST, 0))
     line.listen(500)
     return line

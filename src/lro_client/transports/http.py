@@ -255,11 +255,23 @@ def _collection(name: str) -> str:
 
 
 class HttpTransport:
-    """Calls by an ``httpx.Client``, which is closed with this if it is its ``own``."""
+    """Calls by an ``httpx.Client``, which is closed with this if it is its ``own``.
 
-    def __init__(self, client: httpx.Client, coder: Coder, *, own: bool) -> None:
+    ``base_url`` goes before all paths, ``routes`` are those of the verbs, ``types`` the message
+    classes.
+    """
+
+    def __init__(
+        self,
+        client: httpx.Client,
+        *,
+        base_url: str = "",
+        routes: Routes | None = None,
+        types: TypeRegistry | None = None,
+        own: bool = False,
+    ) -> None:
         self._client = client
-        self._coder = coder
+        self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own
 
     def send(self, call: Call) -> Reply:
@@ -277,11 +289,23 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """Calls by an ``httpx.AsyncClient``, which is closed with this if it is its ``own``."""
+    """Calls by an ``httpx.AsyncClient``, which is closed with this if it is its ``own``.
 
-    def __init__(self, client: httpx.AsyncClient, coder: Coder, *, own: bool) -> None:
+    ``base_url`` goes before all paths, ``routes`` are those of the verbs, ``types`` the message
+    classes.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        *,
+        base_url: str = "",
+        routes: Routes | None = None,
+        types: TypeRegistry | None = None,
+        own: bool = False,
+    ) -> None:
         self._client = client
-        self._coder = coder
+        self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own
 
     async def send(self, call: Call) -> Reply:

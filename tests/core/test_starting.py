@@ -1,0 +1,362 @@
+"""Starting: what is checked, in which order, and what a start that fails leaves behind."""
+
+from __future__ import annotations
+
+import re
+import threading
+from datetime import timedelta
+
+import pytest
+
+from lro._any import Any
+from lro._errors import (
+    InvalidArgument,
+    InvalidParent,
+    InvalidRequestId,
+    RequestIdConflict,
+    ResourceExhausted,
+    TargetBusy,
+    Unavailable,
+)
+from lro._faults import DeclarationError
+from lro._jobs import Job
+from lro._operation import ListOperationsRequest, Operation
+from lro._status import Code
+from lro._wellknown import Empty
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from tests.core.kit import (
+    PATIENCE,
+    Step,
+    WorkMetadata,
+    WorkRequest,
+    WorkResponse,
+    answer,
+    ended,
+    unpacked,
+)
+
+NAME = "acme.v1.Works.Work"
+ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
+
+
+def method_of(service, body=None, **options):
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return WorkResponse(request.text) if body is None else body(request, job)
+
+    return service.method(NAME, **options)(work)
+
+
+def stored(service):
+    """How many operations callers can see at the root."""
+    return len(service.list(ListOperationsRequest()).operations)
+
+
+@pytest.fixture
+def quick(store, make_service):
+    """A service that does the work at once."""
+    return make_service(store, InlineExecutor())
+
+
+@pytest.fixture
+def full(store, make_service):
+    """A service that works on one operation, with no room for another; and its method."""
+    service = make_service(store, ThreadExecutor(1, queue=0))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    method = method_of(service, body)
+    first = method.start(WorkRequest("first"), request_id=ID)
+    step.reached()
+    yield service, method, first
+    step.go.set()
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+
+def test_an_operation_is_returned_at_once(store, make_service):
+    """In progress, with what callers see before the first report (spec §9.8)."""
+    service = make_service(store, ThreadExecutor(1))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    operation = method_of(service, body).start(WorkRequest(), metadata=WorkMetadata(1))
+    step.reached()
+    assert re.fullmatch(r"operations/[A-Za-z0-9_-]{16}", operation.name)
+    assert (operation.done, operation.result) == (False, None)
+    assert unpacked(service, operation).percent == 1
+    assert unpacked(service, operation).create_time == service.store.now()
+    assert service.get(operation.name).done is False
+    step.go.set()
+    ended(service, operation)
+
+
+def test_quick_work_may_be_over(quick):
+    """The operation is then returned as it is (spec §9.8)."""
+    operation = method_of(quick).start(WorkRequest("hello"))
+    assert answer(quick, operation) == "hello"
+
+
+def test_work_may_delete_itself(quick):
+    """What is returned is then the operation as it was started."""
+
+    def body(request, job):
+        quick.delete(job.name)
+        return WorkResponse()
+
+    operation = method_of(quick, body).start(WorkRequest(), metadata=WorkMetadata(1))
+    assert not operation.done
+    assert stored(quick) == 0
+
+
+@pytest.mark.parametrize("parent", ["projects/p", "projects/p/operations"])
+def test_a_parent(quick, parent):
+    """Both spellings mean the same (spec §3.3(2))."""
+    operation = method_of(quick).start(WorkRequest(), parent=parent)
+    assert operation.name.startswith("projects/p/operations/")
+    page = quick.list(ListOperationsRequest(name="projects/p"))
+    assert page.operations == (operation,)
+
+
+def test_a_method_by_its_name(quick):
+    """The service starts it too; an undeclared one is an error of the server."""
+    method_of(quick)
+    assert answer(quick, quick.start(NAME, WorkRequest("x"), parent="projects/p")) == "x"
+    with pytest.raises(DeclarationError, match="not declared"):
+        quick.start("acme.v1.Works.Other", WorkRequest())
+
+
+def refuse_big(request):
+    if request.size > 9:
+        raise InvalidArgument("size", "must be at most 9")
+
+
+WRONG = [
+    ({"request": "x"}, InvalidArgument, "request"),
+    ({"request": WorkRequest(text=5)}, InvalidArgument, "request.text"),
+    ({"request": WorkRequest(rest={"a": float("nan")})}, InvalidArgument, "request.rest"),
+    ({"request": WorkRequest(size=10)}, InvalidArgument, "size"),
+    ({"metadata": WorkRequest()}, InvalidArgument, "metadata"),
+    ({"parent": "projects"}, InvalidParent, "parent"),
+    ({"parent": "operations/x"}, InvalidParent, "parent"),
+    ({"request_id": "x"}, InvalidRequestId, "request_id"),
+    ({"request_id": ID + "0"}, InvalidRequestId, "request_id"),
+    ({"request_id": "00000000-0000-0000-0000-000000000000"}, InvalidRequestId, "request_id"),
+    ({"request_id": ID.replace("6", "٦")}, InvalidRequestId, "request_id"),
+]
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize(("wrong", "error", "field"), WRONG)
+def test_a_wrong_argument(quick, wrong, error, field, validate_only):
+    """It is named, and nothing is stored; ``validate_only`` says the same (spec §9.7)."""
+    calls = []
+    method = method_of(quick, lambda *_: calls.append(1), validate=refuse_big)
+    arguments = {"request": WorkRequest(), **wrong}
+    with pytest.raises(error) as caught:
+        method.start(arguments.pop("request"), validate_only=validate_only, **arguments)
+    assert caught.value.field == field
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    assert (stored(quick), calls) == (0, [])
+
+
+def test_packed_metadata_is_taken_as_it_is(quick):
+    """Of whatever type: it is what callers see first."""
+
+    def body(request, job):
+        assert quick.get(job.name).metadata == Any("x/foreign.Type", {"a": 1})
+        return WorkResponse()
+
+    packed = Any("x/foreign.Type", {"a": 1})
+    operation = method_of(quick, body).start(WorkRequest(), metadata=packed)
+    assert (operation.state, operation.metadata) == ("SUCCEEDED", packed)
+
+
+# -- repeats --------------------------------------------------------------------------------------
+
+
+def test_a_repeated_start_does_nothing_more(quick):
+    """It returns the same operation in its present state, in whatever letter case (spec §9.1)."""
+    calls = []
+
+    def body(request, job):
+        calls.append(1)
+        return WorkResponse()
+
+    method = method_of(quick, body)
+    first = method.start(WorkRequest("x"), request_id=ID)
+    assert method.start(WorkRequest("x"), request_id=ID.upper()) == first
+    with pytest.raises(RequestIdConflict):
+        method.start(WorkRequest("y"), request_id=ID)
+    with pytest.raises(RequestIdConflict):
+        method.start(WorkRequest("x"), request_id=ID, parent="projects/p")
+    assert method.start(WorkRequest("y"), request_id=ID, caller="other").name != first.name
+    assert calls == [1, 1]
+
+
+def test_a_full_queue_stores_nothing(full):
+    """RESOURCE_EXHAUSTED, with a time to come again, before anything is stored."""
+    service, method, _ = full
+    with pytest.raises(ResourceExhausted, match="the queue is full") as caught:
+        method.start(WorkRequest(), request_id=ID.replace("6", "7"))
+    assert caught.value.retry_after == timedelta(seconds=1)
+    assert stored(service) == 1
+
+
+def test_a_full_queue_still_knows_its_requests(full):
+    """A repeated start needs no room; one that conflicts is told so; a new one stays new."""
+    service, method, first = full
+    assert method.start(WorkRequest("first"), request_id=ID).name == first.name
+    with pytest.raises(RequestIdConflict):
+        method.start(WorkRequest("other"), request_id=ID)
+    other = ID.replace("6", "7")
+    for _ in range(2):
+        with pytest.raises(ResourceExhausted):
+            method.start(WorkRequest(), request_id=other)
+    assert stored(service) == 1
+
+
+# -- validate only --------------------------------------------------------------------------------
+
+
+def test_a_validation_stores_nothing(quick):
+    """A done operation without a name, and with an empty response (spec §9.7)."""
+    calls = []
+    method = method_of(quick, lambda *_: calls.append(1))
+    for _ in range(2):
+        operation = method.start(WorkRequest(), request_id=ID, validate_only=True)
+        assert operation == Operation(done=True, result=quick.types.pack(Empty()))
+    assert (stored(quick), calls) == (0, [])
+
+
+def test_a_validation_fails_as_the_real_call_would(store, make_service):
+    """On a busy target, and on a request id that was used otherwise."""
+    service = make_service(store, ThreadExecutor(1))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    method = method_of(service, body)
+    first = method.start(WorkRequest(), target="t", request_id=ID)
+    step.reached()
+    with pytest.raises(TargetBusy, match="'t'"):
+        method.start(WorkRequest(), target="t", validate_only=True)
+    with pytest.raises(RequestIdConflict):
+        method.start(WorkRequest("other"), request_id=ID, validate_only=True)
+    assert method.start(WorkRequest(), target="u", validate_only=True).done
+    step.go.set()
+    ended(service, first)
+
+
+# -- targets --------------------------------------------------------------------------------------
+
+
+def test_a_target_is_free_when_the_work_has_ended(store, make_service):
+    """Deleting the record does not free it, the end of the work does (spec §9.5)."""
+    service = make_service(store, ThreadExecutor(2))
+    step = Step()
+
+    def body(request, job):
+        step()
+        job.report(WorkMetadata())
+        return WorkResponse()
+
+    method = method_of(service, body, target=lambda request: request.text)
+    first = method.start(WorkRequest("t"))
+    step.reached()
+    for _ in range(2):
+        with pytest.raises(TargetBusy):
+            method.start(WorkRequest("t"))
+        if not store.get(first.name).visible(store.now()):
+            break
+        service.delete(first.name)
+    beside = method.start(WorkRequest("u"))
+    without = method.start(WorkRequest(""))
+    other = method.start(WorkRequest("t"), target="v")
+    gone = threading.Event()
+    service._ledger.bell.listen(first.name, gone.set)
+    step.go.set()
+    for operation in (beside, without, other):
+        ended(service, operation)
+    service._starter._executor.join(PATIENCE)
+    assert gone.is_set()
+    assert ended(service, method.start(WorkRequest("t"))).state == "SUCCEEDED"
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+class Refusing(InlineExecutor):
+    """Has room, and then fails to take the task."""
+
+    error: BaseException = Unavailable("the broker is away")
+
+    def submit(self, task):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), RuntimeError("loop"), KeyboardInterrupt()])
+def test_a_start_that_fails_is_not_remembered(store, make_service, error):
+    """Neither the record, nor its request id, nor its target (spec §9.3)."""
+    executor = Refusing()
+    executor.error = error
+    service = make_service(store, executor)
+    method = method_of(service)
+    for text in ("one", "two"):
+        with pytest.raises(type(error)):
+            method.start(WorkRequest(text), request_id=ID, target="t")
+    assert stored(service) == 0
+    assert not service._starter.holds_work
+    service._starter._executor = InlineExecutor()
+    assert method.start(WorkRequest("three"), request_id=ID, target="t").done
+
+
+def test_a_start_that_is_refused_takes_no_room(store, make_service):
+    """What was reserved is given back, also after an error of the store."""
+    service = make_service(store, ThreadExecutor(1, queue=1))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    method = method_of(service, body)
+    first = method.start(WorkRequest("first"), target="t", request_id=ID)
+    step.reached()
+    for _ in range(3):
+        with pytest.raises(TargetBusy):
+            method.start(WorkRequest(), target="t")
+        assert method.start(WorkRequest("first"), request_id=ID, target="t").name == first.name
+    second = method.start(WorkRequest())
+    step.go.set()
+    ended(service, second)
+
+
+@pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
+def test_a_closed_service_starts_nothing(store, make_service, make):
+    """UNAVAILABLE, as somebody else may take the call."""
+    service = make_service(store, make())
+    method = method_of(service)
+    service.close()
+    service.close()
+    with pytest.raises(Unavailable, match="stopping"):
+        method.start(WorkRequest())
+
+
+def test_an_executor_that_stopped_by_itself(quick):
+    """The start fails, and stores nothing."""
+    method = method_of(quick)
+    quick._starter._executor.stop()
+    with pytest.raises(Unavailable, match="the executor is stopping"):
+        method.start(WorkRequest())
+    assert stored(quick) == 0

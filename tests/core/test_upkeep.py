@@ -1,0 +1,754 @@
+"""Leases, orphans and the thread that sees to them; services that stop and services that die."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from lro._bell import Bell
+from lro._errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
+from lro._jobs import Job
+from lro._ledger import Ledger
+from lro._spec import WorkerLost
+from lro._states import State
+from lro._status import Code
+from lro._upkeep import Upkeep
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.core.kit import (
+    PATIENCE,
+    Step,
+    WorkMetadata,
+    WorkRequest,
+    WorkResponse,
+    answer,
+    ended,
+    reason,
+    unpacked,
+)
+
+NAME = "acme.v1.Works.Work"
+LEASE = timedelta(seconds=15)
+NOW = timedelta(0)
+
+
+def method_of(service, body, **options):
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return body(request, job)
+
+    return service.method(NAME, **options)(work)
+
+
+def never(request, job):
+    raise AssertionError("this work must not be done")
+
+
+class Hung:
+    """A service whose work hangs, and which is not turned any more: to others it is dead."""
+
+    def __init__(self, service, **options):
+        self.service = service
+        self.step = Step()
+        self.told = []
+        self.method = method_of(service, self.work, **options)
+
+    def work(self, request, job):
+        job.report(WorkMetadata(50))
+        self.step()
+        try:
+            job.report(WorkMetadata(51))
+        except LeaseLost as exc:
+            self.told.append(exc)
+            if request.text == "raise":
+                raise
+        return WorkResponse("stale")
+
+    def start(self, text="", **options):
+        operation = self.method.start(WorkRequest(text), **options)
+        self.step.reached()
+        return operation
+
+
+@pytest.fixture
+def hung(store, make_service):
+    """Makes a service that hangs, over the store of the test."""
+    made = []
+
+    def make(**options):
+        one = Hung(make_service(store, ThreadExecutor(1)), **options)
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.step.go.set()
+
+
+@pytest.fixture
+def build(store, make_service):
+    """Makes another service over the same store: its method, with this function."""
+
+    def make(body=None, executor=None, **options):
+        service = make_service(store, executor if executor is not None else ThreadExecutor(1))
+        method_of(service, body or (lambda request, job: WorkResponse(request.text)), **options)
+        return service
+
+    return make
+
+
+# -- leases ---------------------------------------------------------------------------------------
+
+
+def test_leases_are_renewed_in_time(hung, store, clock):
+    """Three times a lease, while there is work; by the store's clock."""
+    one = hung()
+    assert one.service.turn() == 15  # idle: the next look for orphans is due in a lease
+    name = one.start().name
+    assert store.get(name).lease_until == clock() + LEASE
+    for _ in range(5):
+        assert one.service.turn() == 5
+        clock.advance(5)
+        one.service.turn()
+        assert store.get(name).lease_until == clock() + LEASE
+    one.step.go.set()
+    ended(one.service, name)
+    assert store.get(name).lease_until is None
+    one.service._starter._executor.join(PATIENCE)
+    clock.advance(5)
+    assert one.service.turn() <= 15
+
+
+def test_nobody_takes_what_is_renewed(hung, build, clock):
+    """Another service looks for orphans again and again, and finds none."""
+    one, other = hung(), build(never)
+    name = one.start().name
+    for _ in range(20):
+        clock.advance(5)
+        one.service.turn()
+        other.turn()
+    one.step.go.set()
+    assert answer(one.service, ended(one.service, name)) == "stale"
+
+
+def test_work_that_comes_during_a_turn_is_seen():
+    """Its nudge has found the moment of the last renewal, and so has woken nobody."""
+    holding = iter([True, False, True])
+    upkeep = Upkeep(
+        Ledger(MemoryStore(), Bell()),
+        owner="us",
+        lease=LEASE,
+        holds_work=lambda: next(holding),
+        cancel=print,
+        adopt=print,
+    )
+    assert upkeep.turn() == 5
+    assert upkeep.turn() == 5
+
+
+def test_the_first_work_wakes_the_thread(make_service):
+    """An idle process would sleep for a whole lease, and lose it."""
+    service = make_service(executor=InlineExecutor())
+    method_of(service, lambda request, job: WorkResponse())
+    service.turn()
+    assert not service._upkeep._wake.is_set()
+    service.start(NAME, WorkRequest())
+    assert service._upkeep._wake.is_set()
+
+
+def test_a_cancellation_by_another_process_arrives(hung, build, clock):
+    """With the next renewal (spec §2.6)."""
+    one, other = hung(), build(never)
+    name = one.start(text="raise").name
+    other.cancel(name)
+    one.service.turn()
+    clock.advance(5)
+    one.service.turn()
+    one.step.go.set()
+    assert reason(ended(one.service, name)) == (Code.CANCELLED, "CANCELLED")
+
+
+# -- orphans --------------------------------------------------------------------------------------
+
+
+def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog):
+    """ABORTED, reason WORKER_LOST, from exactly the end of the lease; its own result is void."""
+
+    def settle(metadata, state):
+        return WorkMetadata(percent=metadata.percent, note=f"settled {state}")
+
+    one = hung(settle=settle)
+    other = build(never, settle=settle)
+    name = one.start().name
+    other.turn()
+    clock.advance(15)
+    with caplog.at_level(logging.INFO, "lro"):
+        other.turn()
+        found = other.get(name)
+        assert reason(found) == (Code.ABORTED, "WORKER_LOST")
+        assert found.error.details[0].payload["domain"] == "acme.test"
+        assert unpacked(other, found).note == "settled FAILED"
+        assert unpacked(other, found).end_time == clock()
+        one.step.go.set()
+        one.service._starter._executor.join(PATIENCE)
+    assert other.get(name) == found
+    assert f"{name}: its late result was dropped" in caplog.text
+
+
+def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, caplog):
+    """The operation ends all the same, with the metadata of the last report."""
+
+    def settle(metadata, state):
+        raise ValueError("hunter2")
+
+    name = hung().start().name
+    other = build(never, settle=settle)
+    clock.advance(15)
+    with caplog.at_level(logging.ERROR, "lro"):
+        other.turn()
+    found = other.get(name)
+    assert reason(found) == (Code.ABORTED, "WORKER_LOST")
+    assert unpacked(other, found).percent == 50
+    assert "last metadata could not be made" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["return", "raise"])
+def test_work_that_may_run_twice_is_done_again(hung, build, store, clock, caplog, text):
+    """With the request from the store; who held it before is told, and writes nothing."""
+    one = hung(worker_lost=WorkerLost.RETRY)
+    jobs = []
+
+    def body(request, job):
+        jobs.append(job)
+        return WorkResponse(f"{request.text} again")
+
+    other = build(body, worker_lost=WorkerLost.RETRY)
+    name = one.start(text=text).name
+    clock.advance(15)
+    other.turn()
+    found = ended(other, name)
+    assert answer(other, found) == f"{text} again"
+    assert jobs[0].attempt == 2
+    record = store.get(name)
+    assert (record.attempt, record.lost_attempts, record.done) == (2, 1, True)
+    one.step.go.set()
+    one.service._starter._executor.join(PATIENCE)
+    assert other.get(name) == found
+
+
+def test_a_stale_worker_is_refused(hung, build, store, clock, caplog):
+    """While the new one works: report and result of the old one meet LeaseLost."""
+    one = hung(worker_lost=WorkerLost.RETRY)
+    two = hung(worker_lost=WorkerLost.RETRY)
+    name = one.start().name
+    clock.advance(15)
+    two.service.turn()
+    two.step.reached()
+    with caplog.at_level(logging.WARNING, "lro"):
+        one.step.go.set()
+        one.service._starter._executor.join(PATIENCE)
+    (told,) = one.told
+    assert (told.name, told.attempt, told.current) == (name, 1, 2)
+    assert "attempt 1 lost its lease to attempt 2" in caplog.text
+    assert store.get(name).state == "IN_PROGRESS"
+    two.step.go.set()
+    assert answer(two.service, ended(two.service, name)) == "stale"
+
+
+def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
+    """After so many lost ones the operation ends ABORTED, lest it take down every process."""
+    name = hung(worker_lost=WorkerLost.RETRY, max_lost=2).start().name
+    for lost in (1, 2):
+        clock.advance(15)
+        two = hung(worker_lost=WorkerLost.RETRY, max_lost=2)
+        two.service.turn()
+        two.step.reached()
+        assert store.get(name).lost_attempts == lost
+    clock.advance(15)
+    other = build(never, worker_lost=WorkerLost.RETRY, max_lost=2)
+    other.turn()
+    assert reason(other.get(name)) == (Code.ABORTED, "WORKER_LOST")
+
+
+@pytest.mark.parametrize("policy", list(WorkerLost))
+def test_a_deleted_orphan_frees_its_target(hung, build, clock, policy):
+    """It is invisible, but its target was busy until its worker counted as lost (spec §9.5)."""
+    one = hung(worker_lost=policy)
+    name = one.start(target="t").name
+    one.service.delete(name)
+    calls = []
+
+    def body(request, job):
+        calls.append(job.attempt)
+        return WorkResponse()
+
+    other = build(body, worker_lost=policy)
+    with pytest.raises(TargetBusy):
+        other.start(NAME, WorkRequest(), target="t")
+    clock.advance(15)
+    other.turn()
+    other._starter._executor.join(PATIENCE)
+    assert calls == ([2] if policy is WorkerLost.RETRY else [])
+    with pytest.raises(OperationNotFound):
+        other.store.get(name)
+    assert ended(other, other.start(NAME, WorkRequest(), target="t")).state == "SUCCEEDED"
+
+
+def test_work_of_unknown_methods_is_left_to_others(hung, make_service, build, store, clock):
+    """A service that does not know a method neither does nor ends its work."""
+    name = hung().start().name
+    stranger = make_service(store, ThreadExecutor(1))
+    declared = make_service(store, InlineExecutor())
+    declared.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
+    clock.advance(15)
+    assert stranger.turn() == 1  # somebody may have come by then
+    assert declared.turn() == 1
+    assert store.get(name).state == "IN_PROGRESS"
+    build(never).turn()
+    assert store.get(name).state == "FAILED"
+
+
+def test_an_orphan_waits_for_room(hung, build, store, clock):
+    """A full queue keeps it where it is, for the next look."""
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse(request.text)
+
+    other = build(body, ThreadExecutor(1, queue=0), worker_lost=WorkerLost.RETRY)
+    busy = other.start(NAME, WorkRequest("busy"))
+    step.reached()
+    clock.advance(15)
+    other.turn()
+    assert store.get(name).lost_attempts == 0
+    step.go.set()
+    ended(other, busy)
+    other._starter._executor.join(PATIENCE)
+    clock.advance(1)
+    other.turn()
+    assert ended(other, name).state == "SUCCEEDED"
+
+
+def test_of_two_services_one_takes_an_orphan(hung, build, store, clock, caplog):
+    """Whoever comes second is told, and takes the next one."""
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+    clock.advance(15)
+    one = build(worker_lost=WorkerLost.RETRY)
+    two = build(never, worker_lost=WorkerLost.RETRY)
+    orphans = store.orphans(9)
+    store.orphans = lambda limit: orphans  # both have looked at the same time
+    one.turn()
+    ended(one, name)
+    with caplog.at_level(logging.INFO, "lro"):
+        two.turn()
+    assert f"{name}: not taken over now" in caplog.text
+
+
+def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, clock, caplog):
+    """An unexpected error with one orphan is logged; the next one is looked at."""
+    names = [hung().start().name for _ in range(2)]
+    other = build(never)
+    whole = other._upkeep._adopt
+    refused = []
+
+    def adopt(record):
+        if not refused:
+            refused.append(record.name)
+            raise ZeroDivisionError
+        whole(record)
+
+    other._upkeep._adopt = adopt
+    clock.advance(15)
+    with caplog.at_level(logging.ERROR, "lro"):
+        other.turn()
+    (left,) = set(names) - set(refused)
+    assert other.get(left).done
+    assert f"{refused[0]}: cannot be taken over" in caplog.text
+
+
+def test_what_cannot_be_run_is_not_kept(hung, build, store, clock):
+    """The executor stops between the take-over and the submit: others need not wait a lease."""
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+
+    class Stopping(InlineExecutor):
+        def submit(self, task):
+            raise Unavailable("stopping")
+
+    other = build(never, Stopping(), worker_lost=WorkerLost.RETRY)
+    clock.advance(15)
+    other.turn()
+    record = store.get(name)
+    assert (record.owner, record.lease_until, record.attempt) == ("", clock(), 1)
+    third = build(worker_lost=WorkerLost.RETRY)
+    third.turn()
+    assert ended(third, name).state == "SUCCEEDED"
+
+
+def test_a_request_that_cannot_be_read_any_more(hung, make_service, store, clock, caplog):
+    """A new version of the method has another request class: INTERNAL, and not for ever."""
+    from tests.filters.messages import Book
+
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+    other = make_service(store, ThreadExecutor(1))
+
+    @other.method(NAME, worker_lost=WorkerLost.RETRY)
+    def work(request: Book, job: Job[WorkMetadata]) -> WorkResponse:
+        raise AssertionError
+
+    clock.advance(15)
+    with caplog.at_level(logging.ERROR, "lro"):
+        other.turn()
+        found = ended(other, name)
+    assert reason(found) == (Code.INTERNAL, "REQUEST_UNREADABLE")
+    assert name in caplog.text
+
+
+def test_a_request_deleted_between_claim_and_reading(hung, build, store, clock):
+    """The operation is gone: there is nothing to do, and nobody to tell."""
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+    other = build(never, InlineExecutor(), worker_lost=WorkerLost.RETRY)
+    whole = store.request
+
+    def request(asked):
+        store.update(asked, lambda record: None)
+        return whole(asked)
+
+    store.request = request
+    clock.advance(15)
+    other.turn()
+    with pytest.raises(OperationNotFound):
+        store.get(name)
+
+
+# -- stopping -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def next_store(store, tmp_path, clock):
+    """The store as the next process finds it."""
+    if isinstance(store, MemoryStore):
+        yield store
+        return
+    with closing(SQLiteStore(tmp_path / "operations.db", clock=clock)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("policy", list(WorkerLost))
+def test_a_service_that_stops_hands_its_work_back(hung, make_service, next_store, policy):
+    """Running and queued, at once, with no worker lost; the next one does it from the store."""
+    one = hung(worker_lost=policy)
+    running = one.start("running")
+    queued = one.method.start(WorkRequest("queued", rest={"a": [1, {"b": None}]}))
+    one.service.close(NOW)
+    for operation, attempt in ((running, 1), (queued, 0)):
+        record = next_store.get(operation.name)
+        assert (record.state, record.owner, record.attempt) == (State.IN_PROGRESS, "", attempt)
+        assert record.lease_until == next_store.now()
+    requests = []
+
+    def body(request, job):
+        requests.append(request)
+        return WorkResponse(request.text)
+
+    other = make_service(next_store, ThreadExecutor(1))
+    method_of(other, body, worker_lost=policy)
+    other.turn()
+    for operation in (running, queued):
+        assert answer(other, ended(other, operation)) == operation_text(operation, running)
+        assert next_store.get(operation.name).lost_attempts == 0
+    assert WorkRequest("queued", rest={"a": [1, {"b": None}]}) in requests
+
+
+def operation_text(operation, running):
+    return "running" if operation is running else "queued"
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadExecutor(2), AsyncioExecutor])
+def test_work_may_end_while_the_service_stops(store, next_store, make_service, make):
+    """Within the time to drain nothing is interrupted."""
+    service = make_service(store, make())
+    step = Step()
+
+    def body(request, job):
+        step()
+        job.report(WorkMetadata(99))
+        return WorkResponse("in time")
+
+    operation = method_of(service, body).start(WorkRequest())
+    step.reached()
+    whole = service._starter._executor.join
+
+    def join(seconds):
+        step.go.set()
+        return whole(seconds)
+
+    service._starter._executor.join = join
+    service.close()
+    assert answer(service, next_store.get(operation.name).operation) == "in time"
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadExecutor(1), AsyncioExecutor])
+def test_a_coroutine_is_interrupted_by_the_stop(store, next_store, make_service, make):
+    """It gets its CancelledError; the operation is not cancelled by that, but handed back."""
+    service = make_service(store, make())
+    begun, tidied = threading.Event(), threading.Event()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            tidied.set()
+        return WorkResponse("not reached")
+
+    operation = work.start(WorkRequest())
+    assert begun.wait(PATIENCE)
+    service.close(NOW)
+    assert tidied.is_set()
+    record = next_store.get(operation.name)
+    assert (record.state, record.owner, record.cancel_requested) == ("IN_PROGRESS", "", False)
+
+
+def test_a_coroutine_whose_loop_is_shut_down_is_handed_back(store, make_service):
+    """Whoever ends the loop does not cancel the operation by it."""
+    service = make_service(store, ThreadExecutor(1))
+    begun = threading.Event()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+        return WorkResponse("not reached")
+
+    async def main():
+        slot = Held()
+        service._starter._executor = slot
+        operation = work.start(WorkRequest())
+        task = asyncio.ensure_future(slot.task.arun())
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        task.cancel()
+        await asyncio.wait({task})
+        return operation.name
+
+    record = store.get(asyncio.run(main()))
+    assert (record.state, record.owner, record.attempt) == ("IN_PROGRESS", "", 1)
+
+
+class Held(InlineExecutor):
+    """Keeps the task for the test to run."""
+
+    def submit(self, task):
+        self.task = task
+
+
+def test_what_is_claimed_during_the_stop_is_given_back(store, make_service):
+    """A worker takes the operation again that was handed back under its hands."""
+    service = make_service(store, Held())
+    operation = method_of(service, never).start(WorkRequest())
+    run = service._starter._executor.task
+    whole = store.update
+    done = []
+
+    def update(name, change):
+        if not done:
+            done.append(1)
+            run.hand_back()
+        return whole(name, change)
+
+    store.update = update
+    run.run()
+    record = store.get(operation.name)
+    assert (record.state, record.owner, record.attempt) == ("IN_PROGRESS", "", 1)
+
+
+def test_handing_back_what_is_over_is_nothing(store, make_service):
+    """Ended, deleted or taken over meanwhile: it is not ours to give."""
+    service = make_service(store, Held())
+    method = method_of(service, never)
+    ended_one, deleted = (method.start(WorkRequest()) for _ in range(2))
+    executor = service._starter._executor
+    service.reporter(ended_one.name).finish()
+    executor.task.hand_back()
+    service.delete(deleted.name)
+    executor.task.hand_back()
+    assert service.get(ended_one.name).done
+
+
+def test_a_run_that_ended_late_does_not_retire_a_later_one(store, make_service, clock):
+    """The same operation may be held twice by one process, after a lost lease."""
+    service = make_service(store, Held())
+    method_of(service, lambda request, job: WorkResponse(), worker_lost=WorkerLost.RETRY)
+    operation = service.start(NAME, WorkRequest())
+    executor = service._starter._executor
+    first = executor.task
+    clock.advance(60)
+    service._starter.resume(service._specs[NAME], operation.name)
+    second = executor.task
+    assert first is not second
+    first.run()
+    assert service._starter.holds_work
+    second.run()
+    assert not service._starter.holds_work
+    assert service.get(operation.name).done
+
+
+PROGRAM = """
+import signal, sys, threading
+import attrs
+import lro
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+
+@lro.message("acme.v1.WorkRequest")
+@attrs.frozen
+class WorkRequest:
+    text: str = ""
+
+@lro.message("acme.v1.WorkMetadata")
+@attrs.frozen
+class WorkMetadata:
+    percent: lro.Int32 = 0
+
+@lro.message("acme.v1.WorkResponse")
+@attrs.frozen
+class WorkResponse:
+    text: str = ""
+
+service = lro.Service(SQLiteStore(sys.argv[1]), ThreadExecutor(1))
+begun, leave = threading.Event(), threading.Event()
+
+@service.method("acme.v1.Works.Work")
+def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    job.report(WorkMetadata(50))
+    begun.set()
+    while True:
+        job.sleep(30)
+
+signal.signal(signal.SIGTERM, lambda *_: leave.set())
+print(work.start(WorkRequest("running")).name, flush=True)
+begun.wait()
+print(work.start(WorkRequest("queued")).name, flush=True)
+leave.wait()
+import datetime
+service.close(datetime.timedelta(0))
+"""
+
+
+def test_work_survives_sigterm(tmp_path, make_service):
+    """A real process on a real file is told to go; the next one finishes its work at once."""
+    path = tmp_path / "operations.db"
+    command = [sys.executable, "-c", PROGRAM, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        running, queued = process.stdout.readline().strip(), process.stdout.readline().strip()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    service = make_service(SQLiteStore(path), ThreadExecutor(2))
+    method_of(service, lambda request, job: WorkResponse(f"{request.text}, {job.attempt}"))
+    service.turn()
+    assert answer(service, ended(service, running)) == "running, 2"
+    assert answer(service, ended(service, queued)) == "queued, 1"
+    for name in (running, queued):
+        assert service.store.get(name).lost_attempts == 0
+
+
+# -- the thread -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(Unavailable("away"), "upkeep: away"), (ZeroDivisionError(), "upkeep failed and goes on")],
+)
+def test_the_thread_outlives_errors(error, said, caplog, monkeypatch):
+    """It logs them, and turns again after a second."""
+    turned = threading.Event()
+    pauses = []
+
+    class Away(MemoryStore):
+        errors = [error]
+
+        def orphans(self, limit):
+            if self.errors:
+                raise self.errors.pop()
+            turned.set()
+            return super().orphans(limit)
+
+    upkeep = Upkeep(
+        Ledger(Away(), Bell()),
+        owner="us",
+        lease=LEASE,
+        holds_work=lambda: False,
+        cancel=print,
+        adopt=print,
+    )
+    whole = upkeep._wake.wait
+
+    def wait(seconds):
+        pauses.append(seconds)
+        return whole(0 if len(pauses) == 1 else seconds)
+
+    monkeypatch.setattr(upkeep._wake, "wait", wait)
+    with caplog.at_level(logging.WARNING, "lro"):
+        upkeep.start()
+        assert turned.wait(PATIENCE)
+        upkeep.stop()
+    assert said in caplog.text
+    assert pauses[0] == 1.0
+
+
+def test_the_thread_may_stop_itself():
+    """A function may close the service that runs it, even from within upkeep."""
+    stopped = threading.Event()
+
+    class Last(MemoryStore):
+        def orphans(self, limit):
+            upkeep.stop()
+            stopped.set()
+            return super().orphans(limit)
+
+    upkeep = Upkeep(
+        Ledger(Last(), Bell()),
+        owner="us",
+        lease=LEASE,
+        holds_work=lambda: False,
+        cancel=print,
+        adopt=print,
+    )
+    upkeep.stop()  # before it has begun: nothing to end
+    upkeep._stopped = False
+    upkeep.start()
+    assert stopped.wait(PATIENCE)
+    upkeep._thread.join(PATIENCE)
+    assert not upkeep._thread.is_alive()
+
+
+def test_expiry_goes_on_in_batches(clock):
+    """A full batch is followed by the next one at once."""
+    removed = [[f"operations/{n}" for n in range(100)], []]
+
+    class Expiring(MemoryStore):
+        def expire(self, limit):
+            return removed.pop(0)
+
+    upkeep = Upkeep(
+        Ledger(Expiring(clock), Bell()),
+        owner="us",
+        lease=LEASE,
+        holds_work=lambda: False,
+        cancel=print,
+        adopt=print,
+    )
+    assert upkeep.turn() == 0.01
+    assert upkeep.turn() == 15
