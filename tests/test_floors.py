@@ -25,7 +25,7 @@ FLOORS: Final = {
         _bell _jobs _ledger _patience _worker _starting _method _listing _orphans _loops _waiting _upkeep _service
         """,
         """
-        stores._rows stores.memory stores.sqlite
+        stores._recent stores._rows stores.memory stores.sqlite
         executors._backlog executors.inline executors.threads executors.asyncio
         _replies _steps http asgi wsgi testing
         """,

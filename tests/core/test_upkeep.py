@@ -37,6 +37,7 @@ from tests.core.kit import (
     reason,
     unpacked,
 )
+from tests.filters.messages import Book
 
 NAME = "acme.v1.Works.Work"
 LEASE = timedelta(seconds=15)
@@ -143,7 +144,7 @@ def test_nobody_takes_what_is_renewed(hung, build, clock):
 
 def test_work_that_comes_during_a_turn_is_seen():
     """Its nudge has found the moment of the last renewal, and so has woken nobody."""
-    holding = iter([True, False, True])
+    holding = iter([True, True, False, True])
     upkeep = Upkeep(
         Ledger(MemoryStore(), Bell()),
         owner="us",
@@ -292,12 +293,11 @@ def test_a_deleted_orphan_frees_its_target(hung, build, clock, policy):
         calls.append(job.attempt)
         return WorkResponse()
 
-    other = build(body, worker_lost=policy)
+    other = build(body, InlineExecutor(), worker_lost=policy)
     with pytest.raises(TargetBusy):
         other.start(NAME, WorkRequest(), target="t")
     clock.advance(15)
     other.turn()
-    other._starter._executor.join(PATIENCE)
     assert calls == ([2] if policy is WorkerLost.RETRY else [])
     with pytest.raises(OperationNotFound):
         other.store.get(name)
@@ -398,8 +398,6 @@ def test_what_cannot_be_run_is_not_kept(hung, build, store, clock):
 
 def test_a_request_that_cannot_be_read_any_more(hung, make_service, store, clock, caplog):
     """A new version of the method has another request class: INTERNAL, and not for ever."""
-    from tests.filters.messages import Book
-
     name = hung(worker_lost=WorkerLost.RETRY).start().name
     other = make_service(store, ThreadExecutor(1))
 
@@ -446,12 +444,20 @@ def next_store(store, tmp_path, clock):
 
 
 @pytest.mark.parametrize("policy", list(WorkerLost))
-def test_a_service_that_stops_hands_its_work_back(hung, make_service, next_store, policy):
+def test_a_service_that_stops_hands_its_work_back(store, next_store, build, make_service, policy):
     """Running and queued, at once, with no worker lost; the next one does it from the store."""
-    one = hung(worker_lost=policy)
-    running = one.start("running")
-    queued = one.method.start(WorkRequest("queued", rest={"a": [1, {"b": None}]}))
-    one.service.close(NOW)
+    begun = threading.Event()
+
+    def sleep(request, job):
+        begun.set()
+        job.sleep(PATIENCE)
+        raise AssertionError
+
+    one = build(sleep, worker_lost=policy)
+    running = one.start(NAME, WorkRequest("running"))
+    assert begun.wait(PATIENCE)
+    queued = one.start(NAME, WorkRequest("queued", rest={"a": [1, {"b": None}]}))
+    one.close(NOW)
     for operation, attempt in ((running, 1), (queued, 0)):
         record = next_store.get(operation.name)
         assert (record.state, record.owner, record.attempt) == (State.IN_PROGRESS, "", attempt)
@@ -677,11 +683,9 @@ def test_the_thread_outlives_errors(error, said, caplog, monkeypatch):
     pauses = []
 
     class Away(MemoryStore):
-        errors = [error]
-
         def orphans(self, limit):
-            if self.errors:
-                raise self.errors.pop()
+            if not pauses:
+                raise error
             turned.set()
             return super().orphans(limit)
 

@@ -106,16 +106,16 @@ def test_head_and_options_have_no_body() -> None:
 
 def test_headers_given_twice_are_one_list() -> None:
     """A hook sees all values of a header, so that none can hide behind another."""
-    seen: list[str] = []
+    seen: list[Any] = []
 
     def authenticate(headers: Any) -> str:
-        seen.append(headers["authorization"])
+        seen.extend([len(headers), dict(headers), headers.get("y", "none")])
         return "ann"
 
     headers = [(b"authorization", b"Bearer a"), (b"x", b""), (b"authorization", b"Bearer b")]
     app = OperationsApp(build().service, authenticate=authenticate)
     serve(app, scope_of("GET", "/v1/operations", headers=headers))
-    assert seen == ["Bearer a, Bearer b"]
+    assert seen == [2, {"authorization": "Bearer a, Bearer b", "x": ""}, "none"]
 
 
 def test_a_body_in_pieces() -> None:

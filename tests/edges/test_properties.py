@@ -89,7 +89,15 @@ def test_the_operations_edge_takes_anything(request: HttpRequest) -> None:
     check(request.method, OPERATIONS.handle(request))
 
 
-@settings(max_examples=800)
+@settings(max_examples=300)
+@given(REQUESTS)
+def test_the_short_cut_says_the_same(request: HttpRequest) -> None:
+    """What is answered at once is what the exchange would answer."""
+    found = OPERATIONS.at_once(request)
+    assert found is None or found == OPERATIONS.handle(request)
+
+
+@settings(max_examples=400)
 @given(REQUESTS)
 def test_a_start_edge_takes_anything(request: HttpRequest) -> None:
     """The same of a starting method."""

@@ -209,6 +209,15 @@ def test_requests_on_one_connection(server: Server) -> None:
     assert line.send("OPTIONS", f"/v1/{name}").reply()[0] == 204
 
 
+@pytest.mark.parametrize("size", [1, 20_000, 200_000])
+def test_a_body_where_none_is_read(server: Server, size: int) -> None:
+    """The body of a GET is ignored, and does not get into the way of the next request."""
+    name = server.house.start()
+    line = server.line()
+    for _ in range(2):
+        assert line.send("GET", f"/v1/{name}", b"{" * size).reply()[2] == {"name": name}
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

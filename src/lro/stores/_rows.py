@@ -40,11 +40,11 @@ def to_row(record: Record) -> tuple[object, ...]:
 
 def from_row(row: Sequence[Anything]) -> Record:
     """The record of a row."""
-    fields: dict[str, Anything] = {
-        name: load(value) if load and value is not None else value
-        for (name, _, load), value in zip(_PLAN, row, strict=True)
-    }
-    return Record(**fields)
+    fields = dict(zip(COLUMNS, row, strict=True))
+    for name, load in _LOADS:
+        if fields[name] is not None:
+            fields[name] = load(fields[name])
+    return Record.of(fields)
 
 
 def pack(packed: Any | None) -> str | None:
@@ -100,7 +100,7 @@ def _dump_state(state: State) -> str:
 _Dump = Callable[[Anything], object]
 _Load = Callable[[Anything], Anything]
 _SPECIAL: Final[dict[str, tuple[_Dump, _Load]]] = {
-    "state": (_dump_state, State),
+    "state": (_dump_state, {state.value: state for state in State}.__getitem__),
     "metadata": (pack, unpack),
     "result": (_dump_result, _load_result),
     "cancel_requested": (int, bool),
@@ -111,3 +111,4 @@ _SPECIAL: Final[dict[str, tuple[_Dump, _Load]]] = {
     },
 }
 _PLAN: Final = tuple((name, *_SPECIAL.get(name, (None, None))) for name in COLUMNS)
+_LOADS: Final = tuple((name, load) for name, _, load in _PLAN if load is not None)
