@@ -25,6 +25,21 @@ WRAPPED_TYPES: Final = frozenset(
 """Types whose JSON form inside an Any stands under ``value`` (spec §1.10(1))."""
 
 
+def message(full_name: str) -> Callable[[type[T]], type[T]]:
+    """Give a message class its full name, for example ``acme.images.v1.ResizeResponse``.
+
+    A class decorator, put above ``@attrs.frozen`` or ``@dataclass``. The name travels in the
+    ``@type`` of every Any that packs such a message, so client and server must agree on it.
+    """
+
+    def name_it(cls: type[T]) -> type[T]:
+        cls.__lro_name__ = full_name  # type: ignore[attr-defined]  # a mark, like __slots__
+        return cls
+
+    return name_it
+
+
+@message("google.protobuf.Any")
 @attrs.frozen
 class Any:
     """A message of some type, packed.
@@ -51,20 +66,6 @@ class Any:
 def type_url(full_name: str) -> str:
     """The type URL that a newly packed message of this type gets (spec §1.14(1))."""
     return TYPE_URL_PREFIX + full_name
-
-
-def message(full_name: str) -> Callable[[type[T]], type[T]]:
-    """Give a message class its full name, for example ``acme.images.v1.ResizeResponse``.
-
-    A class decorator, put above ``@attrs.frozen`` or ``@dataclass``. The name travels in the
-    ``@type`` of every Any that packs such a message, so client and server must agree on it.
-    """
-
-    def name_it(cls: type[T]) -> type[T]:
-        cls.__lro_name__ = full_name  # type: ignore[attr-defined]  # a mark, like __slots__
-        return cls
-
-    return name_it
 
 
 def declared_name(cls: type) -> str | None:

@@ -6,7 +6,6 @@ is an :class:`InvalidArgument` whose ``field`` is the path into the message.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any as Anything
 from typing import Final
@@ -58,6 +57,16 @@ class JsonCodec:
         """
         return self._converter.get_structure_hook(cls)(value, cls)
 
+    def reader(self, cls: type) -> Callable[[Json], Anything]:
+        """:meth:`load` for one class."""
+        hook = self._converter.get_structure_hook(cls)
+        return lambda value: hook(value, cls)
+
+    def writer(self, cls: type) -> Dumper:
+        """:meth:`dump` for one class."""
+        hook: Dumper = self._converter.get_unstructure_hook(cls)
+        return hook
+
     def dump(self, message: object, cls: type | None = None) -> Json:
         """The canonical JSON value of a message (spec §1.8(1)).
 
@@ -71,8 +80,6 @@ class JsonCodec:
         converter = self._converter
         converter.register_structure_hook_factory(is_message_class, self._message_loader)
         converter.register_unstructure_hook_factory(is_message_class, self._message_dumper)
-        converter.register_structure_hook_factory(_is_enum, self._enum_loader)
-        converter.register_unstructure_hook_factory(_is_enum, self._enum_dumper)
         for cls, (load, dump) in SPECIAL.items():
             converter.register_structure_hook_func(_same(cls), _ignoring_type(load))
             converter.register_unstructure_hook_func(_same(cls), dump)
@@ -83,23 +90,21 @@ class JsonCodec:
         found = load_any(value, strict=self.strict)
         return found if found.empty or not self.strict else self._check_any(found)
 
-    def _enum_loader(self, cls: type[enum.Enum]) -> Callable[[Json, object], object]:
-        return _ignoring_type(enum_codec(cls, None if self.strict else _DROP)[0])
-
-    def _enum_dumper(self, cls: type[enum.Enum]) -> Dumper:
-        return enum_codec(cls, None)[1]
-
     # -- fields -------------------------------------------------------------------------------
 
     def _one_loader(self, field: Field) -> Loader:
         if field.kind in LOADERS:
             return LOADERS[field.kind]
+        if field.kind is Kind.ENUM:  # cattrs would take an IntEnum for an int
+            return enum_codec(field.python, None if self.strict else _DROP)[0]
         hook = self._converter.get_structure_hook(field.python)
         return lambda value: hook(value, field.python)
 
     def _one_dumper(self, field: Field) -> Dumper:
         if field.kind in DUMPERS:
             return DUMPERS[field.kind]
+        if field.kind is Kind.ENUM:
+            return enum_codec(field.python, None)[1]
         dumper: Dumper = self._converter.get_unstructure_hook(field.python)
         return dumper
 
@@ -192,10 +197,6 @@ class JsonCodec:
             return shown
 
         return compile_dumper(cls, shape, self._field_dumper, dump)
-
-
-def _is_enum(cls: object) -> bool:
-    return isinstance(cls, type) and issubclass(cls, enum.Enum)
 
 
 def _same(cls: object) -> Callable[[object], bool]:

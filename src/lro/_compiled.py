@@ -83,7 +83,8 @@ def _write(field: Field, number: int) -> list[str]:
     shown = put if optional else f"if v: {put}"
     absent = "if v is None: pass" if optional else "if False: pass"
     other = "else: return slow(message)"
-    if field.label is Label.REPEATED or field.label is Label.MAP or field.zero == {}:
+    plain = field.label in (Label.IMPLICIT, Label.OPTIONAL)
+    if not plain or (field.zero == {} and not optional):
         return [f"w = h{number}(v)", f"if w: shown[{key}] = w"]
     if kind is Kind.STRING:
         return [absent, "elif v.__class__ is str and text(v):", f" {shown}", other]
@@ -104,6 +105,8 @@ def _write(field: Field, number: int) -> list[str]:
         return [f"if v is not z{number}: shown[{key}] = h{number}(v)"]
     if optional:
         return [f"if v is not None: shown[{key}] = h{number}(v)"]
+    if kind is Kind.FLOAT:  # as above, for what is written
+        return [f"w = h{number}(v)", f"if w or repr(w) != '0.0': shown[{key}] = w"]
     return [f"w = h{number}(v)", f"if v: shown[{key}] = w"]
 
 

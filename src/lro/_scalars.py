@@ -20,7 +20,6 @@ _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 _LONGEST: Final = 400
 """Digits of the longest number in quotes that is read; the largest double has 309."""
 _URL_SAFE: Final = str.maketrans("-_", "+/")
-_FLOAT_MAX: Final = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 _SPECIAL: Final[Mapping[str, float]] = {
     "NaN": math.nan,
     "Infinity": math.inf,
@@ -86,9 +85,10 @@ def load_bytes(value: Json) -> bytes:
     if type(value) is not str:
         raise _wrong("base64 text", value)
     bare = value.rstrip("=")
-    if len(value) - len(bare) > 2 or len(bare) % 4 == 1:
+    padding = -len(bare) % 4
+    if len(value) - len(bare) not in (0, padding):
         raise _wrong("base64 text", value)
-    padded = bare.translate(_URL_SAFE) + "=" * (-len(bare) % 4)
+    padded = bare.translate(_URL_SAFE) + "=" * padding
     try:
         return binascii.a2b_base64(padded, strict_mode=True)
     except ValueError:
@@ -142,7 +142,12 @@ def _whole(value: Json) -> int | None:
 
 
 def _floating(kind: Kind) -> tuple[Loader, Dumper]:
-    limit = _FLOAT_MAX if kind is Kind.FLOAT else None
+    def in_range(value: float | str) -> float | None:
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        return _single(number) if kind is Kind.FLOAT else number
 
     def load(value: Json) -> float:
         if isinstance(value, str):
@@ -152,35 +157,34 @@ def _floating(kind: Kind) -> tuple[Loader, Dumper]:
                 raise _wrong("a number", value)
         elif type(value) is not float and type(value) is not int:
             raise _wrong("a number", value)
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isinf(number) or (limit is not None and abs(number) > limit):
+        number = in_range(value)
+        if number is None or math.isinf(number):
             raise _wrong(f"within the range of {kind.value}", value)
-        return number if limit is None else _single(number)
+        return number
 
     def dump(value: object) -> Json:
         if not isinstance(value, (float, int)) or isinstance(value, bool):
             return _refuse("a number", value)
-        number = float(value)
-        if math.isfinite(number):
-            if limit is not None and abs(number) > limit:
-                _refuse("within the range of float", value)
-            return number if limit is None else _shortest(number)
-        return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+        if isinstance(value, float) and not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        number = in_range(value)
+        if number is None or math.isinf(number):
+            return _refuse(f"within the range of {kind.value}", value)
+        return _shortest(number) if kind is Kind.FLOAT else number
 
     return load, dump
 
 
 def _single(number: float) -> float:
-    rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
     return rounded
 
 
-def _shortest(number: float) -> float:
+def _shortest(single: float) -> float:
     # The fewest decimal digits that give the same 32-bit number back, as protobuf prints it.
-    single = _single(number)
     for digits in (6, 7, 8):
         short = float(f"{single:.{digits}g}")
         if _single(short) == single:

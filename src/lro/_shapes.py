@@ -177,7 +177,7 @@ def shape_of(cls: type) -> Shape:
 @functools.cache
 def open_ended(cls: type) -> bool:
     """Whether messages of this class can nest to any depth: they hold JSON, an Any, themselves."""
-    return _open_ended(cls, ())
+    return cls is Any or _open_ended(cls, ())
 
 
 def _open_ended(cls: type, above: tuple[type, ...]) -> bool:

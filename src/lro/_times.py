@@ -17,6 +17,10 @@ _MIN_TIME: Final = -62_135_596_800
 _MAX_TIME: Final = 253_402_300_799
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,9}))?s", re.ASCII)
+_PLAIN_MOMENT: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{3}(?:[0-9]{3})?)?Z", re.ASCII
+)
+"""What is written here, and what the standard library reads in the same sense."""
 _TIMESTAMP: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?"
     r"(?:Z|([+-])([0-9]{2}):([0-9]{2}))",
@@ -182,6 +186,11 @@ def parse_datetime(value: object) -> datetime:
     Raises:
         InvalidArgument: As :func:`parse_timestamp`.
     """
+    if isinstance(value, str) and _PLAIN_MOMENT.fullmatch(value):
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            pass  # no such day or hour: told below
     return parse_timestamp(value).to_datetime()
 
 

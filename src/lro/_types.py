@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -60,7 +61,7 @@ CodecFactory = Callable[[type], "Codec | None"]
 """Gives the codec of a class, or None for a class that is not its business."""
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class ClassCodec:
     """The codec of an attrs class or dataclass: ProtoJSON by its shape."""
 
@@ -74,15 +75,25 @@ class ClassCodec:
         """The fields; None for the well-known types with a JSON form of their own."""
         return None if self.python in MESSAGES else shape_of(self.python)
 
+    @functools.cached_property
+    def write(self) -> Callable[[object], Json]:
+        """Message -> JSON value."""
+        return self.strict.writer(self.python)
+
+    @functools.cached_property
+    def read(self) -> Callable[[Json], Anything]:
+        """JSON value -> message, ignoring what is unknown."""
+        return self.lenient.reader(self.python)
+
     def dump(self, message: Anything) -> Json | bytes:
         """The JSON value of a message."""
-        return self.strict.dump(message, self.python)
+        return self.write(message)
 
     def load(self, payload: Json | bytes, *, strict: bool) -> Anything:
         """The message of a JSON value."""
         if isinstance(payload, bytes):
             raise InvalidArgument("", "is in binary form, which this type is not read from")
-        return (self.strict if strict else self.lenient).load(payload, self.python)
+        return self.strict.load(payload, self.python) if strict else self.read(payload)
 
 
 class TypeRegistry:
@@ -98,6 +109,8 @@ class TypeRegistry:
         self._factories = (*factories, self._class_codec)
         self._codecs: dict[str, Codec] = {}
         self._names: dict[type, str] = {}
+        self._plain: dict[type, tuple[str, ClassCodec]] = {}
+        """Type URL and codec of the classes that need no look at how deep a message is."""
         for cls in (*MESSAGES, *DETAIL_TYPES, *classes):
             self.register(cls)
 
@@ -123,8 +136,10 @@ class TypeRegistry:
             raise DeclarationError(cls.__qualname__, f"is registered as {known}, not as {name}")
         if name in self._codecs:
             raise DeclarationError(name, f"is the name of {self._codecs[name].python!r} already")
-        self._codecs[name] = self._make_codec(cls)
+        codec = self._codecs[name] = self._make_codec(cls)
         self._names[cls] = name
+        if isinstance(codec, ClassCodec) and not codec.open_ended:
+            self._plain[cls] = (type_url(name), codec)
         return name
 
     def __contains__(self, full_name: object) -> bool:
@@ -163,6 +178,16 @@ class TypeRegistry:
             UnknownType: Its class is not registered.
             EncodingError: It cannot be encoded; the error names the field.
         """
+        known = self._plain.get(message.__class__)
+        if known is not None:
+            url, codec = known
+            try:
+                return Any(url, codec.write(message))
+            except InvalidArgument as exc:
+                raise EncodingError(url.rpartition("/")[2], exc.field, exc.description) from exc
+        return self._pack(message)
+
+    def _pack(self, message: object) -> Any:
         if isinstance(message, Any):
             return message
         if isinstance(message, timedelta):
@@ -182,6 +207,9 @@ class TypeRegistry:
             InvalidArgument: The Any holds another type, or its payload does not fit.
             UnknownType: ``cls`` is not registered.
         """
+        known = self._plain.get(cls)
+        if known is not None and not strict and packed.type_url == known[0]:
+            return cast(M, known[1].load(packed.payload, strict=False))
         name = self.name_of(cls)
         if packed.type_name != name:
             found = packed.type_name or "nothing"

@@ -12,6 +12,7 @@ import attrs
 
 from lro._any import WRAPPED_TYPES, Any, Json, message
 from lro._errors import InvalidArgument
+from lro._jsontext import plain_copy
 from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, dump_string, got, load_string
 from lro._shapes import Kind
 from lro._times import (
@@ -154,11 +155,32 @@ WRAPPER_KINDS: Final[Mapping[type, Kind]] = {
 
 
 def dump_json(value: object) -> Json:
-    """Plain Python data as a JSON value.
+    """Plain Python data as a JSON value; containers are copied.
 
     Raises:
         InvalidArgument: It holds something that a Value cannot: NaN, bytes, keys that are no text.
     """
+    if isinstance(value, (dict, list)):
+        copy = plain_copy(value)
+        if copy is not None:
+            return copy
+    return _walk(value)
+
+
+def _dump_object(value: object) -> Json:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument("", f"must be a mapping, got {got(value)}")
+    return dump_json(value)
+
+
+def _dump_list(value: object) -> Json:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
+        raise InvalidArgument("", f"must be a list, got {got(value)}")
+    return dump_json(value)
+
+
+def _walk(value: object) -> Json:
+    # For what is no plain data, if only in part, and to say where it goes wrong.
     if isinstance(value, str):
         return dump_string(value)
     if value is None or isinstance(value, bool):
@@ -167,8 +189,12 @@ def dump_json(value: object) -> Json:
         _check_finite(value)
         return value
     if isinstance(value, Mapping):
-        return _dump_object(value)
-    return _dump_list(value)
+        if not all(isinstance(key, str) for key in value):
+            raise InvalidArgument("", "must have text keys")
+        return {load_string(key): _walk(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [_walk(item) for item in value]
+    raise InvalidArgument("", f"must be plain JSON data, got {got(value)}")
 
 
 def _check_finite(value: float) -> None:
@@ -178,20 +204,6 @@ def _check_finite(value: float) -> None:
         finite = False
     if not finite:
         raise InvalidArgument("", f"must be within the range of double, got {got(value)}")
-
-
-def _dump_object(value: object) -> Json:
-    if not isinstance(value, Mapping):
-        raise InvalidArgument("", f"must be a mapping, got {got(value)}")
-    if not all(isinstance(key, str) for key in value):
-        raise InvalidArgument("", "must have text keys")
-    return {load_string(key): dump_json(item) for key, item in value.items()}
-
-
-def _dump_list(value: object) -> Json:
-    if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
-        raise InvalidArgument("", f"must be plain JSON data, got {got(value)}")
-    return [dump_json(item) for item in value]
 
 
 def load_any(value: Json, *, strict: bool) -> Any:
@@ -209,7 +221,8 @@ def load_any(value: Json, *, strict: bool) -> Any:
     url = value.get("@type")
     if not isinstance(url, str) or "/" not in url:
         raise InvalidArgument("@type", f"must be a type URL with a slash, got {got(url)}")
-    rest = {key: item for key, item in value.items() if key != "@type"}
+    rest = value.copy()
+    del rest["@type"]
     if url.rpartition("/")[2] not in WRAPPED_TYPES:
         if url.endswith("/google.protobuf.Empty") and rest == {"value": {}}:
             rest = {}  # some servers send it so
@@ -315,5 +328,5 @@ NULL_IS_A_VALUE: Final = frozenset({Value, object})
 """Classes for which JSON's null is a value and not absence (spec §1.8(3))."""
 
 MESSAGES: Final[tuple[type, ...]] = (
-    Empty, Duration, Timestamp, FieldMask, Struct, Value, ListValue, *WRAPPER_KINDS,
+    Any, Empty, Duration, Timestamp, FieldMask, Struct, Value, ListValue, *WRAPPER_KINDS,
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final, TypeVar, cast
 
@@ -50,18 +51,25 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
     fields = _fields(value, _OPERATION_KEYS, strict)
     if "error" in fields and "response" in fields:
         raise InvalidArgument("response", "must not be set beside error")
-    metadata = _at("metadata", fields, lambda item: types.from_json(item, strict=strict))
+    metadata: Any | None = None
     result: Any | Status | None = None
-    if "response" in fields:
-        result = _at("response", fields, lambda item: types.from_json(item, strict=strict))
-    elif "error" in fields:
-        result = _at("error", fields, lambda item: status_from_json(item, types, strict=strict))
-    return Operation(
-        name=_at("name", fields, load_string) or "",
-        metadata=metadata,
-        done=bool(_at("done", fields, load_bool)),
-        result=result,
-    )
+    at = "metadata"
+    try:
+        if at in fields:
+            metadata = types.from_json(fields[at], strict=strict)
+        at = "response"
+        if at in fields:
+            result = types.from_json(fields[at], strict=strict)
+        at = "error"
+        if at in fields:
+            result = status_from_json(fields[at], types, strict=strict)
+        at = "name"
+        name = load_string(fields.get(at, ""))
+        at = "done"
+        done = load_bool(fields.get(at, False))
+    except InvalidArgument as exc:
+        raise below(at, exc) from None
+    return Operation(name=name, metadata=metadata, done=done, result=result)
 
 
 def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
@@ -162,9 +170,14 @@ def _readable(details: list[Json], types: TypeRegistry) -> list[Any]:
 
 def _any_to_json(packed: Any, types: TypeRegistry) -> Json:
     payload = packed.payload
-    if isinstance(payload, dict) and packed.type_name not in WRAPPED_TYPES and packed.type_url:
+    if isinstance(payload, dict) and _plain_url(packed.type_url):
         return {"@type": packed.type_url, **payload}
     return types.to_json(packed)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain_url(url: str) -> bool:
+    return url != "" and url.rpartition("/")[2] not in WRAPPED_TYPES
 
 
 def _fields(value: Json, known: tuple[str, ...], strict: bool) -> dict[str, Json]:

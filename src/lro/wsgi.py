@@ -30,7 +30,8 @@ class EdgeApp:
     WSGI hands over the path already decoded. Where the server also gives it raw (RAW_URI or
     REQUEST_URI, as gunicorn, uWSGI, waitress and werkzeug do), that is taken, and an encoded slash
     in an operation's name survives; elsewhere it is read as a separator. ``otherwise`` is the
-    application that gets what the edge does not know.
+    application that gets what the edge does not know. WSGI tells of no end: closing the service
+    is up to whoever runs the server.
     """
 
     def __init__(self, edge: Edge, otherwise: App | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from lro._any import Any, Json
-from lro._jsontext import dumps, loads
+from lro._jsontext import dumps, reread
 from lro._states import Record, State
 from lro._status import Status
 
@@ -54,7 +54,7 @@ def pack(packed: Any | None) -> str | None:
 
 def unpack(text: str) -> Any:
     """The packed message of a text."""
-    return _any(loads(text))
+    return _any(reread(text))
 
 
 def _any_value(packed: Any) -> Json:
@@ -82,7 +82,7 @@ def _dump_result(result: Any | Status | None) -> str | None:
 
 
 def _load_result(text: str) -> Any | Status:
-    value: Anything = loads(text)
+    value: Anything = reread(text)
     if isinstance(value, dict):
         details = tuple(_any(detail) for detail in value["details"])
         return Status(value["code"], value["message"], details)

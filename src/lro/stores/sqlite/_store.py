@@ -12,7 +12,7 @@ from typing import Final
 
 from lro._any import Any
 from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
-from lro._jsontext import dumps, loads
+from lro._jsontext import dumps, reread
 from lro._pages import KEY_BYTES, Place
 from lro._ports import Inserted, Orphans, RequestKey
 from lro._states import Change, Record
@@ -222,7 +222,7 @@ class SQLiteStore:
             present = from_row(row)
             if present.visible(moment(now)):
                 return present
-        remembered: Anything = loads(found[3])
+        remembered: Anything = reread(found[3])
         return from_row(remembered)
 
     def _remember(
