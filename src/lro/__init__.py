@@ -78,11 +78,13 @@ from lro._operation import (
     WaitOperationRequest,
     validate,
 )
+from lro._pages import Place
+from lro._ports import Executor, Inserted, Orphans, RequestKey, Slot, Store, Task
 from lro._routes import Route, RouteTable, default_routes
 from lro._service import Service
 from lro._shapes import Float, Int32, Int64, UInt32, UInt64, number
 from lro._spec import Options, WorkerLost
-from lro._states import State
+from lro._states import Change, Record, State
 from lro._status import Code, Status, code_from_http
 from lro._templates import Template
 from lro._times import Duration, Timestamp, parse_duration
@@ -122,6 +124,7 @@ __all__ = [
     "CancelOperationRequest",
     "CancellationNotRequested",
     "Cancelled",
+    "Change",
     "Code",
     "Codec",
     "CodecFactory",
@@ -134,6 +137,7 @@ __all__ = [
     "Empty",
     "EncodingError",
     "ErrorInfo",
+    "Executor",
     "FieldMask",
     "FieldViolation",
     "Float",
@@ -142,6 +146,7 @@ __all__ = [
     "Help",
     "HelpLink",
     "HttpMethodNotAllowed",
+    "Inserted",
     "Int32",
     "Int32Value",
     "Int64",
@@ -174,16 +179,20 @@ __all__ = [
     "OperationName",
     "OperationNotFound",
     "Options",
+    "Orphans",
     "PageTokenExpired",
     "PartialSuccessNotSupported",
     "PermissionDenied",
+    "Place",
     "PreconditionFailure",
     "PreconditionViolation",
     "QuotaFailure",
     "QuotaViolation",
+    "Record",
     "Reporter",
     "RequestIdConflict",
     "RequestInfo",
+    "RequestKey",
     "RequestTooLarge",
     "ResourceExhausted",
     "ResourceInfo",
@@ -193,12 +202,15 @@ __all__ = [
     "RouteNotFound",
     "RouteTable",
     "Service",
+    "Slot",
     "State",
     "Status",
     "StatusError",
+    "Store",
     "StringValue",
     "Struct",
     "TargetBusy",
+    "Task",
     "Template",
     "Timestamp",
     "TypeRegistry",

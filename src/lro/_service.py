@@ -50,7 +50,10 @@ class Authorize(Protocol):
     """The application's say on who may do what. Raise :class:`PermissionDenied` to refuse."""
 
     def __call__(self, caller: str, verb: str, name: str) -> None:
-        """``verb`` is an RPC's name, ``name`` the operation's, or the parent's for List."""
+        """``verb`` is an RPC's name, or a method's full name where it is started.
+
+        ``name`` is the operation's, or the parent's for List and starts.
+        """
         ...
 
 
@@ -110,6 +113,7 @@ class Service:
             lease=lease,
             domain=domain,
             nudge=self._upkeep.nudge,
+            authorize=self._permit,
         )
         self._closed = False
         if upkeep:

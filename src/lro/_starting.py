@@ -47,6 +47,7 @@ class Starter:
         lease: timedelta,
         domain: str,
         nudge: Callable[[], None],
+        authorize: Callable[[str, str, str], None],
     ) -> None:
         self._ledger = ledger
         self._executor = executor
@@ -54,6 +55,7 @@ class Starter:
         self._lease = lease
         self.domain = domain
         self._nudge = nudge
+        self._authorize = authorize
         self._lock = threading.Lock()
         self._runs: dict[str, Run] = {}
         self._stopping = False
@@ -87,6 +89,7 @@ class Starter:
         packed = _packed(spec, request)
         key = _request_key(spec, caller, request_id, parent, packed)
         record = self._record(spec, parent, metadata, target, caller, key)
+        self._authorize(caller, spec.full_name, parent)
         if validate_only:
             self._ledger.store.insert(record, packed, key, check_only=True)
             return Operation(done=True, result=spec.types.pack(Empty()))

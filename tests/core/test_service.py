@@ -74,9 +74,18 @@ def test_permission_is_asked(build, verb):
     asked = []
     service = build(authorize=lambda *question: asked.append(question))
     name = "" if verb == "ListOperations" else service.start(NAME, WorkRequest()).name
+    asked.clear()
     CALLS[verb](service, name)
     rpc = "WaitOperation" if verb == "AwaitOperation" else verb
     assert asked == [("me", rpc, name)]
+
+
+def test_permission_is_asked_for_a_start(build):
+    """With the method's full name, and the parent of the new operation."""
+    asked = []
+    service = build(authorize=lambda *question: asked.append(question))
+    service.start(NAME, WorkRequest(), caller="me", parent="projects/p")
+    assert asked == [("me", NAME, "projects/p")]
 
 
 @EACH
