@@ -80,11 +80,12 @@ from lro._operation import (
 )
 from lro._pages import Place
 from lro._ports import Executor, Inserted, Orphans, RequestKey, Slot, Store, Task
+from lro._record import Record, State
 from lro._routes import Route, RouteTable, default_routes
 from lro._service import Service
 from lro._shapes import Float, Int32, Int64, UInt32, UInt64, number
 from lro._spec import Options, WorkerLost
-from lro._states import Change, Record, State
+from lro._states import Change
 from lro._status import Code, Status, code_from_http
 from lro._templates import Template
 from lro._times import Duration, Timestamp, parse_duration

@@ -8,8 +8,8 @@ from typing import Final
 import attrs
 
 from lro._any import Any, Json
+from lro._record import Record
 from lro._shapes import TIMESTAMP, Kind, Shape
-from lro._states import Record
 from lro._times import datetime_text
 
 _TIMES: Final = ("create_time", "start_time", "end_time", "expire_time")

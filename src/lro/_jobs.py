@@ -11,7 +11,7 @@ import attrs
 
 from lro._any import Any
 from lro._errors import Cancelled, DeadlineExceeded
-from lro._states import State
+from lro._record import State
 from lro._status import Code, Status
 
 M = TypeVar("M")

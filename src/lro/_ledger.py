@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lro._bell import Bell
 from lro._ports import Store
-from lro._states import Change, Record, Stamp, stamped
+from lro._record import Record
+from lro._states import Change, Stamp, stamped
 
 
 class Ledger:

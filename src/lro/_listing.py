@@ -11,8 +11,8 @@ from lro._names import normalise_parent
 from lro._operation import ListOperationsRequest, ListOperationsResponse
 from lro._pages import Place, effective_page_size, seal, unseal
 from lro._ports import Store
+from lro._record import Record
 from lro._spec import MethodSpec
-from lro._states import Record
 
 if TYPE_CHECKING:
     from lro._filters import Filter, MessageType

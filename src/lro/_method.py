@@ -11,9 +11,10 @@ from lro._errors import LeaseLost, LroError, NotApplied, OperationNotFound
 from lro._jobs import Job
 from lro._ledger import Ledger
 from lro._operation import Operation
+from lro._record import State
 from lro._spec import MethodSpec
 from lro._starting import Starter
-from lro._states import Change, State, end, report
+from lro._states import Change, end, report
 from lro._status import Code, Status
 
 Req = TypeVar("Req")

@@ -7,9 +7,10 @@ import logging
 from lro._any import Any
 from lro._errors import LeaseLost, NotApplied, OperationNotFound, StatusError, Unavailable
 from lro._ledger import Ledger
+from lro._record import Record, State
 from lro._spec import MethodSpec, WorkerLost
 from lro._starting import Starter
-from lro._states import Record, State, abandon
+from lro._states import abandon
 from lro._status import Code
 
 log = logging.getLogger("lro")

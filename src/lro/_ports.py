@@ -10,7 +10,8 @@ import attrs
 
 from lro._any import Any
 from lro._pages import Place
-from lro._states import Change, Record
+from lro._record import Record
+from lro._states import Change
 
 
 @attrs.frozen

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any as Anything
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from lro._bell import Bell
-from lro._errors import (
-    OperationNotFound,
-)
-from lro._faults import DeclarationError, MethodNotSupported
+from lro._errors import OperationNotFound
+from lro._faults import MethodNotSupported
+from lro._hosting import MethodHost
 from lro._ledger import Ledger
 from lro._listing import Query
-from lro._method import Method, MethodDecorator, Reporter
-from lro._methods import OperationInfoRegistry
 from lro._names import parse_name
-from lro._operation import ListOperationsRequest, ListOperationsResponse, Operation, OperationInfo
+from lro._operation import ListOperationsRequest, ListOperationsResponse, Operation
 from lro._orphans import adopt
 from lro._ports import Executor, Store
-from lro._spec import MethodSpec, Options, WorkerLost
+from lro._record import Record
 from lro._starting import Starter
-from lro._states import Record, State, delete, request_cancel
+from lro._states import delete, request_cancel
 from lro._times import Duration
 from lro._types import TypeRegistry
 from lro._upkeep import Upkeep
 from lro._waiting import WaitingRoom, wait_limit
-
-log = logging.getLogger("lro")
-
-Req = TypeVar("Req")
-Resp = TypeVar("Resp")
-Meta = TypeVar("Meta")
 
 VERBS: Final = (
     "GetOperation",
@@ -57,7 +46,7 @@ class Authorize(Protocol):
         ...
 
 
-class Service:
+class Service(MethodHost):
     """Long-running methods over a store and an executor, and the verbs of their operations.
 
     ``domain`` names the service in error details. ``verbs`` are the RPCs offered (Get always is).
@@ -83,139 +72,41 @@ class Service:
         owner_only: bool = False,
         upkeep: bool = True,
     ) -> None:
-        self.store = store
-        self.types = types if types is not None else TypeRegistry()
-        self.domain = domain
-        self.methods = OperationInfoRegistry()
-        self._verbs = frozenset(verbs) | {"GetOperation"}
-        self._max_wait = max_wait
-        self._expiry = expiry
-        self._lease = lease
-        self._authorize = authorize
-        self._owner_only = owner_only
-        self._executor = executor
-        self._specs: dict[str, MethodSpec] = {}
-        self._ledger = Ledger(store, Bell())
-        self._owner = secrets.token_urlsafe(12)
-        self._room = WaitingRoom(self._ledger.bell, self._look)
+        ledger = Ledger(store, Bell())
+        owner = secrets.token_urlsafe(12)
         self._upkeep = Upkeep(
-            self._ledger,
-            owner=self._owner,
+            ledger,
+            owner=owner,
             lease=lease,
             holds_work=lambda: self._starter.holds_work,
             cancel=lambda name: self._starter.cancel(name),
             adopt=self._adopt,
         )
-        self._starter = Starter(
-            ledger=self._ledger,
+        starter = Starter(
+            ledger=ledger,
             executor=executor,
-            owner=self._owner,
+            owner=owner,
             lease=lease,
             domain=domain,
             nudge=self._upkeep.nudge,
             authorize=self._permit,
         )
+        super().__init__(
+            ledger=ledger,
+            starter=starter,
+            types=types if types is not None else TypeRegistry(),
+            expiry=expiry,
+        )
+        self.store = store
+        self.domain = domain
+        self._verbs = frozenset(verbs) | {"GetOperation"}
+        self._max_wait = max_wait
+        self._authorize = authorize
+        self._owner_only = owner_only
+        self._room = WaitingRoom(ledger.bell, self._look)
         self._closed = False
         if upkeep:
             self._upkeep.start()
-
-    # -- methods ------------------------------------------------------------------------------
-
-    def method(
-        self,
-        full_name: str,
-        *,
-        request: type | None = None,
-        response: type | None = None,
-        metadata: type | None = None,
-        concurrency: int | None = None,
-        time_limit: timedelta | None = None,
-        attempts: int = 1,
-        retry_on: tuple[type[Exception], ...] = (),
-        worker_lost: WorkerLost = WorkerLost.FAIL,
-        max_lost: int = 3,
-        target: Callable[[Anything], str] | None = None,
-        expiry: timedelta | None = None,
-        validate: Callable[[Anything], None] | None = None,
-        settle: Callable[[Anything, State], Anything] | None = None,
-    ) -> MethodDecorator:
-        """Decorate a function: calls of it become operations.
-
-        The message classes come from the annotations ``def f(request: R, job: Job[M]) -> S``
-        unless given. The options are those of :class:`lro.Options`.
-
-        Raises:
-            DeclarationError: The method or a message class cannot be declared so.
-        """
-        options = Options(
-            concurrency=concurrency,
-            time_limit=time_limit,
-            attempts=attempts,
-            retry_on=retry_on,
-            worker_lost=worker_lost,
-            max_lost=max_lost,
-            target=target,
-            expiry=expiry,
-            validate=validate,
-            settle=settle,
-        )
-
-        def decorate(function: Callable[..., object]) -> Method[Anything, Anything, Anything]:
-            return self._register(
-                full_name, function, options, request=request, response=response, metadata=metadata
-            )
-
-        return decorate
-
-    def declare(
-        self,
-        full_name: str,
-        *,
-        request: type[Req],
-        response: type[Resp],
-        metadata: type[Meta],
-        options: Options | None = None,
-    ) -> Method[Req, Resp, Meta]:
-        """Declare a method whose work is done outside: it reports through :meth:`reporter`.
-
-        Raises:
-            DeclarationError: The method or a message class cannot be declared so.
-        """
-        return self._register(
-            full_name,
-            None,
-            options or Options(),
-            request=request,
-            response=response,
-            metadata=metadata,
-        )
-
-    def start(self, full_name: str, request: object, **options: Anything) -> Operation:
-        """Start an operation of the method of this name; the rest as for ``Method.start``.
-
-        Raises:
-            DeclarationError: No such method is declared.
-        """
-        if full_name not in self._specs:
-            raise DeclarationError(full_name, "is not declared by this service")
-        method: Method[object, object, object] = Method(self._specs[full_name], self._starter)
-        return method.start(request, **options)
-
-    def reporter(self, name: str) -> Reporter:
-        """The worker's side of an operation of a declared method.
-
-        Raises:
-            InvalidOperationName: The name is malformed.
-            DeclarationError: The operation belongs to a method that this service does not know.
-        """
-        parse_name(name)
-        try:
-            method = self.store.get(name).method
-        except OperationNotFound:
-            method = next(iter(self._specs), "")
-        if method not in self._specs:
-            raise DeclarationError(method, "is not declared by this service")
-        return Reporter(name, self._ledger, self._specs[method])
 
     # -- verbs --------------------------------------------------------------------------------
 
@@ -339,32 +230,6 @@ class Service:
         self.close()
 
     # -- inside -------------------------------------------------------------------------------
-
-    def _register(
-        self,
-        full_name: str,
-        function: Callable[..., object] | None,
-        options: Options,
-        *,
-        request: type | None,
-        response: type | None,
-        metadata: type | None,
-    ) -> Method[Anything, Anything, Anything]:
-        spec = MethodSpec.build(
-            full_name,
-            function,
-            request=request,
-            response=response,
-            metadata=metadata,
-            options=options,
-            types=self.types,
-            expiry=self._expiry,
-        )
-        info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)
-        for finding in self.methods.register(full_name, info):
-            log.warning("%s: %s (AIP-151)", full_name, finding)
-        self._specs[full_name] = spec
-        return Method(spec, self._starter)
 
     def _permit(self, caller: str, verb: str, name: str) -> None:
         if self._authorize is not None:

@@ -11,11 +11,13 @@ import attrs
 
 from lro._any import Any
 from lro._conventions import Conventions
-from lro._faults import DeclarationError
+from lro._faults import DeclarationError, EncodingError
 from lro._methods import MethodName, Signature
 from lro._operation import OperationInfo
-from lro._states import Record, State
+from lro._record import Record, State
+from lro._scalars import got
 from lro._types import TypeRegistry
+from lro._wellknown import Empty
 
 
 class WorkerLost(enum.Enum):
@@ -126,6 +128,30 @@ class MethodSpec:
         if packed is None or packed.type_name != self.info.metadata_type:
             return packed
         return self.conventions.stamp(record)
+
+    def pack_response(self, returned: object) -> Any:
+        """What the function returned, packed; None is fine where the response is Empty.
+
+        Raises:
+            EncodingError: It is of another class, or cannot be encoded.
+        """
+        if returned is None and self.response is Empty:
+            returned = Empty()
+        return self._pack(returned, self.response, self.info.response_type)
+
+    def pack_metadata(self, reported: object) -> Any:
+        """What the function reported, packed.
+
+        Raises:
+            EncodingError: It is of another class, or cannot be encoded.
+        """
+        return self._pack(reported, self.metadata, self.info.metadata_type)
+
+    def _pack(self, message: object, cls: type, type_name: str) -> Any:
+        if not isinstance(message, cls):
+            wanted = f"must be a {cls.__name__}, got {got(message)}"
+            raise EncodingError(type_name, "", wanted)
+        return self.types.pack(message)
 
     def settled(self, metadata: Any | None, state: State) -> Any | None:
         """The last metadata of an operation that ends in this state.

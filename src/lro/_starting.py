@@ -25,9 +25,10 @@ from lro._ledger import Ledger
 from lro._names import join_name, new_id, normalise_parent
 from lro._operation import Operation
 from lro._ports import Executor, RequestKey, Slot
+from lro._record import Record
 from lro._scalars import got
 from lro._spec import MethodSpec
-from lro._states import Record, release, take_over
+from lro._states import release, take_over
 from lro._wellknown import Empty
 from lro._worker import Run
 

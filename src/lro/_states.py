@@ -8,13 +8,9 @@ no effects of its own, so a store may run it more than once. Whoever comes secon
 from __future__ import annotations
 
 import enum
-import functools
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any as Anything
 from typing import Final
-
-import attrs
 
 from lro._any import Any
 from lro._errors import (
@@ -24,25 +20,8 @@ from lro._errors import (
     NotApplied,
     OperationNotFound,
 )
-from lro._operation import Operation
+from lro._record import Record, State
 from lro._status import Code, Status
-
-
-class State(enum.StrEnum):
-    """Where in its life an operation is."""
-
-    IN_PROGRESS = "IN_PROGRESS"
-    SUCCEEDED = "SUCCEEDED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-    HIDDEN = "HIDDEN"
-    """Deleted for callers while its work still holds an exclusive target (spec §9.5)."""
-    GONE = "GONE"
-
-    @property
-    def done(self) -> bool:
-        """Whether the operation has ended and callers can still see it."""
-        return self in _DONE
 
 
 class Event(enum.Enum):
@@ -60,7 +39,6 @@ class Event(enum.Enum):
     EXPIRE = "expire"
 
 
-_DONE: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 _ENDED: Final = {Event.DELETE: State.GONE, Event.EXPIRE: State.GONE}
 
 TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
@@ -90,89 +68,6 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
 }
 
 _CALLER_EVENTS: Final = frozenset({Event.REQUEST_CANCEL, Event.DELETE, Event.HIDE})
-
-
-@attrs.frozen(kw_only=True, slots=False)
-class Record:
-    """The server's row around an operation. Callers never see it.
-
-    Times are in UTC by the store's clock. ``owner`` and ``lease_until`` say which process has the
-    work and until when that holds unless renewed; ``attempt`` counts the claims and fences every
-    write of a worker. ``target`` is set only for work that must have it alone. The packed request
-    is kept beside the record, because polls must not read megabytes that only a worker needs.
-    """
-
-    name: str
-    parent: str
-    method: str
-    state: State = State.IN_PROGRESS
-    metadata: Any | None = None
-    result: Any | Status | None = None
-    create_time: datetime
-    update_time: datetime
-    start_time: datetime | None = None
-    end_time: datetime | None = None
-    expire_time: datetime | None = None
-    cancel_requested: bool = False
-    attempt: int = 0
-    lost_attempts: int = 0
-    owner: str = ""
-    lease_until: datetime | None = None
-    caller: str = ""
-    request_id: str = ""
-    target: str = ""
-    version: int = 1
-
-    @functools.cached_property
-    def operation(self) -> Operation:
-        """What callers see of it."""
-        done = self.state in _DONE
-        return Operation(name=self.name, metadata=self.metadata, done=done, result=self.result)
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self.state in _DONE
-
-    @property
-    def error(self) -> Status | None:
-        """The error it ended with, or None."""
-        return self.result if isinstance(self.result, Status) else None
-
-    @property
-    def response(self) -> Any | None:
-        """The response it ended with, or None."""
-        return self.result if isinstance(self.result, Any) else None
-
-    def visible(self, now: datetime) -> bool:
-        """Whether callers can see it: not deleted, not expired (spec §9.4)."""
-        if self.state is State.HIDDEN or self.state is State.GONE:
-            return False
-        return self.expire_time is None or now < self.expire_time
-
-    def with_metadata(self, metadata: Any | None) -> Record:
-        """The same record, if that is its metadata; else one with it."""
-        return self if metadata is self.metadata else self._with(metadata=metadata)
-
-    def _with(self, **changes: Anything) -> Record:
-        fields = {**self.__dict__, **changes}
-        fields.pop("operation", None)  # was cached for the record as it was
-        return Record.of(fields)
-
-    def moved(self, **changes: Anything) -> Record:
-        """The next version of this record."""
-        return self._with(version=self.version + 1, **changes)
-
-    @classmethod
-    def of(cls, fields: dict[str, Anything]) -> Record:
-        """The record of all its fields, which the dictionary becomes.
-
-        attrs' own way takes twice the time of everything else that a poll does; no field has a
-        converter or validator that it would run.
-        """
-        record = object.__new__(cls)
-        object.__setattr__(record, "__dict__", fields)
-        return record
 
 
 Change = Callable[[Record], Record | None]

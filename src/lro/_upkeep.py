@@ -10,7 +10,7 @@ from typing import Final
 
 from lro._errors import LroError
 from lro._ledger import Ledger
-from lro._states import Record
+from lro._record import Record
 
 log = logging.getLogger("lro")
 

@@ -24,11 +24,10 @@ from lro._faults import EncodingError
 from lro._jobs import Ending, HandBack, Job, Outcome, Void
 from lro._ledger import Ledger
 from lro._patience import arepeated, patiently, repeated
-from lro._scalars import got
+from lro._record import Record, State
 from lro._spec import MethodSpec, Unsettled
-from lro._states import Record, State, claim, end, release, report
+from lro._states import claim, end, release, report
 from lro._status import Code, Status
-from lro._wellknown import Empty
 
 log = logging.getLogger("lro")
 
@@ -85,7 +84,11 @@ class Run:
     def end_unbegun(self) -> None:
         """End the operation as cancelled, its task having been withdrawn before it began."""
         try:
-            self._begin()
+            attempt = self._ledger.store.get(self.name).attempt
+            status = self._spec.types.status_of(Cancelled(), self._domain)
+            self._finish(attempt, Ending(status, acknowledge=True))
+        except OperationNotFound:
+            pass  # deleted meanwhile
         finally:
             self._retire(self)
 
@@ -114,7 +117,7 @@ class Run:
         try:
             job = self._begin()
             if job is not None:
-                self._finish(job, self._called(job))
+                self._finish(job.attempt, self._called(job))
         finally:
             self._retire(self)
 
@@ -139,7 +142,7 @@ class Run:
         try:
             job = await apart(self._begin)
             if job is not None:
-                await apart(self._finish, job, await self._acalled(job))
+                await apart(self._finish, job.attempt, await self._acalled(job))
         finally:
             self._retire(self)
 
@@ -157,7 +160,7 @@ class Run:
         if self._handing_back:  # the claim took again what was just given back
             self.hand_back()
         elif job.cancel_requested:
-            self._finish(job, self._failure(job, Cancelled()))
+            self._finish(job.attempt, self._failure(job, Cancelled()))
         elif self._request is not None or self._read_request(job):
             return job
         return None
@@ -190,7 +193,7 @@ class Run:
         except Exception as exc:  # an older version of the method may have stored it
             log.error("%s: its stored request cannot be read: %s", self.name, exc)
             text = "the stored request of the operation cannot be read"
-            self._finish(job, Ending(self._internal(text, "REQUEST_UNREADABLE")))
+            self._finish(job.attempt, Ending(self._internal(text, "REQUEST_UNREADABLE")))
             return False
         return True
 
@@ -200,10 +203,7 @@ class Run:
         return patiently(action, name=self.name, until=lambda: self._handing_back)
 
     def _publish(self, attempt: int, metadata: object) -> None:
-        if not isinstance(metadata, self._spec.metadata):
-            wanted = f"must be a {self._spec.metadata.__name__}, got {got(metadata)}"
-            raise EncodingError(self._spec.info.metadata_type, "", wanted)
-        packed = self._spec.types.pack(metadata)
+        packed = self._spec.pack_metadata(metadata)
         try:
             self._ledger.apply(self.name, report(packed, attempt, self._now()), self._spec.stamp)
         except (NotApplied, OperationNotFound):
@@ -274,13 +274,7 @@ class Run:
             return self._failure(job, exc)
 
     def _success(self, returned: object) -> Ending:
-        spec = self._spec
-        if returned is None and spec.response is Empty:
-            returned = Empty()
-        if not isinstance(returned, spec.response):
-            wanted = f"must be a {spec.response.__name__}, got {got(returned)}"
-            raise EncodingError(spec.info.response_type, "", wanted)
-        return Ending(spec.types.pack(returned))
+        return Ending(self._spec.pack_response(returned))
 
     def _failure(self, job: Job[Anything], error: BaseException) -> Outcome:
         if isinstance(error, LeaseLost):
@@ -303,30 +297,30 @@ class Run:
         error = StatusError(Code.INTERNAL, text, why=reason)
         return self._spec.types.status_of(error, self._domain)
 
-    def _finish(self, job: Job[Anything], outcome: Outcome) -> None:
+    def _finish(self, attempt: int, outcome: Outcome) -> None:
         if isinstance(outcome, HandBack) and not self._handing_back:
             self.hand_back()
         if not isinstance(outcome, Ending):
             return
         try:
-            self._write(job, outcome)
+            self._write(attempt, outcome)
         except (NotApplied, OperationNotFound) as exc:
             log.info("%s: its late result was dropped: %s", self.name, exc)
         except (LeaseLost, Unavailable) as exc:
             log.warning("%s: its result could not be stored: %s", self.name, exc)
 
-    def _write(self, job: Job[Anything], ending: Ending) -> None:
+    def _write(self, attempt: int, ending: Ending) -> None:
         try:
-            self._patiently(lambda: self._end(job.attempt, ending))
+            self._patiently(lambda: self._end(attempt, ending))
         except LroError:
             raise
         except Exception as exc:
-            log.exception("%s: attempt %d: its end could not be written", self.name, job.attempt)
+            log.exception("%s: attempt %d: its end could not be written", self.name, attempt)
             text, reason = "what the method gave cannot be encoded", EncodingError.reason
             if isinstance(exc, Unsettled):
                 text, reason = "the last metadata of the method cannot be made", "METHOD_FAILED"
             instead = Ending(self._internal(text, reason))
-            self._patiently(lambda: self._end(job.attempt, instead, settle=False))
+            self._patiently(lambda: self._end(attempt, instead, settle=False))
 
     def _end(self, attempt: int, ending: Ending, *, settle: bool = True) -> Record | None:
         spec = self._spec

@@ -10,7 +10,8 @@ from lro._any import Any
 from lro._errors import LroError
 from lro._names import parse_name
 from lro._operation import ListOperationsRequest
-from lro._states import Record, delete, end
+from lro._record import Record
+from lro._states import delete, end
 from lro._status import Code
 from lro._types import TypeRegistry
 from lro._wellknown import Empty

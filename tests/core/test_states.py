@@ -17,11 +17,10 @@ from lro._errors import (
     OperationNotFound,
 )
 from lro._operation import Operation
+from lro._record import Record, State
 from lro._states import (
     TRANSITIONS,
     Event,
-    Record,
-    State,
     abandon,
     claim,
     delete,

@@ -17,8 +17,8 @@ from lro._bell import Bell
 from lro._errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
 from lro._jobs import Job
 from lro._ledger import Ledger
+from lro._record import State
 from lro._spec import WorkerLost
-from lro._states import State
 from lro._status import Code
 from lro._upkeep import Upkeep
 from lro.executors.asyncio import AsyncioExecutor

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
-from lro._states import Record
+from lro._record import Record
 
 SIZE: Final = 256
 

@@ -11,7 +11,7 @@ import attrs
 
 from lro._any import Any, Json
 from lro._jsontext import dumps, reread
-from lro._states import Record, State
+from lro._record import Record, State
 from lro._status import Status
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -14,7 +14,8 @@ from lro._any import Any
 from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
 from lro._pages import KEY_BYTES, Place
 from lro._ports import Inserted, Orphans, RequestKey
-from lro._states import Change, Record
+from lro._record import Record
+from lro._states import Change
 
 REQUEST_LIFE = timedelta(hours=24)
 _MICROSECOND = timedelta(microseconds=1)

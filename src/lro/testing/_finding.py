@@ -7,7 +7,8 @@ from datetime import UTC, timedelta
 from lro._errors import TargetBusy
 from lro._pages import KEY_BYTES, Place
 from lro._ports import Inserted, Store
-from lro._states import Record, State, claim, delete, release, request_cancel
+from lro._record import Record, State
+from lro._states import claim, delete, release, request_cancel
 from lro._status import Code, Status
 from lro.testing._clock import ManualClock, expect, refuses, same, together
 from lro.testing._samples import end_of, gone, held, ids, insert, record_of

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from lro._any import Any
 from lro._errors import NotApplied, OperationNotFound
 from lro._ports import Store
-from lro._states import Change, Record, delete, report
+from lro._record import Record
+from lro._states import Change, delete, report
 from lro._status import Code, Status
 from lro.testing._clock import ManualClock, expect, refuses, same, together
 from lro.testing._samples import DONE, REQUEST, end_of, gone, held, insert, record_of

@@ -10,7 +10,8 @@ from typing import Final, TypeAlias
 from lro._any import Any
 from lro._errors import OperationNotFound
 from lro._ports import Inserted, RequestKey, Store
-from lro._states import Change, Record, end
+from lro._record import Record
+from lro._states import Change, end
 from lro._status import Status
 from lro.testing._clock import ManualClock, refuses
 

@@ -15,7 +15,8 @@ from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
 from lro._jsontext import dumps, reread
 from lro._pages import KEY_BYTES, Place
 from lro._ports import Inserted, Orphans, RequestKey
-from lro._states import Change, Record
+from lro._record import Record
+from lro._states import Change
 from lro.stores._recent import RecentRecords
 from lro.stores._rows import COLUMNS, from_row, micros, moment, pack, to_row, unpack
 from lro.stores.sqlite._connections import Connections

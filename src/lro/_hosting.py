@@ -1,0 +1,163 @@
+"""Declaring methods, and starting their operations."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any as Anything
+from typing import TypeVar
+
+from lro._errors import OperationNotFound
+from lro._faults import DeclarationError
+from lro._ledger import Ledger
+from lro._method import Method, MethodDecorator, Reporter
+from lro._methods import OperationInfoRegistry
+from lro._names import parse_name
+from lro._operation import Operation, OperationInfo
+from lro._record import State
+from lro._spec import MethodSpec, Options, WorkerLost
+from lro._starting import Starter
+from lro._types import TypeRegistry
+
+log = logging.getLogger("lro")
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+Meta = TypeVar("Meta")
+
+
+class MethodHost:
+    """The half of a service that knows its methods."""
+
+    def __init__(
+        self, *, ledger: Ledger, starter: Starter, types: TypeRegistry, expiry: timedelta
+    ) -> None:
+        self.types = types
+        self.methods = OperationInfoRegistry()
+        self._ledger = ledger
+        self._starter = starter
+        self._expiry = expiry
+        self._specs: dict[str, MethodSpec] = {}
+
+    def method(
+        self,
+        full_name: str,
+        *,
+        request: type | None = None,
+        response: type | None = None,
+        metadata: type | None = None,
+        concurrency: int | None = None,
+        time_limit: timedelta | None = None,
+        attempts: int = 1,
+        retry_on: tuple[type[Exception], ...] = (),
+        worker_lost: WorkerLost = WorkerLost.FAIL,
+        max_lost: int = 3,
+        target: Callable[[Anything], str] | None = None,
+        expiry: timedelta | None = None,
+        validate: Callable[[Anything], None] | None = None,
+        settle: Callable[[Anything, State], Anything] | None = None,
+    ) -> MethodDecorator:
+        """Decorate a function: calls of it become operations.
+
+        The message classes come from the annotations ``def f(request: R, job: Job[M]) -> S``
+        unless given. The options are those of :class:`lro.Options`.
+
+        Raises:
+            DeclarationError: The method or a message class cannot be declared so.
+        """
+        options = Options(
+            concurrency=concurrency,
+            time_limit=time_limit,
+            attempts=attempts,
+            retry_on=retry_on,
+            worker_lost=worker_lost,
+            max_lost=max_lost,
+            target=target,
+            expiry=expiry,
+            validate=validate,
+            settle=settle,
+        )
+
+        def decorate(function: Callable[..., object]) -> Method[Anything, Anything, Anything]:
+            return self._register(
+                full_name, function, options, request=request, response=response, metadata=metadata
+            )
+
+        return decorate
+
+    def declare(
+        self,
+        full_name: str,
+        *,
+        request: type[Req],
+        response: type[Resp],
+        metadata: type[Meta],
+        options: Options | None = None,
+    ) -> Method[Req, Resp, Meta]:
+        """Declare a method whose work is done outside: it reports through :meth:`reporter`.
+
+        Raises:
+            DeclarationError: The method or a message class cannot be declared so.
+        """
+        return self._register(
+            full_name,
+            None,
+            options or Options(),
+            request=request,
+            response=response,
+            metadata=metadata,
+        )
+
+    def start(self, full_name: str, request: object, **options: Anything) -> Operation:
+        """Start an operation of the method of this name; the rest as for ``Method.start``.
+
+        Raises:
+            DeclarationError: No such method is declared.
+        """
+        if full_name not in self._specs:
+            raise DeclarationError(full_name, "is not declared by this service")
+        method: Method[object, object, object] = Method(self._specs[full_name], self._starter)
+        return method.start(request, **options)
+
+    def reporter(self, name: str) -> Reporter:
+        """The worker's side of an operation of a declared method.
+
+        Raises:
+            InvalidOperationName: The name is malformed.
+            DeclarationError: The operation belongs to a method that this service does not know.
+        """
+        parse_name(name)
+        try:
+            method = self._ledger.store.get(name).method
+        except OperationNotFound:
+            method = next(iter(self._specs), "")
+        if method not in self._specs:
+            raise DeclarationError(method, "is not declared by this service")
+        return Reporter(name, self._ledger, self._specs[method])
+
+    def _register(
+        self,
+        full_name: str,
+        function: Callable[..., object] | None,
+        options: Options,
+        *,
+        request: type | None,
+        response: type | None,
+        metadata: type | None,
+    ) -> Method[Anything, Anything, Anything]:
+        spec = MethodSpec.build(
+            full_name,
+            function,
+            request=request,
+            response=response,
+            metadata=metadata,
+            options=options,
+            types=self.types,
+            expiry=self._expiry,
+        )
+        info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)
+        for finding in self.methods.register(full_name, info):
+            log.warning("%s: %s (AIP-151)", full_name, finding)
+        self._specs[full_name] = spec
+        return Method(spec, self._starter)
