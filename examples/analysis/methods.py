@@ -39,10 +39,9 @@ def register(service: Service) -> Mapping[str, AnalysisMethod]:
 def _method(service: Service, verb: str) -> AnalysisMethod:
     def work(request: Any, job: Job[AnalysisMetadata]) -> Any:
         module = _module(verb)
-        # What callers see by now: maybe the progress of a lost worker, which must not fall.
-        seen = service.get(job.name).metadata
-        metadata = service.types.unpack(seen, AnalysisMetadata) if seen else None
-        progress = JobProgress(job, metadata or first_metadata(verb, request), module.STAGES)
+        # job.metadata may be the progress of a lost worker, which must not fall.
+        metadata = job.metadata or first_metadata(verb, request)
+        progress = JobProgress(job, metadata, module.STAGES)
         return getattr(module, verb)(request, progress)
 
     name = verb.capitalize()

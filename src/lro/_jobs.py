@@ -29,12 +29,14 @@ class Job(Generic[M]):
         name: str,
         attempt: int,
         publish: Callable[[M], None],
+        recall: Callable[[], M | None],
         clock: Callable[[], datetime],
         stop_at: datetime | None = None,
     ) -> None:
         self._name = name
         self._attempt = attempt
         self._publish = publish
+        self._recall: Callable[[], M | None] | None = recall
         self._clock = clock
         self._stop_at = stop_at
         self._cancel = threading.Event()
@@ -52,7 +54,9 @@ class Job(Generic[M]):
 
     @property
     def metadata(self) -> M | None:
-        """What :meth:`report` was given last in this attempt."""
+        """What callers see: the last report, of this attempt or a lost one, or the start's."""
+        if self._recall is not None:
+            self._metadata, self._recall = self._recall(), None
         return self._metadata
 
     @property
@@ -70,7 +74,7 @@ class Job(Generic[M]):
             EncodingError: The metadata cannot be encoded.
         """
         self.raise_if_cancelled()
-        self._metadata = metadata
+        self._metadata, self._recall = metadata, None
         self._publish(metadata)
 
     def raise_if_cancelled(self) -> None:

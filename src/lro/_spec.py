@@ -11,6 +11,7 @@ import attrs
 
 from lro._any import Any
 from lro._conventions import Conventions
+from lro._errors import InvalidArgument
 from lro._faults import DeclarationError, EncodingError
 from lro._methods import MethodName, Signature
 from lro._operation import OperationInfo
@@ -62,7 +63,7 @@ class Unsettled(Exception):
 class MethodSpec:
     """A declared method: name, message classes, function (None: others do the work), options."""
 
-    name: MethodName
+    full_name: str
     info: OperationInfo
     request: type
     response: type
@@ -103,7 +104,7 @@ class MethodSpec:
             for message in (request, response, metadata)
         ]
         return cls(
-            name=name,
+            full_name=full_name,
             info=OperationInfo(names[1], names[2]),
             request=request,
             response=response,
@@ -116,11 +117,6 @@ class MethodSpec:
             conventions=Conventions.of(types.codec(names[2]).shape),
             expiry=expiry if options.expiry is None else options.expiry,
         )
-
-    @property
-    def full_name(self) -> str:
-        """``package.Service.Method``."""
-        return str(self.name)
 
     def stamp(self, record: Record) -> Any | None:
         """The record's metadata with the conventional fields filled in (spec §9.6)."""
@@ -138,6 +134,15 @@ class MethodSpec:
         if returned is None and self.response is Empty:
             returned = Empty()
         return self._pack(returned, self.response, self.info.response_type)
+
+    def unpack_metadata(self, packed: Any | None) -> Anything:
+        """The metadata as a message; None where there is none, or one of an older kind."""
+        if packed is None:
+            return None
+        try:
+            return self.types.unpack(packed, self.metadata)
+        except InvalidArgument:
+            return None
 
     def pack_metadata(self, reported: object) -> Any:
         """What the function reported, packed.

@@ -175,6 +175,7 @@ class Run:
             name=self.name,
             attempt=record.attempt,
             publish=lambda metadata: self._publish(record.attempt, metadata),
+            recall=lambda: self._spec.unpack_metadata(record.metadata),
             clock=self._now,
             stop_at=None if limit is None else now + limit,
         )

@@ -854,6 +854,7 @@ def test_a_pause_within_the_limit_is_a_pause(clock):
     job = Job(
         name="n",
         attempt=1,
+        recall=lambda: None,
         publish=print,
         clock=clock,
         stop_at=clock() + timedelta(seconds=10),

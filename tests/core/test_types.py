@@ -1,0 +1,602 @@
+"""The type registry, the shapes of message classes, and what cannot be either."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal, Optional, Union
+from typing import Any as Anything
+
+import attrs
+import pytest
+
+from lro._any import Any, declared_name, message
+from lro._details import BadRequest, ErrorInfo, FieldViolation, RetryInfo
+from lro._errors import InvalidArgument, LroError, Unavailable
+from lro._faults import DeclarationError, EncodingError, UnknownType
+from lro._shapes import (
+    Field,
+    Float,
+    Int32,
+    Int64,
+    Kind,
+    Label,
+    UInt32,
+    UInt64,
+    json_name,
+    number,
+    open_ended,
+    shape_of,
+)
+from lro._status import Code, Status
+from lro._times import Duration, Timestamp
+from lro._types import TypeRegistry
+from lro._wellknown import Empty, StringValue, Struct
+from tests.filters.messages import Book, ExportMetadata
+
+# -- registering ----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Nameless:
+    """Has no name."""
+
+    text: str = ""
+
+
+@message("acme.v1.Thing")
+@attrs.frozen
+class Thing:
+    """Has one."""
+
+    text: str = ""
+
+
+def test_a_class_is_known_by_its_name():
+    """And its name by the class; what is not registered is neither."""
+    types = TypeRegistry(Thing)
+    assert types.name_of(Thing) == declared_name(Thing) == "acme.v1.Thing"
+    assert "acme.v1.Thing" in types
+    assert types.knows(Thing)
+    assert types.codec("acme.v1.Thing").python is Thing
+    assert not types.knows(Nameless)
+    for call in (lambda: types.codec("acme.v1.Other"), lambda: types.name_of(Nameless)):
+        with pytest.raises(UnknownType, match="not registered"):
+            call()
+
+
+def test_the_usual_types_are_there():
+    """The well-known ones and the error details (spec §1.14(2))."""
+    types = TypeRegistry()
+    for name in ("Any", "Duration", "Timestamp", "FieldMask", "Struct", "Value", "ListValue"):
+        assert f"google.protobuf.{name}" in types
+    for kind in (
+        "Bool",
+        "Bytes",
+        "Double",
+        "Float",
+        "Int32",
+        "Int64",
+        "String",
+        "UInt32",
+        "UInt64",
+    ):
+        assert f"google.protobuf.{kind}Value" in types
+    assert "google.protobuf.Empty" in types
+    for name in ("ErrorInfo", "RetryInfo", "BadRequest", "ResourceInfo", "PreconditionFailure"):
+        assert f"google.rpc.{name}" in types
+    for name in ("Help", "LocalizedMessage", "DebugInfo", "QuotaFailure", "RequestInfo"):
+        assert f"google.rpc.{name}" in types
+
+
+def test_a_class_may_be_named_when_it_is_registered():
+    """Once; repeating that is harmless, another name is not."""
+    types = TypeRegistry()
+    assert types.register(Nameless, "acme.v1.Nameless") == "acme.v1.Nameless"
+    assert types.register(Nameless) == "acme.v1.Nameless"
+    assert types.register(Nameless, "acme.v1.Nameless") == "acme.v1.Nameless"
+    with pytest.raises(DeclarationError, match=r"registered as acme\.v1\.Nameless, not as acme\."):
+        types.register(Nameless, "acme.v1.Other")
+    assert types.register(Thing, "acme.v1.Ignored") == "acme.v1.Thing"
+
+
+@pytest.mark.parametrize("name", ["", "acme.", ".acme", "acme..v1", "1acme", "acme v1", "acmé.V"])
+def test_a_name_has_a_form(name):
+    """Dots between identifiers."""
+    with pytest.raises(DeclarationError):
+        TypeRegistry().register(Nameless, name)
+
+
+def test_two_classes_cannot_share_a_name():
+    """The first one keeps it."""
+    types = TypeRegistry(Thing)
+    with pytest.raises(DeclarationError, match="is the name of .*Thing.* already"):
+        types.register(Nameless, "acme.v1.Thing")
+    assert not types.knows(Nameless)
+
+
+def test_a_class_needs_a_name():
+    """The text says how to give it one."""
+    with pytest.raises(DeclarationError, match=r"has no full name; decorate it: @lro\.message"):
+        TypeRegistry(Nameless)
+
+
+def test_a_subclass_does_not_inherit_the_name():
+    """It is another message."""
+
+    @attrs.frozen
+    class More(Thing):
+        more: str = ""
+
+    assert declared_name(More) is None
+    with pytest.raises(DeclarationError):
+        TypeRegistry(More)
+
+
+def test_a_class_that_is_no_message():
+    """Neither attrs nor dataclass, and no factory knows it."""
+    with pytest.raises(DeclarationError, match="give a codec factory"):
+        TypeRegistry().register(int, "acme.v1.Number")
+
+
+# -- packing --------------------------------------------------------------------------------------
+
+
+def test_packing():
+    """A message, a span, a moment; an Any is passed through."""
+    types = TypeRegistry(Thing)
+    packed = types.pack(Thing("a"))
+    assert packed == Any("type.googleapis.com/acme.v1.Thing", {"text": "a"})
+    assert types.pack(packed) is packed
+    assert types.pack(timedelta(seconds=1)).payload == "1s"
+    moment = types.pack(datetime(2030, 1, 1, tzinfo=UTC))
+    assert types.unpack(moment, Timestamp) == Timestamp(1893456000)
+    assert types.unpack(types.pack(StringValue("x")), StringValue) == StringValue("x")
+    assert types.unpack(types.pack(Empty()), Empty) == Empty()
+
+
+@pytest.mark.parametrize(
+    ("thing", "error"),
+    [
+        (Thing(text=5), "acme.v1.Thing: field text must be a string, got 5"),
+        (datetime(2030, 1, 1), "has no time zone"),
+        (timedelta.max, "not a valid duration"),
+    ],
+)
+def test_what_cannot_be_packed(thing, error):
+    """It is named, with the field."""
+    with pytest.raises(EncodingError, match=error):
+        TypeRegistry(Thing).pack(thing)
+    with pytest.raises(UnknownType):
+        TypeRegistry().pack(Thing())
+
+
+def test_unpacking():
+    """Only as what it is, by the name after the last slash (spec §1.14(1))."""
+    types = TypeRegistry(Thing, Book)
+    packed = Any("some.host/path/acme.v1.Thing", {"text": "a", "more": 1})
+    assert types.unpack(packed, Thing) == Thing("a") == types.unpack_any(packed)
+    with pytest.raises(InvalidArgument, match="more: is not a field"):
+        types.unpack(packed, Thing, strict=True)
+    with pytest.raises(InvalidArgument, match=r"must be lrofix\.v1\.Book, got acme\.v1\.Thing"):
+        types.unpack(packed, Book)
+    with pytest.raises(InvalidArgument, match="got nothing"):
+        types.unpack(Any(), Thing)
+    with pytest.raises(UnknownType):
+        types.unpack_any(Any("x/foreign.Type"))
+    with pytest.raises(UnknownType):
+        types.unpack(packed, Nameless)
+    with pytest.raises(InvalidArgument, match="binary form"):
+        types.unpack(Any("x/acme.v1.Thing", b"\x0a"), Thing)
+
+
+def test_checking():
+    """The payload becomes canonical; the prefix of the URL stays (spec §1.14(1))."""
+    types = TypeRegistry(Book)
+    loose = Any("my.host/lrofix.v1.Book", {"page_count": "5", "title": ""})
+    assert types.checked(loose) == Any("my.host/lrofix.v1.Book", {"pageCount": 5})
+    with pytest.raises(InvalidArgument, match="not registered"):
+        types.checked(Any("x/foreign.Type"))
+
+
+@pytest.mark.parametrize(
+    "url", ["lrofix.v1.Book", "", "x/", "x/.lrofix.v1.Book", "x/lrofix.v1.Stage"]
+)
+def test_urls_that_name_nothing(url):
+    """No slash, no name, a leading dot, the name of an enum (spec §1.14(2))."""
+    with pytest.raises(InvalidArgument):
+        TypeRegistry(Book).from_json({"@type": url}, strict=True)
+
+
+def test_an_empty_any():
+    """No type, no payload; a payload without a type is not empty."""
+    assert Any().empty
+    assert not Any("x/a").empty
+    assert not Any("", b"a").empty
+    assert TypeRegistry().to_json(Any()) == {}
+    assert TypeRegistry().from_json({}, strict=True) == Any()
+
+
+def test_a_message_without_a_registered_name():
+    """Requests of methods are read and written without one."""
+    types = TypeRegistry()
+    assert types.load({"text": "a"}, Nameless) == Nameless("a")
+    assert types.load({"more": 1}, Nameless, strict=False) == Nameless()
+    assert types.dump(Nameless("a")) == {"text": "a"}
+
+
+def test_the_status_of_an_error():
+    """Code, text and details, exactly one of them an ErrorInfo (spec §6.3)."""
+    types = TypeRegistry()
+    status = types.status_of(InvalidArgument("page_size", "is odd"), "acme.test")
+    assert (status.code, status.message) == (Code.INVALID_ARGUMENT, "page_size: is odd")
+    info, bad = (types.unpack_any(detail) for detail in status.details)
+    assert info == ErrorInfo("INVALID_ARGUMENT", "acme.test", {"field": "page_size"})
+    assert bad == BadRequest((FieldViolation("page_size", "is odd"),))
+    status = types.status_of(Unavailable("later", timedelta(seconds=2)), "acme.test")
+    assert types.unpack_any(status.details[1]) == RetryInfo(timedelta(seconds=2))
+    assert types.status_of(LroError(), "") == Status(
+        Code.INTERNAL, "", (types.pack(ErrorInfo("INTERNAL")),)
+    )
+
+
+# -- depth ----------------------------------------------------------------------------------------
+
+
+@message("acme.v1.Nest")
+@attrs.frozen
+class Nest:
+    """Contains itself."""
+
+    inner: Nest | None = None
+
+
+def nested(levels):
+    found = Nest()
+    for _ in range(levels - 1):
+        found = Nest(found)
+    return found
+
+
+def lists(levels):
+    found = []
+    for _ in range(levels - 1):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    "make", [lambda levels: nested(levels), lambda levels: Struct({"a": lists(levels - 1)})]
+)
+def test_depth_is_bounded(make):
+    """32 levels go, and 90; beyond that, at any depth, it is an error and no crash (spec §1.8(8))."""
+    types = TypeRegistry(Nest)
+    for levels in (32, 90):
+        assert types.pack(make(levels))
+    for levels in (91, 100, 500):
+        with pytest.raises(EncodingError, match="nested deeper than 90 levels"):
+            types.pack(make(levels))
+
+
+def test_a_ring_is_endless():
+    """A list that contains itself is deeper than any limit."""
+    ring = []
+    ring.append(ring)
+    with pytest.raises(EncodingError, match="nested deeper"):
+        TypeRegistry().pack(Struct({"a": ring}))
+    with pytest.raises(EncodingError, match="nested deeper"):
+        TypeRegistry().dump(Struct({"a": ring}))
+
+
+def test_which_classes_have_no_bottom():
+    """Only those pay for the check."""
+    assert open_ended(Nest)
+    assert open_ended(Struct)
+    assert open_ended(Any)
+    assert open_ended(ExportMetadata)
+    assert not open_ended(Book)
+    assert not open_ended(Duration)
+    assert not open_ended(BadRequest)
+
+
+# -- classes of other libraries -------------------------------------------------------------------
+
+
+class Model:
+    """Like a pydantic model: it validates itself, and knows its JSON."""
+
+    def __init__(self, **data):
+        if not isinstance(data.get("count"), int):
+            raise ValueError("count must be an int")
+        self.data = data
+
+    def model_dump(self):
+        return dict(self.data)
+
+    def __eq__(self, other):
+        return isinstance(other, Model) and self.data == other.data
+
+
+class ModelCodec:
+    """What a user writes for such a library."""
+
+    shape = None
+
+    def __init__(self, python):
+        self.python = python
+
+    def dump(self, message):
+        return message.model_dump()
+
+    def load(self, payload, *, strict):
+        if strict and set(payload) - {"count"}:
+            raise InvalidArgument("", "has unknown fields")
+        try:
+            return self.python(count=payload.get("count"))
+        except ValueError as exc:
+            raise InvalidArgument("count", str(exc)) from None
+
+
+def models(cls):
+    return ModelCodec(cls) if issubclass(cls, Model) else None
+
+
+def test_a_factory_makes_codecs():
+    """For the classes that it knows; all others go on to the next."""
+    types = TypeRegistry(Thing, factories=[models])
+    assert types.register(Model, "acme.v1.Model") == "acme.v1.Model"
+    packed = types.pack(Model(count=1))
+    assert packed == Any("type.googleapis.com/acme.v1.Model", {"count": 1})
+    assert types.unpack(packed, Model) == Model(count=1)
+    assert types.dump(Model(count=1)) == {"count": 1}
+    assert types.load({"count": 1}, Model) == Model(count=1)
+    assert types.load({"count": 1, "x": 2}, Model, strict=False) == Model(count=1)
+    with pytest.raises(InvalidArgument):
+        types.load({"count": 1, "x": 2}, Model)
+    assert types.pack(Thing("a")).payload == {"text": "a"}
+    assert types.codec("acme.v1.Model").shape is None
+
+
+@pytest.mark.parametrize("data", [{"count": 1, "x": float("nan")}, {"count": 1, "x": b""}])
+def test_a_factory_is_not_trusted(data):
+    """What is no JSON is refused when it is packed, not when it is stored or read."""
+    types = TypeRegistry(factories=[models])
+    types.register(Model, "acme.v1.Model")
+    with pytest.raises(EncodingError):
+        types.pack(Model(**data))
+
+
+def test_a_codec_of_bytes():
+    """The payload stays in binary form; there is no JSON of it."""
+
+    class Binary(ModelCodec):
+        def dump(self, message):
+            return b"\x08\x01"
+
+        def load(self, payload, *, strict):
+            assert payload == b"\x08\x01"
+            return Model(count=1)
+
+    types = TypeRegistry(factories=[lambda cls: Binary(cls) if cls is Model else None])
+    types.register(Model, "acme.v1.Model")
+    packed = types.pack(Model(count=1))
+    assert packed == Any("type.googleapis.com/acme.v1.Model", b"\x08\x01")
+    assert types.unpack(packed, Model) == Model(count=1)
+    with pytest.raises(EncodingError, match="has no JSON form"):
+        types.dump(Model(count=1))
+    with pytest.raises(EncodingError, match="binary form"):
+        types.to_json(packed)
+
+
+# -- shapes ---------------------------------------------------------------------------------------
+
+
+class Color(enum.Enum):
+    NONE = 0
+    RED = 1
+
+
+@attrs.frozen
+class Everything:
+    text: str = ""
+    raw: bytes = b""
+    flag: bool = False
+    i32: Int32 = 0
+    i64: Int64 = 0
+    u32: UInt32 = 0
+    u64: UInt64 = 0
+    f32: Float = 0.0
+    f64: float = 0.0
+    whole: float = 0
+    color: Color = Color.NONE
+    moment: datetime | None = None
+    span: Optional[timedelta] = None  # noqa: UP045 - the older spelling is read as well
+    maybe: Union[str, None] = None  # noqa: UP007
+    thing: Thing = Thing()
+    data: dict[str, object] = attrs.field(factory=dict)
+    free: Anything = None
+    packed: Any | None = None
+    texts: tuple[str, ...] = ()
+    numbers: list[Int32] = attrs.field(factory=list)
+    things: Sequence[Thing] = ()
+    by_name: Mapping[str, Thing] = attrs.field(factory=dict)
+    by_flag: dict[bool, Annotated[int, "plain"]] = attrs.field(factory=dict)
+    label: str = "x"
+    falsy: int = False
+
+
+SHAPES = [
+    ("text", "text", Label.IMPLICIT, Kind.STRING, None),
+    ("raw", "raw", Label.IMPLICIT, Kind.BYTES, None),
+    ("flag", "flag", Label.IMPLICIT, Kind.BOOL, None),
+    ("i32", "i32", Label.IMPLICIT, Kind.INT32, None),
+    ("i64", "i64", Label.IMPLICIT, Kind.INT64, None),
+    ("u32", "u32", Label.IMPLICIT, Kind.UINT32, None),
+    ("u64", "u64", Label.IMPLICIT, Kind.UINT64, None),
+    ("f32", "f32", Label.IMPLICIT, Kind.FLOAT, None),
+    ("f64", "f64", Label.IMPLICIT, Kind.DOUBLE, None),
+    ("whole", "whole", Label.IMPLICIT, Kind.DOUBLE, None),
+    ("color", "color", Label.IMPLICIT, Kind.ENUM, None),
+    ("moment", "moment", Label.OPTIONAL, Kind.MESSAGE, "google.protobuf.Timestamp"),
+    ("span", "span", Label.OPTIONAL, Kind.MESSAGE, "google.protobuf.Duration"),
+    ("maybe", "maybe", Label.OPTIONAL, Kind.STRING, None),
+    ("thing", "thing", Label.OPTIONAL, Kind.MESSAGE, "acme.v1.Thing"),
+    ("data", "data", Label.IMPLICIT, Kind.MESSAGE, "google.protobuf.Struct"),
+    ("free", "free", Label.OPTIONAL, Kind.MESSAGE, "google.protobuf.Value"),
+    ("packed", "packed", Label.OPTIONAL, Kind.MESSAGE, "google.protobuf.Any"),
+    ("texts", "texts", Label.REPEATED, Kind.STRING, None),
+    ("numbers", "numbers", Label.REPEATED, Kind.INT32, None),
+    ("things", "things", Label.REPEATED, Kind.MESSAGE, "acme.v1.Thing"),
+    ("by_name", "byName", Label.MAP, Kind.MESSAGE, "acme.v1.Thing"),
+    ("by_flag", "byFlag", Label.MAP, Kind.INT64, None),
+    ("label", "label", Label.OPTIONAL, Kind.STRING, None),
+    ("falsy", "falsy", Label.OPTIONAL, Kind.INT64, None),
+]
+
+
+def test_a_shape():
+    """Each field's name, label, kind and message, numbered as declared."""
+    fields = shape_of(Everything).fields
+    found = [(f.name, f.json_name, f.label, f.kind, f.message_name) for f in fields]
+    assert found == SHAPES
+    assert [field.number for field in fields] == list(range(1, len(SHAPES) + 1))
+    by_name = {field.name: field for field in fields}
+    assert by_name["by_flag"].key_kind is Kind.BOOL
+    assert by_name["numbers"].container is list
+    assert [name for name, field in by_name.items() if field.nullable] == [
+        "moment", "span", "maybe", "packed",
+    ]  # fmt: skip
+    assert shape_of(Everything) is shape_of(Everything)
+
+
+def test_both_spellings():
+    """By JSON name and by original name (spec §1.8(2))."""
+    spellings = shape_of(Everything).spellings
+    assert spellings["byName"] is spellings["by_name"]
+    assert isinstance(spellings["text"], Field)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("a", "a"), ("a_b", "aB"), ("page_count", "pageCount"), ("a__b", "aB"), ("a_1b", "a1b"),
+     ("f_int32", "fInt32"), ("aB", "aB"), ("a_", "a")],
+)  # fmt: skip
+def test_json_names(name, shown):
+    """As protobuf makes them."""
+    assert json_name(name) == shown
+
+
+def test_numbers_may_be_given():
+    """For classes that must agree with a proto file."""
+
+    @attrs.frozen
+    class Numbered:
+        name: str = attrs.field(default="", metadata=number(4))
+        filter: str = attrs.field(default="", metadata=number(1))
+
+    assert [(f.name, f.number) for f in shape_of(Numbered).fields] == [("name", 4), ("filter", 1)]
+
+
+def made(annotation, default=attrs.NOTHING, **options):
+    """A class with one field of this annotation."""
+    field = attrs.field(default=default, type=annotation, **options)
+    return attrs.make_class("Made", {"odd": field})
+
+
+UNSUPPORTED = [
+    (complex, "no proto field has the type"),
+    (Literal["a"], "no proto field has the type"),
+    (int | str, "a field has one type, or that type or None"),
+    (int | str | None, "a field has one type, or that type or None"),
+    (tuple[int, str], "a tuple must be of one type and any length"),
+    (tuple[int], "a tuple must be of one type and any length"),
+    (list, "no proto field has the type"),
+    (dict, "no proto field has the type"),
+    (list[str] | None, "a repeated field cannot be None"),
+    (Mapping[str, int] | None, "a map cannot be None"),
+    (list[list[str]], "no proto field has the type"),
+    (list[str | None], "no proto field has the type"),
+    (dict[float, str], "cannot be the key of a map"),
+    (dict[Thing, str], "cannot be the key of a map"),
+    (set[str], "no proto field has the type"),
+    (collections.abc.Callable[[], int], "no proto field has the type"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "why"), UNSUPPORTED)
+def test_a_field_that_no_message_can_have(annotation, why):
+    """The class and the field are named when it is registered."""
+    cls = made(annotation)
+    with pytest.raises(DeclarationError, match=why) as caught:
+        TypeRegistry().register(cls, "acme.v1.Made")
+    assert caught.value.subject == "Made.odd"
+
+
+def test_a_wrong_field_further_below():
+    """It is found when the outer class is registered, not by its first message."""
+    inner = made(complex)
+
+    @attrs.frozen
+    class Outer:
+        inner: object = None
+
+    outer = attrs.make_class("Outer", {"inner": attrs.field(default=None, type=list[inner])})
+    with pytest.raises(DeclarationError, match=r"Made\.odd"):
+        TypeRegistry().register(outer, "acme.v1.Outer")
+
+
+@pytest.mark.parametrize("numbers", [(1, 1), (0, 1), (2**29, 1), ("1", 2)])
+def test_field_numbers_are_numbers(numbers):
+    """Each once, within the range of proto."""
+    fields = {
+        f"f{place}": attrs.field(default="", type=str, metadata=number(value))
+        for place, value in enumerate(numbers)
+    }
+    with pytest.raises(DeclarationError, match="is no field number"):
+        shape_of(attrs.make_class("Made", fields))
+
+
+def test_a_field_that_begins_with_an_underscore():
+    """Its argument has another name than the field."""
+    with pytest.raises(DeclarationError, match="cannot begin with an underscore"):
+        shape_of(attrs.make_class("Made", {"_odd": attrs.field(default="", type=str)}))
+
+
+def test_an_annotation_that_names_nothing():
+    """Said with the class."""
+
+    @attrs.frozen
+    class Lost:
+        other: Missing = None  # noqa: F821 - that is the point
+
+    with pytest.raises(DeclarationError, match="names nothing: name 'Missing'"):
+        shape_of(Lost)
+    with pytest.raises(DeclarationError, match="neither an attrs class nor a dataclass"):
+        shape_of(int)
+
+
+def test_an_enum_without_members():
+    """It has no zero; nothing can be read into it."""
+
+    class Void(enum.Enum):
+        pass
+
+    (field,) = shape_of(made(Void)).fields
+    assert field.zero is None
+
+
+def test_a_dataclass_has_a_shape():
+    """Fields that the constructor does not take are none of the message."""
+
+    @dataclasses.dataclass
+    class Plain:
+        text: str
+        number: int = dataclasses.field(default=0, metadata=number(7))
+        hidden: int = dataclasses.field(default=0, init=False)
+
+    Plain.__annotations__ = {"text": str, "number": int, "hidden": int}
+    found = [(f.name, f.number, f.required) for f in shape_of(Plain).fields]
+    assert found == [("text", 1, True), ("number", 7, False)]
