@@ -150,9 +150,9 @@ def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status
     if not isinstance(error, dict):
         return Status(code_from_http(http), f"the server answered HTTP {http}")
     name, text, details = error.get("status"), error.get("message"), error.get("details")
-    known = isinstance(name, str) and name in Code.__members__
+    code = Code.__members__.get(name, Code.OK) if isinstance(name, str) else Code.OK
     return Status(
-        Code[name] if known and isinstance(name, str) else code_from_http(http),
+        code or code_from_http(http),  # OK is no code of an error
         text if isinstance(text, str) else f"the server answered HTTP {http}",
         tuple(_readable(details, types)) if isinstance(details, list) else (),
     )

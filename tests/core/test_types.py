@@ -113,7 +113,7 @@ def test_a_name_has_a_form(name):
 def test_two_classes_cannot_share_a_name():
     """The first one keeps it."""
     types = TypeRegistry(Thing)
-    with pytest.raises(DeclarationError, match="is the name of .*Thing.* already"):
+    with pytest.raises(DeclarationError, match=r"is the name of .*Thing.* already"):
         types.register(Nameless, "acme.v1.Thing")
     assert not types.knows(Nameless)
 
@@ -272,7 +272,7 @@ def lists(levels):
     "make", [lambda levels: nested(levels), lambda levels: Struct({"a": lists(levels - 1)})]
 )
 def test_depth_is_bounded(make):
-    """32 levels go, and 90; beyond that, at any depth, it is an error and no crash (spec §1.8(8))."""
+    """32 levels go, and 90; beyond that it is an error and no crash (spec §1.8(8))."""
     types = TypeRegistry(Nest)
     for levels in (32, 90):
         assert types.pack(make(levels))

@@ -19,6 +19,7 @@ from lro._wire import (
     operation_to_json,
     page_from_json,
     page_to_json,
+    status_from_error_body,
     status_from_json,
     status_to_json,
 )
@@ -143,3 +144,9 @@ def test_what_is_no_page_is_refused(value):
     """Types are checked, as everywhere."""
     with pytest.raises(InvalidArgument):
         page_from_json(value, TYPES)
+
+
+def test_an_error_is_never_ok():
+    """A body that calls its error OK is read by its HTTP status."""
+    body = {"error": {"code": 404, "message": "odd", "status": "OK"}}
+    assert status_from_error_body(404, body, TypeRegistry()).code == Code.NOT_FOUND

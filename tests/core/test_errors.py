@@ -1,0 +1,181 @@
+"""Errors: facts as attributes, a sentence with the facts in it, details that keep the rules."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+from datetime import timedelta
+
+import pytest
+
+from lro import _errors, _faults
+from lro._details import BadRequest, ErrorInfo, PreconditionFailure, ResourceInfo, RetryInfo
+from lro._errors import (
+    CancellationNotRequested,
+    Cancelled,
+    Described,
+    InvalidArgument,
+    InvalidFilter,
+    LeaseLost,
+    LroError,
+    NotApplied,
+    OperationNotFound,
+    Retryable,
+    StatusError,
+    TargetBusy,
+    Unavailable,
+)
+from lro._faults import (
+    DeclarationError,
+    EncodingError,
+    HttpMethodNotAllowed,
+    MethodNotSupported,
+    MissingExtra,
+    RouteNotFound,
+    UnknownType,
+)
+from lro._status import Code
+from lro._types import TypeRegistry
+
+REASON = re.compile(r"[A-Z][A-Z0-9_]+[A-Z0-9]")
+FACT = re.compile(r"[a-z][a-zA-Z0-9-_]+")
+
+EXAMPLES = {
+    InvalidFilter: InvalidFilter("filter", "expected a comparison", 7),
+    NotApplied: NotApplied("operations/a", "complete", "FAILED"),
+    LeaseLost: LeaseLost("operations/a", 1, 2),
+    StatusError: StatusError(Code.NOT_FOUND, "no such picture", (), "PICTURE_MISSING"),
+    DeclarationError: DeclarationError("acme.v1.Thing", "is declared twice"),
+    EncodingError: EncodingError("acme.v1.Thing", "a.b", "must be a string, got 5"),
+    HttpMethodNotAllowed: HttpMethodNotAllowed("PUT", "/v1/x", ("GET", "HEAD")),
+    MissingExtra: MissingExtra("the gRPC edge", "grpc"),
+}
+
+
+def example(cls):
+    """An error of the class, with likely arguments."""
+    if cls in EXAMPLES:
+        return EXAMPLES[cls]
+    if issubclass(cls, InvalidArgument):
+        return cls("page_size", "must not be negative, got -1")
+    if issubclass(cls, Retryable):
+        return cls("the queue is full", timedelta(seconds=2))
+    if issubclass(cls, Described):
+        return cls("not yours")
+    arguments = len(inspect.signature(cls).parameters) if "__init__" in vars(cls) else 0
+    return cls(*["operations/a"] * arguments)
+
+
+CLASSES = sorted(
+    {
+        cls
+        for module in (_errors, _faults)
+        for cls in vars(module).values()
+        if inspect.isclass(cls) and issubclass(cls, LroError)
+    },
+    key=lambda cls: cls.__name__,
+)
+EACH = pytest.mark.parametrize(
+    "error", [example(cls) for cls in CLASSES], ids=[cls.__name__ for cls in CLASSES]
+)
+
+
+@EACH
+def test_an_error_travels(error):
+    """Through pickle and copies, as itself: with its text, facts and arguments."""
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is type(error)
+        assert str(again) == str(error)
+        assert again.args == error.args
+        assert again.facts() == error.facts()
+        assert vars(again) == vars(error)
+
+
+@EACH
+def test_an_error_has_its_details(error):
+    """Exactly one ErrorInfo, by the rules of spec §6.3(1); each detail type at most once."""
+    details = error.details("acme.test")
+    infos = [detail for detail in details if isinstance(detail, ErrorInfo)]
+    assert len(infos) == 1
+    assert len({type(detail) for detail in details}) == len(details)
+    info = infos[0]
+    assert info.domain == "acme.test"
+    assert REASON.fullmatch(info.reason)
+    assert len(info.reason) <= 63
+    for key, value in info.metadata.items():
+        assert FACT.fullmatch(key)
+        assert len(key) <= 64
+        assert isinstance(value, str)
+    TypeRegistry().status_of(error, "acme.test")
+
+
+@EACH
+def test_every_fact_is_in_the_sentence(error):
+    """Each variable part of the message stands in the metadata; here the other way round."""
+    if type(error) is LroError:
+        assert str(error) == ""
+        return
+    assert str(error)
+    for value in error.facts().values():
+        assert value in str(error)
+
+
+@EACH
+def test_details_by_code(error):
+    """What spec §6.3(2) wants beside the ErrorInfo."""
+    wanted = {
+        Code.INVALID_ARGUMENT: BadRequest,
+        Code.UNAVAILABLE: RetryInfo,
+        Code.RESOURCE_EXHAUSTED: RetryInfo,
+    }.get(error.status_code)
+    if isinstance(error, OperationNotFound):
+        wanted = ResourceInfo
+    if wanted is not None:
+        assert wanted in map(type, error.details("acme.test"))
+
+
+SENTENCES = [
+    (InvalidArgument("size", "is odd"), "size: is odd"),
+    (InvalidArgument("", "is odd"), "is odd"),
+    (InvalidFilter("filter", "expected a value", 7), "filter, at character 7: expected a value"),
+    (OperationNotFound("operations/a"), "there is no operation 'operations/a'"),
+    (NotApplied("n", "complete", "FAILED"), "n: complete was not applied, the operation is FAILED"),
+    (LeaseLost("n", 1, 2), "n: attempt 1 lost its lease to attempt 2"),
+    (LeaseLost("n", 2, 2), "n: somebody holds attempt 2"),
+    (TargetBusy("t"), "another operation is working on 't', which allows one at a time"),
+    (CancellationNotRequested("n"), "nobody asked for the cancellation of 'n'"),
+    (MethodNotSupported("ListOperations"), "ListOperations is not supported by this service"),
+    (RouteNotFound("/x"), "there is nothing at /x"),
+    (HttpMethodNotAllowed("PUT", "/x", ("GET", "POST")), "/x takes GET, POST, not PUT"),
+    (Cancelled(), "the operation was cancelled"),
+    (Unavailable(), "the call failed"),
+    (EncodingError("a.T", "", "has no JSON form"), "a.T: has no JSON form"),
+    (EncodingError("a.T", "b[0]", "must be x"), "a.T: field b[0] must be x"),
+    (UnknownType("a.T"), "the message type 'a.T' is not registered"),
+    (MissingExtra("gRPC", "grpc"), "gRPC needs the extra 'grpc': pip install 'lro[grpc]'"),
+    (DeclarationError("a", "is odd"), "a: is odd"),
+    (StatusError(Code.ABORTED, "too late"), "too late"),
+]
+
+
+@pytest.mark.parametrize(("error", "sentence"), SENTENCES)
+def test_a_sentence(error, sentence):
+    """What was asked and what was found."""
+    assert str(error) == sentence
+
+
+def test_a_chosen_status():
+    """Code and reason are the raiser's; by default the reason is the code's name."""
+    error = StatusError(Code.ABORTED, "too late", (RetryInfo(),))
+    assert error.status_code is Code.ABORTED
+    assert error.details("d") == (ErrorInfo("ABORTED", "d"), RetryInfo())
+    assert StatusError(Code.ABORTED, "", why="X_Y").details("d") == (ErrorInfo("X_Y", "d"),)
+
+
+def test_a_precondition():
+    """Who acknowledges what nobody asked for is told which condition did not hold."""
+    (detail,) = CancellationNotRequested("n").more_details()
+    assert isinstance(detail, PreconditionFailure)
+    assert detail.violations[0].subject == "n"

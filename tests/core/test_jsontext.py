@@ -1,0 +1,161 @@
+"""JSON text: strict, bounded, and the same with either library."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro import _jsontext
+from lro._jsontext import MAX_DEPTH, deeper_than, dumps, loads, loads_strict
+from tests.core.scalars import JSON
+
+READERS = {"loads": loads, "strict": loads_strict}
+
+
+@pytest.fixture(params=["orjson", "standard"])
+def library(request, monkeypatch):
+    """Each of the two libraries in turn."""
+    if request.param == "standard":
+        monkeypatch.setattr(_jsontext, "orjson", None)
+    else:
+        pytest.importorskip("orjson")
+    return request.param
+
+
+@pytest.fixture(params=READERS)
+def read(request, library):
+    """Each reader, by each library."""
+    return READERS[request.param]
+
+
+def nested(levels, inner="1"):
+    return "[" * levels + inner + "]" * levels
+
+
+NOT_JSON = {
+    "empty": "",
+    "blank": " \n",
+    "trailing text": '{"a":1} x',
+    "two texts": "{}{}",
+    "trailing comma": "[1,]",
+    "comment": "[1] // no",
+    "single quotes": "{'a': 1}",
+    "bare key": "{a: 1}",
+    "truncated": '{"a":',
+    "NaN": "[NaN]",
+    "Infinity": "[-Infinity]",
+    "leading zero": "[01]",
+    "plus": "[+1]",
+    "control character": '["\n"]',
+    "bad escape": '["\\x41"]',
+    "byte order mark": "\ufeff{}",
+}
+
+
+@pytest.mark.parametrize("text", NOT_JSON.values(), ids=NOT_JSON)
+def test_what_is_no_json(read, text):
+    """Refused as text and as bytes (spec §1.8(6))."""
+    for data in (text, text.encode()):
+        with pytest.raises(ValueError):
+            read(data)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe{}", b'["\xed\xa0\x80"]', b'["\xc0\xaf"]', b'"\x80"'])
+def test_what_is_not_utf8(read, data):
+    """Other encodings, surrogates and over-long forms."""
+    with pytest.raises(ValueError):
+        read(data)
+
+
+def test_equal_keys(library):
+    """A server refuses them, at any depth, by name (spec §1.8(2)); a client takes the last."""
+    for text in ('{"a":1,"b":2,"a":3}', '[{"b":{"a":1,"a":1}}]', '{"a":1,"\\u0061":2}'):
+        with pytest.raises(ValueError, match="the key 'a' stands twice"):
+            loads_strict(text)
+    assert loads('{"a":1,"a":2}') == {"a": 2}
+
+
+def test_depth(read):
+    """32 levels must be read, 100 are, one more is refused (spec §1.8(8))."""
+    for levels in (1, 32, MAX_DEPTH):
+        assert read(nested(levels)) is not None
+        assert read(nested(levels, "").encode()) is not None
+    for levels in (MAX_DEPTH + 1, 150, 1_000, 100_000):
+        for text in (nested(levels), nested(levels, ""), '{"a":' * levels + "1" + "}" * levels):
+            with pytest.raises(ValueError):
+                read(text)
+
+
+@pytest.mark.parametrize("bracket", ["[", "{", '{"a":', "]", "[{"])
+def test_a_hundred_thousand_brackets(read, bracket):
+    """Refused without a crash, though nothing closes them."""
+    with pytest.raises(ValueError):
+        read(bracket * 100_000)
+
+
+def test_width_is_no_depth(read):
+    """A list of many small lists is flat."""
+    wide = [[] for _ in range(1000)]
+    assert read(json.dumps(wide)) == wide
+    assert read(dumps([{"a": [1]}] * 1000)) == [{"a": [1]}] * 1000
+
+
+def test_what_is_written_can_be_read(library):
+    """Compact, in UTF-8; what is nested too deeply to be read is not written."""
+    value = {"é": ["\u2028", 1, 1.5, True, None, "\U0001f600"]}
+    assert dumps(value) == '{"é":["\u2028",1,1.5,true,null,"\U0001f600"]}'.encode()
+    for levels in (MAX_DEPTH, MAX_DEPTH + 1, 300, 5_000):
+        deep = []
+        for _ in range(levels - 1):
+            deep = [deep]
+        if levels <= MAX_DEPTH:
+            assert loads(dumps(deep)) == deep
+        else:
+            with pytest.raises(ValueError, match="nested deeper than 100 levels"):
+                dumps(deep)
+
+
+@pytest.mark.parametrize("value", [{"a": object()}, {1, 2}, "\ud800", {"\ud800": 1}, b"x"])
+def test_what_has_no_json(library, value):
+    """An error, and never half a text."""
+    with pytest.raises((ValueError, TypeError)):
+        dumps(value)
+
+
+def test_big_integers(library):
+    """Beyond 64 bits they are written in full."""
+    assert dumps([2**70]) == b"[1180591620717411303424]"
+    assert loads(dumps([2**63 - 1, -(2**63)])) == [2**63 - 1, -(2**63)]
+
+
+def test_special_floats_by_the_standard_library(monkeypatch):
+    """Where it decides, NaN is no JSON; our codecs never give one."""
+    monkeypatch.setattr(_jsontext, "orjson", None)
+    with pytest.raises(ValueError):
+        dumps([math.nan])
+
+
+@given(JSON)
+def test_every_value_survives(value):
+    """By either library, and by both readers."""
+    for library in (_jsontext.orjson, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_jsontext, "orjson", library)
+            text = dumps(value)
+            assert loads(text) == loads_strict(text) == value
+            assert loads(text.decode()) == value
+
+
+@given(st.recursive(st.none(), lambda inner: st.lists(inner, max_size=2), max_leaves=8))
+def test_the_depth_of_a_value(value):
+    """It is the number of containers around the innermost one, itself included."""
+
+    def depth(one):
+        return 1 + max(map(depth, one), default=0) if isinstance(one, list) else 0
+
+    for limit in range(6):
+        assert deeper_than(value, limit) is (depth(value) > limit)

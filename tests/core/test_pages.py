@@ -1,0 +1,138 @@
+"""Page tokens: sealed places, bound to a list, for three days."""
+
+from __future__ import annotations
+
+import base64
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro._errors import InvalidPageSize, InvalidPageToken, PageTokenExpired
+from lro._pages import KEY_BYTES, TOKEN_LIFE, Place, effective_page_size, seal, unseal
+
+KEY = bytes(range(KEY_BYTES))
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+PLACE = Place(datetime(2029, 12, 31, 1, 2, 3, 456789, tzinfo=UTC), "projects/p/operations/ü")
+
+
+def sealed(place=PLACE, **changes):
+    return seal(
+        place, **{"key": KEY, "parent": "projects/p", "filter_text": "f", "now": NOW} | changes
+    )
+
+
+def unsealed(token, **changes):
+    return unseal(
+        token, **{"key": KEY, "parent": "projects/p", "filter_text": "f", "now": NOW} | changes
+    )
+
+
+@given(
+    st.datetimes(timezones=st.just(UTC)),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=50),
+    st.text(max_size=9).filter(lambda text: text.isprintable()),
+    st.datetimes(datetime(1, 1, 5), datetime(9999, 12, 1), timezones=st.just(UTC)),
+)
+def test_a_place_survives(moment, name, text, now):
+    """To the microsecond and the last character."""
+    place = Place(moment, name)
+    token = sealed(place, filter_text=text, now=now)
+    assert unsealed(token, filter_text=text, now=now) == place
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", token)
+
+
+def test_a_token_tells_nothing():
+    """Neither name nor time can be read from it (spec §3.4(4))."""
+    raw = base64.urlsafe_b64decode(sealed() + "==")
+    assert b"operations" not in raw
+    assert sealed() == sealed()
+    assert sealed()[:8] != sealed(now=NOW + timedelta(seconds=1))[:8]
+
+
+def altered(token):
+    """The token with each single bit of each byte changed, and in other spellings."""
+    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    for place in range(len(raw)):
+        for bit in range(8):
+            other = bytearray(raw)
+            other[place] ^= 1 << bit
+            yield base64.urlsafe_b64encode(bytes(other)).rstrip(b"=").decode()
+    for place in range(len(token)):
+        yield token[:place] + token[place + 1 :]
+        yield token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :]
+    yield from (token + "=", token + "A", token + " ", " " + token, token + "é", token[::-1])
+    yield from (token.replace("-", "+").replace("_", "/") + "=", token * 2, "=", "A", "AAAA")
+
+
+def test_an_altered_token_is_refused():
+    """By every single bit of it, and every other spelling of the same bytes."""
+    token = sealed(Place(PLACE.create_time, "projects/p/operations/aa"))
+    count = 0
+    for other in altered(token):
+        if other != token:
+            count += 1
+            with pytest.raises(InvalidPageToken):
+                unsealed(other)
+    assert count > 700
+
+
+def test_another_spelling_of_the_same_bytes_is_refused():
+    """The unused bits of the last character must be zero."""
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    tokens = [sealed(Place(PLACE.create_time, "a" * length)) for length in (1, 2, 3)]
+    for token in tokens:
+        spellings = [token[:-1] + last for last in alphabet]
+        found = []
+        for spelling in spellings:
+            try:
+                found.append(unsealed(spelling))
+            except InvalidPageToken:
+                continue
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parent": "projects/q"},
+        {"parent": ""},
+        {"filter_text": ""},
+        {"filter_text": "f "},
+        {"key": bytes(KEY_BYTES)},
+        {"parent": "projects/pf", "filter_text": ""},
+    ],
+)
+def test_a_token_belongs_to_its_list(changes):
+    """Parent, filter and service (spec §3.4(5))."""
+    with pytest.raises(InvalidPageToken, match="is not a token of this list"):
+        unsealed(sealed(), **changes)
+
+
+def test_a_token_lives_for_three_days():
+    """Up to and including that moment (spec §3.4(6))."""
+    assert unsealed(sealed(), now=NOW + TOKEN_LIFE) == PLACE
+    with pytest.raises(PageTokenExpired, match="older than 3 days"):
+        unsealed(sealed(), now=NOW + TOKEN_LIFE + timedelta(microseconds=1))
+
+
+def test_a_token_of_another_version(monkeypatch):
+    """What a later version of this library seals is not guessed at."""
+    from lro import _pages
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_pages, "_VERSION", 2)
+        token = sealed()
+    with pytest.raises(InvalidPageToken):
+        unsealed(token)
+
+
+def test_page_sizes():
+    """The default for none, the maximum for more, an error below zero (spec §3.4(1))."""
+    assert [effective_page_size(n) for n in (0, 1, 50, 1000, 1001, 2**31 - 1)] == [
+        50, 1, 50, 1000, 1000, 1000,
+    ]  # fmt: skip
+    with pytest.raises(InvalidPageSize, match="got -1"):
+        effective_page_size(-1)
