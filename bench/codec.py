@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import attrs
-import lro
-from lro import dumps, loads
 
+import lro
 from bench.measure import compare
+from lro import dumps, loads
 
 TIMES = 2000
 
@@ -83,7 +83,8 @@ TEXT = encode()
 
 def decode() -> tuple[Meta, BookResponse]:
     operation = lro.operation_from_json(loads(TEXT), TYPES)
-    assert operation.metadata is not None and operation.response is not None
+    assert operation.metadata is not None
+    assert operation.response is not None
     return TYPES.unpack(operation.metadata, Meta), TYPES.unpack(operation.response, BookResponse)
 
 

@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import lro
 import uvicorn
+
+import lro
+from bench.codec import BOOK, META, BookResponse, Meta
+from bench.start_to_result import Request
 from lro.asgi import OperationsApp
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-
-from bench.codec import BOOK, META, BookResponse, Meta
-from bench.start_to_result import Request
 
 NAME_FILE = "name.txt"
 
@@ -25,7 +25,7 @@ def bare(body: bytes) -> Any:
     """The least that an ASGI application can do: the same bytes for every request."""
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(_: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})

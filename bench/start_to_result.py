@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
+
 import lro
+from bench.measure import compare
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-
-from bench.measure import compare
 
 ONE_BY_ONE = 400
 IN_FLIGHT = 2000
@@ -43,7 +43,7 @@ def make(store: object, executor: object) -> tuple[lro.Service, lro.Method]:  # 
     service = lro.Service(store, executor)  # type: ignore[arg-type]
 
     @service.method("bench.v1.Bench.Run")
-    def run(request: Request, job: lro.Job[Progress]) -> RunResponse:
+    def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
         return RunResponse(request.steps)
 
     return service, run
@@ -132,6 +132,8 @@ def run() -> Iterator[str]:
         yield f"{many}  {1e6 / many.ours:,.0f}/s"
         service.close()
         service, method = make(SQLiteStore(Path(folder) / "many.db"), executors["threads"]())
-        many = compare(f"SQLite, {IN_FLIGHT} in flight", in_flight(service, method), floor, rounds=3)
+        many = compare(
+            f"SQLite, {IN_FLIGHT} in flight", in_flight(service, method), floor, rounds=3
+        )
         yield f"{many}  {1e6 / many.ours:,.0f}/s"
         service.close()

@@ -8,11 +8,10 @@ import time
 from collections.abc import Iterator
 
 import lro
-from lro.executors.inline import InlineExecutor
-from lro.stores.memory import MemoryStore
-
 from bench.measure import compare, percentile
 from bench.start_to_result import Progress, Request, RunResponse
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
 
 WAITERS = 10_000
 
@@ -45,7 +44,7 @@ async def ours(many_names: bool) -> tuple[float, float]:
     return max(awake) - began, percentile(awake, 0.5) - began
 
 
-async def bare(many_names: bool) -> tuple[float, float]:
+async def bare() -> tuple[float, float]:
     """The same with futures and timeouts alone, each set by hand."""
     loop = asyncio.get_running_loop()
     futures = [loop.create_future() for _ in range(WAITERS)]
@@ -71,7 +70,7 @@ def run() -> Iterator[str]:
         ratio = compare(
             f"{WAITERS:,} waiters on {label}, last awake",
             lambda many=many: asyncio.run(ours(many))[0],  # type: ignore[misc]
-            lambda many=many: asyncio.run(bare(many))[0],  # type: ignore[misc]
+            lambda: asyncio.run(bare())[0],
             rounds=5,
             scale=1e3,
             unit="ms",

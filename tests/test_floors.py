@@ -16,13 +16,14 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 FLOORS: Final = {
     "lro": [
         """
-        _any _status _details _errors _faults _times _jsontext _shapes _scalars _wellknown _compiled _codec _types
-        _names _operation _record _states _conventions _methods _spec _filters _pages _wire
-        _templates _routes _query _bodies _enums _mounts
+        _any _status _details _errors _faults _times _jsontext _shapes _scalars _wellknown _compiled
+        _codec _types _names _operation _record _states _conventions _methods _spec _filters
+        _pages _wire _templates _routes _query _bodies _enums _mounts
         """,
         "_ports",
         """
-        _bell _jobs _ledger _patience _worker _starting _method _hosting _listing _orphans _loops _waiting _upkeep _service
+        _bell _jobs _ledger _patience _worker _starting _method _hosting
+        _listing _orphans _loops _waiting _upkeep _service
         """,
         """
         stores._recent stores._rows stores.memory stores.sqlite

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro import _jsontext
-from lro._jsontext import MAX_DEPTH, deeper_than, dumps, loads, loads_strict
+from lro._jsontext import (
+    MAX_DEPTH,
+    deeper_than,
+    dumps,
+    loads,
+    loads_strict,
+    plain_copy,
+    reread,
+)
 from tests.core.scalars import JSON
 
 READERS = {"loads": loads, "strict": loads_strict}
@@ -104,19 +112,33 @@ def test_width_is_no_depth(read):
     assert read(dumps([{"a": [1]}] * 1000)) == [{"a": [1]}] * 1000
 
 
-def test_what_is_written_can_be_read(library):
-    """Compact, in UTF-8; what is nested too deeply to be read is not written."""
+def test_what_is_written_can_be_read_again(library):
+    """Compact, in UTF-8; as deep as it is, or it is not written at all."""
     value = {"é": ["\u2028", 1, 1.5, True, None, "\U0001f600"]}
     assert dumps(value) == '{"é":["\u2028",1,1.5,true,null,"\U0001f600"]}'.encode()
-    for levels in (MAX_DEPTH, MAX_DEPTH + 1, 300, 5_000):
+    assert reread(dumps(value).decode()) == value
+    for levels in (MAX_DEPTH, MAX_DEPTH + 1, 300):
         deep = []
         for _ in range(levels - 1):
             deep = [deep]
-        if levels <= MAX_DEPTH:
-            assert loads(dumps(deep)) == deep
-        else:
-            with pytest.raises(ValueError, match="nested deeper than 100 levels"):
-                dumps(deep)
+        assert reread(dumps(deep).decode()) == deep
+    ring = []
+    ring.append(ring)
+    for _ in range(100_000):
+        deep = [deep]
+    for endless in (ring, deep):
+        with pytest.raises(ValueError):
+            dumps(endless)
+
+
+def test_a_copy_of_plain_data(library):
+    """Equal, and of other containers; what would change on the way is not copied."""
+    value = {"a": [1, "é", {"b": None}], "c": -0.5}
+    copy = plain_copy(value)
+    assert copy == value
+    assert copy["a"] is not value["a"]
+    for odd in ([(1,)], {1: "a"}, [math.nan], ["\ud800"], [object()], [b""], [{1}]):
+        assert plain_copy(odd) is None
 
 
 @pytest.mark.parametrize("value", [{"a": object()}, {1, 2}, "\ud800", {"\ud800": 1}, b"x"])
