@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from lro._bell import Bell
 from lro._errors import LroError
@@ -25,12 +25,13 @@ class LoopRooms:
         self._rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopRoom]
         self._rooms = weakref.WeakKeyDictionary()
 
-    async def wait(self, name: str, limit: float) -> Operation | None:
+    def wait(self, name: str, limit: float) -> Coroutine[None, None, Operation | None]:
         """The operation once it is done; None says: look yourself.
 
         That is when ``limit`` seconds are over, and when the operation cannot be found any more.
         """
-        return await self._room(asyncio.get_running_loop()).wait(name, limit)
+        # The coroutine of the room itself: each one between costs ten thousand waiters a wake-up.
+        return self._room(asyncio.get_running_loop()).wait(name, limit)
 
     def __len__(self) -> int:
         """How many coroutines wait."""
