@@ -12,7 +12,7 @@ from lro._errors import OperationNotFound
 from lro._faults import DeclarationError
 from lro._ledger import Ledger
 from lro._method import Method, MethodDecorator, Reporter
-from lro._methods import OperationInfoRegistry
+from lro._methods import FINDINGS, MethodName, OperationInfoRegistry
 from lro._names import parse_name
 from lro._operation import Operation, OperationInfo
 from lro._record import State
@@ -66,6 +66,7 @@ class MethodHost:
         Raises:
             DeclarationError: The method or a message class cannot be declared so.
         """
+        MethodName.parse(full_name)
         options = Options(
             concurrency=concurrency,
             time_limit=time_limit,
@@ -158,6 +159,6 @@ class MethodHost:
         )
         info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)
         for finding in self.methods.register(full_name, info):
-            log.warning("%s: %s (AIP-151)", full_name, finding)
+            log.warning("%s: %s: %s (AIP-151)", full_name, finding, FINDINGS[finding])
         self._specs[full_name] = spec
         return Method(spec, self._starter)

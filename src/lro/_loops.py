@@ -18,9 +18,13 @@ Look = Callable[[str], Operation]
 class LoopRooms:
     """A room for each event loop that has waiters."""
 
-    def __init__(self, bell: Bell, look: Look) -> None:
+    def __init__(
+        self, bell: Bell, look: Look, changes: Callable[[], int] | None, period: float
+    ) -> None:
         self._bell = bell
         self._look = look
+        self._changes = changes
+        self._period = period
         self._lock = threading.Lock()
         self._rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopRoom]
         self._rooms = weakref.WeakKeyDictionary()
@@ -42,7 +46,8 @@ class LoopRooms:
         with self._lock:  # the loops of several threads may come at once
             room = self._rooms.get(loop)
             if room is None:
-                room = self._rooms[loop] = _LoopRoom(loop, self._bell, self._look)
+                room = _LoopRoom(loop, self._bell, self._look, self._changes, self._period)
+                self._rooms[loop] = room
             return room
 
 
@@ -52,10 +57,21 @@ _Waiters = set["asyncio.Future[Operation | None]"]
 class _LoopRoom:
     """The waiters of one event loop. Touched by that loop's thread only, but for listeners."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, bell: Bell, look: Look) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        bell: Bell,
+        look: Look,
+        changes: Callable[[], int] | None,
+        period: float,
+    ) -> None:
         self._loop = weakref.ref(loop)
         self._bell = bell
         self._look = look
+        self._changes = changes
+        self._period = period
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._swept = -1
         self._waiters: dict[str, tuple[_Waiters, Callable[[], None]]] = {}
 
     async def wait(self, name: str, limit: float) -> Operation | None:
@@ -80,6 +96,8 @@ class _LoopRoom:
             listener = self._listener(name)
             self._waiters[name] = ({future}, listener)
             self._bell.listen(name, listener)
+            if self._sweeper is None and self._changes is not None:
+                self._sweep()
             self._look_again(name)  # it may have ended between the first look and listening
 
     def _listener(self, name: str) -> Callable[[], None]:
@@ -102,6 +120,20 @@ class _LoopRoom:
         if found is None or found.done:
             for future in self._waiters[name][0]:
                 _answer(future, found)
+
+    def _sweep(self) -> None:
+        # What another process wrote rings no bell here: one cheap look for all who wait.
+        self._sweeper = None
+        if not self._waiters or self._changes is None:
+            return
+        with contextlib.suppress(LroError):  # not now, then: in a moment
+            seen = self._changes()
+            if seen != self._swept:
+                self._swept = seen
+                for name in list(self._waiters):
+                    self._look_again(name)
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(self._period, self._sweep)
 
     def _leave(self, name: str, future: asyncio.Future[Operation | None]) -> None:
         waiters, listener = self._waiters[name]

@@ -18,6 +18,12 @@ _METHOD_NAME: Final = re.compile(
     re.ASCII,
 )
 _STANDARD: Final = re.compile(r"(Get|Create|Update|Delete)([A-Z]\w*)", re.ASCII)
+FINDINGS: Final = {
+    "response-type-empty": "an empty response cannot grow; give the method a response of its own",
+    "response-type-convention": "the response should be called like the method, with Response",
+    "metadata-type-empty": "empty metadata cannot tell of progress; give the method its own",
+}
+"""What the warnings mean."""
 EMPTY: Final = "google.protobuf.Empty"
 
 
@@ -39,6 +45,9 @@ class MethodName:
         Raises:
             DeclarationError: The text is no such name.
         """
+        if not isinstance(full_name, str):
+            wanted = 'is no name: write @service.method("acme.images.v1.Images.Resize")'
+            raise DeclarationError(repr(full_name), wanted)
         found = _METHOD_NAME.fullmatch(full_name)
         if found is None:
             wanted = "is not a method's full name such as acme.images.v1.Images.Resize"

@@ -63,6 +63,15 @@ class Store(Protocol):
         """The same of every other verb."""
         ...
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may write to it, whose bells are not heard here."""
+        ...
+
+    def changes(self) -> int:
+        """A number that differs from the last one if anybody may have written since. Cheap."""
+        ...
+
     def now(self) -> datetime:
         """The moment by the store's clock, in UTC: the one clock of all its processes."""
         ...

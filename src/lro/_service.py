@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from lro._bell import Bell
 from lro._errors import OperationNotFound
-from lro._faults import MethodNotSupported
+from lro._faults import DeclarationError, MethodNotSupported
 from lro._hosting import MethodHost
 from lro._ledger import Ledger
 from lro._listing import Query
@@ -72,6 +72,11 @@ class Service(MethodHost):
         owner_only: bool = False,
         upkeep: bool = True,
     ) -> None:
+        for given, port, verb in ((store, "store", "insert"), (executor, "executor", "reserve")):
+            if isinstance(given, type) or not hasattr(given, verb):
+                raise DeclarationError(
+                    f"{port}={given!r}", f"is no {port}; make one, and give that"
+                )
         ledger = Ledger(store, Bell())
         owner = secrets.token_urlsafe(12)
         self._upkeep = Upkeep(
@@ -103,7 +108,8 @@ class Service(MethodHost):
         self._max_wait = max_wait
         self._authorize = authorize
         self._owner_only = owner_only
-        self._room = WaitingRoom(ledger.bell, self._look)
+        changes = store.changes if store.shared else None
+        self._room = WaitingRoom(ledger.bell, self._look, changes=changes)
         self._closed = False
         if upkeep:
             self._upkeep.start()
@@ -164,12 +170,15 @@ class Service(MethodHost):
     def wait(
         self,
         name: str,
-        timeout: Duration | timedelta | None = None,
+        timeout: Duration | timedelta | float | None = None,
         *,
         deadline_seconds: float | None = None,
         caller: str = "",
     ) -> Operation:
-        """Block until done, or until the limit of spec §4.1 is over; the state then.
+        """Block until done, or until the limit is over; the state then, so look at ``done``.
+
+        The limit is the least of ``timeout`` (a float is seconds), the deadline, and the service's
+        ``max_wait``, a minute unless it says otherwise (spec §4.1).
 
         Raises:
             InvalidOperationName, OperationNotFound: As for :meth:`get`.
@@ -182,7 +191,7 @@ class Service(MethodHost):
     async def await_(
         self,
         name: str,
-        timeout: Duration | timedelta | None = None,
+        timeout: Duration | timedelta | float | None = None,
         *,
         deadline_seconds: float | None = None,
         caller: str = "",
@@ -210,8 +219,10 @@ class Service(MethodHost):
         """Do the upkeep that is due; the seconds until more will be. For ``upkeep=False``."""
         return self._upkeep.turn()
 
-    def close(self, drain: timedelta = timedelta(seconds=10)) -> None:
+    def close(self, drain: timedelta | float = 10.0) -> None:
         """Stop: start nothing more, let work end within ``drain``, hand the rest back at once.
+
+        ``drain`` is a timedelta, or seconds.
 
         What is handed back is stored as in progress and unheld: another process on the store, or
         the next one, does it again. Idempotent.
@@ -219,7 +230,7 @@ class Service(MethodHost):
         if self._closed:
             return
         self._closed = True
-        self._starter.stop(drain)
+        self._starter.stop(drain if isinstance(drain, timedelta) else timedelta(seconds=drain))
         self._upkeep.stop()
         self.store.close()
 
@@ -251,7 +262,7 @@ class Service(MethodHost):
     def _limit(
         self,
         name: str,
-        timeout: Duration | timedelta | None,
+        timeout: Duration | timedelta | float | None,
         deadline_seconds: float | None,
         caller: str,
     ) -> float:

@@ -54,6 +54,20 @@ class Options:
     validate: Callable[[Anything], None] | None = None
     settle: Callable[[Anything, State], Anything] | None = None
 
+    def __attrs_post_init__(self) -> None:
+        for name in ("concurrency", "attempts", "max_lost"):
+            count = getattr(self, name)
+            if count is not None and (type(count) is not int or count < 1):
+                raise DeclarationError(name, f"must be a number from 1, got {got(count)}")
+        for name in ("time_limit", "expiry"):
+            span = getattr(self, name)
+            if span is not None and (not isinstance(span, timedelta) or span <= timedelta()):
+                raise DeclarationError(name, f"must be a timedelta above zero, got {got(span)}")
+        for name in ("target", "validate", "settle"):
+            function = getattr(self, name)
+            if function is not None and not callable(function):
+                raise DeclarationError(name, f"must be a function, got {got(function)}")
+
 
 class Unsettled(Exception):
     """``settle`` of the method of this name failed; why is the cause of this exception."""
@@ -176,7 +190,9 @@ class MethodSpec:
 def _needed(method: str, role: str, cls: type | None) -> type:
     if cls is None:
         code = "" if role == "request" else f" ({role}-type-missing)"
-        raise DeclarationError(method, f"has no {role} class: annotate it, or give {role}={code}")
+        how = {"response": " (lro.Empty for none)", "metadata": ", or take a job: lro.Job[M]"}
+        wanted = f"annotate it, or give {role}={how.get(role, '')}{code}"
+        raise DeclarationError(method, f"has no {role} class: {wanted}")
     return cls
 
 

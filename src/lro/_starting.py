@@ -134,14 +134,14 @@ class Starter:
         try:
             now = self._ledger.store.now()
             taken = self._ledger.apply(name, take_over(self._owner, now + self._lease, now))
+            assert taken is not None  # a take-over removes nothing
         except BaseException:
             slot.release()
             raise
         try:
             self.run(spec, name, slot)
         except BaseException:  # the executor is stopping: others must not wait for our lease
-            if taken is not None:
-                self._ledger.apply(name, release(taken.attempt, self._ledger.store.now()))
+            self._ledger.apply(name, release(taken.attempt, self._ledger.store.now()))
             raise
 
     def cancel(self, name: str) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lro._bell import Bell
 from lro._errors import DeadlineExceeded, InvalidTimeout
@@ -19,11 +19,16 @@ if TYPE_CHECKING:
 Look = Callable[[str], Operation]
 """Gives the present operation of a name, or raises OperationNotFound."""
 
+LOOK_AGAIN_SECONDS: Final = 1.0
+"""How soon a waiter learns of what another process has written."""
+
 Park = Callable[[threading.Event, float], bool]
 
 
 def wait_limit(
-    timeout: Duration | timedelta | None, deadline_seconds: float | None, maximum: timedelta
+    timeout: Duration | timedelta | float | None,
+    deadline_seconds: float | None,
+    maximum: timedelta,
 ) -> float:
     """How long a wait may hold, in seconds: the smallest of the three (spec §4.1-§4.4).
 
@@ -33,7 +38,7 @@ def wait_limit(
     """
     limit = maximum.total_seconds()
     if timeout is not None:
-        span = Duration.from_timedelta(timeout) if isinstance(timeout, timedelta) else timeout
+        span = _as_duration(timeout)
         if not span.valid or span.total_seconds < 0:
             raise InvalidTimeout(
                 "timeout", f"must be a duration of 0 or more, got {span.seconds} s {span.nanos} ns"
@@ -51,6 +56,8 @@ class WaitingRoom:
 
     A blocking waiter parks its own thread. Waiters of an event loop are futures: one listener a
     name and loop, however many wait, and one look at the store a ring, shared by all of them.
+    Bells are not heard across processes: ``changes`` is the change counter of a store that several
+    share, which is looked at every second while somebody waits.
     """
 
     def __init__(
@@ -60,11 +67,13 @@ class WaitingRoom:
         *,
         clock: Callable[[], float] = time.monotonic,
         park: Park = threading.Event.wait,
+        changes: Callable[[], int] | None = None,
     ) -> None:
         self._bell = bell
         self._look = look
         self._clock = clock
         self._park = park
+        self._changes = changes
         self._loops: LoopRooms | None = None
 
     def wait(self, name: str, limit: float) -> Operation:
@@ -86,7 +95,7 @@ class WaitingRoom:
                 left = end - self._clock()
                 if operation.done or left <= 0:
                     return operation
-                self._park(rung, left)
+                self._park(rung, left if self._changes is None else min(left, LOOK_AGAIN_SECONDS))
         finally:
             self._bell.leave(name, rung.set)
 
@@ -110,5 +119,16 @@ class WaitingRoom:
         if self._loops is None:
             from lro._loops import LoopRooms  # brings asyncio, which not every process needs
 
-            self._loops = LoopRooms(self._bell, self._look)
+            self._loops = LoopRooms(self._bell, self._look, self._changes, LOOK_AGAIN_SECONDS)
         return self._loops
+
+
+def _as_duration(timeout: Duration | timedelta | float) -> Duration:
+    if isinstance(timeout, Duration):
+        return timeout
+    if isinstance(timeout, timedelta):
+        return Duration.from_timedelta(timeout)
+    try:
+        return Duration.from_timedelta(timedelta(seconds=timeout))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidTimeout("timeout", f"must be a duration or seconds, got {timeout!r}") from None

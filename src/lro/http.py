@@ -17,7 +17,7 @@ import attrs
 
 from lro._bodies import media_type, read_object, read_request, take_field
 from lro._enums import page_with_enum_numbers
-from lro._errors import InvalidTimeout, MalformedRequest, RequestTooLarge
+from lro._errors import InvalidTimeout, LroError, MalformedRequest, RequestTooLarge
 from lro._faults import HttpMethodNotAllowed, RouteNotFound
 from lro._method import Method
 from lro._operation import ListOperationsRequest, Operation, WaitOperationRequest
@@ -85,11 +85,11 @@ def answer(service: Service, start: Callable[[], Operation], poll_seconds: int =
     """The reply to a call that starts an operation: the operation, or the error of ``start``.
 
     For endpoints written in a framework; ``Response(*answer(...).parts)`` is what they return in
-    Starlette, FastAPI and Flask.
+    Starlette, FastAPI and Flask. What else ``start`` raises is the framework's to tell.
     """
     try:
         return operation_reply(start(), service.types, poll_seconds)
-    except Exception as exc:
+    except LroError as exc:
         return error_reply(exc, service.types, service.domain, asked="a call that starts work")
 
 
@@ -263,7 +263,8 @@ class StartEdge(Edge, Generic[Req]):
     """One method that starts operations, as POST with its request in a JSON body.
 
     Beside the request's own fields the body may hold ``requestId`` and ``validateOnly``
-    (spec §9.1, §9.7). ``parent`` gives the parent of the new operation for a request, ``metadata``
+    (spec §9.1, §9.7). ``path`` is the one raw path that is answered (None: what the server sends
+    here is). ``parent`` gives the parent of the new operation for a request, ``metadata``
     its first metadata; ``raw`` reads bodies of other media types (type and bytes -> request, or
     None for a type that it does not read); the type is in lower case, without parameters.
     """
@@ -273,6 +274,7 @@ class StartEdge(Edge, Generic[Req]):
         service: Service,
         method: Method[Req, Anything, Anything],
         *,
+        path: str | None = None,
         parent: Callable[[HttpRequest], str] | None = None,
         metadata: Callable[[Req], object] | None = None,
         raw: Callable[[str, bytes], Req | None] | None = None,
@@ -284,12 +286,19 @@ class StartEdge(Edge, Generic[Req]):
             service, authenticate=authenticate, max_body=max_body, poll_seconds=poll_seconds
         )
         self._method = method
+        self._path = path
         self._parent = parent
         self._metadata = metadata
         self._raw = raw
 
+    def knows(self, method: str, path: str) -> bool:  # noqa: ARG002
+        """Whether this is the path that starts operations."""
+        return self._path is None or path == self._path
+
     def _answer(self, request: HttpRequest) -> Exchange:
         percent_decode(request.path, "path")  # refused as by any route (spec §5.3(3))
+        if not self.knows(request.method, request.path):
+            raise RouteNotFound(request.path)
         if request.method == "OPTIONS":
             return allow_reply(_START_METHODS)
         if request.method != "POST":

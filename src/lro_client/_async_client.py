@@ -7,8 +7,8 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing
 from datetime import timedelta
+from typing import TYPE_CHECKING
 from typing import Any as Anything
-from typing import TypeVar
 
 import httpx
 
@@ -29,7 +29,8 @@ from lro_client._handles import HandleBase, Meta, Resp, Update, register
 from lro_client._policy import Polling, Retry
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import uuid
 
 
 class AsyncClient:
@@ -76,7 +77,7 @@ class AsyncClient:
         *,
         response: type[Resp],
         metadata: type[Meta],
-        request_id: str = "",
+        request_id: str | uuid.UUID = "",
         validate_only: bool = False,
     ) -> AsyncOperationHandle[Resp, Meta]:
         """Call a method that returns an operation: POST ``message`` as JSON to the path ``target``.
@@ -87,7 +88,10 @@ class AsyncClient:
             CallError: The method refused.
         """
         request = StartRequest(
-            target=target, message=message, request_id=request_id, validate_only=validate_only
+            target=target,
+            message=message,
+            request_id=str(request_id),
+            validate_only=validate_only,
         )
         reply = await self._driver.run(_flows.single(self._setting, request))
         return self.operation(_flows.read(reply), response=response, metadata=metadata)
@@ -216,10 +220,11 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         """
         return self._seen(await self._client.get(self.name))
 
-    async def wait(self, timeout: float | None = None) -> Operation:
+    async def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done; its last state, whatever the outcome.
 
-        ``timeout`` in seconds from now, kept to within 50 ms; None waits for ever (spec §11.4).
+        ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
+        ever (spec §11.4).
 
         Raises:
             PollTimeout: The time is over; the operation goes on.
@@ -229,10 +234,12 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         client = self._client
         known = self._operation
         return self._seen(
-            await client._driver.run(_flows.until_done(client._setting, self.name, known, timeout))
+            await client._driver.run(
+                _flows.until_done(client._setting, self.name, known, _requests.seconds(timeout))
+            )
         )
 
-    async def result(self, timeout: float | None = None) -> Resp:
+    async def result(self, timeout: timedelta | float | None = None) -> Resp:
         """Wait as :meth:`wait` does, then give the response.
 
         Raises:
@@ -245,7 +252,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         return self._result()
 
     async def updates(
-        self, timeout: float | None = None, *, every: float = 1.0
+        self, timeout: timedelta | float | None = None, *, every: float = 1.0
     ) -> AsyncGenerator[Update[Meta], None]:
         """Each changed state until the operation is done, looked for at most ``every`` seconds.
 
@@ -253,7 +260,9 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         client = self._client
-        flow = _flows.updates(client._setting, self.name, self._operation, timeout, every)
+        flow = _flows.updates(
+            client._setting, self.name, self._operation, _requests.seconds(timeout), every
+        )
         async with aclosing(client._driver.walk(flow)) as steps:
             async for operation in steps:
                 yield Update(self, self._seen(operation))

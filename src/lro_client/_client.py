@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import TYPE_CHECKING
 from typing import Any as Anything
-from typing import TypeVar
 
 import httpx
 
@@ -27,7 +27,8 @@ from lro_client._handles import HandleBase, Meta, Resp, Update, register
 from lro_client._policy import Polling, Retry
 from lro_client.transports.http import HttpTransport, Routes
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import uuid
 
 
 class Client:
@@ -74,7 +75,7 @@ class Client:
         *,
         response: type[Resp],
         metadata: type[Meta],
-        request_id: str = "",
+        request_id: str | uuid.UUID = "",
         validate_only: bool = False,
     ) -> OperationHandle[Resp, Meta]:
         """Call a method that returns an operation: POST ``message`` as JSON to the path ``target``.
@@ -85,7 +86,10 @@ class Client:
             CallError: The method refused.
         """
         request = StartRequest(
-            target=target, message=message, request_id=request_id, validate_only=validate_only
+            target=target,
+            message=message,
+            request_id=str(request_id),
+            validate_only=validate_only,
         )
         reply = self._driver.run(_flows.single(self._setting, request))
         return self.operation(_flows.read(reply), response=response, metadata=metadata)
@@ -209,10 +213,11 @@ class OperationHandle(HandleBase[Resp, Meta]):
         """
         return self._seen(self._client.get(self.name))
 
-    def wait(self, timeout: float | None = None) -> Operation:
+    def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done; its last state, whatever the outcome.
 
-        ``timeout`` in seconds from now, kept to within 50 ms; None waits for ever (spec §11.4).
+        ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
+        ever (spec §11.4).
 
         Raises:
             PollTimeout: The time is over; the operation goes on.
@@ -222,10 +227,12 @@ class OperationHandle(HandleBase[Resp, Meta]):
         client = self._client
         known = self._operation
         return self._seen(
-            client._driver.run(_flows.until_done(client._setting, self.name, known, timeout))
+            client._driver.run(
+                _flows.until_done(client._setting, self.name, known, _requests.seconds(timeout))
+            )
         )
 
-    def result(self, timeout: float | None = None) -> Resp:
+    def result(self, timeout: timedelta | float | None = None) -> Resp:
         """Wait as :meth:`wait` does, then give the response.
 
         Raises:
@@ -238,7 +245,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         return self._result()
 
     def updates(
-        self, timeout: float | None = None, *, every: float = 1.0
+        self, timeout: timedelta | float | None = None, *, every: float = 1.0
     ) -> Iterator[Update[Meta]]:
         """Each changed state until the operation is done, looked for at most ``every`` seconds.
 
@@ -246,7 +253,9 @@ class OperationHandle(HandleBase[Resp, Meta]):
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         client = self._client
-        flow = _flows.updates(client._setting, self.name, self._operation, timeout, every)
+        flow = _flows.updates(
+            client._setting, self.name, self._operation, _requests.seconds(timeout), every
+        )
         for operation in client._driver.walk(flow):
             yield Update(self, self._seen(operation))
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from typing import Any as Anything
-from typing import Generic, TypeVar, cast
+from typing import Final, Generic, TypeVar, cast
 
-from lro import Any, Json, Operation, Status, TypeRegistry, declared_name
+from lro import Any, Empty, Json, Operation, Status, TypeRegistry, declared_name
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed
 
 Resp = TypeVar("Resp")
 Meta = TypeVar("Meta")
+
+EMPTY: Final = "google.protobuf.Empty"
 
 
 class HandleBase(Generic[Resp, Meta]):
@@ -65,7 +67,11 @@ class HandleBase(Generic[Resp, Meta]):
         if isinstance(operation.result, Status):
             cancelled = operation.state == "CANCELLED"
             raise (OperationCancelled if cancelled else OperationFailed)(operation)
-        found = _decode(self.name, "response", operation.result, self._response_type, self._types)
+        result = operation.result
+        checked = not operation.name and isinstance(result, Any) and result.type_name == EMPTY
+        if checked and self._response_type is not Empty:
+            return cast(Resp, None)  # a validate-only call has checked, and done nothing
+        found = _decode(self.name, "response", result, self._response_type, self._types)
         return cast(Resp, found)  # None where a service gives no result (spec §2.5)
 
     def __repr__(self) -> str:

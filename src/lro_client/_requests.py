@@ -59,3 +59,8 @@ def waiting(
 def _alone(cls: str, more: object) -> None:
     if more:
         raise TypeError(f"a {cls} is the whole request: set its fields instead of arguments")
+
+
+def seconds(timeout: timedelta | float | None) -> float | None:
+    """A timeout in seconds; None for none."""
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

@@ -506,3 +506,11 @@ def test_the_first_messages_may_come_together():
             return types.load(shown, Scalars) == message
 
         assert together(8, both) == [True] * 8
+
+
+def test_a_value_beside_empty():
+    """Some servers send one (spec §1.10(1)); on another message it is an unknown field."""
+    value = {"@type": "x/google.protobuf.Empty", "value": {}}
+    assert TYPES.from_json(value, strict=True) == Any("x/google.protobuf.Empty", {})
+    with pytest.raises(InvalidArgument):
+        TYPES.from_json({**value, "value": {"a": 1}}, strict=True)

@@ -14,6 +14,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from lro.testing._samples import insert, key_of, record_of
 
 EXECUTORS = {"threads": ThreadExecutor, "asyncio": AsyncioExecutor}
 
@@ -154,3 +155,17 @@ def test_a_clock_starts_where_it_is_told():
     later = testing.START.replace(year=2040)
     clock = testing.ManualClock(later)
     assert clock.advance(1, hours=2) == later.replace(hour=2, second=1) == clock()
+
+
+def test_memory_forgets_only_what_it_should():
+    """Keys of other operations stay, and old ones go with their day."""
+    clock = testing.ManualClock()
+    store = MemoryStore(clock)
+    for number in range(4):
+        insert(store, record_of(clock, str(number)), key_of(str(number)))
+    store.forget("operations/1")
+    assert not insert(store, record_of(clock, "x"), key_of("2")).fresh
+    assert insert(store, record_of(clock, "x"), key_of("1")).fresh
+    clock.advance(days=1)
+    assert store.expire(3) == []
+    assert len(store._requests) == 1

@@ -125,3 +125,38 @@ def test_joining_from_the_loop_itself_does_not_hang():
     assert task.over.wait(PATIENCE)
     assert executor.join(PATIENCE)
     assert found == [False]
+
+
+def test_joining_on_the_loop_after_the_stop():
+    """With nothing left to wait for, the loop ends itself."""
+    executor = AsyncioExecutor()
+    executor.stop()
+    found = []
+    executor._loop.call_soon_threadsafe(lambda: found.append(executor.join(0)))
+    executor._thread.join(PATIENCE)
+    assert found == [True]
+    assert executor._loop.is_closed()
+
+
+def test_work_that_outlasts_the_loop_is_cancelled():
+    """The loop is ended by force: the task is told, and so is who waits for it."""
+    executor = AsyncioExecutor()
+    told = []
+    begun = threading.Event()
+
+    async def body():
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            told.append(1)
+            raise
+
+    submit(executor, Coroutine("a", body))
+    assert begun.wait(PATIENCE)
+    executor.stop()
+    executor._ended = True
+    executor._wake(executor._loop.stop)
+    assert executor.join(PATIENCE)
+    executor._thread.join(PATIENCE)
+    assert told == [1]

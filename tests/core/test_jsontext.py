@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import sys
 
 import pytest
 from hypothesis import given
@@ -181,3 +183,13 @@ def test_the_depth_of_a_value(value):
 
     for limit in range(6):
         assert deeper_than(value, limit) is (depth(value) > limit)
+
+
+def test_without_the_faster_library(monkeypatch):
+    """The extra is optional: the module then reads and writes all the same."""
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    spec = importlib.util.spec_from_file_location("jsontext_alone", _jsontext.__file__)
+    alone = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(alone)
+    assert alone.orjson is None
+    assert alone.loads(alone.dumps({"a": ["é", 1.5]})) == {"a": ["é", 1.5]}

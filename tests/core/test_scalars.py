@@ -121,6 +121,7 @@ PRINTED = [
     ("double", -math.inf, "-Infinity"), ("double", math.nan, "NaN"), ("single", 0.1, 0.1),
     ("single", 16777216.0, 16777216.0), ("single", 3.4028235e38, 3.4028235e38),
     ("single", 1 / 3, 0.33333334), ("single", 7.038531e-26, 7.038531e-26),
+    ("single", 1.3644169484905433e-05, 1.36441695e-05),
     ("single", math.inf, "Infinity"), ("color", Color.RED, "RED"), ("level", Level.HIGH, "HIGH"),
 ]  # fmt: skip
 

@@ -373,3 +373,53 @@ def test_a_service_closes_itself_and_its_store(clock):
         assert service._upkeep._thread.is_alive()
     assert closed == [1]
     assert not service._upkeep._thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("concurrency", value) for value in (0, -1, 1.5, "2", True)),
+        ("attempts", 0),
+        ("max_lost", 0),
+        *(("time_limit", value) for value in (timedelta(0), timedelta(-1), 5)),
+        ("expiry", timedelta(0)),
+        *((hook, "text") for hook in ("target", "validate", "settle")),
+    ],
+)
+def test_an_option_that_makes_no_sense(make_service, name, value):
+    """It is refused with the declaration, by its name, and not by the first operation."""
+    with pytest.raises(DeclarationError, match=f"{name}: must be") as caught:
+        make_service().method(NAME, **{name: value})
+    assert caught.value.subject == name
+
+
+@pytest.mark.parametrize(
+    ("store", "executor", "what"),
+    [
+        (MemoryStore, InlineExecutor(), "store="),
+        (MemoryStore(), InlineExecutor, "executor="),
+        (InlineExecutor(), MemoryStore(), "store="),
+        (None, None, "store=None"),
+    ],
+)
+def test_a_service_needs_a_store_and_an_executor(store, executor, what):
+    """Instances of them, each in its place."""
+    with pytest.raises(DeclarationError, match=f"{what}.*make one"):
+        Service(store, executor)
+
+
+def test_a_decorator_without_a_name(make_service):
+    """The text shows how it is written."""
+
+    def work(request: WorkRequest) -> WorkResponse:
+        raise AssertionError
+
+    with pytest.raises(DeclarationError, match=r'write @service\.method\("'):
+        make_service().method(work)
+
+
+def test_seconds_to_drain(clock):
+    """As a float, as well as a timedelta."""
+    service = Service(MemoryStore(clock), InlineExecutor(), upkeep=False)
+    service.close(0.5)
+    service.close(timedelta(seconds=1))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, closing, contextmanager
+from datetime import timedelta
 
 import pytest
 
@@ -14,8 +15,9 @@ from lro._any import Any
 from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro._faults import DeclarationError
 from lro._states import claim
+from lro.stores._recent import SIZE
 from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore
-from lro.stores.sqlite._connections import Connections
+from lro.stores.sqlite._connections import Connections, _make_tables, _write_ahead
 from lro.testing import ManualClock
 from lro.testing._samples import DONE, REQUEST, end_of, held, ids, insert, key_of, record_of
 from tests.core.kit import PATIENCE, together
@@ -403,3 +405,72 @@ def test_the_clock_of_the_machine(path):
     """By default time is UTC's."""
     with opened(path) as store:
         assert store.now().utcoffset().total_seconds() == 0
+
+
+def test_many_records_are_remembered_for_polls(path):
+    """The last ones read, each as long as it does not change; the oldest are forgotten."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        names = []
+        for number in range(SIZE + 5):
+            record = held(clock, f"{number:03d}")
+            insert(store, record)
+            names.append(record.name)
+        first = [store.get(name) for name in names]
+        assert len(store._recent._kept) == SIZE
+        assert store.get(names[-1]) is first[-1]
+        assert store.get(names[0]) == first[0]
+        store.renew("us", clock() + timedelta(hours=1))
+        assert store.get(names[-1]).lease_until == clock() + timedelta(hours=1)
+        store.update(names[-1], end_of(clock))
+        assert store.get(names[-1]).done
+        store.update(names[-1], lambda record: None)
+        with pytest.raises(OperationNotFound):
+            store.get(names[-1])
+
+
+def test_a_transaction_that_was_ended_within_is_not_ended_twice(path):
+    """SQLite itself rolls back after some errors, such as a full disk."""
+
+    def write(store):
+        with store._file.transaction() as writer:
+            writer.execute("ROLLBACK")
+            raise ZeroDivisionError
+
+    with opened(path) as store:
+        with pytest.raises(ZeroDivisionError):
+            write(store)
+        insert(store, record_of(ManualClock()))
+
+
+def test_tables_that_are_there_already(path):
+    """Another process was quicker: that is no error, unless it made something else."""
+    SQLiteStore(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as plain:
+        _make_tables(plain)
+        assert not plain.in_transaction
+        plain.execute("PRAGMA user_version = 0")
+        with pytest.raises(sqlite3.OperationalError, match="already exists"):
+            _make_tables(plain)
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other:
+            plain.execute("BEGIN IMMEDIATE")
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                _make_tables(other)
+            plain.execute("ROLLBACK")
+
+
+def test_the_write_ahead_log_is_asked_for_again(monkeypatch):
+    """Until it is there, or the time for locks is over."""
+
+    class Locked:
+        answers = 3
+
+        def execute(self, statement):
+            self.answers -= 1
+            if self.answers:
+                raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    _write_ahead(Locked(), PATIENCE)
+    with pytest.raises(sqlite3.OperationalError):
+        _write_ahead(Locked(), 0)

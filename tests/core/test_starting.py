@@ -22,6 +22,7 @@ from lro._faults import DeclarationError
 from lro._jobs import Job
 from lro._operation import ListOperationsRequest, Operation
 from lro._status import Code
+from lro._types import TypeRegistry
 from lro._wellknown import Empty
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
@@ -360,3 +361,34 @@ def test_an_executor_that_stopped_by_itself(quick):
     with pytest.raises(Unavailable, match="the executor is stopping"):
         method.start(WorkRequest())
     assert stored(quick) == 0
+
+
+class Blob:
+    """A request of another library, packed as bytes."""
+
+
+class BlobCodec:
+    python, shape = Blob, None
+
+    def dump(self, message):
+        return b"\x08\x01"
+
+    def load(self, payload, *, strict):
+        return Blob()
+
+
+def test_a_request_in_binary_form(store, make_service):
+    """Its request id is remembered by its bytes, and its work finds it again."""
+    types = TypeRegistry(factories=[lambda cls: BlobCodec() if cls is Blob else None])
+    types.register(Blob, "acme.v1.Blob")
+    service = make_service(store, InlineExecutor(), types=types)
+    requests = []
+
+    @service.method(NAME, metadata=WorkMetadata)
+    def work(request: Blob) -> WorkResponse:
+        requests.append(request)
+        return WorkResponse()
+
+    first = work.start(Blob(), request_id=ID)
+    assert work.start(Blob(), request_id=ID) == first
+    assert [type(one) for one in requests] == [Blob]

@@ -26,6 +26,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from lro.testing._executors import Work
 from tests.core.kit import (
     PATIENCE,
     Step,
@@ -756,3 +757,84 @@ def test_expiry_goes_on_in_batches(clock):
     )
     assert upkeep.turn() == 0.01
     assert upkeep.turn() == 15
+
+
+def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
+    """Its end stands; who wanted to end it is told so."""
+    one = hung()
+    name = one.start().name
+    other = build(never)
+    clock.advance(15)
+    orphans = store.orphans(9)
+    store.orphans = lambda limit: orphans
+    one.step.go.set()
+    found = ended(one.service, name)
+    with caplog.at_level(logging.INFO, "lro"):
+        other.turn()
+    assert f"{name}: not taken over now" in caplog.text
+    assert other.get(name) == found
+
+
+def test_a_nudge_while_leases_are_kept_wakes_nobody(make_service):
+    """The next renewal is near enough for the new work too."""
+    service = make_service(executor=Held())
+    method_of(service, never)
+    service.start(NAME, WorkRequest())
+    service._upkeep._wake.clear()
+    service.turn()
+    service.start(NAME, WorkRequest())
+    assert not service._upkeep._wake.is_set()
+
+
+def test_queued_work_that_was_deleted_before_its_cancellation(store, make_service):
+    """Withdrawn, and gone: nothing is left to end."""
+    service = make_service(store, Held())
+    operation = method_of(service, never).start(WorkRequest())
+    run = service._starter._executor.task
+    service.delete(operation.name)
+    run.end_unbegun()
+    assert not service._starter.holds_work
+
+
+def test_a_request_that_cannot_be_had_while_the_service_closes(store, make_service, clock):
+    """The work is left to others, and not ended as unreadable."""
+    service = make_service(store, Held())
+    method_of(service, never, worker_lost=WorkerLost.RETRY)
+    operation = service.start(NAME, WorkRequest())
+    clock.advance(60)
+    service._starter.resume(service._specs[NAME], operation.name)
+    run = service._starter._executor.task
+
+    def request(name):
+        run.hand_back()
+        raise Unavailable("closed")
+
+    store.request = request
+    run.run()
+    record = store.get(operation.name)
+    assert (record.state, record.owner) == ("IN_PROGRESS", "")
+
+
+def test_a_stop_leaves_the_tasks_of_others_alone(make_service):
+    """An executor may give back what this service never gave it."""
+    service = make_service(executor=ThreadExecutor(1))
+    step, other = Step(), []
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    operation = method_of(service, body).start(WorkRequest())
+    step.reached()
+    foreign = Work("operations/foreign")
+    service._starter._executor.reserve().submit(foreign)
+    whole = service._starter._executor.join
+
+    def join(seconds):
+        step.go.set()
+        return whole(seconds)
+
+    service._starter._executor.join = join
+    service.close()
+    assert service.store.get(operation.name).done
+    assert (foreign.begun.is_set(), other) == (False, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ from lro._times import Duration, parse_duration
 from lro._waiting import WaitingRoom, wait_limit
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
 from tests.core.kit import (
     PATIENCE,
@@ -156,11 +158,14 @@ def test_the_limit(case):
 
 
 def test_a_timedelta_is_a_timeout():
-    """Both forms are taken, and both are checked."""
+    """So are seconds; every form is checked."""
     minute = timedelta(minutes=1)
     assert wait_limit(timedelta(seconds=2), None, minute) == 2
     assert wait_limit(timedelta(), None, minute) == 0
-    for wrong in (timedelta(seconds=-1), timedelta.max, Duration(0, -1)):
+    assert wait_limit(2.5, None, minute) == 2.5
+    assert wait_limit(0, None, minute) == 0
+    wrongs = (timedelta(seconds=-1), timedelta.max, Duration(0, -1), -1, math.nan, 1e300, "5s")
+    for wrong in wrongs:
         with pytest.raises(InvalidTimeout):
             wait_limit(wrong, None, minute)
 
@@ -471,3 +476,169 @@ def test_leaving_twice_is_leaving():
     bell.ring("b")
     bell.ring("a")
     assert (heard, len(bell)) == ([1], 1)
+
+
+def test_a_ring_after_everybody_has_left(service):
+    """A look that was planned before is not made any more."""
+
+    async def main():
+        name = start(service)
+        task = asyncio.create_task(service.await_(name, timedelta(seconds=5)))
+        await settle()
+        service.reporter(name).report(WorkMetadata(1))  # the look comes with the next turn
+        room = service._room._loops._rooms[asyncio.get_running_loop()]
+        task.cancel()
+        await settle()
+        room._look_again(name)
+        assert service.waiting == 0
+
+    run_virtual(main())
+
+
+def test_an_answer_after_the_last_moment(service):
+    """Whoever was answered is not answered again."""
+
+    async def main():
+        name = start(service)
+        task = asyncio.create_task(service.await_(name, timedelta(seconds=5)))
+        await settle()
+        service.reporter(name).complete(DONE)
+        service.delete(name)
+        room = service._room._loops._rooms[asyncio.get_running_loop()]
+        room._look_again(name)
+        room._look_again(name)
+        with pytest.raises(OperationNotFound):
+            await task
+
+    run_virtual(main())
+
+
+def test_a_listener_outlives_its_loop(service):
+    """The loop was thrown away with its waiters: the ring finds nobody."""
+    name = start(service)
+    loop = VirtualLoop()
+    task = loop.create_task(service.await_(name))
+    loop.run_until_complete(settle())
+    task._log_destroy_pending = False
+    (heard,) = service._ledger.bell._listeners[name]
+    room = heard.__closure__
+    cell = next(c.cell_contents for c in room if hasattr(c.cell_contents, "_loop"))
+    loop.close()
+    cell._loop = lambda: None
+    assert service.reporter(name).complete(DONE)
+    del task
+
+
+# -- several processes ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def processes(tmp_path, make_service):
+    """Two services on one file, as two processes would have them: no bell rings from one to other.
+
+    And an operation that the first one has started.
+    """
+    made = []
+    for _ in range(2):
+        made.append(make_service(SQLiteStore(tmp_path / "operations.db"), InlineExecutor()))
+        declare(made[-1])
+    return *made, start(made[0])
+
+
+@pytest.mark.parametrize("event", ["complete", "delete"])
+def test_coroutines_learn_of_other_processes(processes, event):
+    """Within a second, by one look at the file's change counter for all of them."""
+    one, two, name = processes
+    others = [start(one) for _ in range(20)]
+
+    def act():
+        one.reporter(name).complete(DONE) if event == "complete" else one.delete(name)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        tasks = [asyncio.create_task(two.await_(each)) for each in (name, *others)]
+        await settle()
+        looks = []
+        whole = two.store.get
+        two.store.get = lambda asked: (looks.append(asked), whole(asked))[1]
+        await asyncio.sleep(5.5)
+        assert looks == []  # nobody has written, and so nobody has looked
+        act()
+        found = await asyncio.gather(tasks[0], return_exceptions=True)
+        assert 5.5 < loop.time() <= 6.5 + TICK
+        for task in tasks[1:]:
+            assert not task.done()
+            task.cancel()
+        return found[0]
+
+    found = run_virtual(main())
+    assert type(found) is OperationNotFound if event == "delete" else found.done
+    assert two.waiting == 0
+
+
+def test_threads_learn_of_other_processes(processes):
+    """They look again every second."""
+    one, two, name = processes
+    now = [0.0]
+
+    def park(rung, seconds):
+        assert seconds <= 1
+        now[0] += seconds
+        if now[0] == 3:
+            one.reporter(name).complete(DONE)
+        return False
+
+    two._room = WaitingRoom(
+        two._ledger.bell,
+        two._look,
+        clock=lambda: now[0],
+        park=park,
+        changes=two.store.changes,
+    )
+    assert two.wait(name).done
+    assert now == [3.0]
+
+
+def test_nobody_looks_when_nobody_waits(processes):
+    """The looking ends with the last waiter, and begins again with the next one."""
+    one, two, name = processes
+
+    async def main():
+        for _ in range(2):
+            await two.await_(name, timedelta(seconds=2.5))
+            room = two._room._loops._rooms[asyncio.get_running_loop()]
+            await asyncio.sleep(2)
+            assert room._sweeper is None
+        one.reporter(name).complete(DONE)
+        assert (await two.await_(name)).done
+
+    run_virtual(main())
+
+
+def test_a_file_that_cannot_be_read_for_a_moment(processes, monkeypatch):
+    """The waiters go on waiting, and look again a second later."""
+    one, two, name = processes
+    whole, failures = two.store.changes, [1, 2, 3]
+
+    def changes():
+        if failures:
+            raise Unavailable(f"failure {failures.pop()}")
+        return whole()
+
+    async def main():
+        two._room._changes = changes
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.5, one.reporter(name).complete, DONE)
+        assert (await two.await_(name)).done
+        assert 2 < loop.time() < 4
+
+    run_virtual(main())
+
+
+def test_the_counter_of_a_closed_store(tmp_path):
+    """Is not to be had."""
+    store = SQLiteStore(tmp_path / "operations.db")
+    assert store.changes() == store.changes()
+    store.close()
+    with pytest.raises(Unavailable, match="closed"):
+        store.changes()

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from lro._any import Any
 from lro._details import Help, HelpLink
 from lro._errors import (
     Cancelled,
@@ -863,3 +864,23 @@ def test_a_pause_within_the_limit_is_a_pause(clock):
     clock.advance(20)
     with pytest.raises(DeadlineExceeded):
         job.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "wanted"),
+    [
+        (WorkMetadata(7), 7),
+        (None, None),
+        (Any("x/foreign.Type", {"percent": 1}), None),
+    ],
+)
+def test_a_job_begins_with_what_callers_see(quick, metadata, wanted):
+    """The metadata of the start; nothing, where that is none of the method's."""
+    seen = []
+
+    def body(request, job):
+        seen.append(job.metadata)
+        return WorkResponse()
+
+    method_of(quick, "sync", body).start(WorkRequest(), metadata=metadata)
+    assert [found and found.percent for found in seen] == [wanted]

@@ -79,6 +79,11 @@ class AsyncioExecutor:
                 return
             running = self._loop.create_task(self._run(task))
             self._tasks.add(running)
+            running.add_done_callback(self._over)
+
+    def _over(self, running: asyncio.Task[None]) -> None:  # on the loop
+        self._tasks.discard(running)
+        self._fill()
 
     async def _run(self, task: Task) -> None:
         try:
@@ -88,11 +93,7 @@ class AsyncioExecutor:
         except BaseException:  # SystemExit too: it would end the loop, and all tasks with it
             log.exception("%s: its task failed outside the method", task.name)
         finally:
-            current = asyncio.current_task()
-            if current is not None:
-                self._tasks.discard(current)
             self._backlog.finished(task)
-            self._fill()
 
 
 class _LoopSlot:

@@ -35,6 +35,7 @@ class MemoryStore:
 
     reads_block = False
     writes_block = False
+    shared = False
 
     def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
         self._clock = clock or _utc_now
@@ -46,6 +47,10 @@ class MemoryStore:
         self._inputs: dict[str, Any] = {}
         self._requests: dict[tuple[str, str, str], _FirstStart] = {}
         self._secret = secrets.token_bytes(KEY_BYTES)
+
+    def changes(self) -> int:
+        """Never any that the bell has not told of."""
+        return 0
 
     def now(self) -> datetime:
         """The moment by the store's clock."""

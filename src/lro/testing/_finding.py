@@ -183,13 +183,30 @@ def records_expire(store: Store, clock: ManualClock) -> None:
 
 
 def what_it_says_of_itself_stays(store: Store, clock: ManualClock) -> None:
-    """The secret, 64 bytes and no constant; and whether its verbs block."""
-    said = store.secret(), store.reads_block, store.writes_block
+    """The secret, 64 bytes and no constant; whether its verbs block, and whether it is shared."""
+    said = store.secret(), store.reads_block, store.writes_block, store.shared
     same(len(said[0]), KEY_BYTES, "the length of the secret")
     expect(len(set(said[0])) > 16, "the secret is random")
-    same([type(flag) for flag in said[1:]], [bool, bool], "the types of the flags")
+    same([type(flag) for flag in said[1:]], [bool, bool, bool], "the types of the flags")
     clock.advance(days=1)
-    same((store.secret(), store.reads_block, store.writes_block), said, "all that a day later")
+    found = store.secret(), store.reads_block, store.writes_block, store.shared
+    same(found, said, "all that a day later")
+
+
+def a_shared_store_counts_its_changes(store: Store, clock: ManualClock) -> None:
+    """The number differs after every write; a store of one process need not count."""
+    seen = store.changes()
+    record = held(clock)
+    for write in (
+        lambda: insert(store, record),
+        lambda: store.update(record.name, request_cancel(clock())),
+        lambda: store.renew("us", clock() + timedelta(seconds=60)),
+        lambda: store.update(record.name, end_of(clock)),
+        lambda: store.update(record.name, delete(clock())),
+    ):
+        write()
+        before, seen = seen, store.changes()
+        expect(seen != before or not store.shared, "the number differs after a write")
 
 
 def the_clock_is_the_one_given(store: Store, clock: ManualClock) -> None:

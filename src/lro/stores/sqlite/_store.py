@@ -49,6 +49,7 @@ class SQLiteStore:
 
     reads_block = False
     writes_block = True
+    shared = True
 
     def __init__(
         self,
@@ -65,6 +66,10 @@ class SQLiteStore:
         except BaseException:
             self._file.close()
             raise
+
+    def changes(self) -> int:
+        """The file's change counter."""
+        return self._file.data_version()
 
     def now(self) -> datetime:
         """The moment by this machine's clock, which all processes on the file share."""

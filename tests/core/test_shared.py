@@ -1,0 +1,207 @@
+"""What several processes on one store see of each other while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import attrs
+import pytest
+
+import lro
+from lro._bell import Bell
+from lro._errors import OperationNotFound, Unavailable
+from lro._operation import Operation
+from lro._waiting import LOOK_AGAIN_SECONDS, WaitingRoom
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+
+RUNNING = Operation(name="operations/a")
+OVER = Operation(name="operations/a", done=True)
+
+
+@attrs.frozen
+class AskRequest:
+    """A request."""
+
+
+@attrs.frozen
+class AskMetadata:
+    """Metadata."""
+
+    seen: lro.Int32 = 0
+
+
+@attrs.frozen
+class AskResponse:
+    """A response."""
+
+    answer: str = ""
+
+
+def asking(path):
+    """A service on this file whose work is done elsewhere."""
+    service = lro.Service(SQLiteStore(path), InlineExecutor(), upkeep=False)
+    method = service.declare(
+        "acme.v1.Asks.Ask", request=AskRequest, response=AskResponse, metadata=AskMetadata
+    )
+    return service, method
+
+
+def test_a_blocking_waiter_looks_again():
+    """No bell rings for what another process wrote: the pauses are bounded."""
+    states, pauses = [RUNNING, RUNNING, RUNNING, OVER], []
+    room = WaitingRoom(
+        Bell(),
+        lambda _: states.pop(0),
+        clock=lambda: 0.0,
+        park=lambda _, seconds: pauses.append(seconds) or False,
+        changes=lambda: 0,
+    )
+    assert room.wait("operations/a", 60.0) is OVER
+    assert pauses == [LOOK_AGAIN_SECONDS] * 2
+
+
+def test_the_counter_sees_another_connection(tmp_path):
+    """SQLite's change counter moves when a second store on the file writes, and rests if not."""
+    (here, _), (_, there) = asking(tmp_path / "a.db"), asking(tmp_path / "a.db")
+    before = here.store.changes()
+    assert here.store.changes() == before
+    there.start(AskRequest())
+    assert here.store.changes() != before
+    here.close()
+    with pytest.raises(Unavailable):
+        here.store.changes()
+
+
+def test_memory_is_never_changed_by_others():
+    """A store of one process needs no second look."""
+    store = MemoryStore()
+    assert (store.shared, store.changes()) == (False, 0)
+
+
+@pytest.mark.parametrize("ending", ["complete", "delete"])
+def test_waiters_hear_of_another_process(tmp_path, monkeypatch, ending):
+    """Two services on one file: what one writes, the waiters of the other learn of."""
+    monkeypatch.setattr("lro._waiting.LOOK_AGAIN_SECONDS", 0.01)
+    (here, method), (there, _) = asking(tmp_path / "a.db"), asking(tmp_path / "a.db")
+    name = method.start(AskRequest()).name
+
+    async def main():
+        waiters = [asyncio.create_task(here.await_(name)) for _ in range(3)]
+        while here.waiting < 3:
+            await asyncio.sleep(0)
+        if ending == "complete":
+            there.reporter(name).complete(AskResponse("yes"))
+        else:
+            there.delete(name)
+        return await asyncio.gather(*waiters, return_exceptions=True)
+
+    found = asyncio.run(main())
+    if ending == "complete":
+        assert [one.done for one in found] == [True] * 3
+    else:
+        assert [type(one) for one in found] == [OperationNotFound] * 3
+    here.close()
+    there.close()
+
+
+def test_a_sweep_outlives_a_store_that_is_away(monkeypatch):
+    """The counter cannot be read now: the next sweep asks again."""
+    answers = [Unavailable("away"), 1, 2]
+    states = [RUNNING, RUNNING, RUNNING, OVER]
+
+    def changes():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("lro._waiting.LOOK_AGAIN_SECONDS", 0.001)
+    room = WaitingRoom(Bell(), lambda _: states.pop(0), changes=changes)
+    assert asyncio.run(room.await_("operations/a", 60.0)) is OVER
+
+
+def test_a_number_is_a_timeout_in_seconds():
+    """Service.wait takes seconds, a timedelta or a Duration, and says so of anything else."""
+    service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False)
+    method = service.declare(
+        "acme.v1.Asks.Ask", request=AskRequest, response=AskResponse, metadata=AskMetadata
+    )
+    name = method.start(AskRequest()).name
+    for timeout in (0, 0.0, timedelta(), lro.Duration()):
+        assert not service.wait(name, timeout).done
+    for timeout in ("5", -1, float("nan")):
+        with pytest.raises(lro.InvalidTimeout):
+            service.wait(name, timeout)
+    service.close(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("time_limit", 5),
+        ("time_limit", timedelta()),
+        ("expiry", 3600),
+        ("concurrency", 0),
+        ("attempts", 0),
+        ("max_lost", True),
+        ("target", "folder"),
+        ("validate", 1),
+        ("settle", "x"),
+    ],
+)
+def test_an_option_is_refused_where_it_is_declared(name, value):
+    """Not by a worker, hours later."""
+    with pytest.raises(lro.DeclarationError, match=name):
+        lro.Options(**{name: value})
+
+
+def test_a_bare_decorator_is_told_how():
+    """``@service.method`` without a name says what to write."""
+    service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False)
+    with pytest.raises(lro.DeclarationError, match=r"service\.method"):
+        service.method(lambda request: None)
+
+
+@pytest.mark.parametrize(
+    ("store", "executor"), [("a.db", InlineExecutor()), (MemoryStore(), InlineExecutor)]
+)
+def test_a_service_is_made_of_instances(store, executor):
+    """A path is no store, and a class no executor."""
+    with pytest.raises(lro.DeclarationError, match="is no"):
+        lro.Service(store, executor, upkeep=False)
+
+
+def test_a_job_recalls_what_callers_see():
+    """Before its first report, ``job.metadata`` is what the start gave."""
+    seen = []
+    with lro.Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
+
+        @service.method("acme.v1.Asks.Recall", response=AskResponse)
+        def recall(_: AskRequest, job: lro.Job[AskMetadata]):
+            seen.append(job.metadata)
+            job.report(AskMetadata(8))
+            seen.append(job.metadata)
+            return AskResponse()
+
+        recall.start(AskRequest(), metadata=AskMetadata(7))
+        recall.start(AskRequest())
+        foreign = lro.Any("x/acme.v1.Other", {})
+        recall.start(AskRequest(), metadata=foreign)
+    assert seen == [AskMetadata(7), AskMetadata(8), None, AskMetadata(8), None, AskMetadata(8)]
+
+
+def test_one_waiting_thread_hears_of_another_process(tmp_path, monkeypatch):
+    """The same for a blocking wait."""
+    monkeypatch.setattr("lro._waiting.LOOK_AGAIN_SECONDS", 0.01)
+    (here, method), (there, _) = asking(tmp_path / "a.db"), asking(tmp_path / "a.db")
+    name = method.start(AskRequest()).name
+    other = threading.Thread(target=lambda: there.reporter(name).complete(AskResponse("yes")))
+    other.start()
+    assert here.wait(name, 30).done
+    other.join()
+    here.close()
+    there.close()
