@@ -23,7 +23,7 @@ class State(enum.StrEnum):
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
     HIDDEN = "HIDDEN"
-    """Deleted for callers while its work still holds an exclusive target (spec §9.5)."""
+    """Deleted for callers while its work goes on, and keeps its target (spec §2.7, §9.5)."""
     GONE = "GONE"
 
     @property

@@ -228,10 +228,10 @@ def end(
 
 
 def delete(now: datetime) -> Change:
-    """Remove the record; while its work holds a target it only disappears from sight."""
+    """Remove the record; while its work goes on it only disappears from sight (spec §2.7)."""
 
     def change(record: Record) -> Record | None:
-        busy = record.target and not record.done
+        busy = not record.done and (record.target or record.owner)
         state = step(record, Event.HIDE if busy else Event.DELETE, now)
         return None if state is State.GONE else record.moved(state=state, update_time=now)
 

@@ -111,9 +111,10 @@ class Edge(abc.ABC):
         self._authenticate = authenticate
         self._poll_seconds = poll_seconds
 
-    def knows(self, method: str, path: str) -> bool:  # noqa: ARG002
+    @abc.abstractmethod
+    def knows(self, method: str, path: str) -> bool:
         """Whether this edge is what answers a raw path; it then answers with errors too."""
-        return True
+        ...
 
     def exchange(self, request: HttpRequest) -> Exchange:
         """Answer a request; every failure becomes an error reply."""

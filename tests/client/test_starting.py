@@ -62,6 +62,14 @@ def test_validation_alone(face: Face, server: respx.Router) -> None:
         handle.refresh()
 
 
+def test_validation_of_a_typed_method(face: Face, server: respx.Router) -> None:
+    """A validation has no response of the declared class to give: its result is None."""
+    answer = {"done": True, "response": packed("google.protobuf.Empty")}
+    server.post(TARGET).mock(return_value=reply(answer))
+    handle = face.client().start(TARGET, REQUEST, **TYPES, validate_only=True)
+    assert handle.result() is None
+
+
 def test_an_operation_that_is_done_at_once(face: Face, server: respx.Router) -> None:
     """What is done when it is returned is asked about no more (spec §9.8, §11.2(1))."""
     server.post(TARGET).mock(return_value=reply(succeeded(9)))

@@ -6,7 +6,7 @@ import asyncio
 import json
 import selectors
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any as Anything
@@ -142,23 +142,3 @@ class Step:
     def reached(self) -> None:
         """Return once the function is there."""
         assert self.begun.wait(PATIENCE), "the function has not begun"
-
-
-def together(count: int, call: Callable[[int], object]) -> list[Anything]:
-    """What ``call(0)`` to ``call(count - 1)`` give, or the errors they raise, all begun at once."""
-    gate = threading.Barrier(count)
-    found: list[object] = [None] * count
-
-    def one(number: int) -> None:
-        gate.wait(PATIENCE)
-        try:
-            found[number] = call(number)
-        except Exception as exc:
-            found[number] = exc
-
-    threads = [threading.Thread(target=one, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    return found

@@ -20,7 +20,8 @@ from lro._errors import InvalidArgument, LroError
 from lro._jsontext import dumps, loads, loads_strict
 from lro._shapes import Int32
 from lro._types import TypeRegistry
-from tests.core.kit import by_id, together, vectors
+from lro.testing._clock import together
+from tests.core.kit import by_id, vectors
 from tests.core.scalars import METADATA, SCALARS, Scalars, signs
 from tests.core.test_scalars import One
 from tests.filters.messages import (

@@ -13,6 +13,7 @@ from lro._status import Code, Status
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
+from lro.testing._clock import together
 from tests.core.kit import (
     PATIENCE,
     WorkMetadata,
@@ -20,7 +21,6 @@ from tests.core.kit import (
     WorkResponse,
     answer,
     ended,
-    together,
 )
 
 THREADS = 100

@@ -19,8 +19,9 @@ from lro.stores._recent import SIZE
 from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore
 from lro.stores.sqlite._connections import Connections, _make_tables, _write_ahead
 from lro.testing import ManualClock
+from lro.testing._clock import together
 from lro.testing._samples import DONE, REQUEST, end_of, held, ids, insert, key_of, record_of
-from tests.core.kit import PATIENCE, together
+from tests.core.kit import PATIENCE
 
 WRITER = """
 import sys

@@ -791,7 +791,7 @@ def test_queued_work_that_was_deleted_before_its_cancellation(store, make_servic
     service = make_service(store, Held())
     operation = method_of(service, never).start(WorkRequest())
     run = service._starter._executor.task
-    service.delete(operation.name)
+    store.forget(operation.name)
     run.end_unbegun()
     assert not service._starter.holds_work
 

@@ -268,25 +268,28 @@ def test_a_deleted_operation_stays_away(service):
         service.get(operation.name)
 
 
-def test_a_queued_operation_that_was_deleted_is_not_begun(make_service, store):
-    """There is nothing left to hold, and nobody to tell."""
+def test_a_queued_operation_that_was_deleted_is_still_done(make_service, store):
+    """Deleting the record does not cancel the work (spec §2.7); with its end all is gone."""
     service = make_service(store, ThreadExecutor(1))
-    step, calls = Step(), []
+    steps = {text: Step() for text in ("first", "second")}
 
     def body(request, job):
-        calls.append(request.text)
-        step()
+        steps[request.text]()
         return WorkResponse()
 
     method = method_of(service, "sync", body)
-    first = method.start(WorkRequest("first"))
-    step.reached()
+    method.start(WorkRequest("first"))
+    steps["first"].reached()
     second = method.start(WorkRequest("second"))
     service.delete(second.name)
-    step.go.set()
-    ended(service, first)
+    with pytest.raises(OperationNotFound):
+        service.get(second.name)
+    steps["first"].go.set()
+    steps["second"].reached()
+    steps["second"].go.set()
     service._starter.stop(timedelta(seconds=PATIENCE))
-    assert calls == ["first"]
+    with pytest.raises(OperationNotFound):
+        store.get(second.name)
 
 
 # -- cancellation ---------------------------------------------------------------------------------

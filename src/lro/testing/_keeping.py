@@ -12,7 +12,7 @@ from lro._record import Record
 from lro._states import Change, delete, report
 from lro._status import Code, Status
 from lro.testing._clock import ManualClock, expect, refuses, same, together
-from lro.testing._samples import DONE, REQUEST, end_of, gone, held, insert, record_of
+from lro.testing._samples import DONE, REQUEST, end_of, gone, insert, record_of
 
 
 def a_record_comes_back_as_it_went_in(store: Store, clock: ManualClock) -> None:
@@ -112,7 +112,7 @@ def an_update_that_raises_changes_nothing(store: Store, clock: ManualClock) -> N
 
 def an_update_to_none_removes_the_record(store: Store, clock: ManualClock) -> None:
     """The record and its request are gone from every verb."""
-    record = held(clock)
+    record = record_of(clock)
     insert(store, record)
     same(store.update(record.name, delete(clock())), None, "update")
     gone(store, record.name)
