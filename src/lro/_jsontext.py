@@ -20,6 +20,8 @@ MAX_DEPTH: Final = 100
 MAX_MESSAGE_DEPTH: Final = MAX_DEPTH - 10
 """Deepest nesting of a packed message: replies and stores put a few levels around it."""
 
+_DOUBLE_DIGITS: Final = 308
+
 
 def dumps(value: Json) -> bytes:
     """The compact UTF-8 text of a JSON value. What is written here can be read again.
@@ -88,10 +90,17 @@ def plain_copy(value: dict[Anything, Anything] | list[Anything]) -> Json | None:
     from JSON as something else, if it comes back at all.
     """
     try:
-        copy: Json = loads(dumps(value))
+        text = dumps(value)
+        copy: Json = json.loads(text, parse_int=_short_int) if orjson is None else loads(text)
     except (ValueError, TypeError):
         return None
     return copy if copy == value else None
+
+
+def _short_int(digits: str) -> int:
+    if len(digits) > _DOUBLE_DIGITS:
+        raise ValueError("a number of so many digits may be beyond the range of double")
+    return int(digits)
 
 
 _Pairs = list[tuple[str, Json]]
