@@ -33,6 +33,17 @@ def dumps(value: Json) -> bytes:
     return _fast_dumps(value)
 
 
+def dumps_bounded(value: Json) -> bytes:
+    """The same for what is kept and read again: also refused if :func:`loads` would refuse it.
+
+    Raises:
+        ValueError, TypeError: As for :func:`dumps`; or the value is nested too deeply.
+    """
+    text = dumps(value)
+    _check_depth(text, value)
+    return text
+
+
 def loads(data: bytes | str) -> Json:
     """Read one JSON text, as a client reads replies: fast; the last of equal keys wins.
 

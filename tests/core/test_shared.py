@@ -66,12 +66,13 @@ def test_a_blocking_waiter_looks_again():
 
 def test_the_counter_sees_another_connection(tmp_path):
     """SQLite's change counter moves when a second store on the file writes, and rests if not."""
-    (here, _), (_, there) = asking(tmp_path / "a.db"), asking(tmp_path / "a.db")
+    (here, _), (there, method) = asking(tmp_path / "a.db"), asking(tmp_path / "a.db")
     before = here.store.changes()
     assert here.store.changes() == before
-    there.start(AskRequest())
+    method.start(AskRequest())
     assert here.store.changes() != before
     here.close()
+    there.close()
     with pytest.raises(Unavailable):
         here.store.changes()
 

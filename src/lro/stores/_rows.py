@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from lro._any import Any, Json
-from lro._jsontext import dumps, reread
+from lro._jsontext import dumps_bounded, reread
 from lro._record import Record, State
 from lro._status import Status
 
@@ -49,7 +49,7 @@ def from_row(row: Sequence[Anything]) -> Record:
 
 def pack(packed: Any | None) -> str | None:
     """A packed message as text."""
-    return None if packed is None else dumps(_any_value(packed)).decode()
+    return None if packed is None else dumps_bounded(_any_value(packed)).decode()
 
 
 def unpack(text: str) -> Any:
@@ -77,7 +77,7 @@ def _dump_result(result: Any | Status | None) -> str | None:
     if isinstance(result, Status):
         details: list[Json] = [_any_value(detail) for detail in result.details]
         shown: Json = {"code": int(result.code), "message": result.message, "details": details}
-        return dumps(shown).decode()
+        return dumps_bounded(shown).decode()
     return pack(result)
 
 
