@@ -22,7 +22,7 @@ FLOORS: Final = {
         """,
         "_ports",
         """
-        _bell _jobs _ledger _patience _worker _starting _method _hosting
+        _bell _jobs _ledger _patience _outcomes _worker _starting _method _hosting
         _listing _orphans _loops _waiting _upkeep _service
         """,
         """

@@ -8,6 +8,10 @@ from lro._errors import LroError
 from lro._status import Code
 
 
+def _clipped(path: str) -> str:
+    return path if len(path) <= 200 else path[:200] + "..."
+
+
 class RouteNotFound(LroError):
     """No route of the server has this path (spec §5.7(2))."""
 
@@ -17,7 +21,7 @@ class RouteNotFound(LroError):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self.path = path
+        self.path = _clipped(path)
 
     def __str__(self) -> str:
         return f"there is nothing at {self.path}"
@@ -31,7 +35,7 @@ class HttpMethodNotAllowed(LroError):
 
     def __init__(self, method: str, path: str, allow: tuple[str, ...]) -> None:
         super().__init__(method, path, allow)
-        self.method, self.path, self.allow = method, path, allow
+        self.method, self.path, self.allow = method, _clipped(path), allow
 
     def __str__(self) -> str:
         return f"{self.path} takes {', '.join(self.allow)}, not {self.method}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any as Anything
 from typing import Final, NoReturn
@@ -140,6 +141,10 @@ def _standard_loads(data: bytes | str, hook: Callable[[_Pairs], Json] | None) ->
         value: Json = json.loads(text, object_pairs_hook=hook, parse_constant=_no_constant)
     except RecursionError:
         raise _too_deep() from None
+    except ValueError as exc:
+        if "set_int_max_str_digits" in str(exc):  # advice for us, not for callers
+            raise ValueError("it holds a number of too many digits") from None
+        raise
     _check_depth(data, value)
     return value
 
@@ -147,9 +152,9 @@ def _standard_loads(data: bytes | str, hook: Callable[[_Pairs], Json] | None) ->
 def _unique(pairs: _Pairs) -> Json:
     found = dict(pairs)
     if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for place, key in enumerate(keys) if key in keys[:place])
-        raise ValueError(f"the key {twice!r} stands twice in one object")
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise ValueError(f"the key {twice[:60]!r} stands twice in one object")
     return found
 
 

@@ -19,8 +19,8 @@ log = logging.getLogger("lro")
 def adopt(record: Record, spec: MethodSpec | None, starter: Starter, ledger: Ledger) -> None:
     """Take over an orphan, or end it with ABORTED, reason WORKER_LOST.
 
-    Work that was handed back by a process that stopped is always done again. Work whose worker
-    died is done again if its method allows that, and it has not cost too many workers.
+    Work that was handed back by a process that stopped, or never begun, is always done. Work whose
+    worker died is done again if its method allows that, and it has not cost too many workers.
 
     Raises:
         LeaseLost, NotApplied, OperationNotFound: Somebody was quicker.
@@ -29,7 +29,7 @@ def adopt(record: Record, spec: MethodSpec | None, starter: Starter, ledger: Led
     if spec is None or spec.function is None:
         log.info("%s: of the unknown method %s, left to others", record.name, record.method)
         return
-    handed_back = record.owner == ""
+    handed_back = record.owner == "" or record.attempt == 0
     options = spec.options
     may_retry = options.worker_lost is WorkerLost.RETRY and record.lost_attempts < options.max_lost
     if handed_back or may_retry:

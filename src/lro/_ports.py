@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -128,8 +128,14 @@ class Store(Protocol):
         """Up to ``limit`` visible records of exactly this parent, in order, after a place."""
         ...
 
-    def renew(self, owner: str, until: datetime) -> Sequence[str]:
-        """Prolong every lease of this owner; the names of those that are asked to cancel."""
+    def renew(
+        self, owner: str, until: datetime, names: Collection[str] | None = None
+    ) -> Sequence[str]:
+        """Prolong the leases of this owner, all or those of these names.
+
+        Returns:
+            The names of those that are asked to cancel.
+        """
         ...
 
     def orphans(self, limit: int) -> Orphans:

@@ -18,6 +18,7 @@ from lro._operation import ListOperationsRequest, ListOperationsResponse, Operat
 from lro._orphans import adopt
 from lro._ports import Executor, Store
 from lro._record import Record
+from lro._spec import check_span
 from lro._starting import Starter
 from lro._states import delete, request_cancel
 from lro._times import Duration
@@ -77,6 +78,9 @@ class Service(MethodHost):
                 raise DeclarationError(
                     f"{port}={given!r}", f"is no {port}; make one, and give that"
                 )
+        check_span("lease", lease)
+        check_span("expiry", expiry, zero=True)
+        check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
         ledger = Ledger(store, Bell())
         owner = secrets.token_urlsafe(12)
         self._upkeep = Upkeep(
@@ -84,6 +88,7 @@ class Service(MethodHost):
             owner=owner,
             lease=lease,
             holds_work=lambda: self._starter.holds_work,
+            held=lambda: self._starter.held,
             cancel=lambda name: self._starter.cancel(name),
             adopt=self._adopt,
         )
@@ -230,9 +235,11 @@ class Service(MethodHost):
         if self._closed:
             return
         self._closed = True
-        self._starter.stop(drain if isinstance(drain, timedelta) else timedelta(seconds=drain))
-        self._upkeep.stop()
-        self.store.close()
+        try:
+            self._starter.stop(drain if isinstance(drain, timedelta) else timedelta(seconds=drain))
+        finally:
+            self._upkeep.stop()
+            self.store.close()
 
     def __enter__(self) -> Service:
         return self
@@ -277,4 +284,6 @@ class Service(MethodHost):
         return limit
 
     def _adopt(self, record: Record) -> None:
+        if record.name in self._starter.held:
+            return  # alive in this process: the lease ran out while the store was away
         adopt(record, self._specs.get(record.method), self._starter, self._ledger)

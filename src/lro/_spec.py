@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any as Anything
+from typing import Final
 
 import attrs
 
@@ -28,6 +29,21 @@ class WorkerLost(enum.Enum):
     """It ends with ABORTED, reason WORKER_LOST."""
     RETRY = "retry"
     """The work runs again; for work that may run twice."""
+
+
+LONGEST: Final = timedelta(days=36_500)
+
+
+def check_span(name: str, span: object, *, zero: bool = False) -> None:
+    """Do nothing for a timedelta above zero (or zero, if so), up to a hundred years.
+
+    Raises:
+        DeclarationError: It is none, or such that no time can be reckoned with it.
+    """
+    fine = isinstance(span, timedelta) and timedelta() <= span <= LONGEST
+    if not fine or (span == timedelta() and not zero):
+        wanted = f"must be a timedelta above zero, at most {LONGEST.days} days"
+        raise DeclarationError(name, f"{wanted}, got {got(span)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -61,8 +77,8 @@ class Options:
                 raise DeclarationError(name, f"must be a number from 1, got {got(count)}")
         for name in ("time_limit", "expiry"):
             span = getattr(self, name)
-            if span is not None and (not isinstance(span, timedelta) or span <= timedelta()):
-                raise DeclarationError(name, f"must be a timedelta above zero, got {got(span)}")
+            if span is not None:
+                check_span(name, span)
         for name in ("target", "validate", "settle"):
             function = getattr(self, name)
             if function is not None and not callable(function):

@@ -159,17 +159,26 @@ class Starter:
         """Whether this process has work, begun or waiting."""
         return bool(self._runs)
 
+    @property
+    def held(self) -> frozenset[str]:
+        """The names of the operations whose work that is."""
+        with self._lock:
+            return frozenset(self._runs)
+
     def stop(self, drain: timedelta) -> None:
         """Start nothing more; give running work time to end; hand the rest back (design §5)."""
         self._stopping = True
+        # A store that is away is not asked once for each: what it does not hear of is taken over
+        # when the leases run out.
+        there = True
         for task in self._executor.stop():
             run = self._runs.get(task.name)
             if run is not None:
-                run.hand_back()
+                there = there and run.hand_back()
                 self._retire(run)
         if not self._executor.join(drain.total_seconds()):
             for run in list(self._runs.values()):
-                run.hand_back()
+                there = run.hand_back() if there else run.give_up()
             self._executor.join(1.0)
 
     def _retire(self, run: Run) -> None:
@@ -233,7 +242,11 @@ class Starter:
             return inserted.record.operation
         try:
             self.run(spec, record.name, slot, request)
-        except BaseException:
+        except BaseException as exc:
+            if isinstance(exc, Unavailable) and self._stopping:
+                # Another call with its id may have been answered with it: the next process does it.
+                self._ledger.apply(record.name, release(record.attempt, store.now()))
+                return record.operation
             store.forget(record.name)  # a failed start is not remembered (spec §9.3)
             raise
         return self._present(record)

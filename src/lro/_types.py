@@ -286,7 +286,8 @@ class TypeRegistry:
     def status_of(self, error: LroError, domain: str) -> Status:
         """The status that tells a caller of an error, details and all (spec §6.3)."""
         details = tuple(self.pack(detail) for detail in error.details(domain))
-        return Status(int(error.status_code), str(error), details)
+        text = str(error).encode("utf-8", "backslashreplace").decode()
+        return Status(int(error.status_code), text, details)
 
     def _class_codec(self, cls: type) -> Codec | None:
         if cls not in MESSAGES and not is_message_class(cls):

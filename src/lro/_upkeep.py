@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -15,14 +15,15 @@ from lro._record import Record
 log = logging.getLogger("lro")
 
 _BATCH: Final = 100
+_EXPIRY_BATCH: Final = 1000
 _EXPIRY_PERIOD: Final = timedelta(minutes=1)
 
 
 class Upkeep:
     """Keeps the store in order, by :meth:`turn`; :meth:`start` has a thread do that.
 
-    ``holds_work`` says whether this process has leases to renew, ``cancel`` is told the names of
-    held operations that are asked to stop, ``adopt`` is given each orphan.
+    ``holds_work`` says whether this process has leases to renew, ``held`` whose; ``cancel`` is told
+    the names of held operations that are asked to stop, ``adopt`` is given each orphan.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Upkeep:
         owner: str,
         lease: timedelta,
         holds_work: Callable[[], bool],
+        held: Callable[[], Collection[str]],
         cancel: Callable[[str], None],
         adopt: Callable[[Record], None],
     ) -> None:
@@ -39,6 +41,7 @@ class Upkeep:
         self._owner = owner
         self._lease = lease
         self._holds_work = holds_work
+        self._held = held
         self._cancel = cancel
         self._adopt = adopt
         self._renew_at: datetime | None = None
@@ -87,8 +90,10 @@ class Upkeep:
         return max(0.01, (min(due) - now).total_seconds())
 
     def _renew(self, now: datetime) -> None:
+        asked = self._ledger.store.renew(self._owner, now + self._lease, self._held())
+        # Only now: after a failure the next turn begins with it again, before it hunts.
         self._renew_at = now + self._lease / 3
-        for name in self._ledger.store.renew(self._owner, now + self._lease):
+        for name in asked:
             self._cancel(name)
 
     def _hunt(self, now: datetime) -> None:
@@ -108,10 +113,10 @@ class Upkeep:
             self._hunt_at = min(self._hunt_at, now + timedelta(seconds=1))
 
     def _expire(self, now: datetime) -> None:
-        removed = self._ledger.store.expire(_BATCH)
+        removed = self._ledger.store.expire(_EXPIRY_BATCH)
         for name in removed:
             self._ledger.bell.ring(name)
-        self._expire_at = now + (timedelta() if len(removed) == _BATCH else _EXPIRY_PERIOD)
+        self._expire_at = now + (timedelta() if len(removed) == _EXPIRY_BATCH else _EXPIRY_PERIOD)
 
     def _live(self) -> None:
         while not self._stopped:

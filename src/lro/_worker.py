@@ -17,17 +17,17 @@ from lro._errors import (
     LroError,
     NotApplied,
     OperationNotFound,
-    StatusError,
     Unavailable,
 )
 from lro._faults import EncodingError
 from lro._jobs import Ending, HandBack, Job, Outcome, Void
 from lro._ledger import Ledger
+from lro._outcomes import failure, internal
 from lro._patience import arepeated, patiently, repeated
 from lro._record import Record, State
 from lro._spec import MethodSpec, Unsettled
 from lro._states import claim, end, release, report
-from lro._status import Code, Status
+from lro._status import Status
 
 log = logging.getLogger("lro")
 
@@ -92,8 +92,14 @@ class Run:
         finally:
             self._retire(self)
 
-    def hand_back(self) -> None:
-        """Give the operation up for others to do: its lease ends now."""
+    def give_up(self) -> bool:
+        """Stop the work, leaving the lease to run out; False."""
+        self._handing_back = True
+        self.cancel()
+        return False
+
+    def hand_back(self) -> bool:
+        """Give the operation up for others to do: its lease ends now. Whether the store took it."""
         self._handing_back = True
         job = self._job
         try:
@@ -101,9 +107,11 @@ class Run:
             self._ledger.apply(self.name, release(attempt, self._now()))
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or not ours any more
-        except LroError as exc:  # nobody renews its lease: it counts as lost when that is over
+        except Exception as exc:  # nobody renews its lease: it counts as lost when that is over
             log.error("%s: could not be handed back: %s", self.name, exc)
+            return self.give_up()
         self.cancel()
+        return True
 
     # -- from the executor's side -------------------------------------------------------------
 
@@ -112,7 +120,10 @@ class Run:
         if self.is_async:
             import asyncio  # with the first coroutine: it is half of what importing us would cost
 
-            asyncio.run(self._awork(alone=True))
+            try:
+                asyncio.run(self._awork(alone=True))
+            finally:
+                self._retire(self)  # also where no loop could be made
             return
         try:
             job = self._begin()
@@ -278,25 +289,10 @@ class Run:
         return Ending(self._spec.pack_response(returned))
 
     def _failure(self, job: Job[Anything], error: BaseException) -> Outcome:
-        if isinstance(error, LeaseLost):
-            log.warning("%s: %s", self.name, error)
-            return Void()
-        if isinstance(error, Cancelled):
-            if self._handing_back:
-                return HandBack()
-            status = self._spec.types.status_of(Cancelled(), self._domain)
-            return Ending(status, acknowledge=job.cancel_requested)
-        if isinstance(error, EncodingError):
-            log.error("%s: attempt %d: %s", self.name, job.attempt, error, exc_info=error)
-            return Ending(self._internal("what the method gave cannot be encoded", error.reason))
-        if isinstance(error, LroError) and 1 <= error.status_code <= 16:
-            return Ending(self._spec.types.status_of(error, self._domain))
-        log.error("%s: attempt %d failed", self.name, job.attempt, exc_info=error)
-        return Ending(self._internal("the method failed with an internal error", "METHOD_FAILED"))
+        return failure(self._spec, self._domain, job, error, handing_back=self._handing_back)
 
     def _internal(self, text: str, reason: str) -> Status:
-        error = StatusError(Code.INTERNAL, text, why=reason)
-        return self._spec.types.status_of(error, self._domain)
+        return internal(self._spec, self._domain, text, reason)
 
     def _finish(self, attempt: int, outcome: Outcome) -> None:
         if isinstance(outcome, HandBack) and not self._handing_back:

@@ -374,3 +374,13 @@ def test_a_class_whose_name_is_taken(face: Face) -> None:
     client.operation(NAME, **TYPES)
     with pytest.raises(lro.DeclarationError, match="is the name of"):
         client.operation(NAME, response=Other, metadata=ResizeMetadata)
+
+
+def test_a_reply_is_bounded(
+    face: Face, server: respx.Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply larger than the limit is not read on: a small one may unpack to gigabytes."""
+    monkeypatch.setattr("lro_client.transports.http.MAX_REPLY", 1000)
+    server.get("/v1/operations/a").respond(200, content=b"x" * 1001)
+    with pytest.raises(CallError, match="larger than 1000 bytes"):
+        face.client().get("operations/a")

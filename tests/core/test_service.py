@@ -279,8 +279,9 @@ def test_an_expiry_of_its_own(build, clock):
         service.get(name)
 
 
-def test_upkeep_removes_what_has_expired(build, clock):
+def test_upkeep_removes_what_has_expired(build, clock, monkeypatch):
     """A minute later at the latest, in batches; reads never delete."""
+    monkeypatch.setattr("lro._upkeep._EXPIRY_BATCH", 100)
     service = build(expiry=timedelta(hours=1))
     names = [service.start(NAME, WorkRequest()).name for _ in range(150)]
     for name in names:

@@ -150,6 +150,7 @@ def test_work_that_comes_during_a_turn_is_seen():
         Ledger(MemoryStore(), Bell()),
         owner="us",
         lease=LEASE,
+        held=tuple,
         holds_work=lambda: next(holding),
         cancel=print,
         adopt=print,
@@ -694,6 +695,7 @@ def test_the_thread_outlives_errors(error, said, caplog, monkeypatch):
         Ledger(Away(), Bell()),
         owner="us",
         lease=LEASE,
+        held=tuple,
         holds_work=lambda: False,
         cancel=print,
         adopt=print,
@@ -727,6 +729,7 @@ def test_the_thread_may_stop_itself():
         Ledger(Last(), Bell()),
         owner="us",
         lease=LEASE,
+        held=tuple,
         holds_work=lambda: False,
         cancel=print,
         adopt=print,
@@ -741,7 +744,7 @@ def test_the_thread_may_stop_itself():
 
 def test_expiry_goes_on_in_batches(clock):
     """A full batch is followed by the next one at once."""
-    removed = [[f"operations/{n}" for n in range(100)], []]
+    removed = [[f"operations/{n}" for n in range(1000)], []]
 
     class Expiring(MemoryStore):
         def expire(self, limit):
@@ -751,6 +754,7 @@ def test_expiry_goes_on_in_batches(clock):
         Ledger(Expiring(clock), Bell()),
         owner="us",
         lease=LEASE,
+        held=tuple,
         holds_work=lambda: False,
         cancel=print,
         adopt=print,

@@ -161,7 +161,7 @@ class Clock:
         ("serve --port many", 2, "invalid int value: 'many'"),
         ("serve --port 70000", 2, "cannot listen: bind(): port must be 0-65535"),
         ("serve --port {port}", 2, "Address already in use"),
-        ("serve --port 0 --workers 0", 2, "workers must be at least 1, got 0"),
+        ("serve --port 0 --workers 0", 2, "needs at least 1 at once"),
         ("serve --port 0 --database .", 2, "cannot serve .: the operations database"),
     ],
 )

@@ -12,14 +12,19 @@ from lro._ports import Task
 
 
 class Backlog:
-    """Tasks that wait for a worker, at most ``size`` beside those that run.
+    """Tasks that wait for a worker: room for ``at_once`` that run, and ``queue`` more.
 
-    ``size`` counts waiting and running tasks together with reserved room: once that many are in
-    the house, :meth:`reserve` refuses.
+    Running, waiting and reserved are counted together: once that many are in the house,
+    :meth:`reserve` refuses.
+
+    Raises:
+        ValueError: That leaves no room at all.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, at_once: int, queue: int) -> None:
+        if at_once < 1 or queue < 0:
+            raise ValueError(f"needs at least 1 at once and 0 in the queue, got {at_once}, {queue}")
+        self._size = at_once + queue
         self._lock = threading.Lock()
         # Two conditions, lest a task's one wake-up go to somebody who waits for the end of others.
         self._ready = threading.Condition(self._lock)

@@ -23,7 +23,7 @@ class AsyncioExecutor:
     """
 
     def __init__(self, concurrency: int = 1000, queue: int = 1000) -> None:
-        self._backlog = Backlog(concurrency + queue)
+        self._backlog = Backlog(concurrency, queue)
         self._room = concurrency
         self._ended = False
         self._tasks: set[asyncio.Task[None]] = set()

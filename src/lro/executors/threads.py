@@ -24,9 +24,7 @@ class ThreadExecutor:
 
     def __init__(self, workers: int | None = None, queue: int = 1000) -> None:
         count = workers if workers is not None else min(32, (os.cpu_count() or 1) + 4)
-        if count < 1:
-            raise ValueError(f"workers must be at least 1, got {count}")
-        self._backlog = Backlog(count + queue)
+        self._backlog = Backlog(count, queue)
         self._threads = [
             threading.Thread(target=self._work, name=f"lro-worker-{n}", daemon=True)
             for n in range(count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -122,11 +122,17 @@ class MemoryStore:
         with self._lock:
             return list(self._walk(parent, after, limit, now))
 
-    def renew(self, owner: str, until: datetime) -> Sequence[str]:
+    def renew(
+        self, owner: str, until: datetime, names: Collection[str] | None = None
+    ) -> Sequence[str]:
         """Prolong the leases of an owner."""
         with self._lock:
             mine = [self._records[name] for name in self._running]
-            mine = [record for record in mine if record.owner == owner]
+            mine = [
+                record
+                for record in mine
+                if record.owner == owner and (names is None or record.name in names)
+            ]
             for record in mine:
                 self._records[record.name] = attrs.evolve(record, lease_until=until)
             return [record.name for record in mine if record.cancel_requested]

@@ -38,6 +38,9 @@ from lro import (
 from lro_client._calls import Call, Reply, Request, StartRequest
 from lro_client._errors import CallError, decoded, too_late
 
+MAX_REPLY: Final = 32 * 1024 * 1024
+"""The largest reply that is read, in bytes once unpacked: a small one may unpack to gigabytes."""
+
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
 _LONGEST_SECONDS: Final = 1e9
@@ -289,11 +292,7 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """Calls by an ``httpx.AsyncClient``, which is closed with this if it is its ``own``.
-
-    ``base_url`` goes before all paths, ``routes`` are those of the verbs, ``types`` the message
-    classes.
-    """
+    """Calls by an ``httpx.AsyncClient``; the arguments are those of :class:`HttpTransport`."""
 
     def __init__(
         self,
@@ -312,8 +311,12 @@ class AsyncHttpTransport:
         """The server's reply."""
         asked = _arguments(self._coder.encode(call), call.budget)
         with self._coder.failures(call):
-            response = await self._client.request(**asked)
-        return self._coder.decode(call, response, response.content)
+            async with self._client.stream(**asked) as response:
+                content = bytearray()
+                async for chunk in response.aiter_bytes():
+                    content += chunk
+                    _check_size(call, len(content))
+        return self._coder.decode(call, response, bytes(content))
 
     async def close(self) -> None:
         """Close the HTTP client, if it was made here."""
@@ -332,9 +335,16 @@ def _arguments(asked: HttpCall, budget: float) -> dict[str, Anything]:
 
 
 def _read(response: httpx.Response, call: Call, until: float) -> bytes:
-    chunks = []
+    content = bytearray()
     for chunk in response.iter_bytes():
         if time.monotonic() > until:  # a server may drip a body for ever
             raise too_late(call.verb, call.budget)
-        chunks.append(chunk)
-    return b"".join(chunks)
+        content += chunk
+        _check_size(call, len(content))
+    return bytes(content)
+
+
+def _check_size(call: Call, size: int) -> None:
+    if size > MAX_REPLY:
+        text = f"the reply is larger than {MAX_REPLY} bytes"
+        raise CallError(call.verb, Status(Code.RESOURCE_EXHAUSTED, text))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from os import PathLike, fspath
 from typing import Any as Anything
@@ -148,17 +149,20 @@ class SQLiteStore:
         rows = self._file.rows(_PAGE, (parent, at, at, name, micros(self._clock()), limit))
         return [from_row(row) for row in rows]
 
-    def renew(self, owner: str, until: datetime) -> Sequence[str]:
+    def renew(
+        self, owner: str, until: datetime, names: Collection[str] | None = None
+    ) -> Sequence[str]:
         """Prolong the leases of an owner."""
+        mine, whose = "lease_until IS NOT NULL AND owner = ?", [owner]
+        if names is not None:
+            mine += " AND name IN (SELECT value FROM json_each(?))"
+            whose.append(json.dumps(list(names)))
         with self._file.transaction() as writer:
             writer.execute(
-                "UPDATE operations SET lease_until = ? WHERE lease_until IS NOT NULL AND owner = ?",
-                (micros(until), owner),
+                f"UPDATE operations SET lease_until = ? WHERE {mine}", (micros(until), *whose)
             )
             asked = writer.execute(
-                "SELECT name FROM operations WHERE lease_until IS NOT NULL AND owner = ?"
-                " AND cancel_requested",
-                (owner,),
+                f"SELECT name FROM operations WHERE {mine} AND cancel_requested", whose
             )
             return [name for (name,) in asked]
 

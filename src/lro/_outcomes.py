@@ -1,0 +1,61 @@
+"""What an operation ends with when its function has failed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any as Anything
+
+from lro._errors import Cancelled, LeaseLost, LroError, StatusError
+from lro._faults import EncodingError
+from lro._jobs import Ending, HandBack, Job, Outcome, Void
+from lro._spec import MethodSpec
+from lro._status import Code, Status
+
+log = logging.getLogger("lro")
+
+
+def failure(
+    spec: MethodSpec,
+    domain: str,
+    job: Job[Anything],
+    error: BaseException,
+    *,
+    handing_back: bool,
+) -> Outcome:
+    """How an attempt ends whose function raised ``error``.
+
+    An error of ours keeps its code and words; of any other, callers learn nothing but INTERNAL.
+    """
+    try:
+        return _outcome(spec, domain, job, error, handing_back)
+    except Exception:  # an error of the application's whose facts are none
+        log.exception("%s: attempt %d: its error cannot be told", job.name, job.attempt)
+        text = "the method failed with an error that cannot be told"
+        return Ending(internal(spec, domain, text, "METHOD_FAILED"))
+
+
+def internal(spec: MethodSpec, domain: str, text: str, reason: str) -> Status:
+    """INTERNAL with these words, which disclose nothing."""
+    return spec.types.status_of(StatusError(Code.INTERNAL, text, why=reason), domain)
+
+
+def _outcome(
+    spec: MethodSpec, domain: str, job: Job[Anything], error: BaseException, handing_back: bool
+) -> Outcome:
+    if isinstance(error, LeaseLost):
+        log.warning("%s: %s", job.name, error)
+        return Void()
+    if isinstance(error, Cancelled):
+        if handing_back:
+            return HandBack()
+        status = spec.types.status_of(Cancelled(), domain)
+        return Ending(status, acknowledge=job.cancel_requested)
+    if isinstance(error, EncodingError):
+        log.error("%s: attempt %d: %s", job.name, job.attempt, error, exc_info=error)
+        text = "what the method gave cannot be encoded"
+        return Ending(internal(spec, domain, text, error.reason))
+    if isinstance(error, LroError) and 1 <= error.status_code <= 16:
+        return Ending(spec.types.status_of(error, domain))
+    log.error("%s: attempt %d failed", job.name, job.attempt, exc_info=error)
+    text = "the method failed with an internal error"
+    return Ending(internal(spec, domain, text, "METHOD_FAILED"))
