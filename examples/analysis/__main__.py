@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
+
+USAGE: Final = "usage: python -m examples.analysis serve|demo [--help | OPTIONS]"
 
 
 def main() -> None:
@@ -15,8 +18,10 @@ def main() -> None:
             from examples.analysis.demo import main as demo
 
             demo(rest)
+        case ["-h" | "--help"]:
+            print(USAGE)
         case _:
-            raise SystemExit("usage: python -m examples.analysis serve|demo [--help | OPTIONS]")
+            raise SystemExit(USAGE)
 
 
 if __name__ == "__main__":

@@ -155,6 +155,7 @@ class Clock:
     [
         ("serve --help", 0, "--database"),
         ("demo --help", 0, "demo"),
+        ("--help", 0, "serve|demo"),
         ("", 1, "serve|demo"),
         ("sing", 1, "serve|demo"),
         ("demo --fast", 2, "unrecognized arguments: --fast"),
