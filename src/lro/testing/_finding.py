@@ -122,6 +122,20 @@ def a_renewal_is_of_one_owner(store: Store, clock: ManualClock) -> None:
     same(renewed, wanted, "the leases after it")
 
 
+def a_renewal_is_of_the_names_given(store: Store, clock: ManualClock) -> None:
+    """Of an owner's leases only those are prolonged, and only their cancellations told."""
+    for unique_id in ("kept", "dropped"):
+        insert(store, held(clock, unique_id))
+        store.update(f"operations/{unique_id}", request_cancel(clock()))
+    until = clock() + timedelta(hours=1)
+    asked = store.renew("us", until, ["operations/kept", "operations/no-such"])
+    same(list(asked), ["operations/kept"], "those asked to cancel")
+    same(store.get("operations/kept").lease_until, until, "the lease of the one named")
+    left = store.get("operations/dropped").lease_until
+    same(left, clock() + timedelta(seconds=15), "the lease of the other")
+    same(list(store.renew("us", until, [])), [], "those of no name at all")
+
+
 def a_renewal_tells_of_cancellations(store: Store, clock: ManualClock) -> None:
     """It gives the names of the owner's work that is asked to stop (spec §2.6)."""
     for unique_id, owner in (("a", "us"), ("b", "us"), ("c", "them"), ("d", "us")):
