@@ -15,6 +15,7 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests"]
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+EVERYTHING = ".[celery,docs,examples,fast,postgres,test]"
 CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
 """The tests that need no extra but ``test``; the few that want more skip themselves."""
 
@@ -22,7 +23,7 @@ CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Every test: of the library, the examples and the docs."""
-    session.install("-e", ".[docs,examples,fast,test]")
+    session.install("-e", EVERYTHING)
     session.run("pytest", *session.posargs)
 
 
@@ -55,7 +56,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Both type checkers, over the library, the examples and the typing tests."""
-    session.install("-e", ".[docs,examples,fast,test,types]")
+    session.install("-e", EVERYTHING, *requirements("types", plain=False))
     session.run("mypy")
     session.run("pyright")
 
@@ -63,14 +64,14 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The code, links and claims of the README and the docs."""
-    session.install("-e", ".[docs,examples,fast,test]")
+    session.install("-e", EVERYTHING)
     session.run("pytest", "tests/test_docs.py", *session.posargs)
 
 
 @nox.session
 def examples(session: nox.Session) -> None:
     """The tests of the examples, and whether their command starts."""
-    session.install("-e", ".[examples,fast,test]")
+    session.install("-e", EVERYTHING)
     session.run("pytest", "tests/examples", *session.posargs)
     session.run("python", "-m", "examples.analysis", "--help")
 

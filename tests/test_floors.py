@@ -20,14 +20,17 @@ FLOORS: Final = {
         _codec _types _names _operation _record _states _conventions _methods _spec _filters
         _pages _wire _templates _routes _query _bodies _enums _mounts
         """,
-        "_ports",
+        "_jobs _ports _forks _role",
         """
-        _bell _jobs _ledger _patience _outcomes _worker _starting _method _hosting
-        _listing _orphans _loops _waiting _upkeep _service
+        _bell _ledger _patience _outcomes _ends _worker _running _starting _method
+        _hosting _listing _orphans _loops _waiting _hearing _upkeep
+        _background _service
         """,
         """
-        stores._recent stores._rows stores.memory stores.sqlite
-        executors._backlog executors.inline executors.threads executors.asyncio
+        stores._recent stores._rows stores.memory stores.sqlite stores.postgres
+        executors._local executors._crew executors._backlog
+        executors.inline executors.threads executors.asyncio executors.processes
+        executors._broker executors.celery
         _replies _steps http asgi wsgi testing
         """,
         "__init__",

@@ -12,6 +12,10 @@ class Bell:
     """Wakes listeners by name. Listeners are called by the ringing thread and must be quick."""
 
     def __init__(self) -> None:
+        self.forked()
+
+    def forked(self) -> None:
+        """Begin anew: in a forked process, nobody listens."""
         self._lock = threading.Lock()
         self._listeners: dict[str, list[Listener]] = {}
 
@@ -37,6 +41,21 @@ class Bell:
             listeners = tuple(self._listeners.get(name, ()))
         for listener in listeners:
             listener()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._listeners)
+
+    def ring_all(self) -> None:
+        """Wake everybody."""
+        for name in self.names():
+            self.ring(name)
+
+    def names(self) -> frozenset[str]:
+        """The names that somebody listens for."""
+        with self._lock:
+            return frozenset(self._listeners)
 
     def __len__(self) -> int:
         """How many listeners there are."""

@@ -15,6 +15,7 @@ from lro._method import Method, MethodDecorator, Reporter
 from lro._methods import FINDINGS, MethodName, OperationInfoRegistry
 from lro._names import parse_name
 from lro._operation import Operation, OperationInfo
+from lro._ports import Executor
 from lro._record import State
 from lro._spec import MethodSpec, Options, WorkerLost
 from lro._starting import Starter
@@ -31,11 +32,18 @@ class MethodHost:
     """The half of a service that knows its methods."""
 
     def __init__(
-        self, *, ledger: Ledger, starter: Starter, types: TypeRegistry, expiry: timedelta
+        self,
+        *,
+        ledger: Ledger,
+        executor: Executor,
+        starter: Starter,
+        types: TypeRegistry,
+        expiry: timedelta,
     ) -> None:
         self.types = types
         self.methods = OperationInfoRegistry()
         self._ledger = ledger
+        self._executor = executor
         self._starter = starter
         self._expiry = expiry
         self._specs: dict[str, MethodSpec] = {}
@@ -157,6 +165,8 @@ class MethodHost:
             types=self.types,
             expiry=self._expiry,
         )
+        if function is not None:
+            self._executor.admit(spec)
         info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)
         for finding in self.methods.register(full_name, info):
             log.warning("%s: %s: %s (AIP-151)", full_name, finding, FINDINGS[finding])

@@ -129,6 +129,18 @@ class Ending:
         return State.CANCELLED if self.result.code == Code.CANCELLED else State.FAILED
 
 
+class Ended(Exception):
+    """Raised in place of a function that was called elsewhere and ended with a status there."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending)
+        self.ending = ending
+
+
+class WorkerDied(Exception):
+    """Raised in place of a function whose process has died; the text says how."""
+
+
 @attrs.frozen
 class HandBack:
     """The attempt was interrupted by the process's own end: somebody else shall do the work."""
@@ -139,4 +151,9 @@ class Void:
     """Another worker has the operation: whatever this attempt did counts for nothing."""
 
 
-Outcome: TypeAlias = Ending | HandBack | Void
+@attrs.frozen
+class Lost:
+    """The worker of this attempt is gone; what becomes of the operation is the method's choice."""
+
+
+Outcome: TypeAlias = Ending | HandBack | Void | Lost

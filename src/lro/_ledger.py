@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+
 from lro._bell import Bell
+from lro._errors import LeaseLost
 from lro._ports import Store
 from lro._record import Record
 from lro._states import Change, Stamp, stamped
 
+log = logging.getLogger("lro")
+
 
 class Ledger:
-    """Applies changes to the store and wakes the waiters of what has changed."""
+    """Applies changes to the store and wakes who waits for what has changed, here or elsewhere."""
 
     def __init__(self, store: Store, bell: Bell) -> None:
         self.store = store
         self.bell = bell
+        self._lock = threading.Lock()
+        self._late = 0
+
+    def forked(self) -> None:
+        """Begin anew: in a forked process, nobody waits."""
+        self.bell.forked()
+        self._lock = threading.Lock()
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
         """The record after the change; None if the change has removed it.
@@ -25,5 +38,21 @@ class Ledger:
             NotApplied, LeaseLost, CancellationNotRequested: What the change itself refuses.
         """
         after = self.store.update(name, change if stamp is None else stamped(change, stamp))
-        self.bell.ring(name)
+        self.ring(name)
         return after
+
+    def ring(self, name: str) -> None:
+        """Wake who waits for this name, in all processes."""
+        self.bell.ring(name)
+        self.store.announce(name)
+
+    @property
+    def late_writes(self) -> int:
+        """How many writes of workers of this process were refused, their leases being lost."""
+        return self._late
+
+    def refused(self, name: str, what: str, error: LeaseLost) -> None:
+        """Count and log a write of a worker that had lost its lease."""
+        with self._lock:
+            self._late += 1
+        log.warning("%s: %s was refused: %s", name, what, error)

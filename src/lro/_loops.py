@@ -8,31 +8,32 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 
+import attrs
+
 from lro._bell import Bell
-from lro._errors import LroError
+from lro._errors import LroError, Unavailable
 from lro._operation import Operation
 
-Look = Callable[[str], Operation]
 
-
+@attrs.frozen(eq=False)
 class LoopRooms:
-    """A room for each event loop that has waiters."""
+    """A room for each event loop that has waiters; for the rest see ``WaitingRoom``."""
 
-    def __init__(
-        self, bell: Bell, look: Look, changes: Callable[[], int] | None, period: float
-    ) -> None:
-        self._bell = bell
-        self._look = look
-        self._changes = changes
-        self._period = period
-        self._lock = threading.Lock()
-        self._rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopRoom]
-        self._rooms = weakref.WeakKeyDictionary()
+    bell: Bell
+    look: Callable[[str], Operation]
+    look_blocks: bool = attrs.field(kw_only=True)
+    listening: Callable[[], None] = attrs.field(kw_only=True)
+    closed: Callable[[], bool] = attrs.field(kw_only=True)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    _rooms: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopRoom] = attrs.field(
+        factory=weakref.WeakKeyDictionary, init=False
+    )
 
     def wait(self, name: str, limit: float) -> Coroutine[None, None, Operation | None]:
         """The operation once it is done; None says: look yourself.
 
-        That is when ``limit`` seconds are over, and when the operation cannot be found any more.
+        That is when ``limit`` seconds are over, when the operation cannot be found any more, and
+        when the service is closed.
         """
         # The coroutine of the room itself: each one between costs ten thousand waiters a wake-up.
         return self._room(asyncio.get_running_loop()).wait(name, limit)
@@ -46,33 +47,25 @@ class LoopRooms:
         with self._lock:  # the loops of several threads may come at once
             room = self._rooms.get(loop)
             if room is None:
-                room = _LoopRoom(loop, self._bell, self._look, self._changes, self._period)
+                room = _LoopRoom(loop, self)
                 self._rooms[loop] = room
             return room
 
 
 _Waiters = set["asyncio.Future[Operation | None]"]
+_Found = tuple[Operation | None] | None
+"""What waiters are to be told, in a tuple; None: nothing yet."""
 
 
 class _LoopRoom:
     """The waiters of one event loop. Touched by that loop's thread only, but for listeners."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        bell: Bell,
-        look: Look,
-        changes: Callable[[], int] | None,
-        period: float,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, house: LoopRooms) -> None:
         self._loop = weakref.ref(loop)
-        self._bell = bell
-        self._look = look
-        self._changes = changes
-        self._period = period
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._swept = -1
+        self._house = house
         self._waiters: dict[str, tuple[_Waiters, Callable[[], None]]] = {}
+        self._looks: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
 
     async def wait(self, name: str, limit: float) -> Operation | None:
         loop = asyncio.get_running_loop()
@@ -95,9 +88,8 @@ class _LoopRoom:
         else:
             listener = self._listener(name)
             self._waiters[name] = ({future}, listener)
-            self._bell.listen(name, listener)
-            if self._sweeper is None and self._changes is not None:
-                self._sweep()
+            self._house.bell.listen(name, listener)
+            self._house.listening()
             self._look_again(name)  # it may have ended between the first look and listening
 
     def _listener(self, name: str) -> Callable[[], None]:
@@ -112,35 +104,48 @@ class _LoopRoom:
     def _look_again(self, name: str) -> None:
         if name not in self._waiters:
             return
-        found: Operation | None = None
-        try:
-            found = self._look(name)
-        except LroError:
-            pass  # each waiter looks and fails by itself: they do not share one exception
-        if found is None or found.done:
-            for future in self._waiters[name][0]:
-                _answer(future, found)
+        if self._house.closed():
+            self._tell(name, None)
+        elif not self._house.look_blocks:
+            self._found(name, self._find(name))
+        elif name in self._looks:
+            self._again.add(name)  # the look under way may be too early for this ring
+        else:
+            self._looks[name] = asyncio.get_running_loop().create_task(self._look_aside(name))
 
-    def _sweep(self) -> None:
-        # What another process wrote rings no bell here: one cheap look for all who wait.
-        self._sweeper = None
-        if not self._waiters or self._changes is None:
-            return
-        with contextlib.suppress(LroError):  # not now, then: in a moment
-            seen = self._changes()
-            if seen != self._swept:
-                self._swept = seen
-                for name in list(self._waiters):
-                    self._look_again(name)
-        loop = asyncio.get_running_loop()
-        self._sweeper = loop.call_later(self._period, self._sweep)
+    async def _look_aside(self, name: str) -> None:
+        try:
+            while name in self._waiters:
+                self._again.discard(name)
+                self._found(name, await asyncio.to_thread(self._find, name))
+                if name not in self._again:
+                    return
+        finally:
+            del self._looks[name]
+
+    def _find(self, name: str) -> _Found:
+        try:
+            return (self._house.look(name),)
+        except Unavailable:
+            return None  # the store may be back before the time is over
+        except LroError:
+            return (None,)  # each waiter looks and fails by itself: they share no exception
+
+    def _found(self, name: str, found: _Found) -> None:
+        if found is not None and (found[0] is None or found[0].done):
+            self._tell(name, found[0])
+
+    def _tell(self, name: str, found: Operation | None) -> None:
+        waiters, _ = self._waiters.get(name, ((), None))
+        for future in waiters:
+            _answer(future, found)
 
     def _leave(self, name: str, future: asyncio.Future[Operation | None]) -> None:
         waiters, listener = self._waiters[name]
         waiters.discard(future)
         if not waiters:
             del self._waiters[name]
-            self._bell.leave(name, listener)
+            self._house.bell.leave(name, listener)
 
 
 def _answer(future: asyncio.Future[Operation | None], found: Operation | None) -> None:

@@ -8,15 +8,15 @@ from lro._any import Any
 from lro._errors import LeaseLost, NotApplied, OperationNotFound, StatusError, Unavailable
 from lro._ledger import Ledger
 from lro._record import Record, State
+from lro._running import Running
 from lro._spec import MethodSpec, WorkerLost
-from lro._starting import Starter
 from lro._states import abandon
 from lro._status import Code
 
 log = logging.getLogger("lro")
 
 
-def adopt(record: Record, spec: MethodSpec | None, starter: Starter, ledger: Ledger) -> None:
+def adopt(record: Record, spec: MethodSpec, running: Running, ledger: Ledger) -> None:
     """Take over an orphan, or end it with ABORTED, reason WORKER_LOST.
 
     Work that was handed back by a process that stopped, or never begun, is always done. Work whose
@@ -26,19 +26,21 @@ def adopt(record: Record, spec: MethodSpec | None, starter: Starter, ledger: Led
         LeaseLost, NotApplied, OperationNotFound: Somebody was quicker.
         ResourceExhausted, Unavailable: There is no room for it now.
     """
-    if spec is None or spec.function is None:
-        log.info("%s: of the unknown method %s, left to others", record.name, record.method)
-        return
     handed_back = record.owner == "" or record.attempt == 0
     options = spec.options
     may_retry = options.worker_lost is WorkerLost.RETRY and record.lost_attempts < options.max_lost
     if handed_back or may_retry:
-        starter.resume(spec, record.name)
-        log.warning("%s: taken over after attempt %d", record.name, record.attempt)
+        running.resume(spec, record.name)
+        log.log(
+            logging.INFO if handed_back else logging.WARNING,
+            "%s: taken over after attempt %d",
+            record.name,
+            record.attempt,
+        )
         return
     text = "the worker of the operation was lost"
     error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
-    status = spec.types.status_of(error, starter.domain)
+    status = spec.types.status_of(error, running.domain)
     fail = abandon(status, ledger.store.now(), spec.expiry)
     try:
         ledger.apply(record.name, fail, lambda last: _settled(last, spec))

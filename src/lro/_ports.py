@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import datetime
-from typing import Protocol
+import enum
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timedelta
+from typing import Any as Anything
+from typing import Protocol, TypeAlias
 
 import attrs
 
 from lro._any import Any
+from lro._jobs import Job
 from lro._pages import Place
 from lro._record import Record
+from lro._spec import MethodSpec
 from lro._states import Change
 
 
@@ -45,6 +49,43 @@ class Orphans:
     next_lease_end: datetime | None
 
 
+@attrs.frozen
+class Expired:
+    """What a sweep has removed, and whether it has left something to the next one."""
+
+    names: Sequence[str] = attrs.field(converter=tuple)
+    more: bool
+
+
+@attrs.frozen
+class Glance:
+    """Of the names asked for: which nobody need wait for, and which are asked to cancel."""
+
+    over: frozenset[str]
+    """Done, deleted, expired, or never there."""
+    asked: frozenset[str]
+    """In progress, visible or not, and asked to cancel."""
+
+
+class Ear(Protocol):
+    """Listens to what the other processes on a store announce. Used by one thread."""
+
+    def heard(self, seconds: float) -> Collection[str] | None:
+        """Wait, at most so long, until another process has changed something.
+
+        Returns:
+            The names of what has changed, none if nothing has, or None if anything may have.
+
+        Raises:
+            Unavailable: The store is closed or cannot be reached.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the ear holds. By any thread: ``heard`` returns soon. Idempotent."""
+        ...
+
+
 class Store(Protocol):
     """Where operations are kept.
 
@@ -68,8 +109,24 @@ class Store(Protocol):
         """Whether other processes may write to it, whose bells are not heard here."""
         ...
 
-    def changes(self) -> int:
-        """A number that differs from the last one if anybody may have written since. Cheap."""
+    def announce(self, name: str) -> None:
+        """Tell the other processes that this record has changed; the change is committed.
+
+        Never waits, never fails: an announcement may be late, merged with others, or lost, which
+        the next ``glance`` makes good.
+        """
+        ...
+
+    def listen(self) -> Ear:
+        """An ear for the announcements of other processes from now on.
+
+        Raises:
+            Unavailable: The store is closed or cannot be reached.
+        """
+        ...
+
+    def glance(self, names: Collection[str]) -> Glance:
+        """What has become of these operations, in one look however many they are."""
         ...
 
     def now(self) -> datetime:
@@ -138,17 +195,38 @@ class Store(Protocol):
         """
         ...
 
-    def orphans(self, limit: int) -> Orphans:
-        """Up to ``limit`` records in progress whose lease has run out."""
+    def orphans(self, methods: Collection[str], limit: int) -> Orphans:
+        """Up to ``limit`` records in progress of these methods whose lease has run out."""
         ...
 
-    def expire(self, limit: int) -> Sequence[str]:
-        """Remove up to ``limit`` records past their expiry, and request keys past their day."""
+    def expire(self, limit: int) -> Expired:
+        """Remove up to ``limit`` records past their expiry, and as many keys past their day."""
         ...
 
     def close(self) -> None:
         """Free what the store holds. Idempotent."""
         ...
+
+
+Through: TypeAlias = Callable[[MethodSpec, object, Job[Anything]], object]
+"""Has a method's function done elsewhere: given its request and job, what the function returns.
+
+The response may come packed. What the function raises is raised here; :class:`lro._jobs.Ended`
+says that it ended with a status, and :class:`lro._jobs.WorkerDied` that nobody is left to ask.
+"""
+
+
+class Reach(enum.Enum):
+    """How far a request to cancel reaches into work that has begun (spec §2.6)."""
+
+    NOT = "not"
+    """The work runs to its end."""
+    LOOKS = "looks"
+    """The function learns of it when it looks: ``job.report()``, ``job.raise_if_cancelled()``."""
+    AWAITS = "awaits"
+    """An async function is interrupted at its next ``await``; another one when it looks."""
+    KILLS = "kills"
+    """The function may look; if it has not ended after a while, its process is ended."""
 
 
 class Task(Protocol):
@@ -174,8 +252,8 @@ class Task(Protocol):
         """Whether :meth:`arun` is this task's natural colour."""
         ...
 
-    def run(self) -> None:
-        """Do the work in this thread."""
+    def run(self, through: Through | None = None) -> None:
+        """Do the work in this thread, or have the function itself done ``through`` another way."""
         ...
 
     async def arun(self) -> None:
@@ -202,12 +280,38 @@ class Slot(Protocol):
 class Executor(Protocol):
     """Where work runs. ``lro.testing.check_executor`` is this contract as code."""
 
+    @property
+    def reach(self) -> Reach:
+        """How far a request to cancel reaches here."""
+        ...
+
+    @property
+    def redelivery(self) -> timedelta | None:
+        """None if work is done in the process that submits it, which holds its lease.
+
+        Else the work is done by whoever gets the name and claims it, and this is how long a
+        submitted name may take before it counts as lost on its way and is submitted once more.
+        """
+        ...
+
+    def attach(self, work: Callable[[str], None]) -> None:
+        """Told once by the service: how the work of an operation is done by its name alone."""
+        ...
+
+    def admit(self, spec: MethodSpec) -> None:
+        """Told of every method whose work is to be done here, when it is declared.
+
+        Raises:
+            DeclarationError: Its function cannot be called here.
+        """
+        ...
+
     def reserve(self) -> Slot:
         """Room for one task.
 
         Raises:
             ResourceExhausted: The queue is full.
-            Unavailable: The executor is stopping.
+            Unavailable: The executor is stopping or cannot be reached.
         """
         ...
 

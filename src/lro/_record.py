@@ -40,7 +40,9 @@ class Record:
     """The server's row around an operation. Callers never see it.
 
     Times are in UTC by the store's clock. ``owner`` and ``lease_until`` say which process has the
-    work and until when that holds unless renewed; ``attempt`` counts the claims and fences every
+    work and until when that holds unless renewed. Without an owner, anybody may claim the work, and
+    after ``lease_until`` somebody is to see that it is claimed; without both it is done outside.
+    ``attempt`` counts the claims and fences every
     write of a worker. ``target`` is set only for work that must have it alone. The packed request
     is kept beside the record, because polls must not read megabytes that only a worker needs.
     """
@@ -92,6 +94,20 @@ class Record:
         if self.state is State.HIDDEN or self.state is State.GONE:
             return False
         return self.expire_time is None or now < self.expire_time
+
+    def over(self, now: datetime) -> bool:
+        """Whether nobody need wait for it: it is done, or callers cannot see it."""
+        return self.state in _DONE or not self.visible(now)
+
+    @property
+    def asked(self) -> bool:
+        """Whether work goes on that somebody wants to stop."""
+        return self.cancel_requested and self.state not in _DONE
+
+    @property
+    def unclaimed(self) -> bool:
+        """Whether nobody has the work: it waits to be claimed, for the first time or again."""
+        return self.owner == "" and self.lease_until is not None
 
     def with_metadata(self, metadata: Any | None) -> Record:
         """The same record, if that is its metadata; else one with it."""

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable
+import logging
+import time
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Final, Protocol
 
+from lro._background import Background
 from lro._bell import Bell
 from lro._errors import OperationNotFound
 from lro._faults import DeclarationError, MethodNotSupported
+from lro._forks import after_fork
 from lro._hosting import MethodHost
 from lro._ledger import Ledger
 from lro._listing import Query
 from lro._names import parse_name
 from lro._operation import ListOperationsRequest, ListOperationsResponse, Operation
-from lro._orphans import adopt
 from lro._ports import Executor, Store
 from lro._record import Record
+from lro._role import hands_only
 from lro._spec import check_span
 from lro._starting import Starter
 from lro._states import delete, request_cancel
 from lro._times import Duration
 from lro._types import TypeRegistry
-from lro._upkeep import Upkeep
 from lro._waiting import WaitingRoom, wait_limit
 
 VERBS: Final = (
@@ -33,6 +35,8 @@ VERBS: Final = (
     "CancelOperation",
     "WaitOperation",
 )
+log = logging.getLogger("lro")
+
 _LEASE: Final = timedelta(seconds=15)
 
 
@@ -55,7 +59,9 @@ class Service(MethodHost):
     long a worker may be silent before its work counts as lost. ``authorize`` is asked after the
     arguments are known to be well-formed and before existence is revealed (spec §3.1(5)).
     ``owner_only`` hides operations from everybody but the caller who started them.
-    ``upkeep=False`` starts no thread: call :meth:`turn` instead. The service closes its store.
+    ``upkeep=False`` starts no thread: call :meth:`turn` instead. ``clock`` gives the seconds that
+    upkeep goes by. The service closes its store. It survives a fork: in the child it is
+    another process's service, with threads and connections of its own.
     """
 
     def __init__(
@@ -72,6 +78,7 @@ class Service(MethodHost):
         authorize: Authorize | None = None,
         owner_only: bool = False,
         upkeep: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         for given, port, verb in ((store, "store", "insert"), (executor, "executor", "reserve")):
             if isinstance(given, type) or not hasattr(given, verb):
@@ -82,28 +89,19 @@ class Service(MethodHost):
         check_span("expiry", expiry, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
         ledger = Ledger(store, Bell())
-        owner = secrets.token_urlsafe(12)
-        self._upkeep = Upkeep(
-            ledger,
-            owner=owner,
-            lease=lease,
-            holds_work=lambda: self._starter.holds_work,
-            held=lambda: self._starter.held,
-            cancel=lambda name: self._starter.cancel(name),
-            adopt=self._adopt,
-        )
-        starter = Starter(
-            ledger=ledger,
-            executor=executor,
-            owner=owner,
-            lease=lease,
-            domain=domain,
-            nudge=self._upkeep.nudge,
-            authorize=self._permit,
+        self._background = Background(
+            ledger, executor, lambda: self._specs, lease=lease, domain=domain, clock=clock
         )
         super().__init__(
             ledger=ledger,
-            starter=starter,
+            executor=executor,
+            starter=Starter(
+                ledger=ledger,
+                executor=executor,
+                running=self._background.running,
+                lease=lease,
+                authorize=self._permit,
+            ),
             types=types if types is not None else TypeRegistry(),
             expiry=expiry,
         )
@@ -113,11 +111,17 @@ class Service(MethodHost):
         self._max_wait = max_wait
         self._authorize = authorize
         self._owner_only = owner_only
-        changes = store.changes if store.shared else None
-        self._room = WaitingRoom(ledger.bell, self._look, changes=changes)
+        self._room = WaitingRoom(
+            ledger.bell,
+            self._look,
+            look_blocks=store.reads_block,
+            listening=self._background.hearing.need,
+        )
         self._closed = False
-        if upkeep:
-            self._upkeep.start()
+        executor.attach(self.work)
+        after_fork(self, Service._forked)
+        if upkeep and not hands_only():
+            self._background.start()
 
     # -- verbs --------------------------------------------------------------------------------
 
@@ -169,8 +173,10 @@ class Service(MethodHost):
         self._permit(caller, "CancelOperation", name)
         spec = self._specs.get(self._visible(name, caller).method)
         change = request_cancel(self.store.now())
-        self._ledger.apply(name, change, spec.stamp if spec else None)
-        self._starter.cancel(name)
+        after = self._ledger.apply(name, change, spec.stamp if spec else None)
+        self._background.running.cancel(name)
+        if spec is not None and after is not None and after.asked and after.unclaimed:
+            self._background.running.cancel_unclaimed(spec, name)
 
     def wait(
         self,
@@ -202,7 +208,14 @@ class Service(MethodHost):
         caller: str = "",
     ) -> Operation:
         """:meth:`wait` for coroutines: no thread is held, however many wait."""
-        return await self._room.await_(name, self._limit(name, timeout, deadline_seconds, caller))
+        arguments = name, timeout, deadline_seconds, caller
+        if self._owner_only and self.store.reads_block:
+            import asyncio
+
+            limit = await asyncio.to_thread(self._limit, *arguments)
+        else:
+            limit = self._limit(*arguments)
+        return await self._room.await_(name, limit)
 
     def require(self, verb: str) -> None:
         """Do nothing for a verb that is offered.
@@ -220,9 +233,32 @@ class Service(MethodHost):
         """How many coroutines wait for operations."""
         return len(self._room)
 
+    @property
+    def late_writes(self) -> int:
+        """How many writes of workers of this process were refused, others having their work."""
+        return self._ledger.late_writes
+
+    def work(self, name: str) -> None:
+        """Do the work of a stored operation in this thread, unless it is over or somebody has it.
+
+        For workers that are sent names, as Celery's are; other executors need no such call.
+
+        Raises:
+            Unavailable: The store cannot be reached, or the service is stopping.
+        """
+        try:
+            method = self.store.get(name).method
+        except OperationNotFound:
+            return
+        spec = self._specs.get(method)
+        if spec is None or spec.function is None:
+            log.error("%s: of the unknown method %s, left to others", name, method)
+            return
+        self._background.running.work(spec, name)
+
     def turn(self) -> float:
         """Do the upkeep that is due; the seconds until more will be. For ``upkeep=False``."""
-        return self._upkeep.turn()
+        return self._background.upkeep.turn()
 
     def close(self, drain: timedelta | float = 10.0) -> None:
         """Stop: start nothing more, let work end within ``drain``, hand the rest back at once.
@@ -236,9 +272,11 @@ class Service(MethodHost):
             return
         self._closed = True
         try:
-            self._starter.stop(drain if isinstance(drain, timedelta) else timedelta(seconds=drain))
+            span = drain if isinstance(drain, timedelta) else timedelta(seconds=drain)
+            self._background.running.stop(span)
         finally:
-            self._upkeep.stop()
+            self._room.close()
+            self._background.stop()
             self.store.close()
 
     def __enter__(self) -> Service:
@@ -283,7 +321,7 @@ class Service(MethodHost):
             limit -= min(0.05, limit / 10)  # so that the reply arrives in time (spec §4.4)
         return limit
 
-    def _adopt(self, record: Record) -> None:
-        if record.name in self._starter.held:
-            return  # alive in this process: the lease ran out while the store was away
-        adopt(record, self._specs.get(record.method), self._starter, self._ledger)
+    def _forked(self) -> None:
+        self._ledger.forked()
+        self._room.forked()
+        self._background.forked()

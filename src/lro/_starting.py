@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import secrets
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
@@ -24,42 +23,35 @@ from lro._faults import EncodingError
 from lro._ledger import Ledger
 from lro._names import join_name, new_id, normalise_parent
 from lro._operation import Operation
-from lro._ports import Executor, RequestKey, Slot
+from lro._ports import Executor, RequestKey
 from lro._record import Record
+from lro._running import Running
 from lro._scalars import got
 from lro._spec import MethodSpec
-from lro._states import release, take_over
+from lro._states import release
 from lro._wellknown import Empty
-from lro._worker import Run
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 
 class Starter:
-    """Starts operations, and knows the work that this process holds."""
+    """Starts operations. ``running`` has their work done."""
 
     def __init__(
         self,
         *,
         ledger: Ledger,
         executor: Executor,
-        owner: str,
+        running: Running,
         lease: timedelta,
-        domain: str,
-        nudge: Callable[[], None],
         authorize: Callable[[str, str, str], None],
     ) -> None:
         self._ledger = ledger
         self._executor = executor
-        self._owner = owner
+        self._running = running
         self._lease = lease
-        self.domain = domain
-        self._nudge = nudge
         self._authorize = authorize
-        self._lock = threading.Lock()
-        self._runs: dict[str, Run] = {}
-        self._stopping = False
 
     def start(
         self,
@@ -74,7 +66,7 @@ class Starter:
         validate_only: bool,
     ) -> Operation:
         """See ``Method.start``."""
-        if self._stopping:
+        if self._running.stopping:
             raise Unavailable("the service is stopping")
         if not isinstance(request, spec.request):
             wanted = f"must be a {spec.request.__name__}, got {got(request)}"
@@ -98,94 +90,6 @@ class Starter:
             return self._ledger.store.insert(record, packed, key).record.operation
         return self._insert_and_run(spec, record, request, packed, key)
 
-    def run(self, spec: MethodSpec, name: str, slot: Slot, request: object | None = None) -> None:
-        """Have the work of a stored operation done in this process.
-
-        Raises:
-            Unavailable: The executor refuses.
-        """
-        task = Run(
-            name=name,
-            spec=spec,
-            ledger=self._ledger,
-            owner=self._owner,
-            lease=self._lease,
-            domain=self.domain,
-            request=request,
-            retire=self._retire,
-        )
-        with self._lock:
-            self._runs[name] = task
-        try:
-            slot.submit(task)
-        except BaseException:
-            self._retire(task)
-            raise
-        self._nudge()
-
-    def resume(self, spec: MethodSpec, name: str) -> None:
-        """Take over work that nobody holds.
-
-        Raises:
-            LeaseLost: Somebody does hold it.
-            ResourceExhausted, Unavailable: There is no room for it.
-        """
-        slot = self._executor.reserve()
-        try:
-            now = self._ledger.store.now()
-            taken = self._ledger.apply(name, take_over(self._owner, now + self._lease, now))
-            assert taken is not None  # a take-over removes nothing
-        except BaseException:
-            slot.release()
-            raise
-        try:
-            self.run(spec, name, slot)
-        except BaseException:  # the executor is stopping: others must not wait for our lease
-            self._ledger.apply(name, release(taken.attempt, self._ledger.store.now()))
-            raise
-
-    def cancel(self, name: str) -> None:
-        """Let a request to cancel reach the work, if this process holds it."""
-        run = self._runs.get(name)
-        if run is None:
-            return
-        if self._executor.withdraw(name):
-            run.end_unbegun()
-        else:
-            run.cancel()
-
-    @property
-    def holds_work(self) -> bool:
-        """Whether this process has work, begun or waiting."""
-        return bool(self._runs)
-
-    @property
-    def held(self) -> frozenset[str]:
-        """The names of the operations whose work that is."""
-        with self._lock:
-            return frozenset(self._runs)
-
-    def stop(self, drain: timedelta) -> None:
-        """Start nothing more; give running work time to end; hand the rest back (design §5)."""
-        self._stopping = True
-        # A store that is away is not asked once for each: what it does not hear of is taken over
-        # when the leases run out.
-        there = True
-        for task in self._executor.stop():
-            run = self._runs.get(task.name)
-            if run is not None:
-                there = there and run.hand_back()
-                self._retire(run)
-        if not self._executor.join(drain.total_seconds()):
-            for run in list(self._runs.values()):
-                there = run.hand_back() if there else run.give_up()
-            self._executor.join(1.0)
-
-    def _retire(self, run: Run) -> None:
-        with self._lock:
-            if self._runs.get(run.name) is run:  # not a later one, begun after a lost lease
-                del self._runs[run.name]
-
     def _record(
         self,
         spec: MethodSpec,
@@ -199,7 +103,7 @@ class Starter:
             wanted = f"must be a {spec.metadata.__name__}, got {got(metadata)}"
             raise InvalidArgument("metadata", wanted)
         now = self._ledger.store.now()
-        held = spec.function is not None
+        owner, span = self._first_lease(spec)
         record = Record(
             name=join_name(parent, new_id(secrets.token_bytes)),
             parent=parent,
@@ -207,13 +111,19 @@ class Starter:
             metadata=None if metadata is None else spec.types.pack(metadata),
             create_time=now,
             update_time=now,
-            owner=self._owner if held else "",
-            lease_until=now + self._lease if held else None,
+            owner=owner,
+            lease_until=None if span is None else now + span,
             caller=caller,
             request_id=key.request_id if key else "",
             target=target,
         )
         return record.with_metadata(spec.stamp(record))
+
+    def _first_lease(self, spec: MethodSpec) -> tuple[str, timedelta | None]:
+        if spec.function is None:
+            return "", None
+        redelivery = self._executor.redelivery
+        return (self._running.owner, self._lease) if redelivery is None else ("", redelivery)
 
     def _insert_and_run(
         self,
@@ -237,22 +147,31 @@ class Starter:
         except BaseException:
             slot.release()
             raise
-        if not inserted.fresh:
+        if not inserted.fresh and not self._waits(inserted.record):
             slot.release()
             return inserted.record.operation
         try:
-            self.run(spec, record.name, slot, request)
+            self._running.begin(spec, inserted.record.name, slot, request)
         except BaseException as exc:
-            if isinstance(exc, Unavailable) and self._stopping:
+            if isinstance(exc, Unavailable) and self._running.stopping:
                 # Another call with its id may have been answered with it: the next process does it.
-                self._ledger.apply(record.name, release(record.attempt, store.now()))
-                return record.operation
-            store.forget(record.name)  # a failed start is not remembered (spec §9.3)
+                now = store.now()
+                self._ledger.apply(inserted.record.name, release(inserted.record.attempt, now))
+                return inserted.record.operation
+            # A failed start is not remembered (spec §9.3). But where a name is all that is sent,
+            # another call with its id may have sent it; and it is sent again in any case.
+            if key is None or self._executor.redelivery is None:
+                store.forget(record.name)
             raise
-        return self._present(record)
+        return self._present(inserted.record)
+
+    def _waits(self, record: Record) -> bool:
+        # Whether a repeated start is to send the name once more: the first one may have failed.
+        remote = self._executor.redelivery is not None
+        return remote and not record.done and record.unclaimed
 
     def _present(self, record: Record) -> Operation:
-        if record.name in self._runs:
+        if self._running.has(record.name) or self._executor.redelivery is not None:
             return record.operation
         try:  # over already: the inline executor, or very quick work (spec §9.8)
             return self._ledger.store.get(record.name).operation

@@ -93,13 +93,15 @@ def step(record: Record, event: Event, now: datetime) -> State:
 def take_over(owner: str, until: datetime, now: datetime) -> Change:
     """Hold work whose lease ran out; if it was not handed back, a worker is counted as lost.
 
+    Without an owner the work is left to whoever claims it, by preference before ``until``.
+
     Raises (when applied):
         LeaseLost: Somebody holds a lease that has not run out.
     """
 
     def change(record: Record) -> Record:
         state = step(record, Event.CLAIM, now)
-        _unheld(record, now)
+        _ran_out(record, now)
         lost = record.lost_attempts + (record.owner != "")
         return record.moved(state=state, owner=owner, lease_until=until, lost_attempts=lost)
 
@@ -115,23 +117,40 @@ def abandon(error: Status, now: datetime, expiry: timedelta) -> Change:
     fail = end(error, now=now, expiry=expiry)
 
     def change(record: Record) -> Record | None:
-        _unheld(record, now)
+        _ran_out(record, now)
         return fail(record)
 
     return change
 
 
-def claim(owner: str, until: datetime, now: datetime) -> Change:
-    """Begin to work: a new attempt.
+def withdraw(error: Status, now: datetime, expiry: timedelta) -> Change:
+    """End work that is asked to stop and that nobody has begun, or holds any more.
 
     Raises (when applied):
-        LeaseLost: Another owner holds a lease that has not run out.
+        LeaseLost: Somebody holds it, or it is done outside.
+    """
+    cancel = end(error, now=now, expiry=expiry, acknowledge=True)
+
+    def change(record: Record) -> Record | None:
+        if not record.unclaimed:
+            raise LeaseLost(record.name, record.attempt, record.attempt)
+        return cancel(record)
+
+    return change
+
+
+def claim(owner: str, until: datetime, now: datetime) -> Change:
+    """Begin to work on what is one's own or nobody's: a new attempt.
+
+    Raises (when applied):
+        LeaseLost: It has another owner. Even if that one's lease is over: what becomes of its work
+            is for :func:`take_over` and :func:`abandon` to say.
     """
 
     def change(record: Record) -> Record:
         state = step(record, Event.CLAIM, now)
-        if record.owner != owner:
-            _unheld(record, now)
+        if record.owner not in ("", owner):
+            raise LeaseLost(record.name, record.attempt, record.attempt)
         return record.moved(
             state=state,
             owner=owner,
@@ -151,6 +170,18 @@ def release(attempt: int, now: datetime) -> Change:
         state = step(record, Event.RELEASE, now)
         _fence(record, attempt)
         return record.moved(state=state, owner="", lease_until=now, update_time=now)
+
+    return change
+
+
+def lose(attempt: int, now: datetime) -> Change:
+    """Give up work whose worker has died, for others to take over at once as lost."""
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.RELEASE, now)
+        _fence(record, attempt)
+        # Not the owner's any more, lest its other work's renewal prolong this lease.
+        return record.moved(state=state, owner=f"{record.owner}!", lease_until=now, update_time=now)
 
     return change
 
@@ -231,7 +262,7 @@ def delete(now: datetime) -> Change:
     """Remove the record; while its work goes on it only disappears from sight (spec §2.7)."""
 
     def change(record: Record) -> Record | None:
-        busy = not record.done and (record.target or record.owner)
+        busy = not record.done and (record.target or record.lease_until is not None)
         state = step(record, Event.HIDE if busy else Event.DELETE, now)
         return None if state is State.GONE else record.moved(state=state, update_time=now)
 
@@ -255,6 +286,6 @@ def _fence(record: Record, attempt: int | None) -> None:
         raise LeaseLost(record.name, attempt, record.attempt)
 
 
-def _unheld(record: Record, now: datetime) -> None:
-    if record.lease_until is not None and now < record.lease_until:
+def _ran_out(record: Record, now: datetime) -> None:
+    if record.lease_until is None or now < record.lease_until:
         raise LeaseLost(record.name, record.attempt, record.attempt)

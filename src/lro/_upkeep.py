@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from lro._errors import LroError
@@ -16,14 +17,17 @@ log = logging.getLogger("lro")
 
 _BATCH: Final = 100
 _EXPIRY_BATCH: Final = 1000
-_EXPIRY_PERIOD: Final = timedelta(minutes=1)
+_EXPIRY_SECONDS: Final = 60.0
+_STEP_SECONDS: Final = 1.0
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Upkeep:
     """Keeps the store in order, by :meth:`turn`; :meth:`start` has a thread do that.
 
-    ``holds_work`` says whether this process has leases to renew, ``held`` whose; ``cancel`` is told
-    the names of held operations that are asked to stop, ``adopt`` is given each orphan.
+    ``held`` are the operations whose leases this process is to renew; ``cancel`` is told those that
+    are asked to stop, ``adopt`` is given each orphan of ``methods``. What is due when goes by
+    ``clock``, in seconds, which nobody can set; leases end by the store's clock, which one can.
     """
 
     def __init__(
@@ -32,21 +36,29 @@ class Upkeep:
         *,
         owner: str,
         lease: timedelta,
-        holds_work: Callable[[], bool],
         held: Callable[[], Collection[str]],
         cancel: Callable[[str], None],
         adopt: Callable[[Record], None],
+        methods: Callable[[], Collection[str]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
-        self._owner = owner
         self._lease = lease
-        self._holds_work = holds_work
+        self._period = lease.total_seconds() / 3
         self._held = held
         self._cancel = cancel
         self._adopt = adopt
-        self._renew_at: datetime | None = None
-        self._hunt_at: datetime | None = None
-        self._expire_at: datetime | None = None
+        self._methods = methods
+        self._clock = clock
+        self._lead: float | None = None
+        self.forked(owner)
+
+    def forked(self, owner: str) -> None:
+        """Begin anew, for another owner: in a forked process, the thread is gone."""
+        self._owner = owner
+        self._renew_at: float | None = None
+        self._hunt_at = self._expire_at = self._clock()
+        self._urgent = False
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -68,36 +80,55 @@ class Upkeep:
         if self._renew_at is None:
             self._wake.set()
 
+    def hunt(self) -> None:
+        """There is an orphan: see to it now."""
+        self._urgent = True
+        self._wake.set()
+
     def turn(self) -> float:
         """Do what is due; the seconds until something will be.
 
         Idle, a process asks its store once a lease for orphans and once a minute for what has
         expired: no lease made after a look can run out before the next one.
         """
-        now = self._ledger.store.now()
-        if not self._holds_work():
+        at, now = self._clock(), self._ledger.store.now()
+        if not self._held():
             self._renew_at = None
         # Asked once more: work that came just before the line above has not nudged us.
-        if self._renew_at is None and self._holds_work():
-            self._renew_at = now + self._lease / 3
-        elif self._renew_at is not None and self._renew_at <= now:
-            self._renew(now)
-        if self._hunt_at is None or self._hunt_at <= now:
-            self._hunt(now)
-        if self._expire_at is None or self._expire_at <= now:
-            self._expire(now)
-        due = [at for at in (self._renew_at, self._hunt_at, self._expire_at) if at is not None]
-        return max(0.01, (min(due) - now).total_seconds())
+        if self._renew_at is None and self._held():
+            self._renew_at = at + self._period
+        self._follow_clock(at, now)
+        if self._renew_at is not None and self._renew_at <= at:
+            self._renew(at, now)
+        if self._urgent or self._hunt_at <= at:
+            self._urgent = False
+            self._hunt(at, now)
+        if self._expire_at <= at:
+            self._expire(at)
+        due = [one for one in (self._renew_at, self._hunt_at, self._expire_at) if one is not None]
+        return max(0.01, min(due) - at)
 
-    def _renew(self, now: datetime) -> None:
+    def _follow_clock(self, at: float, now: datetime) -> None:
+        # Somebody has set the store's clock: all leases seem over, or to last too long. Those who
+        # live renew theirs before anybody hunts.
+        lead = (now - _EPOCH).total_seconds() - at
+        before, self._lead = self._lead, lead
+        if before is None or abs(lead - before) < _STEP_SECONDS:
+            return
+        log.warning("the store's clock was set by %+.1f s: leases are renewed", lead - before)
+        if self._renew_at is not None:
+            self._renew_at = at
+        self._hunt_at = max(self._hunt_at, at + self._period + _STEP_SECONDS)
+
+    def _renew(self, at: float, now: datetime) -> None:
         asked = self._ledger.store.renew(self._owner, now + self._lease, self._held())
         # Only now: after a failure the next turn begins with it again, before it hunts.
-        self._renew_at = now + self._lease / 3
+        self._renew_at = at + self._period
         for name in asked:
             self._cancel(name)
 
-    def _hunt(self, now: datetime) -> None:
-        found = self._ledger.store.orphans(_BATCH)
+    def _hunt(self, at: float, now: datetime) -> None:
+        found = self._ledger.store.orphans(self._methods(), _BATCH)
         for record in found.records:
             try:
                 self._adopt(record)
@@ -105,18 +136,18 @@ class Upkeep:
                 log.info("%s: not taken over now: %s", record.name, exc)
             except Exception:  # one that cannot be must not be in the way of the others
                 log.exception("%s: cannot be taken over", record.name)
-        latest = now + self._lease
+        latest = self._lease.total_seconds()
         next_end = found.next_lease_end
-        self._hunt_at = latest if next_end is None else min(latest, max(next_end, now))
-        if found.records:
-            # What could not be taken over (a full queue, an unknown method) is tried again soon.
-            self._hunt_at = min(self._hunt_at, now + timedelta(seconds=1))
+        if next_end is not None:
+            latest = min(latest, max(0.0, (next_end - now).total_seconds()))
+        # What could not be taken over (a full queue, say) is tried again soon.
+        self._hunt_at = at + (min(latest, 1.0) if found.records else latest)
 
-    def _expire(self, now: datetime) -> None:
+    def _expire(self, at: float) -> None:
         removed = self._ledger.store.expire(_EXPIRY_BATCH)
-        for name in removed:
+        for name in removed.names:
             self._ledger.bell.ring(name)
-        self._expire_at = now + (timedelta() if len(removed) == _EXPIRY_BATCH else _EXPIRY_PERIOD)
+        self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 
     def _live(self) -> None:
         while not self._stopped:

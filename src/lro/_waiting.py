@@ -6,10 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lro._bell import Bell
-from lro._errors import DeadlineExceeded, InvalidTimeout
+from lro._errors import DeadlineExceeded, InvalidTimeout, Unavailable
 from lro._operation import Operation
 from lro._times import Duration
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 Look = Callable[[str], Operation]
 """Gives the present operation of a name, or raises OperationNotFound."""
-
-LOOK_AGAIN_SECONDS: Final = 1.0
-"""How soon a waiter learns of what another process has written."""
 
 Park = Callable[[threading.Event, float], bool]
 
@@ -51,13 +48,18 @@ def wait_limit(
     return limit
 
 
+def stopping() -> Unavailable:
+    """What waiters are told when the service is closed."""
+    return Unavailable("the service is stopping")
+
+
 class WaitingRoom:
     """Everybody who waits in this process.
 
     A blocking waiter parks its own thread. Waiters of an event loop are futures: one listener a
     name and loop, however many wait, and one look at the store a ring, shared by all of them.
-    Bells are not heard across processes: ``changes`` is the change counter of a store that several
-    share, which is looked at every second while somebody waits.
+    ``look_blocks`` says that an event loop must not look by itself. ``listening`` is called once
+    somebody listens: see to it that the bell rings for what other processes write.
     """
 
     def __init__(
@@ -67,13 +69,16 @@ class WaitingRoom:
         *,
         clock: Callable[[], float] = time.monotonic,
         park: Park = threading.Event.wait,
-        changes: Callable[[], int] | None = None,
+        look_blocks: bool = False,
+        listening: Callable[[], None] = lambda: None,
     ) -> None:
         self._bell = bell
         self._look = look
         self._clock = clock
         self._park = park
-        self._changes = changes
+        self._look_blocks = look_blocks
+        self._listening = listening
+        self._closed = False
         self._loops: LoopRooms | None = None
 
     def wait(self, name: str, limit: float) -> Operation:
@@ -81,6 +86,8 @@ class WaitingRoom:
 
         Raises:
             OperationNotFound: There is no such operation, or it was removed meanwhile.
+            Unavailable: The store cannot be reached at the first look or the last one, or the
+                service is stopping.
         """
         end = self._clock() + limit
         operation = self._look(name)
@@ -89,27 +96,48 @@ class WaitingRoom:
         rung = threading.Event()
         self._bell.listen(name, rung.set)
         try:
+            self._listening()
             while True:
                 rung.clear()
-                operation = self._look(name)
+                if self._closed:
+                    raise stopping()
                 left = end - self._clock()
-                if operation.done or left <= 0:
-                    return operation
-                self._park(rung, left if self._changes is None else min(left, LOOK_AGAIN_SECONDS))
+                try:
+                    operation = self._look(name)
+                    if operation.done or left <= 0:
+                        return operation
+                except Unavailable:  # it may be back before the time is over
+                    if left <= 0:
+                        raise
+                self._park(rung, left)
         finally:
             self._bell.leave(name, rung.set)
 
     async def await_(self, name: str, limit: float) -> Operation:
-        """The same for a coroutine: suspends, blocks nothing, costs no thread.
-
-        Raises:
-            OperationNotFound: There is no such operation, or it was removed meanwhile.
-        """
-        operation = self._look(name)
+        """The same for a coroutine: suspends, blocks nothing, costs no thread."""
+        operation = await self._alook(name)
         if operation.done or limit <= 0:
             return operation
         found = await self._of_loops().wait(name, limit)
-        return self._look(name) if found is None else found
+        if found is None and self._closed:
+            raise stopping()
+        return await self._alook(name) if found is None else found
+
+    def close(self) -> None:
+        """Send everybody home: the service is stopping."""
+        self._closed = True
+        self._bell.ring_all()
+
+    def forked(self) -> None:
+        """Begin anew: in a forked process, nobody waits."""
+        self._loops = None
+
+    async def _alook(self, name: str) -> Operation:
+        if not self._look_blocks:
+            return self._look(name)
+        import asyncio
+
+        return await asyncio.to_thread(self._look, name)
 
     def __len__(self) -> int:
         """How many coroutines wait."""
@@ -119,7 +147,13 @@ class WaitingRoom:
         if self._loops is None:
             from lro._loops import LoopRooms  # brings asyncio, which not every process needs
 
-            self._loops = LoopRooms(self._bell, self._look, self._changes, LOOK_AGAIN_SECONDS)
+            self._loops = LoopRooms(
+                self._bell,
+                self._look,
+                look_blocks=self._look_blocks,
+                listening=self._listening,
+                closed=lambda: self._closed,
+            )
         return self._loops
 
 

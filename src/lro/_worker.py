@@ -9,24 +9,23 @@ from datetime import datetime, timedelta
 from typing import Any as Anything
 from typing import TypeVar
 
-from lro._any import Any
+from lro._ends import write_end
 from lro._errors import (
     Cancelled,
     DeadlineExceeded,
     LeaseLost,
-    LroError,
     NotApplied,
     OperationNotFound,
     Unavailable,
 )
-from lro._faults import EncodingError
-from lro._jobs import Ending, HandBack, Job, Outcome, Void
+from lro._jobs import Ended, Ending, HandBack, Job, Lost, Outcome, Void, WorkerDied
 from lro._ledger import Ledger
 from lro._outcomes import failure, internal
 from lro._patience import arepeated, patiently, repeated
-from lro._record import Record, State
-from lro._spec import MethodSpec, Unsettled
-from lro._states import claim, end, release, report
+from lro._ports import Through
+from lro._record import State
+from lro._spec import MethodSpec
+from lro._states import claim, lose, release, report
 from lro._status import Status
 
 log = logging.getLogger("lro")
@@ -67,6 +66,7 @@ class Run:
         self._interrupt: Callable[[], None] | None = None
         self._cancel_asked = False
         self._handing_back = False
+        self.lost = False
 
     # -- from the service's side --------------------------------------------------------------
 
@@ -115,9 +115,12 @@ class Run:
 
     # -- from the executor's side -------------------------------------------------------------
 
-    def run(self) -> None:
-        """Do the work in this thread; an async function gets an event loop of its own."""
-        if self.is_async:
+    def run(self, through: Through | None = None) -> None:
+        """Do the work in this thread; an async function gets an event loop of its own.
+
+        The function itself may be called ``through`` another process.
+        """
+        if self.is_async and through is None:
             import asyncio  # with the first coroutine: it is half of what importing us would cost
 
             try:
@@ -128,7 +131,7 @@ class Run:
         try:
             job = self._begin()
             if job is not None:
-                self._finish(job.attempt, self._called(job))
+                self._finish(job.attempt, self._called(job, through))
         finally:
             self._retire(self)
 
@@ -218,25 +221,31 @@ class Run:
         packed = self._spec.pack_metadata(metadata)
         try:
             self._ledger.apply(self.name, report(packed, attempt, self._now()), self._spec.stamp)
+        except LeaseLost as exc:
+            self._ledger.refused(self.name, f"metadata of attempt {attempt}", exc)
+            raise
         except (NotApplied, OperationNotFound):
             pass  # ended or deleted meanwhile: the work goes on unseen (spec §2.7)
 
     def _arguments(self, job: Job[Anything]) -> tuple[object, ...]:
         return (self._request, job) if self._spec.takes_job else (self._request,)
 
-    def _called(self, job: Job[Anything]) -> Outcome:
-        function = self._spec.function
-        assert function is not None
+    def _called(self, job: Job[Anything], through: Through | None) -> Outcome:
         options = self._spec.options
+        call = self._function(job, through)
         try:
-            if options.attempts == 1:
-                returned = function(*self._arguments(job))
-            else:
-                again = repeated(options.attempts, options.retry_on, job.sleep)
-                returned = again(function, *self._arguments(job))
-            return self._success(returned)
+            if options.attempts == 1 or through is not None:  # who calls it there also repeats it
+                return self._success(call())
+            return self._success(repeated(options.attempts, options.retry_on, job.sleep)(call))
         except BaseException as exc:  # also SystemExit: it ends the job, no thread
             return self._failure(job, exc)
+
+    def _function(self, job: Job[Anything], through: Through | None) -> Callable[[], object]:
+        spec, function = self._spec, self._spec.function
+        if through is not None:
+            return lambda: through(spec, self._request, job)
+        assert function is not None
+        return lambda: function(*self._arguments(job))
 
     async def _acalled(self, job: Job[Anything]) -> Outcome:
         import asyncio
@@ -260,7 +269,9 @@ class Run:
         finally:
             self._interrupt = None
         outcome = None if inner.cancelled() else inner.result()
-        if isinstance(outcome, (Void, HandBack)) or (outcome and outcome.state is State.SUCCEEDED):
+        if isinstance(outcome, (Void, HandBack, Lost)) or (
+            outcome and outcome.state is State.SUCCEEDED
+        ):
             return outcome
         if overdue:
             return self._failure(job, DeadlineExceeded("the time limit of the method is over"))
@@ -289,6 +300,11 @@ class Run:
         return Ending(self._spec.pack_response(returned))
 
     def _failure(self, job: Job[Anything], error: BaseException) -> Outcome:
+        if isinstance(error, Ended):
+            return error.ending
+        if isinstance(error, WorkerDied):
+            log.error("%s: attempt %d: %s", self.name, job.attempt, error)
+            return Lost()
         return failure(self._spec, self._domain, job, error, handing_back=self._handing_back)
 
     def _internal(self, text: str, reason: str) -> Status:
@@ -297,45 +313,27 @@ class Run:
     def _finish(self, attempt: int, outcome: Outcome) -> None:
         if isinstance(outcome, HandBack) and not self._handing_back:
             self.hand_back()
-        if not isinstance(outcome, Ending):
-            return
         try:
-            self._write(attempt, outcome)
+            if isinstance(outcome, Ending):
+                self._write(attempt, outcome)
+            elif isinstance(outcome, Lost):
+                change = lose(attempt, self._now())
+                self._patiently(lambda: self._ledger.apply(self.name, change))
+                self.lost = True
         except (NotApplied, OperationNotFound) as exc:
             log.info("%s: its late result was dropped: %s", self.name, exc)
-        except (LeaseLost, Unavailable) as exc:
+        except LeaseLost as exc:
+            self._ledger.refused(self.name, f"the result of attempt {attempt}", exc)
+        except Unavailable as exc:
             log.warning("%s: its result could not be stored: %s", self.name, exc)
 
     def _write(self, attempt: int, ending: Ending) -> None:
-        try:
-            self._patiently(lambda: self._end(attempt, ending))
-        except LroError:
-            raise
-        except Exception as exc:
-            log.exception("%s: attempt %d: its end could not be written", self.name, attempt)
-            text, reason = "what the method gave cannot be encoded", EncodingError.reason
-            if isinstance(exc, Unsettled):
-                text, reason = "the last metadata of the method cannot be made", "METHOD_FAILED"
-            instead = Ending(self._internal(text, reason))
-            self._patiently(lambda: self._end(attempt, instead, settle=False))
-
-    def _end(self, attempt: int, ending: Ending, *, settle: bool = True) -> Record | None:
-        spec = self._spec
-
-        def stamp(record: Record) -> Any | None:
-            last = record.metadata
-            if settle:
-                last = spec.settled(last, ending.state)
-            return spec.stamp(record.with_metadata(last))
-
-        return self._ledger.apply(
+        write_end(
             self.name,
-            end(
-                ending.result,
-                now=self._now(),
-                expiry=spec.expiry,
-                attempt=attempt,
-                acknowledge=ending.acknowledge,
-            ),
-            stamp,
+            attempt,
+            ending,
+            spec=self._spec,
+            ledger=self._ledger,
+            domain=self._domain,
+            patiently=self._patiently,
         )

@@ -15,7 +15,7 @@ from lro._service import Service
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.testing import ManualClock
+from lro.testing import START, ManualClock
 
 MakeService = Callable[..., Service]
 
@@ -47,7 +47,12 @@ def make_service(clock: ManualClock) -> Iterator[MakeService]:
             service = Service(
                 store if store is not None else MemoryStore(clock),
                 executor if executor is not None else ThreadExecutor(3),
-                **{"upkeep": False, "domain": "acme.test", **options},
+                **{
+                    "upkeep": False,
+                    "domain": "acme.test",
+                    "clock": lambda: (clock() - START).total_seconds(),
+                    **options,
+                },
             )
             stack.callback(service.close, timedelta(0))
             return service

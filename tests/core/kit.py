@@ -16,6 +16,7 @@ import attrs
 
 from lro._any import message
 from lro._operation import Operation
+from lro._ports import Executor
 from lro._service import Service
 from lro._shapes import Int32
 
@@ -126,6 +127,12 @@ def reason(operation: Operation) -> tuple[int, str]:
     (info, *_) = operation.error.details
     assert isinstance(info.payload, dict)
     return operation.error.code, str(info.payload["reason"])
+
+
+def swap(service: Service, executor: Executor) -> None:
+    """Give a service another executor."""
+    service._executor = service._starter._executor = executor
+    service._background.running._executor = executor
 
 
 class Step:

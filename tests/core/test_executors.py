@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from lro._errors import Unavailable
+from lro._ports import Reach
 from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
 from lro.testing._executors import Work
 from tests.core.kit import PATIENCE
 
@@ -28,6 +34,12 @@ class Coroutine(Work):
 
 def submit(executor, task):
     executor.reserve().submit(task)
+
+
+def finished(executor, task):
+    """Submit a task and wait for its end."""
+    submit(executor, task)
+    assert task.over.wait(PATIENCE)
 
 
 def test_a_task_that_ends_the_loop_ends_nothing_else(caplog):
@@ -130,6 +142,7 @@ def test_joining_from_the_loop_itself_does_not_hang():
 def test_joining_on_the_loop_after_the_stop():
     """With nothing left to wait for, the loop ends itself."""
     executor = AsyncioExecutor()
+    executor.reserve().release()
     executor.stop()
     found = []
     executor._loop.call_soon_threadsafe(lambda: found.append(executor.join(0)))
@@ -160,3 +173,145 @@ def test_work_that_outlasts_the_loop_is_cancelled():
     assert executor.join(PATIENCE)
     executor._thread.join(PATIENCE)
     assert told == [1]
+
+
+@pytest.mark.parametrize(
+    ("make", "reach"),
+    [
+        (InlineExecutor, Reach.LOOKS),
+        (ThreadExecutor, Reach.LOOKS),
+        (AsyncioExecutor, Reach.AWAITS),
+    ],
+)
+def test_each_says_how_far_it_reaches(make, reach):
+    """A thread cannot be stopped, a coroutine only where it awaits."""
+    assert make().reach is reach
+
+
+@pytest.mark.parametrize("make", [ThreadExecutor, AsyncioExecutor])
+def test_an_executor_without_work_has_no_thread(make):
+    """It may be made before a server forks, or for nothing; stopping it is harmless."""
+    before = set(threading.enumerate())
+    executor = make()
+    executor.stop()
+    assert executor.join(PATIENCE)
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadExecutor(1), AsyncioExecutor])
+def test_threads_are_started_once(make):
+    """However many ask at the same time."""
+    executor = make()
+    before = set(threading.enumerate())
+    everybody = threading.Barrier(4)
+
+    def ask():
+        everybody.wait(PATIENCE)
+        executor.reserve().release()
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(PATIENCE)
+    assert len(set(threading.enumerate()) - before) == 1
+    finished(executor, Work("a", held=False))
+    executor.stop()
+    assert executor.join(PATIENCE)
+
+
+def refuse_threads(monkeypatch, *, after=0):
+    """Let so many threads be started, and no more."""
+    start, started = threading.Thread.start, []
+
+    def limited(thread):
+        if len(started) >= after:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadExecutor(1, 0), lambda: AsyncioExecutor(1, 0)])
+def test_without_a_thread_there_is_no_room(make, monkeypatch):
+    """The process has too many, or is ending: who starts work is told, and may ask again."""
+    executor = make()
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="can't start new thread"):
+                executor.reserve()
+    finished(executor, Work("a", held=False))
+    executor.stop()
+    assert executor.join(PATIENCE)
+
+
+def test_fewer_threads_than_wanted_do_the_work(monkeypatch, caplog):
+    """One is enough to begin with."""
+    executor = ThreadExecutor(3)
+    refuse_threads(monkeypatch, after=1)
+    finished(executor, Work("a", held=False))
+    assert "1 threads instead of 3" in caplog.text
+    executor.stop()
+    assert executor.join(PATIENCE)
+
+
+def test_a_slot_from_before_a_fork_is_of_no_use():
+    """The loop that it was for lives in the parent."""
+    executor = AsyncioExecutor()
+    slot = executor.reserve()
+    loop, thread = executor._loop, executor._thread
+    executor._begin_anew()  # as in a forked child, but that the loop does run here
+    with pytest.raises(Unavailable):
+        slot.submit(Work("a"))
+    executor._ended = True
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(PATIENCE)
+    assert loop.is_closed()
+
+
+FORKED = """
+import os, sys, warnings
+from lro.executors.{module} import {name}
+from lro.testing._executors import PATIENCE, Work
+
+def works(executor, name, is_async):
+    task = Work(name, held=False, is_async=is_async)
+    executor.reserve().submit(task)
+    return task.over.wait(PATIENCE)
+
+executor = {name}(1, 1)
+held, waiting = Work("held"), Work("waiting", held=False)
+if {warm}:
+    executor.reserve().submit(held)
+    assert held.begun.wait(PATIENCE)
+    executor.reserve().submit(waiting)
+warnings.simplefilter("ignore")  # Python warns of forks beside threads, which is the point here
+child = os.fork()
+if not child:
+    fine = works(executor, "child", True) and works(executor, "child again", False)
+    fine = fine and not executor.stop() and executor.join(PATIENCE)
+    os._exit(0 if fine else 3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+held.let_end()
+assert not {warm} or waiting.over.wait(PATIENCE)
+assert executor.join(PATIENCE)
+assert works(executor, "parent", True)
+assert not executor.stop() and executor.join(PATIENCE)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.platform
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize(
+    ("module", "name"), [("threads", "ThreadExecutor"), ("asyncio", "AsyncioExecutor")]
+)
+def test_an_executor_survives_a_fork(module, name, warm):
+    """The child has threads of its own and none of the parent's tasks; the parent goes on."""
+    program = FORKED.format(module=module, name=name, warm=warm)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=3 * PATIENCE
+    )
+    assert (run.returncode, run.stderr) == (0, "")

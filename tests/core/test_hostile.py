@@ -47,7 +47,7 @@ class Waiting(InlineExecutor):
     def submit(self, task):
         """Keep it, or refuse as one that has stopped meanwhile."""
         if self.service is not None:
-            self.service._starter._stopping = True
+            self.service._background.running.stopping = True
             raise lro.Unavailable("the executor is stopping")
         self.tasks.append(task)
 
@@ -107,7 +107,7 @@ def test_live_work_is_not_lost_with_its_lease():
             with pytest.raises(lro.Unavailable):
                 service.turn()
     store.error = None
-    service._adopt(store.get(name))
+    service._background._adopt(store.get(name))
     assert store.get(name).state == "IN_PROGRESS"
     service.turn()
     assert store.get(name).lease_until == clock() + LEASE
@@ -119,7 +119,7 @@ def test_work_that_was_dropped_is_found():
     store = MemoryStore(clock)
     service, method = make(store, Waiting())
     names = [method.start(DoRequest()).name for _ in range(2)]
-    service._starter._runs.pop(names[0])
+    service._background.running._runs.pop(names[0])
     service.turn()
     clock.advance(5)
     service.turn()
@@ -211,7 +211,7 @@ def test_an_async_method_without_a_loop(monkeypatch):
     method.start(DoRequest())
     assert tried.wait(20)
     assert executor.join(20)
-    assert not service._starter.holds_work
+    assert not service._background.running.held()
     service.close()
 
 

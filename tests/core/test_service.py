@@ -371,9 +371,9 @@ def test_a_service_closes_itself_and_its_store(clock):
     with Service(Closing(), InlineExecutor()) as service:
         declare(service)
         assert not service.start(NAME, WorkRequest()).done
-        assert service._upkeep._thread.is_alive()
+        assert service._background.upkeep._thread.is_alive()
     assert closed == [1]
-    assert not service._upkeep._thread.is_alive()
+    assert not service._background.upkeep._thread.is_alive()
 
 
 @pytest.mark.parametrize(

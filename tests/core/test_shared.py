@@ -10,16 +10,10 @@ import attrs
 import pytest
 
 import lro
-from lro._bell import Bell
-from lro._errors import OperationNotFound, Unavailable
-from lro._operation import Operation
-from lro._waiting import LOOK_AGAIN_SECONDS, WaitingRoom
+from lro._errors import OperationNotFound
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-
-RUNNING = Operation(name="operations/a")
-OVER = Operation(name="operations/a", done=True)
 
 
 @attrs.frozen
@@ -50,43 +44,9 @@ def asking(path):
     return service, method
 
 
-def test_a_blocking_waiter_looks_again():
-    """No bell rings for what another process wrote: the pauses are bounded."""
-    states, pauses = [RUNNING, RUNNING, RUNNING, OVER], []
-    room = WaitingRoom(
-        Bell(),
-        lambda _: states.pop(0),
-        clock=lambda: 0.0,
-        park=lambda _, seconds: pauses.append(seconds) or False,
-        changes=lambda: 0,
-    )
-    assert room.wait("operations/a", 60.0) is OVER
-    assert pauses == [LOOK_AGAIN_SECONDS] * 2
-
-
-def test_the_counter_sees_another_connection(tmp_path):
-    """SQLite's change counter moves when a second store on the file writes, and rests if not."""
-    (here, _), (there, method) = asking(tmp_path / "a.db"), asking(tmp_path / "a.db")
-    before = here.store.changes()
-    assert here.store.changes() == before
-    method.start(AskRequest())
-    assert here.store.changes() != before
-    here.close()
-    there.close()
-    with pytest.raises(Unavailable):
-        here.store.changes()
-
-
-def test_memory_is_never_changed_by_others():
-    """A store of one process needs no second look."""
-    store = MemoryStore()
-    assert (store.shared, store.changes()) == (False, 0)
-
-
 @pytest.mark.parametrize("ending", ["complete", "delete"])
-def test_waiters_hear_of_another_process(tmp_path, monkeypatch, ending):
+def test_waiters_hear_of_another_process(tmp_path, ending):
     """Two services on one file: what one writes, the waiters of the other learn of."""
-    monkeypatch.setattr("lro._waiting.LOOK_AGAIN_SECONDS", 0.01)
     (here, method), (there, _) = asking(tmp_path / "a.db"), asking(tmp_path / "a.db")
     name = method.start(AskRequest()).name
 
@@ -107,22 +67,6 @@ def test_waiters_hear_of_another_process(tmp_path, monkeypatch, ending):
         assert [type(one) for one in found] == [OperationNotFound] * 3
     here.close()
     there.close()
-
-
-def test_a_sweep_outlives_a_store_that_is_away(monkeypatch):
-    """The counter cannot be read now: the next sweep asks again."""
-    answers = [Unavailable("away"), 1, 2]
-    states = [RUNNING, RUNNING, RUNNING, OVER]
-
-    def changes():
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr("lro._waiting.LOOK_AGAIN_SECONDS", 0.001)
-    room = WaitingRoom(Bell(), lambda _: states.pop(0), changes=changes)
-    assert asyncio.run(room.await_("operations/a", 60.0)) is OVER
 
 
 def test_a_number_is_a_timeout_in_seconds():
@@ -195,9 +139,8 @@ def test_a_job_recalls_what_callers_see():
     assert seen == [AskMetadata(7), AskMetadata(8), None, AskMetadata(8), None, AskMetadata(8)]
 
 
-def test_one_waiting_thread_hears_of_another_process(tmp_path, monkeypatch):
+def test_one_waiting_thread_hears_of_another_process(tmp_path):
     """The same for a blocking wait."""
-    monkeypatch.setattr("lro._waiting.LOOK_AGAIN_SECONDS", 0.01)
     (here, method), (there, _) = asking(tmp_path / "a.db"), asking(tmp_path / "a.db")
     name = method.start(AskRequest()).name
     other = threading.Thread(target=lambda: there.reporter(name).complete(AskResponse("yes")))

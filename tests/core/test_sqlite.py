@@ -20,7 +20,17 @@ from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore
 from lro.stores.sqlite._connections import Connections, _make_tables, _write_ahead
 from lro.testing import ManualClock
 from lro.testing._clock import together
-from lro.testing._samples import DONE, REQUEST, end_of, held, ids, insert, key_of, record_of
+from lro.testing._samples import (
+    DONE,
+    METHODS,
+    REQUEST,
+    end_of,
+    held,
+    ids,
+    insert,
+    key_of,
+    record_of,
+)
 from tests.core.kit import PATIENCE
 
 WRITER = """
@@ -144,7 +154,7 @@ def test_threads_share_a_store(path):
                 insert(store, record, key_of(f"{number}-{turn}"))
                 assert store.get(record.name).target == record.target  # others renew its lease
                 store.renew("us", clock())
-                store.orphans(5)
+                store.orphans(METHODS, 5)
                 store.page("", None, 5)
                 store.update(record.name, end_of(clock))
             return number
@@ -166,7 +176,7 @@ def test_a_reopened_file_keeps_everything(path):
     with opened(path, clock=clock) as store:
         assert (store.get("operations/a"), store.get("operations/done"), store.secret()) == before
         assert store.request("operations/a") == REQUEST
-        assert ids(store.orphans(9).records) == ["a"]
+        assert ids(store.orphans(METHODS, 9).records) == ["a"]
         assert not insert(store, record_of(clock, "b"), key_of()).fresh
         with pytest.raises(TargetBusy):
             insert(store, record_of(clock, "b", target="t"))
@@ -218,7 +228,7 @@ def test_a_lock_held_too_long_is_unavailable(path):
             assert store.get("operations/a") == kept
             assert store.request("operations/a") == REQUEST
             assert ids(store.page("", None, 9)) == ["a"]
-            assert list(store.expire(9)) == []
+            assert list(store.expire(9).names) == []
         assert insert(store, record_of(clock, "b"), key_of("other")).fresh
         assert store.update("operations/a", end_of(clock)).done
 
@@ -318,7 +328,7 @@ def test_big_requests_are_not_read_by_polls(path):
             connection.set_trace_callback(statements.append)
         store.get("operations/a")
         store.page("", None, 9)
-        store.orphans(9)
+        store.orphans(METHODS, 9)
         store.update("operations/a", lambda record: record.moved(caller="c"))
         assert len(statements) > 4
         assert not [one for one in statements if "inputs" in one]
@@ -395,7 +405,7 @@ def test_old_keys_are_removed(path):
         for number in range(5):
             insert(store, record_of(clock, str(number)), key_of(str(number)))
         clock.advance(days=1)
-        assert list(store.expire(3)) == []
+        assert list(store.expire(3).names) == []
         query = "SELECT count(*) FROM starts"
         assert store._file.rows(query) == [(2,)]
         store.expire(3)

@@ -35,6 +35,7 @@ from tests.core.kit import (
     WorkResponse,
     answer,
     ended,
+    swap,
     unpacked,
 )
 
@@ -289,7 +290,7 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
     step.go.set()
     for operation in (beside, without, other):
         ended(service, operation)
-    service._starter._executor.join(PATIENCE)
+    service._executor.join(PATIENCE)
     assert gone.is_set()
     assert ended(service, method.start(WorkRequest("t"))).state == "SUCCEEDED"
 
@@ -317,8 +318,8 @@ def test_a_start_that_fails_is_not_remembered(store, make_service, error):
         with pytest.raises(type(error)):
             method.start(WorkRequest(text), request_id=ID, target="t")
     assert stored(service) == 0
-    assert not service._starter.holds_work
-    service._starter._executor = InlineExecutor()
+    assert not service._background.running.held()
+    swap(service, InlineExecutor())
     assert method.start(WorkRequest("three"), request_id=ID, target="t").done
 
 
@@ -357,7 +358,7 @@ def test_a_closed_service_starts_nothing(store, make_service, make):
 def test_an_executor_that_stopped_by_itself(quick):
     """The start fails, and stores nothing."""
     method = method_of(quick)
-    quick._starter._executor.stop()
+    quick._executor.stop()
     with pytest.raises(Unavailable, match="the executor is stopping"):
         method.start(WorkRequest())
     assert stored(quick) == 0

@@ -25,12 +25,14 @@ from lro._states import (
     claim,
     delete,
     end,
+    lose,
     release,
     report,
     request_cancel,
     stamped,
     step,
     take_over,
+    withdraw,
 )
 from lro._status import Code, Status
 from lro.testing import START as NOW
@@ -187,13 +189,14 @@ def test_a_claim_is_a_new_attempt():
     assert (again.attempt, again.start_time, again.lease_until) == (2, NOW, LATER + DAY)
 
 
-@pytest.mark.parametrize("take", [claim, take_over])
-def test_a_lease_that_holds_is_respected(take):
-    """Until exactly its end; of a claim, only others are kept away."""
+def test_a_lease_that_holds_is_respected():
+    """Until exactly its end; a claim respects it even then, for a lost worker must be counted."""
     one = record(owner="them", lease_until=LATER, attempt=3)
     with pytest.raises(LeaseLost, match="somebody holds attempt 3"):
-        take("us", LATER, LATER - timedelta(microseconds=1))(one)
-    assert take("us", LATER, LATER)(one).owner == "us"
+        take_over("us", LATER, LATER - timedelta(microseconds=1))(one)
+    assert take_over("us", LATER, LATER)(one).owner == "us"
+    with pytest.raises(LeaseLost, match="somebody holds attempt 3"):
+        claim("us", LATER, LATER)(one)
     assert claim("them", LATER, NOW)(one).attempt == 4
     with pytest.raises(LeaseLost):
         abandon(ABORTED, NOW, DAY)(one)
@@ -207,6 +210,27 @@ def test_a_lost_worker_is_counted():
     handed_back = release(0, NOW)(record(owner="them", lease_until=LATER))
     assert (handed_back.owner, handed_back.lease_until) == ("", NOW)
     assert take_over("us", LATER, NOW)(handed_back).lost_attempts == 0
+
+
+def test_work_of_a_worker_that_died_is_an_orphan_at_once():
+    """It counts as lost; its lease is out of reach of the owner's next renewal."""
+    dead = lose(3, NOW)(record(owner="us", lease_until=LATER, attempt=3))
+    assert (dead.owner == "us", dead.unclaimed, dead.lease_until) == (False, False, NOW)
+    assert take_over("us", LATER, NOW)(dead).lost_attempts == 1
+    with pytest.raises(LeaseLost):
+        lose(2, NOW)(dead)
+
+
+def test_what_nobody_holds_is_withdrawn_at_once():
+    """If it was asked to cancel; what is held or done outside is not (spec §2.6)."""
+    change = withdraw(Status(Code.CANCELLED, "stop"), NOW, DAY)
+    waiting = record(owner="", lease_until=LATER, cancel_requested=True)
+    assert change(waiting).state is State.CANCELLED
+    with pytest.raises(CancellationNotRequested):
+        change(record(owner="", lease_until=LATER))
+    for other in ({"owner": "us", "lease_until": LATER}, {"owner": "", "lease_until": None}):
+        with pytest.raises(LeaseLost):
+            change(record(cancel_requested=True, **other))
 
 
 def test_visibility():

@@ -303,9 +303,8 @@ def test_an_operation_that_expires_at_once_is_not_found(make_service):
     run_virtual(main())
 
 
-def test_expiry_wakes_blocked_threads_too(make_service):
+def test_expiry_wakes_blocked_threads_too(make_service, clock):
     """What upkeep removes, it rings for."""
-    clock = ManualClock()
     service = make_service(MemoryStore(clock), InlineExecutor(), expiry=timedelta(seconds=1))
     declare(service)
     name = start(service)
@@ -530,115 +529,3 @@ def test_a_listener_outlives_its_loop(service):
 
 
 # -- several processes ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def processes(tmp_path, make_service):
-    """Two services on one file, as two processes would have them: no bell rings from one to other.
-
-    And an operation that the first one has started.
-    """
-    made = []
-    for _ in range(2):
-        made.append(make_service(SQLiteStore(tmp_path / "operations.db"), InlineExecutor()))
-        declare(made[-1])
-    return *made, start(made[0])
-
-
-@pytest.mark.parametrize("event", ["complete", "delete"])
-def test_coroutines_learn_of_other_processes(processes, event):
-    """Within a second, by one look at the file's change counter for all of them."""
-    one, two, name = processes
-    others = [start(one) for _ in range(20)]
-
-    def act():
-        one.reporter(name).complete(DONE) if event == "complete" else one.delete(name)
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        tasks = [asyncio.create_task(two.await_(each)) for each in (name, *others)]
-        await settle()
-        looks = []
-        whole = two.store.get
-        two.store.get = lambda asked: (looks.append(asked), whole(asked))[1]
-        await asyncio.sleep(5.5)
-        assert looks == []  # nobody has written, and so nobody has looked
-        act()
-        found = await asyncio.gather(tasks[0], return_exceptions=True)
-        assert 5.5 < loop.time() <= 6.5 + TICK
-        for task in tasks[1:]:
-            assert not task.done()
-            task.cancel()
-        return found[0]
-
-    found = run_virtual(main())
-    assert type(found) is OperationNotFound if event == "delete" else found.done
-    assert two.waiting == 0
-
-
-def test_threads_learn_of_other_processes(processes):
-    """They look again every second."""
-    one, two, name = processes
-    now = [0.0]
-
-    def park(rung, seconds):
-        assert seconds <= 1
-        now[0] += seconds
-        if now[0] == 3:
-            one.reporter(name).complete(DONE)
-        return False
-
-    two._room = WaitingRoom(
-        two._ledger.bell,
-        two._look,
-        clock=lambda: now[0],
-        park=park,
-        changes=two.store.changes,
-    )
-    assert two.wait(name).done
-    assert now == [3.0]
-
-
-def test_nobody_looks_when_nobody_waits(processes):
-    """The looking ends with the last waiter, and begins again with the next one."""
-    one, two, name = processes
-
-    async def main():
-        for _ in range(2):
-            await two.await_(name, timedelta(seconds=2.5))
-            room = two._room._loops._rooms[asyncio.get_running_loop()]
-            await asyncio.sleep(2)
-            assert room._sweeper is None
-        one.reporter(name).complete(DONE)
-        assert (await two.await_(name)).done
-
-    run_virtual(main())
-
-
-def test_a_file_that_cannot_be_read_for_a_moment(processes, monkeypatch):
-    """The waiters go on waiting, and look again a second later."""
-    one, two, name = processes
-    whole, failures = two.store.changes, [1, 2, 3]
-
-    def changes():
-        if failures:
-            raise Unavailable(f"failure {failures.pop()}")
-        return whole()
-
-    async def main():
-        two._room._changes = changes
-        loop = asyncio.get_running_loop()
-        loop.call_later(0.5, one.reporter(name).complete, DONE)
-        assert (await two.await_(name)).done
-        assert 2 < loop.time() < 4
-
-    run_virtual(main())
-
-
-def test_the_counter_of_a_closed_store(tmp_path):
-    """Is not to be had."""
-    store = SQLiteStore(tmp_path / "operations.db")
-    assert store.changes() == store.changes()
-    store.close()
-    with pytest.raises(Unavailable, match="closed"):
-        store.changes()

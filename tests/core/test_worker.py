@@ -263,7 +263,7 @@ def test_a_deleted_operation_stays_away(service):
     service.delete(operation.name)
     step.go.set()
     assert over.wait(PATIENCE)
-    service._starter.stop(timedelta(seconds=PATIENCE))
+    service._background.running.stop(timedelta(seconds=PATIENCE))
     with pytest.raises(OperationNotFound):
         service.get(operation.name)
 
@@ -287,7 +287,7 @@ def test_a_queued_operation_that_was_deleted_is_still_done(make_service, store):
     steps["first"].go.set()
     steps["second"].reached()
     steps["second"].go.set()
-    service._starter.stop(timedelta(seconds=PATIENCE))
+    service._background.running.stop(timedelta(seconds=PATIENCE))
     with pytest.raises(OperationNotFound):
         store.get(second.name)
 
@@ -439,7 +439,7 @@ def test_queued_work_is_cancelled_at_once(make_service, store, colour):
     found = service.get(second.name)
     assert reason(found) == (Code.CANCELLED, "CANCELLED")
     assert unpacked(service, found).cancel_requested
-    assert service._starter.holds_work
+    assert service._background.running.held()
     step.go.set()
     ended(service, first)
     assert calls == ["first"]
@@ -834,10 +834,11 @@ def test_work_that_never_began_is_left_to_others(make_service, no_patience, monk
 
 def test_a_job_that_lost_its_lease_is_told(quick):
     """The report raises, the attempt counts for nothing, and no result is written."""
-    from lro._states import claim
+    from lro._states import claim, take_over
 
     def body(request, job):
         now = quick.store.now() + timedelta(hours=1)
+        quick.store.update(job.name, take_over("them", now + timedelta(hours=1), now))
         quick.store.update(job.name, claim("them", now + timedelta(hours=1), now))
         with pytest.raises(LeaseLost):
             job.report(WorkMetadata())
@@ -851,6 +852,7 @@ def test_a_job_that_lost_its_lease_is_told(quick):
         operation = method.start(WorkRequest(text))
         assert not operation.done
         assert quick.store.get(operation.name).owner == "them"
+    assert quick.late_writes == 4
 
 
 def test_a_pause_within_the_limit_is_a_pause(clock):

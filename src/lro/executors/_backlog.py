@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from lro._errors import ResourceExhausted, Unavailable
+from lro._forks import after_fork
 from lro._ports import Task
 
 
@@ -25,6 +26,11 @@ class Backlog:
         if at_once < 1 or queue < 0:
             raise ValueError(f"needs at least 1 at once and 0 in the queue, got {at_once}, {queue}")
         self._size = at_once + queue
+        self._stopped = False
+        self._clear()
+        after_fork(self, Backlog._clear)  # what the parent has begun or queued, the parent does
+
+    def _clear(self) -> None:
         self._lock = threading.Lock()
         # Two conditions, lest a task's one wake-up go to somebody who waits for the end of others.
         self._ready = threading.Condition(self._lock)
@@ -32,7 +38,6 @@ class Backlog:
         self._waiting: OrderedDict[str, Task] = OrderedDict()
         self._running: Counter[str] = Counter()
         self._reserved = 0
-        self._stopped = False
 
     def reserve(self) -> BacklogSlot:
         """Room for one task."""

@@ -6,34 +6,55 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from lro._errors import Unavailable
-from lro._ports import Task
+from lro._forks import after_fork
+from lro._ports import Reach, Task
 from lro.executors._backlog import Backlog, BacklogSlot
+from lro.executors._local import LocalExecutor
 
 log = logging.getLogger("lro")
 
+_left_behind: Final[list[object]] = []
+"""Loops of a process that we were forked from, and their tasks.
 
-class AsyncioExecutor:
+They are neither used nor closed here: the selector of a loop is shared with that process, from
+which closing would take away its events; so they must not be collected either.
+"""
+
+
+class AsyncioExecutor(LocalExecutor):
     """Runs up to ``concurrency`` tasks on an event loop; up to ``queue`` more wait.
 
     Cancellation reaches an async function as ``asyncio.CancelledError`` at its next ``await``.
     A function that is not async runs in a thread, where it is reached as in ``ThreadExecutor``.
-    The loop has its own daemon thread, so that work never delays the loop of a server.
+    The loop has its own daemon thread, so that work never delays the loop of a server; both are
+    made with the first task, so that a server may fork after it has made its executor.
     """
 
     def __init__(self, concurrency: int = 1000, queue: int = 1000) -> None:
         self._backlog = Backlog(concurrency, queue)
         self._room = concurrency
         self._ended = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._live, name="lro-asyncio", daemon=True)
-        self._thread.start()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._begin_anew()
+        after_fork(self, AsyncioExecutor._begin_anew)
+
+    @property
+    def reach(self) -> Reach:
+        """An async function is interrupted at its next ``await``; another learns when it looks."""
+        return Reach.AWAITS
 
     def reserve(self) -> _LoopSlot:
         """Room for one task."""
-        return _LoopSlot(self._backlog.reserve(), self)
+        slot = self._backlog.reserve()
+        try:
+            self._see_to_loop()
+        except BaseException:
+            slot.release()
+            raise
+        return _LoopSlot(slot, self)
 
     def withdraw(self, name: str) -> bool:
         """Take back a task that has not begun."""
@@ -51,21 +72,48 @@ class AsyncioExecutor:
         over = self._backlog.join(seconds)
         if over and self._backlog.stopped:
             self._ended = True
-            self._wake(self._loop.stop)
-            if threading.current_thread() is not self._thread:
+            if self._loop is not None:
+                self._wake(self._loop.stop)
+            if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join()
         return over
 
-    def _live(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+    def _begin_anew(self) -> None:
+        if self._loop is not None:
+            _left_behind.append((self._loop, self._tasks))
+        self._starting = threading.Lock()
+        self._loop = None
+        self._thread: threading.Thread | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _see_to_loop(self) -> None:
+        with self._starting:
+            if self._thread is not None:
+                return
+            self._loop = loop = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=self._live, args=(loop,), name="lro-asyncio", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as exc:
+                self._loop = None
+                loop.close()
+                raise Unavailable(f"no thread can be started: {exc}") from exc
+            self._thread = thread
+
+    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.get_loop()
             while not self._ended:
                 try:
-                    self._loop.run_forever()
+                    loop.run_forever()
                 except BaseException:  # SystemExit in a task that some function made for itself
                     log.exception("the event loop was to be ended by a task, and goes on")
 
     def _wake(self, action: Callable[[], None]) -> bool:
+        if self._loop is None:  # the slot comes from before a fork
+            return False
         try:
             self._loop.call_soon_threadsafe(action)
         except RuntimeError:  # the loop has ended
@@ -77,7 +125,7 @@ class AsyncioExecutor:
             task = self._backlog.take(block=False)
             if task is None:
                 return
-            running = self._loop.create_task(self._run(task))
+            running = asyncio.get_running_loop().create_task(self._run(task))
             self._tasks.add(running)
             running.add_done_callback(self._over)
 

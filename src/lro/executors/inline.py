@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from lro._errors import Unavailable
 from lro._ports import Task
+from lro.executors._local import LocalExecutor
 
 
-class InlineExecutor:
+class InlineExecutor(LocalExecutor):
     """Runs each task at once, in the caller's thread: ``start`` returns a finished operation.
 
-    Nothing can be cancelled, since nobody gets a word in while the work runs.
+    The caller cannot cancel it, being busy with it; another thread that knows the name can, and
+    the function learns of that when it looks.
     """
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import attrs
 from lro._any import Any
 from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
 from lro._pages import KEY_BYTES, Place
-from lro._ports import Inserted, Orphans, RequestKey
+from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
 from lro._record import Record
 from lro._states import Change
 
@@ -28,6 +28,22 @@ class _FirstStart:
     record: Record
     fingerprint: str
     at: datetime
+
+
+class Silence:
+    """The ear of a store that one process has to itself."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def heard(self, seconds: float) -> Collection[str]:
+        """Nothing, when the seconds are over."""
+        self._closed.wait(seconds)
+        return ()
+
+    def close(self) -> None:
+        """Nothing to free."""
+        self._closed.set()
 
 
 class MemoryStore:
@@ -48,9 +64,21 @@ class MemoryStore:
         self._requests: dict[tuple[str, str, str], _FirstStart] = {}
         self._secret = secrets.token_bytes(KEY_BYTES)
 
-    def changes(self) -> int:
-        """Never any that the bell has not told of."""
-        return 0
+    def announce(self, name: str) -> None:
+        """Nobody else could hear."""
+
+    def listen(self) -> Silence:
+        """An ear that hears nothing: no other process can write here."""
+        return Silence()
+
+    def glance(self, names: Collection[str]) -> Glance:
+        """What has become of these operations."""
+        now = self._clock()
+        found = {name: self._records.get(name) for name in names}
+        return Glance(
+            over=frozenset(n for n, r in found.items() if r is None or r.over(now)),
+            asked=frozenset(n for n, r in found.items() if r is not None and r.asked),
+        )
 
     def now(self) -> datetime:
         """The moment by the store's clock."""
@@ -137,21 +165,21 @@ class MemoryStore:
                 self._records[record.name] = attrs.evolve(record, lease_until=until)
             return [record.name for record in mine if record.cancel_requested]
 
-    def orphans(self, limit: int) -> Orphans:
+    def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Records in progress whose lease has run out."""
         now = self._clock()
         with self._lock:
             leased = [
                 (record.lease_until, record)
                 for record in map(self._records.__getitem__, self._running)
-                if record.lease_until is not None
+                if record.lease_until is not None and record.method in methods
             ]
         lost = [record for until, record in leased if until <= now]
         ends = [until for until, _ in leased if until > now]
         return Orphans(tuple(lost[:limit]), min(ends, default=None))
 
-    def expire(self, limit: int) -> Sequence[str]:
-        """Remove records past their expiry."""
+    def expire(self, limit: int) -> Expired:
+        """Remove records past their expiry, and old request keys."""
         now = self._clock()
         with self._lock:
             over = [r for r in self._records.values() if r.expire_time and r.expire_time <= now]
@@ -160,7 +188,8 @@ class MemoryStore:
             old = [key for key, first in self._requests.items() if now - first.at >= REQUEST_LIFE]
             for key in old[:limit]:
                 del self._requests[key]
-            return [record.name for record in over[:limit]]
+            more = len(over) > limit or len(old) > limit
+            return Expired([record.name for record in over[:limit]], more)
 
     def close(self) -> None:
         """Nothing to free."""

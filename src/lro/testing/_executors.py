@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from lro._errors import ResourceExhausted, Unavailable
-from lro._ports import Executor
+from lro._ports import Executor, Reach, Through
 from lro.testing._clock import expect, refuses, same
 
 MakeExecutor = Callable[[int, int], Executor]
@@ -48,8 +48,8 @@ class Work:
         """Allow it to end."""
         self._may_end.set()
 
-    def run(self) -> None:
-        """Do the work in this thread."""
+    def run(self, through: Through | None = None) -> None:  # noqa: ARG002
+        """Do the work in this thread, whatever functions are done through."""
         self.begun.set()
         self._may_end.wait(PATIENCE)
         self.over.set()
@@ -118,6 +118,14 @@ def _ends(*tasks: Work) -> None:
         task.let_end()
     for task in tasks:
         expect(task.over.wait(PATIENCE), f"{task.name} ends")
+
+
+def it_says_what_it_is(make: MakeExecutor) -> None:
+    """How far a cancel reaches; that it does its work here; and it may be told how to work."""
+    executor = make(1, 1)
+    expect(isinstance(executor.reach, Reach), "it says how far a request to cancel reaches")
+    same(executor.redelivery, None, "the time for redelivery, work being done here")
+    executor.attach(lambda _: None)
 
 
 def it_does_the_work(make: MakeExecutor) -> None:
@@ -287,6 +295,7 @@ def a_task_that_raises_ends_alone(make: MakeExecutor) -> None:
 
 
 FOREGROUND_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
+    it_says_what_it_is,
     it_does_the_work,
     stopped_it_takes_nothing,
     room_may_be_given_back,

@@ -6,12 +6,12 @@ from datetime import UTC, timedelta
 
 from lro._errors import TargetBusy
 from lro._pages import KEY_BYTES, Place
-from lro._ports import Inserted, Store
+from lro._ports import Expired, Inserted, Orphans, Store
 from lro._record import Record, State
 from lro._states import claim, delete, release, request_cancel
 from lro._status import Code, Status
 from lro.testing._clock import ManualClock, expect, refuses, same, together
-from lro.testing._samples import end_of, gone, held, ids, insert, record_of
+from lro.testing._samples import METHODS, end_of, gone, held, ids, insert, record_of
 
 
 def a_target_has_one_operation_in_progress(store: Store, clock: ManualClock) -> None:
@@ -157,13 +157,15 @@ def orphans_are_work_whose_lease_ran_out(store: Store, clock: ManualClock) -> No
     insert(store, record_of(clock, "unheld"))
     ends = clock() + timedelta(seconds=10), clock() + timedelta(seconds=20)
     clock.advance(seconds=10, microseconds=-1)
-    found = store.orphans(9)
+    found = store.orphans(METHODS, 9)
     same((found.records, found.next_lease_end), ((), ends[0]), "just before the end of the lease")
     clock.advance(microseconds=1)
-    found = store.orphans(9)
+    found = store.orphans(METHODS, 9)
     same(sorted(ids(found.records)), ["a", "hidden"], "at the end of the lease")
     same(found.next_lease_end, ends[1], "the next end of a lease")
-    same(len(store.orphans(1).records), 1, "how many, if one is wanted")
+    same(len(store.orphans(METHODS, 1).records), 1, "how many, if one is wanted")
+    same(store.orphans({"N"}, 9), Orphans((), None), "those of another method")
+    same(len(store.orphans({"N", "M"}, 9).records), 2, "those of several methods")
 
 
 def work_handed_back_is_an_orphan_at_once(store: Store, clock: ManualClock) -> None:
@@ -173,9 +175,9 @@ def work_handed_back_is_an_orphan_at_once(store: Store, clock: ManualClock) -> N
     until = clock() + timedelta(seconds=15)
     store.update(record.name, claim("us", until, clock()))
     store.update(record.name, release(1, clock()))
-    same(ids(store.orphans(9).records), ["a"], "the orphans")
+    same(ids(store.orphans(METHODS, 9).records), ["a"], "the orphans")
     store.update(record.name, claim("them", until, clock()))
-    found = store.orphans(9)
+    found = store.orphans(METHODS, 9)
     same((found.records, found.next_lease_end), ((), until), "the orphans after the claim")
 
 
@@ -186,13 +188,15 @@ def records_expire(store: Store, clock: ManualClock) -> None:
         if days is not None:
             store.update(f"operations/{unique_id}", end_of(clock, days=days))
     clock.advance(days=1, microseconds=-1)
-    same(list(store.expire(9)), [], "just before the first expiry")
+    same(store.expire(9), Expired([], False), "just before the first expiry")
     clock.advance(microseconds=1)
-    removed = [*store.expire(1), *store.expire(9), *store.expire(9)]
+    sweeps = [store.expire(1), store.expire(9), store.expire(9)]
+    removed = [name for sweep in sweeps for name in sweep.names]
     same(sorted(removed), ["operations/a", "operations/b"], "what is removed, one and then more")
+    same([sweep.more for sweep in sweeps], [True, False, False], "whether there is more")
     gone(store, "operations/a")
     clock.advance(days=10_000)
-    same(list(store.expire(9)), ["operations/c"], "what is removed much later")
+    same(list(store.expire(9).names), ["operations/c"], "what is removed much later")
     same(ids(store.page("", None, 9)), ["d"], "what is left")
 
 
@@ -205,22 +209,6 @@ def what_it_says_of_itself_stays(store: Store, clock: ManualClock) -> None:
     clock.advance(days=1)
     found = store.secret(), store.reads_block, store.writes_block, store.shared
     same(found, said, "all that a day later")
-
-
-def a_shared_store_counts_its_changes(store: Store, clock: ManualClock) -> None:
-    """The number differs after every write; a store of one process need not count."""
-    seen = store.changes()
-    record = held(clock)
-    for write in (
-        lambda: insert(store, record),
-        lambda: store.update(record.name, request_cancel(clock())),
-        lambda: store.renew("us", clock() + timedelta(seconds=60)),
-        lambda: store.update(record.name, end_of(clock)),
-        lambda: store.update(record.name, delete(clock())),
-    ):
-        write()
-        before, seen = seen, store.changes()
-        expect(seen != before or not store.shared, "the number differs after a write")
 
 
 def the_clock_is_the_one_given(store: Store, clock: ManualClock) -> None:

@@ -12,7 +12,7 @@ from lro._record import Record
 from lro._states import Change, delete, report
 from lro._status import Code, Status
 from lro.testing._clock import ManualClock, expect, refuses, same, together
-from lro.testing._samples import DONE, REQUEST, end_of, gone, insert, record_of
+from lro.testing._samples import DONE, METHODS, REQUEST, end_of, gone, insert, record_of
 
 
 def a_record_comes_back_as_it_went_in(store: Store, clock: ManualClock) -> None:
@@ -67,9 +67,9 @@ def what_is_not_there_is_not_found(store: Store, clock: ManualClock) -> None:
         refuses(OperationNotFound, call, "there is no such record")
     store.forget("operations/x")
     same(list(store.page("", None, 9)), [], "a page of nothing")
-    same(store.orphans(9).records, (), "orphans of nothing")
+    same(store.orphans(METHODS, 9).records, (), "orphans of nothing")
     same(list(store.renew("us", clock())), [], "leases of nothing")
-    same(list(store.expire(9)), [], "expired of nothing")
+    same(list(store.expire(9).names), [], "expired of nothing")
 
 
 def an_update_replaces_the_record(store: Store, clock: ManualClock) -> None:
@@ -120,7 +120,7 @@ def an_update_to_none_removes_the_record(store: Store, clock: ManualClock) -> No
     refuses(OperationNotFound, lambda: store.update(record.name, end_of(clock)), "it stays away")
     same(list(store.page("", None, 9)), [], "the page after it")
     clock.advance(60)
-    same(store.orphans(9).records, (), "the orphans after it")
+    same(store.orphans(METHODS, 9).records, (), "the orphans after it")
 
 
 def updates_are_serialised(store: Store, clock: ManualClock) -> None:

@@ -103,7 +103,7 @@ def a_key_outlives_an_expired_record(store: Store, clock: ManualClock) -> None:
     clock.advance(hours=6)
     again = insert(store, record_of(clock, "b"), key_of())
     same((again.record, again.fresh), (first, False), "before the removal")
-    same(list(store.expire(9)), [first.name], "what is removed")
+    same(list(store.expire(9).names), [first.name], "what is removed")
     again = insert(store, record_of(clock, "b"), key_of())
     same((again.record, again.fresh), (first, False), "after the removal")
 

@@ -21,6 +21,8 @@ StoreCheck: TypeAlias = Callable[[Store, ManualClock], None]
 REQUEST: Final = Any(
     "type.googleapis.com/lro.testing.Request", {"text": "\u00dcn\u00ef \u2713 \U0001f600"}
 )
+METHODS: Final = frozenset({"M"})
+"""The method of sample records, for :meth:`Store.orphans`."""
 DONE: Final = Any("type.googleapis.com/lro.testing.Response", {})
 
 

@@ -62,8 +62,6 @@ class Connections:
         self._writing = threading.RLock()
         self._closed = False
         self._idle: list[sqlite3.Connection] = []
-        self._watching = threading.Lock()
-        self._watcher: sqlite3.Connection | None = None
         try:
             with _unavailable():
                 self._writer = self._open()
@@ -104,26 +102,27 @@ class Connections:
             finally:
                 self._give_back(reader)
 
-    def data_version(self) -> int:
-        """SQLite's own counter of commits by others, as one connection sees it that never writes.
+    def foreign_commits(self) -> int | None:
+        """SQLite's counter of commits by other connections; None while the writer is busy.
 
         Raises:
             Unavailable: The store is closed, or the file cannot be read.
         """
-        with self._watching, _unavailable():
+        if not self._writing.acquire(blocking=False):
+            return None
+        try:
             if self._closed:
                 raise Unavailable("the store is closed")
-            if self._watcher is None:
-                self._watcher = self._open()
-            (version,) = self._watcher.execute("PRAGMA data_version").fetchone()
-            return int(version)
+            with _unavailable():
+                (version,) = self._writer.execute("PRAGMA data_version").fetchone()
+                return int(version)
+        finally:
+            self._writing.release()
 
     def close(self) -> None:
         """Close every connection; those that read just now, as soon as they have read."""
-        with self._writing, self._lock, self._watching:
+        with self._writing, self._lock:
             self._closed = True
-            if self._watcher is not None:
-                self._watcher.close()
             for connection in (self._writer, *self._idle):
                 connection.close()
             self._idle.clear()

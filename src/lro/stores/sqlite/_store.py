@@ -15,12 +15,13 @@ from lro._any import Any
 from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
 from lro._jsontext import dumps, reread
 from lro._pages import KEY_BYTES, Place
-from lro._ports import Inserted, Orphans, RequestKey
-from lro._record import Record
+from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
+from lro._record import Record, State
 from lro._states import Change
 from lro.stores._recent import RecentRecords
 from lro.stores._rows import COLUMNS, from_row, micros, moment, pack, to_row, unpack
 from lro.stores.sqlite._connections import Connections
+from lro.stores.sqlite._ear import CounterEar
 
 REQUEST_LIFE: Final = timedelta(hours=24)
 
@@ -28,11 +29,15 @@ _ROW: Final = ", ".join(COLUMNS)
 _INSERT: Final = f"INSERT INTO operations ({_ROW}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _GET: Final = f"SELECT {_ROW} FROM operations WHERE name = ?"
 _STAMP: Final = "SELECT version, lease_until FROM operations WHERE name = ?"
+_GLANCE: Final = """SELECT name, state, expire_time, cancel_requested FROM operations
+    WHERE name IN (SELECT value FROM json_each(?))"""
+_UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
 _LEASE: Final = COLUMNS.index("lease_until")
 _PAGE: Final = f"""SELECT {_ROW} FROM operations WHERE parent = ?
     AND (create_time < ? OR (create_time = ? AND name > ?))
     AND state != 'HIDDEN' AND (expire_time IS NULL OR expire_time > ?)
     ORDER BY create_time DESC, name LIMIT ?"""
+_AMONG: Final = "method IN (SELECT value FROM json_each(?))"
 _FIRST_PAGE: Final = 2**62
 
 
@@ -68,9 +73,20 @@ class SQLiteStore:
             self._file.close()
             raise
 
-    def changes(self) -> int:
-        """The file's change counter."""
-        return self._file.data_version()
+    def announce(self, name: str) -> None:
+        """Nothing to do: the file's change counter tells."""
+
+    def listen(self) -> CounterEar:
+        """An ear that watches the change counter of the file."""
+        return CounterEar(self._file)
+
+    def glance(self, names: Collection[str]) -> Glance:
+        """What has become of these operations."""
+        rows = self._file.rows(_GLANCE, (json.dumps(list(names)),))
+        now = micros(self._clock())
+        open_ = {name for name, state, expire, _ in rows if _waited_for(state, expire, now)}
+        asked = {name for name, state, _, asked in rows if asked and state in _UNFINISHED}
+        return Glance(over=frozenset(names) - open_, asked=frozenset(asked))
 
     def now(self) -> datetime:
         """The moment by this machine's clock, which all processes on the file share."""
@@ -166,36 +182,35 @@ class SQLiteStore:
             )
             return [name for (name,) in asked]
 
-    def orphans(self, limit: int) -> Orphans:
-        """Records in progress whose lease has run out."""
-        now = micros(self._clock())
+    def orphans(self, methods: Collection[str], limit: int) -> Orphans:
+        """Records in progress of these methods whose lease has run out."""
+        now, among = micros(self._clock()), json.dumps(list(methods))
         lost = self._file.rows(
-            f"SELECT {_ROW} FROM operations WHERE lease_until <= ? ORDER BY lease_until LIMIT ?",
-            (now, limit),
+            f"SELECT {_ROW} FROM operations WHERE lease_until <= ? AND {_AMONG}"
+            " ORDER BY lease_until LIMIT ?",
+            (now, among, limit),
         )
         ((end,),) = self._file.rows(
-            "SELECT min(lease_until) FROM operations WHERE lease_until > ?", (now,)
+            f"SELECT min(lease_until) FROM operations WHERE lease_until > ? AND {_AMONG}",
+            (now, among),
         )
         return Orphans(tuple(map(from_row, lost)), None if end is None else moment(end))
 
-    def expire(self, limit: int) -> Sequence[str]:
-        """Remove records past their expiry."""
+    def expire(self, limit: int) -> Expired:
+        """Remove records past their expiry, and old request keys."""
         now = self._clock()
         old = micros(now - REQUEST_LIFE)
         due = "SELECT name FROM operations WHERE expire_time <= ? LIMIT ?"
-        if not self._file.rows(due, (micros(now), 1)) and not self._file.rows(
-            "SELECT 1 FROM starts WHERE at <= ? LIMIT 1", (old,)
-        ):
-            return []  # nothing to write, and so no lock to wait for
+        keys = "SELECT rowid FROM starts WHERE at <= ? LIMIT ?"
+        if not self._file.rows(due, (micros(now), 1)) and not self._file.rows(keys, (old, 1)):
+            return Expired((), more=False)  # nothing to write, and so no lock to wait for
         with self._file.transaction() as writer:
-            names = writer.execute(due, (micros(now), limit)).fetchall()
-            writer.executemany("DELETE FROM operations WHERE name = ?", names)
-            writer.execute(
-                "DELETE FROM starts WHERE rowid IN"
-                " (SELECT rowid FROM starts WHERE at <= ? LIMIT ?)",
-                (old, limit),
-            )
-            return [name for (name,) in names]
+            names = writer.execute(due, (micros(now), limit + 1)).fetchall()
+            spent = writer.execute(keys, (old, limit + 1)).fetchall()
+            writer.executemany("DELETE FROM operations WHERE name = ?", names[:limit])
+            writer.executemany("DELETE FROM starts WHERE rowid = ?", spent[:limit])
+            more = len(names) > limit or len(spent) > limit
+            return Expired([name for (name,) in names[:limit]], more)
 
     def close(self) -> None:
         """Close every connection to the file."""
@@ -265,6 +280,10 @@ def _write_changes(
     assignments = ", ".join(f"{column} = ?" for column, _ in changed)
     values = (*(after for _, after in changed), new[0])
     writer.execute(f"UPDATE operations SET {assignments} WHERE name = ?", values)
+
+
+def _waited_for(state: str, expire_time: int | None, now: int) -> bool:
+    return state == State.IN_PROGRESS and (expire_time is None or now < expire_time)
 
 
 def _target_busy(writer: sqlite3.Connection, target: str) -> bool:

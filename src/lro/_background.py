@@ -1,0 +1,91 @@
+"""What goes on in a service between calls: its work, its leases, its ear for other processes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from lro._hearing import Hearing
+from lro._ledger import Ledger
+from lro._orphans import adopt
+from lro._ports import Executor
+from lro._record import Record
+from lro._running import Running
+from lro._spec import MethodSpec
+from lro._upkeep import Upkeep
+
+
+class Background:
+    """The work of one process, under a random name of its own, and the threads that see to it."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        executor: Executor,
+        specs: Callable[[], Mapping[str, MethodSpec]],
+        *,
+        lease: timedelta,
+        domain: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._specs = specs
+        self._started = False
+        owner = _new_owner()
+        self.running = Running(
+            ledger=ledger,
+            executor=executor,
+            owner=owner,
+            lease=lease,
+            domain=domain,
+            nudge=self._nudge,
+            hunt=lambda: self.upkeep.hunt(),
+        )
+        self.upkeep = Upkeep(
+            ledger,
+            owner=owner,
+            lease=lease,
+            held=self.running.held,
+            cancel=self.running.cancel,
+            adopt=self._adopt,
+            methods=self._methods,
+            clock=clock,
+        )
+        self.hearing = Hearing(ledger, held=self.running.held, cancel=self.running.cancel)
+
+    def start(self) -> None:
+        """Begin the upkeep in a thread of its own."""
+        self._started = True
+        self.upkeep.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._started = False
+        self.hearing.stop()
+        self.upkeep.stop()
+
+    def forked(self) -> None:
+        """Begin anew in a forked process: what the parent holds is the parent's."""
+        owner = _new_owner()
+        self.running.forked(owner)
+        self.upkeep.forked(owner)
+        self.hearing.forked()
+        if self._started:
+            self.upkeep.start()
+
+    def _nudge(self) -> None:
+        self.upkeep.nudge()
+        self.hearing.need()
+
+    def _methods(self) -> list[str]:
+        return [name for name, spec in self._specs().items() if spec.function is not None]
+
+    def _adopt(self, record: Record) -> None:
+        if self.running.has(record.name):
+            return  # alive in this process: the lease ran out while the store was away
+        adopt(record, self._specs()[record.method], self.running, self._ledger)
+
+
+def _new_owner() -> str:
+    return secrets.token_urlsafe(12)

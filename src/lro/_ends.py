@@ -1,0 +1,76 @@
+"""Writing down how an attempt ended, once and for all (spec §2.2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from lro._any import Any
+from lro._errors import LroError
+from lro._faults import EncodingError
+from lro._jobs import Ending
+from lro._ledger import Ledger
+from lro._outcomes import internal
+from lro._record import Record
+from lro._spec import MethodSpec, Unsettled
+from lro._states import end
+
+log = logging.getLogger("lro")
+
+T = TypeVar("T")
+
+
+class Patiently(Protocol):
+    """Asks a store for something for as long as that makes sense."""
+
+    def __call__(self, action: Callable[[], T]) -> T:
+        """What the action gives."""
+        ...
+
+
+def write_end(
+    name: str,
+    attempt: int,
+    ending: Ending,
+    *,
+    spec: MethodSpec,
+    ledger: Ledger,
+    domain: str,
+    patiently: Patiently,
+) -> None:
+    """End an operation, with its last metadata, in one step.
+
+    What cannot be encoded ends that operation with INTERNAL, and nothing else (design §5).
+
+    Raises:
+        NotApplied, OperationNotFound: It is over, or was deleted.
+        LeaseLost: Another worker has it.
+        Unavailable: The store has not come back.
+    """
+
+    def write(ending: Ending, *, settle: bool) -> Record | None:
+        def stamp(record: Record) -> Any | None:
+            last = spec.settled(record.metadata, ending.state) if settle else record.metadata
+            return spec.stamp(record.with_metadata(last))
+
+        change = end(
+            ending.result,
+            now=ledger.store.now(),
+            expiry=spec.expiry,
+            attempt=attempt,
+            acknowledge=ending.acknowledge,
+        )
+        return ledger.apply(name, change, stamp)
+
+    try:
+        patiently(lambda: write(ending, settle=True))
+    except LroError:
+        raise
+    except Exception as exc:
+        log.exception("%s: attempt %d: its end could not be written", name, attempt)
+        text, why = "what the method gave cannot be encoded", EncodingError.reason
+        if isinstance(exc, Unsettled):
+            text, why = "the last metadata of the method cannot be made", "METHOD_FAILED"
+        instead = Ending(internal(spec, domain, text, why))
+        patiently(lambda: write(instead, settle=False))

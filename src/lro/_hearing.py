@@ -1,0 +1,144 @@
+"""One thread a process that hears what other processes have changed, while it matters here."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from lro._errors import LroError
+from lro._ledger import Ledger
+from lro._ports import Ear
+
+log = logging.getLogger("lro")
+
+LOOK_AGAIN_SECONDS: Final = 3.0
+"""How often all that somebody waits for is looked at, so that a lost announcement does no harm."""
+
+LINGER_SECONDS: Final = 5.0
+"""How long the ear stays open when it is not needed: opening one may cost a connection."""
+
+_REST: Final = 10
+"""A look is followed by a rest of so many times its length, whatever the others write."""
+
+
+class Hearing:
+    """Rings the bell for what other processes announce, and passes on what they ask to cancel.
+
+    ``held`` are the operations whose work this process has; ``cancel`` is told those of them that
+    are asked to stop. Nobody waiting and no work in hand, the thread sleeps, and asks the store
+    nothing.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        held: Callable[[], Collection[str]],
+        cancel: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._held = held
+        self._cancel = cancel
+        self._clock = clock
+        self._shared = ledger.store.shared
+        self._look_at = 0.0
+        self.forked()
+
+    def forked(self) -> None:
+        """Begin anew: in a forked process, the thread is gone."""
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._ear: Ear | None = None
+        self._thread: threading.Thread | None = None
+
+    def need(self) -> None:
+        """Somebody waits, or work has come: listen from now on."""
+        if not self._shared or self._wake.is_set():
+            return
+        with self._lock:
+            if self._thread is None and not self._stopping.is_set():
+                self._thread = threading.Thread(target=self._live, name="lro-ear", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self._lock:
+            self._stopping.set()
+            thread, ear = self._thread, self._ear
+        self._wake.set()
+        if ear is not None:
+            ear.close()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    @property
+    def _needed(self) -> bool:
+        return self._ledger.bell.wanted or bool(self._held())
+
+    def _live(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait()
+            try:
+                self._listen()
+            except LroError as exc:
+                if not self._stopping.is_set():
+                    log.warning("not heard now what other processes change: %s", exc)
+                    self._stopping.wait(1.0)
+            except Exception:
+                log.exception("hearing other processes failed, and goes on")
+                self._stopping.wait(1.0)
+
+    def _listen(self) -> None:
+        ear = self._ledger.store.listen()
+        with self._lock:
+            self._ear = ear
+        try:
+            self._sweep()  # what was announced before there was an ear
+            last = self._clock()
+            while not self._stopping.is_set():
+                if self._needed:
+                    last = self._clock()
+                elif self._clock() - last >= LINGER_SECONDS:
+                    self._wake.clear()
+                    if not self._needed:  # asked once more: who came meanwhile has not woken us
+                        return
+                    self._wake.set()
+                self.turn(ear)
+        finally:
+            self._ear = None
+            ear.close()
+
+    def turn(self, ear: Ear) -> None:
+        """Hear once, for no longer than until the next look at everything."""
+        names = ear.heard(max(0.0, self._look_at - self._clock()))
+        if names is None or self._clock() >= self._look_at:
+            began = self._clock()
+            self._sweep()
+            self._stopping.wait(min(_REST * (self._clock() - began), LOOK_AGAIN_SECONDS))
+            return
+        for name in names:
+            self._ledger.bell.ring(name)
+        mine = frozenset(self._held()).intersection(names)
+        if mine:
+            self._stop(self._ledger.store.glance(mine).asked)
+
+    def _sweep(self) -> None:
+        self._look_at = self._clock() + LOOK_AGAIN_SECONDS
+        mine = frozenset(self._held())
+        names = self._ledger.bell.names() | mine
+        if not names:
+            return
+        found = self._ledger.store.glance(names)
+        for name in found.over:
+            self._ledger.bell.ring(name)
+        self._stop(found.asked & mine)
+
+    def _stop(self, asked: Collection[str]) -> None:
+        for name in asked:
+            self._cancel(name)

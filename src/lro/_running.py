@@ -1,0 +1,181 @@
+"""The work that a process has: how it comes by it, and how it gives it up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from lro._errors import Cancelled, LeaseLost, NotApplied, OperationNotFound, Unavailable
+from lro._ledger import Ledger
+from lro._ports import Executor, Slot
+from lro._record import Record
+from lro._spec import MethodSpec
+from lro._states import Change, release, take_over, withdraw
+from lro._worker import Run
+
+
+class Running:
+    """The work that this process has, begun or waiting, under the name of ``owner``.
+
+    ``nudge`` is called when there is new work, ``hunt`` when some has lost its worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        executor: Executor,
+        owner: str,
+        lease: timedelta,
+        domain: str,
+        nudge: Callable[[], None],
+        hunt: Callable[[], None],
+    ) -> None:
+        self._ledger = ledger
+        self._executor = executor
+        self._lease = lease
+        self.domain = domain
+        self._nudge = nudge
+        self._hunt = hunt
+        self.stopping = False
+        self.forked(owner)
+
+    def forked(self, owner: str) -> None:
+        """Begin anew, for another owner: in a forked process, all work is the parent's."""
+        self.owner = owner
+        self._lock = threading.Lock()
+        self._runs: dict[str, Run] = {}
+
+    def begin(self, spec: MethodSpec, name: str, slot: Slot, request: object | None = None) -> None:
+        """Have the work of a stored operation done: in this process, or by whoever claims it.
+
+        Raises:
+            Unavailable: The executor refuses.
+        """
+        task = self._task(spec, name, request)
+        if self._executor.redelivery is not None:
+            slot.submit(task)
+            return
+        with self._lock:
+            self._runs[name] = task
+        try:
+            slot.submit(task)
+        except BaseException:
+            self._retire(task)
+            raise
+        self._nudge()
+
+    def work(self, spec: MethodSpec, name: str) -> None:
+        """Claim the work of a stored operation and do it in this thread, unless somebody has it.
+
+        Raises:
+            Unavailable: The service is stopping.
+        """
+        task = self._task(spec, name, None)
+        with self._lock:
+            if self.stopping:
+                raise Unavailable("the service is stopping")
+            if name in self._runs:
+                return
+            self._runs[name] = task
+        self._nudge()
+        task.run()
+
+    def resume(self, spec: MethodSpec, name: str) -> None:
+        """Take over work that nobody holds.
+
+        Raises:
+            LeaseLost: Somebody does hold it.
+            ResourceExhausted, Unavailable: There is no room for it.
+        """
+        slot = self._executor.reserve()
+        try:
+            taken = self._ledger.apply(name, self._taking_over())
+            assert taken is not None  # a take-over removes nothing
+        except BaseException:
+            slot.release()
+            raise
+        try:
+            self.begin(spec, name, slot)
+        except BaseException:
+            if taken.owner:  # the executor is stopping: others must not wait for our lease
+                self._ledger.apply(name, release(taken.attempt, self._ledger.store.now()))
+            raise
+
+    def _taking_over(self) -> Change:
+        now, redelivery = self._ledger.store.now(), self._executor.redelivery
+        if redelivery is None:
+            return take_over(self.owner, now + self._lease, now)
+
+        def change(record: Record) -> Record | None:
+            # The longer it has waited, the longer is the queue that it may still stand in.
+            until = now + max(redelivery, now - record.create_time)
+            return take_over("", until, now)(record)
+
+        return change
+
+    def cancel_unclaimed(self, spec: MethodSpec, name: str) -> None:
+        """End an operation that is asked to stop, if nobody has its work."""
+        status = spec.types.status_of(Cancelled(), self.domain)
+        change = withdraw(status, self._ledger.store.now(), spec.expiry)
+        try:
+            self._ledger.apply(name, change, spec.stamp)
+        except (LeaseLost, NotApplied, OperationNotFound):
+            pass  # it has just been claimed, and its worker learns of the request
+
+    def cancel(self, name: str) -> None:
+        """Let a request to cancel reach the work, if this process holds it."""
+        run = self._runs.get(name)
+        if run is None:
+            return
+        if self._executor.withdraw(name):
+            run.end_unbegun()
+        else:
+            run.cancel()
+
+    def has(self, name: str) -> bool:
+        """Whether this process has the work of this operation."""
+        return name in self._runs
+
+    def held(self) -> frozenset[str]:
+        """The names of the operations whose work this process has, begun or waiting."""
+        if not self._runs:
+            return frozenset()
+        with self._lock:
+            return frozenset(self._runs)
+
+    def stop(self, drain: timedelta) -> None:
+        """Start nothing more; give running work time to end; hand the rest back (design §5)."""
+        self.stopping = True
+        # A store that is away is not asked once for each: what it does not hear of is taken over
+        # when the leases run out.
+        there = True
+        for task in self._executor.stop():
+            run = self._runs.get(task.name)
+            if run is not None:
+                there = there and run.hand_back()
+                self._retire(run)
+        if not self._executor.join(drain.total_seconds()):
+            for run in list(self._runs.values()):
+                there = run.hand_back() if there else run.give_up()
+            self._executor.join(1.0)
+
+    def _retire(self, run: Run) -> None:
+        with self._lock:
+            if self._runs.get(run.name) is run:  # not a later one, begun after a lost lease
+                del self._runs[run.name]
+        if run.lost:
+            self._hunt()
+
+    def _task(self, spec: MethodSpec, name: str, request: object | None) -> Run:
+        return Run(
+            name=name,
+            spec=spec,
+            ledger=self._ledger,
+            owner=self.owner,
+            lease=self._lease,
+            domain=self.domain,
+            request=request,
+            retire=self._retire,
+        )

@@ -1,0 +1,388 @@
+"""What a process hears of the others on its store, and what it asks the store while it listens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from lro._bell import Bell
+from lro._errors import OperationNotFound, Unavailable
+from lro._hearing import LINGER_SECONDS, LOOK_AGAIN_SECONDS, Hearing
+from lro._jobs import Job
+from lro._ledger import Ledger
+from lro._ports import Glance
+from lro._states import request_cancel
+from lro._status import Code
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+
+
+class Shared(MemoryStore):
+    """A store that others might write to; ears hear what the test lets them hear."""
+
+    shared = True
+
+    def __init__(self):
+        super().__init__()
+        self.said = []
+        self.glances = []
+        self.over = set()
+        self.asked = set()
+        self.ears = []
+        self.refusal = None
+
+    def listen(self):
+        if self.refusal is not None:
+            refusal, self.refusal = self.refusal, None
+            raise refusal
+        self.ears.append(Ear(self))
+        return self.ears[-1]
+
+    def glance(self, names):
+        self.glances.append(set(names))
+        return Glance(frozenset(self.over & set(names)), frozenset(self.asked & set(names)))
+
+
+class Ear:
+    """Gives what the test has put in, and then what ends the test's patience."""
+
+    def __init__(self, store):
+        self.store = store
+        self.closed = False
+        self.waits = []
+
+    def heard(self, seconds):
+        self.waits.append(seconds)
+        said = self.store.said.pop(0) if self.store.said else ()
+        return said() if callable(said) else said
+
+    def close(self):
+        self.closed = True
+
+
+class House:
+    """A hearing on a clock that the test moves, and all that it has done."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.store = Shared()
+        self.bell = Bell()
+        self.rung = []
+        self.cancelled = []
+        self.held = set()
+        self.hearing = Hearing(
+            Ledger(self.store, self.bell),
+            held=lambda: self.held,
+            cancel=self.cancelled.append,
+            clock=lambda: self.now,
+        )
+        for name in "ab":
+            self.bell.listen(name, lambda name=name: self.rung.append(name))
+
+
+@pytest.fixture
+def house():
+    return House()
+
+
+def test_what_is_announced_rings(house):
+    """Without any look at the store, where it is not about work of this process."""
+    ear = house.store.listen()
+    house.hearing._sweep()
+    house.store.said = [("a", "x"), ("b",), ()]
+    for _ in range(3):
+        house.hearing.turn(ear)
+    assert house.rung == ["a", "b"]
+    assert house.store.glances == [{"a", "b"}]  # the sweep's
+    assert ear.waits == [LOOK_AGAIN_SECONDS] * 3
+
+
+def test_an_announcement_about_work_in_hand_may_be_a_cancellation(house):
+    """One look at those tells; and only those that are held are cancelled."""
+    ear = house.store.listen()
+    house.hearing._sweep()
+    house.held, house.store.asked = {"h", "i"}, {"h", "x"}
+    house.store.said = [("h", "i", "x", "a")]
+    house.hearing.turn(ear)
+    assert house.store.glances[-1] == {"h", "i"}
+    assert (house.cancelled, house.rung) == (["h"], ["a"])
+
+
+@pytest.mark.parametrize("how", ["anything", "time"])
+def test_a_look_at_everything(house, how):
+    """When anything may have changed, and every few seconds, in case an announcement was lost."""
+    ear = house.store.listen()
+    house.held, house.store.over, house.store.asked = {"h"}, {"a"}, {"h", "b"}
+    house.hearing._look_at = LOOK_AGAIN_SECONDS
+    if how == "anything":
+        house.store.said = [None]
+    else:
+        house.now = LOOK_AGAIN_SECONDS
+    house.hearing.turn(ear)
+    assert house.store.glances == [{"a", "b", "h"}]
+    assert (house.rung, house.cancelled) == (["a"], ["h"])
+
+
+def test_nothing_to_look_for(house):
+    """No look then."""
+    for name in "ab":
+        house.bell._listeners.pop(name)
+    house.hearing._sweep()
+    assert house.store.glances == []
+
+
+def test_a_process_on_its_own_listens_to_nobody():
+    """No thread, no ear."""
+    bell = Bell()
+    hearing = Hearing(Ledger(MemoryStore(), bell), held=set, cancel=print)
+    hearing.need()
+    assert hearing._thread is None
+    hearing.stop()
+
+
+def test_the_ear_is_closed_when_nobody_needs_it(house):
+    """After a while; and opened again with the next need."""
+    quiet = threading.Event()
+
+    def past():
+        house.now += LINGER_SECONDS
+        for name in "ab":
+            house.bell._listeners.pop(name, None)
+        return ()
+
+    whole = house.store.listen
+
+    def listen():
+        ear = whole()
+        ear.close = lambda: (setattr(ear, "closed", True), quiet.set())
+        return ear
+
+    house.store.listen = listen
+    for number in (1, 2):
+        house.store.said = [past]
+        house.bell.listen("a", print)
+        house.hearing.need()
+        house.hearing.need()
+        assert quiet.wait(PATIENCE)
+        quiet.clear()
+        assert len(house.store.ears) == number
+    house.hearing.stop()
+
+
+def test_need_that_comes_at_the_last_moment(house):
+    """Just when the ear is about to close: it stays open."""
+    heard = threading.Event()
+    needs = iter([True, False, True, True])
+
+    class Moment(Hearing):
+        @property
+        def _needed(self):
+            if (need := next(needs, None)) is None:
+                heard.set()
+                return True
+            return need
+
+    def past():
+        house.now += LINGER_SECONDS
+        return ()
+
+    house.store.said = [past]
+    hearing = Moment(
+        Ledger(house.store, house.bell), held=set, cancel=print, clock=lambda: house.now
+    )
+    hearing.need()
+    assert heard.wait(PATIENCE)
+    hearing.stop()
+    assert len(house.store.ears) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(Unavailable("away"), "not heard now"), (ZeroDivisionError(), "hearing other processes")],
+)
+def test_the_thread_outlives_errors(house, error, said, caplog, monkeypatch):
+    """It logs them, and opens another ear a moment later."""
+    opened = threading.Event()
+    pauses = []
+    house.store.refusal = error
+    house.store.said = [lambda: opened.set() or ()]
+    monkeypatch.setattr(house.hearing._stopping, "wait", pauses.append)
+    with caplog.at_level(logging.WARNING, "lro"):
+        house.hearing.need()
+        assert opened.wait(PATIENCE)
+        house.hearing.stop()
+    assert said in caplog.text
+    assert pauses[0] == 1.0
+
+
+def test_a_stop_ends_the_thread(house, caplog):
+    """While it listens, with or without an error of the ear that is closed; twice is once."""
+    begun, closed = threading.Event(), threading.Event()
+
+    def hear():
+        begun.set()
+        assert closed.wait(PATIENCE)
+        raise Unavailable("closed")
+
+    house.store.said = [hear]
+    house.hearing.need()
+    assert begun.wait(PATIENCE)
+    house.store.ears[0].close = closed.set
+    with caplog.at_level(logging.WARNING, "lro"):
+        house.hearing.stop()
+        house.hearing.stop()
+    assert not house.hearing._thread.is_alive()
+    assert caplog.text == ""
+    house.hearing.need()
+    assert not house.hearing._thread.is_alive()
+
+
+def test_the_thread_may_stop_itself(house):
+    """A cancelled function may close the service."""
+    stopped = threading.Event()
+    house.held = house.store.asked = {"h"}
+    house.hearing._cancel = lambda name: (house.hearing.stop(), stopped.set())
+    house.hearing.need()
+    assert stopped.wait(PATIENCE)
+    house.hearing._thread.join(PATIENCE)
+    assert not house.hearing._thread.is_alive()
+
+
+# -- two services on one file ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def both(tmp_path, make_service):
+    """Two services on one file, as two processes would have them."""
+    return [make_service(SQLiteStore(tmp_path / "a.db"), ThreadExecutor(2)) for _ in range(2)]
+
+
+def declared(service):
+    return service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
+
+
+@pytest.mark.parametrize("ending", ["complete", "delete"])
+@pytest.mark.parametrize("colour", ["thread", "coroutine"])
+def test_a_waiter_hears_of_another_process(both, ending, colour):
+    """Of the end, and of the deletion."""
+    one, two = both
+    name = declared(one).start(WorkRequest()).name
+    declared(two)
+
+    def act():
+        one.reporter(name).complete(WorkResponse("x")) if ending == "complete" else one.delete(name)
+
+    async def main():
+        waiter = asyncio.create_task(two.await_(name, PATIENCE))
+        while not two.waiting:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(act)
+        return await waiter
+
+    def wait():
+        actor = threading.Timer(0, act)
+        actor.start()
+        try:
+            return two.wait(name, PATIENCE)
+        finally:
+            actor.join()
+
+    try:
+        found = asyncio.run(main()) if colour == "coroutine" else wait()
+    except OperationNotFound:
+        assert ending == "delete"
+    else:
+        assert (found.done, ending) == (True, "complete")
+
+
+def test_a_cancellation_reaches_the_process_that_works(both):
+    """Without waiting for the renewal of its lease."""
+    one, two = both
+    begun = threading.Event()
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        job.sleep(PATIENCE)
+        raise AssertionError
+
+    name = one.method(NAME)(work).start(WorkRequest()).name
+    assert begun.wait(PATIENCE)
+    two.method(NAME)(work)
+    two.cancel(name)
+    assert one.wait(name, PATIENCE).error.code == Code.CANCELLED
+
+
+def test_what_nobody_holds_is_cancelled_at_once(both):
+    """Work that was handed back waits for a worker, and a cancellation need not."""
+    one, two = both
+    begun = threading.Event()
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        job.sleep(PATIENCE)
+        raise AssertionError
+
+    name = one.method(NAME)(work).start(WorkRequest()).name
+    assert begun.wait(PATIENCE)
+    one.close(0)
+    two.method(NAME)(work)
+    two.cancel(name)
+    assert two.get(name).error.code == Code.CANCELLED
+
+
+def test_a_cancellation_just_as_somebody_claims_it(both):
+    """The claim wins, and its worker learns of the request."""
+    one, two = both
+    method = declared(one)
+    name = method.start(WorkRequest()).name
+    one.store.update(name, request_cancel(one.store.now()))
+    one._background.running.cancel_unclaimed(method.spec, name)
+    assert not one.get(name).done
+
+
+def test_closing_sends_the_waiters_home(both):
+    """Of both colours, with the truth."""
+    one, _ = both
+    name = declared(one).start(WorkRequest()).name
+    found = []
+
+    def wait():
+        try:
+            one.wait(name, PATIENCE)
+        except Unavailable as exc:
+            found.append(str(exc))
+
+    async def main():
+        waiter = asyncio.create_task(one.await_(name, PATIENCE))
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while one.waiting < 1 or len(one._ledger.bell) < 2:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(one.close, 0)
+        await asyncio.to_thread(thread.join)
+        with pytest.raises(Unavailable, match="the service is stopping"):
+            await waiter
+
+    asyncio.run(main())
+    assert found == ["the service is stopping"]
+
+
+def test_the_store_of_announcements_is_told(make_service):
+    """Every change is announced once it is stored, and the name is all that is said."""
+    store = Shared()
+    told = []
+    store.announce = told.append
+    service = make_service(store)
+    name = declared(service).start(WorkRequest(), metadata=WorkMetadata(1)).name
+    service.reporter(name).report(WorkMetadata(2))
+    service.cancel(name)
+    service.reporter(name).complete(WorkResponse())
+    service.delete(name)
+    assert told == [name] * 4
