@@ -169,7 +169,7 @@ def _server() -> Iterator[str]:
         database = str(Path(folder) / "operations.db")
         command = [sys.executable, "-m", "examples.analysis", "serve", "--port", "0"]
         server = subprocess.Popen(
-            [*command, "--database", database], stdout=subprocess.PIPE, text=True
+            [*command, "--store", f"sqlite:///{database}"], stdout=subprocess.PIPE, text=True
         )
         assert server.stdout is not None
         with server.stdout:

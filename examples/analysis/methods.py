@@ -6,18 +6,19 @@ import functools
 import importlib
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
-from examples.analysis import messages
+from examples.analysis import messages as m
 from examples.analysis.messages import AnalysisMetadata, Image
 from examples.analysis.progress import QUEUED, JobProgress, settle, target_of
-from examples.analysis.router import NAMES
 from lro import Job, Method, Service, WorkerLost
 
 PACKAGE: Final = "lro.examples.analysis.v1.ImageAnalysis"
 TIME_LIMIT: Final = timedelta(seconds=60)
 
 AnalysisMethod = Method[Any, Any, AnalysisMetadata]
+_Job: TypeAlias = Job[AnalysisMetadata]
+_Response = TypeVar("_Response")
 
 
 def first_picture(request: Any) -> Image:
@@ -31,31 +32,86 @@ def first_metadata(verb: str, request: Any) -> AnalysisMetadata:
     return AnalysisMetadata(verb=verb, target=target_of(first_picture(request)), stage=QUEUED)
 
 
+# A function each, and in no other function: the processes that do the work must find them.
+
+
+def detect(request: m.DetectRequest, job: _Job) -> m.DetectResponse:
+    return _work("detect", m.DetectResponse, request, job)
+
+
+def verify(request: m.VerifyRequest, job: _Job) -> m.VerifyResponse:
+    return _work("verify", m.VerifyResponse, request, job)
+
+
+def compare(request: m.CompareRequest, job: _Job) -> m.CompareResponse:
+    return _work("compare", m.CompareResponse, request, job)
+
+
+def segment(request: m.SegmentRequest, job: _Job) -> m.SegmentResponse:
+    return _work("segment", m.SegmentResponse, request, job)
+
+
+def classify(request: m.ClassifyRequest, job: _Job) -> m.ClassifyResponse:
+    return _work("classify", m.ClassifyResponse, request, job)
+
+
+def authenticate(request: m.AuthenticateRequest, job: _Job) -> m.AuthenticateResponse:
+    return _work("authenticate", m.AuthenticateResponse, request, job)
+
+
+def score(request: m.ScoreRequest, job: _Job) -> m.ScoreResponse:
+    return _work("score", m.ScoreResponse, request, job)
+
+
+def explain(request: m.ExplainRequest, job: _Job) -> m.ExplainResponse:
+    return _work("explain", m.ExplainResponse, request, job)
+
+
+def extract(request: m.ExtractRequest, job: _Job) -> m.ExtractResponse:
+    return _work("extract", m.ExtractResponse, request, job)
+
+
+def track(request: m.TrackRequest, job: _Job) -> m.TrackResponse:
+    return _work("track", m.TrackResponse, request, job)
+
+
+FUNCTIONS: Final = (
+    detect,
+    verify,
+    compare,
+    segment,
+    classify,
+    authenticate,
+    score,
+    explain,
+    extract,
+    track,
+)
+
+
 def register(service: Service) -> Mapping[str, AnalysisMethod]:
     """Declare all ten at a service, by their names in the router."""
-    return {verb: _method(service, verb) for verb in NAMES}
+    return {function.__name__: _declare(service, function) for function in FUNCTIONS}
 
 
-def _method(service: Service, verb: str) -> AnalysisMethod:
-    def work(request: Any, job: Job[AnalysisMetadata]) -> Any:
-        module = _module(verb)
-        # job.metadata may be the progress of a lost worker, which must not fall.
-        metadata = job.metadata or first_metadata(verb, request)
-        progress = JobProgress(job, metadata, module.STAGES)
-        return getattr(module, verb)(request, progress)
-
-    name = verb.capitalize()
+def _declare(service: Service, function: Callable[..., Any]) -> AnalysisMethod:
+    verb = function.__name__
     decorate: Callable[..., AnalysisMethod] = service.method(
-        f"{PACKAGE}.{name}",
-        request=getattr(messages, name + "Request"),
-        response=getattr(messages, name + "Response"),
-        metadata=AnalysisMetadata,
+        f"{PACKAGE}.{verb.capitalize()}",
         validate=lambda request: _module(verb).check(request),
         settle=settle,
         time_limit=TIME_LIMIT,
         worker_lost=WorkerLost.RETRY,  # the same request gives the same response
     )
-    return decorate(work)
+    return decorate(function)
+
+
+def _work(verb: str, _: type[_Response], request: Any, job: _Job) -> _Response:
+    module = _module(verb)
+    # job.metadata may be the progress of a lost worker, which must not fall.
+    progress = JobProgress(job, job.metadata or first_metadata(verb, request), module.STAGES)
+    response: _Response = getattr(module, verb)(request, progress)
+    return response
 
 
 @functools.cache

@@ -17,17 +17,16 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Mount
 
+from examples.analysis.deployment import EXECUTORS, Deployment
 from examples.analysis.messages import Image
 from examples.analysis.methods import AnalysisMethod, first_metadata, register
 from examples.analysis.router import Allowed, ToRouter, default_answer, health, route
+from examples.analysis.workers import Workers
 from lro import InvalidParent, LroError, RouteNotFound, Service, Unavailable
 from lro.asgi import OperationsApp, StartApp
-from lro.executors.threads import ThreadExecutor
 from lro.http import HttpRequest, error_reply, json_reply
-from lro.stores.sqlite import SQLiteStore
 
 MAX_BODY: Final = 32 * 1024 * 1024
-QUEUE: Final = 32
 PARENTS: Final = ("projects/*", "projects/*/locations/*")
 RAW_VERBS: Final = frozenset({"detect", "segment", "classify", "score", "explain", "extract"})
 STOP_SECONDS: Final = 3
@@ -37,20 +36,6 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-def make_service(database: str, workers: int = 2) -> Service:
-    """The service on a SQLite file, ``workers`` threads, and a queue of 32.
-
-    Raises:
-        LroError: The file cannot be opened.
-        ValueError: There are no workers.
-    """
-    return Service(
-        SQLiteStore(database),
-        ThreadExecutor(workers, queue=QUEUE),
-        domain="analysis.lro.example",
-    )
 
 
 def make_app(service: Service) -> Starlette:
@@ -128,29 +113,50 @@ def _parent(request: HttpRequest) -> str:
 
 def main(arguments: list[str]) -> None:
     """Serve until told to stop: ``python -m examples.analysis serve --port 8000``."""
+    plain = Deployment()
     parser = argparse.ArgumentParser(
         prog="python -m examples.analysis serve",
         description="Serve the ten analyses over HTTP; prints the address when it is ready.",
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0: any that is free")
-    parser.add_argument("--database", default="operations.db", help="the SQLite file")
-    parser.add_argument("--workers", type=int, default=2, help="threads that do the work")
+    parser.add_argument("--store", default=plain.store, help="or postgresql://...")
+    parser.add_argument("--executor", default=plain.executor, help=f"of {', '.join(EXECUTORS)}")
+    parser.add_argument("--broker", default=plain.broker, help="of Celery")
+    parser.add_argument("--concurrency", type=int, default=2, help="analyses at once in a process")
+    parser.add_argument("--workers", type=int, default=1, help="server processes on the store")
+    parser.add_argument("--lease", type=float, default=15.0, help="seconds of silence allowed")
     options = parser.parse_args(arguments)
     try:
         listener = socket.create_server((options.host, options.port))
     except (OSError, OverflowError) as exc:
         parser.error(f"cannot listen: {exc}")
+    deployment = Deployment(
+        store=options.store,
+        executor=options.executor,
+        broker=options.broker,
+        concurrency=options.concurrency,
+        lease_seconds=options.lease,
+    )
     try:
-        service = make_service(options.database, options.workers)
+        service = deployment.make_service()
     except (LroError, ValueError) as exc:
-        parser.error(f"cannot serve {options.database}: {exc}")
+        parser.error(f"cannot serve {options.store}: {exc}")
+    print("http://{}:{}".format(*listener.getsockname()), flush=True)
+    if options.workers == 1:
+        serve(service, listener)
+        return
+    service.close()
+    Workers(deployment, listener, options.workers).run()
+
+
+def serve(service: Service, listener: socket.socket) -> None:
+    """Serve on this socket until told to stop."""
     config = uvicorn.Config(
         make_app(service),
         log_level="warning",
         ws="none",
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    print("http://{}:{}".format(*listener.getsockname()), flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])

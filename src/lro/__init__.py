@@ -79,7 +79,19 @@ from lro._operation import (
     validate,
 )
 from lro._pages import Place
-from lro._ports import Executor, Inserted, Orphans, RequestKey, Slot, Store, Task
+from lro._ports import (
+    Ear,
+    Executor,
+    Expired,
+    Glance,
+    Inserted,
+    Orphans,
+    Reach,
+    RequestKey,
+    Slot,
+    Store,
+    Task,
+)
 from lro._record import Record, State
 from lro._routes import Route, RouteTable, default_routes
 from lro._service import Service
@@ -135,15 +147,18 @@ __all__ = [
     "DeleteOperationRequest",
     "DoubleValue",
     "Duration",
+    "Ear",
     "Empty",
     "EncodingError",
     "ErrorInfo",
     "Executor",
+    "Expired",
     "FieldMask",
     "FieldViolation",
     "Float",
     "FloatValue",
     "GetOperationRequest",
+    "Glance",
     "Help",
     "HelpLink",
     "HttpMethodNotAllowed",
@@ -189,6 +204,7 @@ __all__ = [
     "PreconditionViolation",
     "QuotaFailure",
     "QuotaViolation",
+    "Reach",
     "Record",
     "Reporter",
     "RequestIdConflict",

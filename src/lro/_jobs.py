@@ -32,6 +32,7 @@ class Job(Generic[M]):
         recall: Callable[[], M | None],
         clock: Callable[[], datetime],
         stop_at: datetime | None = None,
+        domain: str = "",
     ) -> None:
         self._name = name
         self._attempt = attempt
@@ -39,7 +40,9 @@ class Job(Generic[M]):
         self._recall: Callable[[], M | None] | None = recall
         self._clock = clock
         self._stop_at = stop_at
+        self._domain = domain  # of the service, for the details of errors
         self._cancel = threading.Event()
+        self._wakes: list[Callable[[], None]] = []
         self._metadata: M | None = None
 
     @property
@@ -108,6 +111,15 @@ class Job(Generic[M]):
     def _stop(self) -> None:
         # By the service, when CancelOperation was called or the work is handed back.
         self._cancel.set()
+        for wake in tuple(self._wakes):
+            wake()
+
+    def _on_stop(self, wake: Callable[[], None]) -> None:
+        # By an executor that waits for the work elsewhere. It may be called more than once, soon
+        # after or at once: who stops the work now may not have seen it in the list.
+        self._wakes.append(wake)
+        if self._cancel.is_set():
+            wake()
 
 
 def _overdue() -> DeadlineExceeded:

@@ -1,19 +1,20 @@
-"""Whether this process is a server, or only the hands of one.
-
-A worker process of another process's executor imports the application to find its functions. The
-services that come into being thereby must not begin to live: leases and orphans are the parent's.
-"""
+"""What this process is for: all of a service, or only to run functions for another process."""
 
 from __future__ import annotations
 
-_role = {"hands": False}
+_hands_only = False
 
 
 def hands_only() -> bool:
-    """Whether this process does only the work that its parent gives it."""
-    return _role["hands"]
+    """Whether this process runs functions for another one, and nothing else.
+
+    It imports the application, whose service must not work here a second time: no upkeep, no
+    operations of its own, no further processes.
+    """
+    return _hands_only
 
 
 def become_hands() -> None:
-    """This process is a worker of its parent's, from now on."""
-    _role["hands"] = True
+    """Make this process one that only runs functions, before it imports the application."""
+    global _hands_only
+    _hands_only = True

@@ -339,7 +339,7 @@ def test_what_nobody_holds_is_cancelled_at_once(both):
 
 def test_a_cancellation_just_as_somebody_claims_it(both):
     """The claim wins, and its worker learns of the request."""
-    one, two = both
+    one, _ = both
     method = declared(one)
     name = method.start(WorkRequest()).name
     one.store.update(name, request_cancel(one.store.now()))

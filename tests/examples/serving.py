@@ -23,8 +23,9 @@ import numpy.typing as npt
 import PIL.Image
 import uvicorn
 
+from examples.analysis.deployment import QUEUE
 from examples.analysis.messages import BoundingBox, Image, TrackRequest
-from examples.analysis.server import QUEUE, make_app
+from examples.analysis.server import make_app
 from lro import Service, TypeRegistry
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
@@ -32,19 +33,15 @@ from lro.stores.sqlite import SQLiteStore
 ROOT = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
 
-SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--workers", "1", "--database")
+SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--concurrency", "1", "--store")
 SHORT_LEASE = """
 import sys
-from datetime import timedelta
 from examples.analysis import server
-from lro import Service
 
-def with_short_lease(*parts, **options):
-    return Service(*parts, lease=timedelta(seconds=1), **options)
-
-server.Service = with_short_lease
 server.STOP_SECONDS = 1
-server.main(["--port", "0", "--workers", "1", "--database", sys.argv[1]])
+server.main(
+    ["--port", "0", "--concurrency", "1", "--lease", "1", "--store", sys.argv[1]]
+)
 """
 """The server as a program, but one whose workers count as lost after a second of silence."""
 

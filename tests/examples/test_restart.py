@@ -49,7 +49,8 @@ class Story:
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     """Three lives: the first is killed in mid work, the second is told to stop in mid work."""
     story = Story()
-    command = ("-c", SHORT_LEASE, str(tmp_path_factory.mktemp("lives") / "operations.db"))
+    file = tmp_path_factory.mktemp("lives") / "operations.db"
+    command = ("-c", SHORT_LEASE, f"sqlite:///{file}")
     with Process(*command) as first:
         scored = first.start("score", CAMERA)["name"]
         story.scored.append(first.until(scored))
@@ -153,7 +154,7 @@ class Clock:
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
-        ("serve --help", 0, "--database"),
+        ("serve --help", 0, "--store"),
         ("demo --help", 0, "demo"),
         ("--help", 0, "serve|demo"),
         ("", 1, "serve|demo"),
@@ -162,8 +163,10 @@ class Clock:
         ("serve --port many", 2, "invalid int value: 'many'"),
         ("serve --port 70000", 2, "cannot listen: bind(): port must be 0-65535"),
         ("serve --port {port}", 2, "Address already in use"),
-        ("serve --port 0 --workers 0", 2, "needs at least 1 at once"),
-        ("serve --port 0 --database .", 2, "cannot serve .: the operations database"),
+        ("serve --port 0 --concurrency 0", 2, "needs at least 1 at once"),
+        ("serve --port 0 --executor gpu", 2, "'gpu' is none of threads, processes, celery"),
+        ("serve --port 0 --store mongodb://x", 2, "is neither sqlite:///PATH nor postgresql://"),
+        ("serve --port 0 --store sqlite:///.", 2, "cannot serve sqlite:///.: "),
     ],
 )
 def test_options(options: str, status: int, said: str, tmp_path: Path) -> None:

@@ -256,19 +256,20 @@ def test_health_waits_for_no_library(tmp_path: Path) -> None:
     """The report is there before NumPy and scikit-image are imported."""
     program = """
 import asyncio, httpx, sys
-from examples.analysis.server import make_app, make_service
+from examples.analysis.deployment import Deployment
+from examples.analysis.server import make_app
 
 async def health(app):
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://analysis") as http:
         return await http.get("/v1/health")
 
-service = make_service(sys.argv[1])
+service = Deployment(store=sys.argv[1]).make_service()
 print(asyncio.run(health(make_app(service))).status_code)
 print(sorted({"numpy", "scipy", "skimage", "sklearn", "PIL"} & set(sys.modules)))
 service.close()
 """
-    command = [sys.executable, "-c", program, str(tmp_path / "operations.db")]
+    command = [sys.executable, "-c", program, f"sqlite:///{tmp_path / 'operations.db'}"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["200", "[]"]
 
@@ -326,8 +327,11 @@ def test_the_example_shows_what_users_write() -> None:
     assert set(imported) == {
         "lro",
         "lro.asgi",
+        "lro.executors.celery",
+        "lro.executors.processes",
         "lro.executors.threads",
         "lro.http",
+        "lro.stores.postgres",
         "lro.stores.sqlite",
         "lro_client",
     }

@@ -12,6 +12,7 @@ import attrs
 
 from lro._any import Any
 from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
+from lro._forks import after_fork
 from lro._pages import KEY_BYTES, Place
 from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
 from lro._record import Record
@@ -55,7 +56,8 @@ class MemoryStore:
 
     def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
         self._clock = clock or _utc_now
-        self._lock = threading.Lock()
+        self._forked()
+        after_fork(self, MemoryStore._forked)
         self._records: dict[str, Record] = {}
         self._order: dict[str, list[_OrderKey]] = {}
         self._targets: dict[str, str] = {}
@@ -193,6 +195,9 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to free."""
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()  # a forked process has its own records from now on
 
     def _first_start(self, key: RequestKey | None, now: datetime) -> _FirstStart | None:
         if key is None:

@@ -1,0 +1,15 @@
+"""Does the work of servers that run with ``--executor celery``::
+
+    ANALYSIS_STORE=postgresql://... ANALYSIS_BROKER=redis://... \\
+        celery -A examples.analysis.celery_worker worker --concurrency 2
+"""
+
+from __future__ import annotations
+
+from examples.analysis.deployment import Deployment
+from examples.analysis.methods import register
+
+deployment = Deployment.of_environment()
+app = deployment.celery
+service = deployment.make_service()
+register(service)

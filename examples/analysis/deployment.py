@@ -1,0 +1,99 @@
+"""Where the operations are kept and where the work is done: what a deployment chooses."""
+
+from __future__ import annotations
+
+import functools
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from lro import DeclarationError, Executor, Service, Store
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+
+if TYPE_CHECKING:
+    import celery
+
+QUEUE: Final = 32
+EXECUTORS: Final = ("threads", "processes", "celery")
+_SQLITE: Final = "sqlite:///"
+
+
+@attrs.frozen(kw_only=True)
+class Deployment:
+    """``store``: ``sqlite:///PATH`` or ``postgresql://...``. ``executor``: one of EXECUTORS.
+
+    ``concurrency`` is how many analyses run at once in a process; with Celery, that is its worker's
+    choice. ``broker`` is Celery's. ``lease_seconds`` is how long a worker may be silent before its
+    work counts as lost.
+    """
+
+    store: str = "sqlite:///operations.db"
+    executor: str = "threads"
+    broker: str = "redis://localhost:6379/0"
+    concurrency: int = 2
+    lease_seconds: float = 15.0
+
+    @classmethod
+    def of_environment(cls) -> Deployment:
+        """What ``ANALYSIS_STORE``, ``_BROKER`` and ``_LEASE`` say, for a worker of Celery."""
+        plain = cls()
+        return cls(
+            store=os.environ.get("ANALYSIS_STORE", plain.store),
+            broker=os.environ.get("ANALYSIS_BROKER", plain.broker),
+            executor="celery",
+            lease_seconds=float(os.environ.get("ANALYSIS_LEASE", plain.lease_seconds)),
+        )
+
+    def make_service(self) -> Service:
+        """The service, which has no methods yet.
+
+        Raises:
+            LroError: The store cannot be opened, or there is no such store or executor.
+            ValueError: Nothing is to run at once.
+        """
+        store = self._make_store()
+        try:
+            return Service(
+                store,
+                self._make_executor(),
+                domain="analysis.lro.example",
+                lease=timedelta(seconds=self.lease_seconds),
+            )
+        except BaseException:
+            store.close()
+            raise
+
+    @functools.cached_property
+    def celery(self) -> celery.Celery:
+        """The Celery app that carries the names of operations."""
+        import celery
+
+        app = celery.Celery("analysis", broker=self.broker)
+        # An analysis takes seconds: a worker that has one in hand leaves the next to others.
+        app.conf.worker_prefetch_multiplier = 1
+        return app
+
+    def _make_store(self) -> Store:
+        if self.store.startswith(_SQLITE):
+            return SQLiteStore(self.store.removeprefix(_SQLITE))
+        if self.store.startswith(("postgresql://", "postgres://")):
+            from lro.stores.postgres import PostgresStore
+
+            return PostgresStore(self.store)
+        raise DeclarationError(repr(self.store), "is neither sqlite:///PATH nor postgresql://...")
+
+    def _make_executor(self) -> Executor:
+        if self.executor == "threads":
+            return ThreadExecutor(self.concurrency, queue=QUEUE)
+        if self.executor == "processes":
+            from lro.executors.processes import ProcessExecutor
+
+            return ProcessExecutor(self.concurrency, queue=QUEUE)
+        if self.executor == "celery":
+            from lro.executors.celery import CeleryExecutor
+
+            return CeleryExecutor(self.celery)
+        raise DeclarationError(repr(self.executor), f"is none of {', '.join(EXECUTORS)}")
