@@ -30,7 +30,7 @@ FLOORS: Final = {
         stores._recent stores._rows stores.memory stores.sqlite stores.postgres
         executors._local executors._crew executors._backlog
         executors.inline executors.threads executors.asyncio executors.processes
-        executors._broker executors.celery
+        executors._broker executors._carrier executors.celery
         _replies _steps http asgi wsgi testing
         """,
         "__init__",
@@ -48,7 +48,7 @@ EFFECTS: Final = "asyncio logging random secrets socket sqlite3 threading time"
 """What the values of the ground floor must do without: they get ``now`` and names as arguments."""
 
 OPTIONAL: Final = (
-    "celery click cryptography google.protobuf grpc numpy opentelemetry psycopg rich starlette"
+    "celery click cryptography kombu google.protobuf grpc numpy opentelemetry psycopg rich starlette"
 )
 """What the two faces must not load: it is optional, or heavy and seldom needed."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import socket
+import threading
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Final
@@ -57,4 +59,13 @@ class Workers:
 def _serve(deployment: Deployment, listener: socket.socket) -> None:
     from examples.analysis.server import serve
 
+    threading.Thread(target=_follow_parent, daemon=True).start()
     serve(deployment.make_service(), listener)
+
+
+def _follow_parent() -> None:
+    # A parent that was killed has told nobody, and its children would keep the socket.
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -46,6 +46,7 @@ class Background:
             ledger,
             owner=owner,
             lease=lease,
+            patience=min(lease, executor.redelivery or lease),
             held=self.running.held,
             cancel=self.running.cancel,
             adopt=self._adopt,

@@ -53,7 +53,7 @@ class Orphans:
 class Expired:
     """What a sweep has removed, and whether it has left something to the next one."""
 
-    names: Sequence[str] = attrs.field(converter=tuple)
+    names: Sequence[str]
     more: bool
 
 
@@ -294,8 +294,12 @@ class Executor(Protocol):
         """
         ...
 
-    def attach(self, work: Callable[[str], None]) -> None:
-        """Told once by the service: how the work of an operation is done by its name alone."""
+    def attach(self, work: Callable[[str], None], close: Callable[[timedelta], None]) -> None:
+        """Told once by the service: how work is done by its name alone, and how all of it is ended.
+
+        ``close`` is for executors that learn of the end of a worker before the service does: work
+        that has not ended within the time given is handed back.
+        """
         ...
 
     def admit(self, spec: MethodSpec) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import functools
 from datetime import datetime
 from typing import Any as Anything
 from typing import Final
@@ -17,6 +16,8 @@ from lro._status import Status
 
 class State(enum.StrEnum):
     """Where in its life an operation is."""
+
+    __hash__ = str.__hash__  # as Enum's, without a call in Python
 
     IN_PROGRESS = "IN_PROGRESS"
     SUCCEEDED = "SUCCEEDED"
@@ -68,11 +69,16 @@ class Record:
     target: str = ""
     version: int = 1
 
-    @functools.cached_property
+    @property
     def operation(self) -> Operation:
-        """What callers see of it."""
-        done = self.state in _DONE
-        return Operation(name=self.name, metadata=self.metadata, done=done, result=self.result)
+        """What callers see of it: the same object each time."""
+        # By hand: functools.cached_property takes a lock, and longer than all the rest.
+        known: Operation | None = self.__dict__.get("_operation")
+        if known is None:
+            done = self.state in _DONE
+            known = Operation(name=self.name, metadata=self.metadata, done=done, result=self.result)
+            self.__dict__["_operation"] = known
+        return known
 
     @property
     def done(self) -> bool:
@@ -111,16 +117,17 @@ class Record:
 
     def with_metadata(self, metadata: Any | None) -> Record:
         """The same record, if that is its metadata; else one with it."""
-        return self if metadata is self.metadata else self._with(metadata=metadata)
-
-    def _with(self, **changes: Anything) -> Record:
-        fields = {**self.__dict__, **changes}
-        fields.pop("operation", None)  # was cached for the record as it was
-        return Record.of(fields)
+        return self if metadata is self.metadata else self._with({"metadata": metadata})
 
     def moved(self, **changes: Anything) -> Record:
         """The next version of this record."""
-        return self._with(version=self.version + 1, **changes)
+        changes["version"] = self.version + 1
+        return self._with(changes)
+
+    def _with(self, changes: dict[str, Anything]) -> Record:
+        fields = self.__dict__ | changes
+        fields.pop("_operation", None)  # was kept for the record as it was
+        return Record.of(fields)
 
     @classmethod
     def of(cls, fields: dict[str, Anything]) -> Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,7 +13,7 @@ from lro._ports import Executor, Slot
 from lro._record import Record
 from lro._spec import MethodSpec
 from lro._states import Change, release, take_over, withdraw
-from lro._worker import Run
+from lro._worker import Run, Worker
 
 
 class Running:
@@ -46,6 +47,14 @@ class Running:
         self.owner = owner
         self._lock = threading.Lock()
         self._runs: dict[str, Run] = {}
+        self._rooms: dict[str, threading.Semaphore] = {}
+        self._worker = Worker(
+            ledger=self._ledger,
+            owner=owner,
+            lease=self._lease,
+            domain=self.domain,
+            retire=self._retire,
+        )
 
     def begin(self, spec: MethodSpec, name: str, slot: Slot, request: object | None = None) -> None:
         """Have the work of a stored operation done: in this process, or by whoever claims it.
@@ -53,7 +62,7 @@ class Running:
         Raises:
             Unavailable: The executor refuses.
         """
-        task = self._task(spec, name, request)
+        task = Run(name, spec, self._worker, request)
         if self._executor.redelivery is not None:
             slot.submit(task)
             return
@@ -72,15 +81,23 @@ class Running:
         Raises:
             Unavailable: The service is stopping.
         """
-        task = self._task(spec, name, None)
+        task = Run(name, spec, self._worker)
+        with self._room_for(spec):
+            with self._lock:
+                if self.stopping:
+                    raise Unavailable("the service is stopping")
+                if name in self._runs:
+                    return
+                self._runs[name] = task
+            self._nudge()
+            task.run()
+
+    def _room_for(self, spec: MethodSpec) -> contextlib.AbstractContextManager[object]:
+        limit = spec.options.concurrency
+        if limit is None:
+            return contextlib.nullcontext()
         with self._lock:
-            if self.stopping:
-                raise Unavailable("the service is stopping")
-            if name in self._runs:
-                return
-            self._runs[name] = task
-        self._nudge()
-        task.run()
+            return self._rooms.setdefault(spec.full_name, threading.Semaphore(limit))
 
     def resume(self, spec: MethodSpec, name: str) -> None:
         """Take over work that nobody holds.
@@ -167,15 +184,3 @@ class Running:
                 del self._runs[run.name]
         if run.lost:
             self._hunt()
-
-    def _task(self, spec: MethodSpec, name: str, request: object | None) -> Run:
-        return Run(
-            name=name,
-            spec=spec,
-            ledger=self._ledger,
-            owner=self.owner,
-            lease=self._lease,
-            domain=self.domain,
-            request=request,
-            retire=self._retire,
-        )

@@ -118,7 +118,7 @@ class Service(MethodHost):
             listening=self._background.hearing.need,
         )
         self._closed = False
-        executor.attach(self.work)
+        executor.attach(self.work, self.close)
         after_fork(self, Service._forked)
         if upkeep and not hands_only():
             self._background.start()

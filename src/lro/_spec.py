@@ -156,13 +156,15 @@ class MethodSpec:
         return self.conventions.stamp(record)
 
     def pack_response(self, returned: object) -> Any:
-        """What the function returned, packed; None is fine where the response is Empty.
+        """What the function returned, packed, unless it is; None is fine if the response is Empty.
 
         Raises:
             EncodingError: It is of another class, or cannot be encoded.
         """
         if returned is None and self.response is Empty:
             returned = Empty()
+        if isinstance(returned, Any) and returned.type_name == self.info.response_type:
+            return returned
         return self._pack(returned, self.response, self.info.response_type)
 
     def unpack_metadata(self, packed: Any | None) -> Anything:

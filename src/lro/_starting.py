@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -105,7 +106,7 @@ class Starter:
         now = self._ledger.store.now()
         owner, span = self._first_lease(spec)
         record = Record(
-            name=join_name(parent, new_id(secrets.token_bytes)),
+            name=_prefix(parent) + new_id(secrets.token_bytes),
             parent=parent,
             method=spec.full_name,
             metadata=None if metadata is None else spec.types.pack(metadata),
@@ -136,10 +137,10 @@ class Starter:
         store = self._ledger.store
         try:
             slot = self._executor.reserve()
-        except ResourceExhausted:
+        except (ResourceExhausted, Unavailable):
             # A repeated start needs no room: it gets the operation that it has started before.
             known = store.insert(record, packed, key, check_only=True)
-            if known.fresh:
+            if known.fresh or self._waits(known.record):
                 raise
             return known.record.operation
         try:
@@ -177,6 +178,13 @@ class Starter:
             return self._ledger.store.get(record.name).operation
         except OperationNotFound:
             return record.operation
+
+
+@functools.lru_cache(maxsize=256)
+def _prefix(parent: str) -> str:
+    # Whether a name is well-formed depends on its parent alone: new ids are all alike.
+    probe = new_id(bytes)
+    return join_name(parent, probe).removesuffix(probe)
 
 
 def _packed(spec: MethodSpec, request: object) -> Any:

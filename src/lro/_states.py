@@ -27,6 +27,8 @@ from lro._status import Code, Status
 class Event(enum.Enum):
     """What can happen to an operation."""
 
+    __hash__ = object.__hash__  # a member is one object; Enum's own hash is a call in Python
+
     CLAIM = "claim"
     RELEASE = "release"
     REPORT = "report"

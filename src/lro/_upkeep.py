@@ -26,8 +26,9 @@ class Upkeep:
     """Keeps the store in order, by :meth:`turn`; :meth:`start` has a thread do that.
 
     ``held`` are the operations whose leases this process is to renew; ``cancel`` is told those that
-    are asked to stop, ``adopt`` is given each orphan of ``methods``. What is due when goes by
-    ``clock``, in seconds, which nobody can set; leases end by the store's clock, which one can.
+    are asked to stop, ``adopt`` is given each orphan of ``methods``, which are looked for once in
+    ``patience``, by default a lease. What is due when goes by ``clock``, in seconds, which nobody
+    can set; leases end by the store's clock, which one can.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Upkeep:
         *,
         owner: str,
         lease: timedelta,
+        patience: timedelta | None = None,
         held: Callable[[], Collection[str]],
         cancel: Callable[[str], None],
         adopt: Callable[[Record], None],
@@ -45,6 +47,7 @@ class Upkeep:
         self._ledger = ledger
         self._lease = lease
         self._period = lease.total_seconds() / 3
+        self._patience = (patience or lease).total_seconds()
         self._held = held
         self._cancel = cancel
         self._adopt = adopt
@@ -136,7 +139,7 @@ class Upkeep:
                 log.info("%s: not taken over now: %s", record.name, exc)
             except Exception:  # one that cannot be must not be in the way of the others
                 log.exception("%s: cannot be taken over", record.name)
-        latest = self._lease.total_seconds()
+        latest = self._patience
         next_end = found.next_lease_end
         if next_end is not None:
             latest = min(latest, max(0.0, (next_end - now).total_seconds()))

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any as Anything
 from typing import TypeVar
 
+import attrs
+
 from lro._ends import write_end
 from lro._errors import (
     Cancelled,
@@ -33,6 +35,18 @@ log = logging.getLogger("lro")
 T = TypeVar("T")
 
 
+@attrs.frozen(kw_only=True)
+class Worker:
+    """One process as it works: the name under which it holds operations, and for how long."""
+
+    ledger: Ledger
+    owner: str
+    lease: timedelta
+    domain: str
+    retire: Callable[[Run], None]
+    """Told of every run that is over."""
+
+
 class Run:
     """A task for an executor: one operation's work, from claim to result.
 
@@ -41,27 +55,21 @@ class Run:
 
     def __init__(
         self,
-        *,
         name: str,
         spec: MethodSpec,
-        ledger: Ledger,
-        owner: str,
-        lease: timedelta,
-        domain: str,
-        request: object | None,
-        retire: Callable[[Run], None],
+        worker: Worker,
+        request: object | None = None,
     ) -> None:
         self.name = name
         self.group = spec.full_name
         self.group_limit = spec.options.concurrency
         self.is_async = spec.is_async
         self._spec = spec
-        self._ledger = ledger
-        self._owner = owner
-        self._lease = lease
-        self._domain = domain
+        self._worker = worker
+        self._ledger = worker.ledger
+        self._domain = worker.domain
+        self._retire = worker.retire
         self._request = request
-        self._retire = retire
         self._job: Job[Anything] | None = None
         self._interrupt: Callable[[], None] | None = None
         self._cancel_asked = False
@@ -181,7 +189,7 @@ class Run:
 
     def _claim(self) -> Job[Anything]:
         now = self._now()
-        taken = claim(self._owner, now + self._lease, now)
+        taken = claim(self._worker.owner, now + self._worker.lease, now)
         record = self._ledger.apply(self.name, taken, self._spec.stamp)
         assert record is not None  # a claim removes nothing
         limit = self._spec.options.time_limit

@@ -36,7 +36,7 @@ class Sending:
         self.full = False
         self.running = True
 
-    def attach(self, work):
+    def attach(self, work, close):
         self.work = work
 
     def admit(self, spec):

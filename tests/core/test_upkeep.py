@@ -750,8 +750,8 @@ def test_the_thread_may_stop_itself():
 def test_expiry_goes_on_in_batches(clock):
     """A full batch is followed by the next one at once."""
     removed = [
-        Expired([f"operations/{n}" for n in range(1000)], more=True),
-        Expired([], more=False),
+        Expired(tuple(f"operations/{n}" for n in range(1000)), more=True),
+        Expired((), more=False),
     ]
 
     class Expiring(MemoryStore):

@@ -97,4 +97,4 @@ def test_the_walkthrough(path: str, data: Path) -> None:
             ran.kill()
     assert ran.returncode == 0, complaints
     assert re.findall(r"\d+ (\w+)", told) == ["coins", "frames"], complaints
-    assert list(data.iterdir()) == []
+    assert list(data.glob("tmp.*")) == []  # what was killed may have left files of its own

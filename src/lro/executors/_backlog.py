@@ -101,7 +101,8 @@ class Backlog:
                 del self._running[task.group]
             if not self._running:
                 self._quiet.notify_all()
-            self._ready.notify()  # its group may have room now
+            if self._waiting:  # whose group may have room now; this worker looks by itself
+                self._ready.notify()
 
     def _submit(self, task: Task) -> None:
         with self._lock:

@@ -50,4 +50,4 @@ class Crew:
 
     def _disband(self) -> None:
         self._lock = threading.Lock()
-        self._there = False
+        self._there: bool = False

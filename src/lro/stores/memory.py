@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,9 +20,7 @@ from lro._record import Record
 from lro._states import Change
 
 REQUEST_LIFE = timedelta(hours=24)
-_MICROSECOND = timedelta(microseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_OrderKey = tuple[int, str]
+_OrderKey = tuple[datetime, str]
 
 
 @attrs.frozen
@@ -191,7 +190,7 @@ class MemoryStore:
             for key in old[:limit]:
                 del self._requests[key]
             more = len(over) > limit or len(old) > limit
-            return Expired([record.name for record in over[:limit]], more)
+            return Expired(tuple(record.name for record in over[:limit]), more)
 
     def close(self) -> None:
         """Nothing to free."""
@@ -212,20 +211,16 @@ class MemoryStore:
     def _walk(
         self, parent: str, after: Place | None, limit: int, now: datetime
     ) -> Iterator[Record]:
-        keys = self._order.get(parent, [])
-        place = 0
-        if after is not None:
-            place = bisect.bisect_right(keys, (_newest_first(after.create_time), after.name))
-        while place < len(keys) and limit > 0:
-            record = self._records[keys[place][1]]
-            place += 1
-            if record.visible(now):
-                limit -= 1
-                yield record
+        visible = (
+            record
+            for key in _newest_first(self._order.get(parent, []), after)
+            if (record := self._records[key[1]]).visible(now)
+        )
+        return itertools.islice(visible, limit)
 
     def _put(self, record: Record) -> None:
         keys = self._order.setdefault(record.parent, [])
-        bisect.insort(keys, (_newest_first(record.create_time), record.name))
+        bisect.insort(keys, (record.create_time, record.name))  # at the end, or close to it
         if record.target:
             self._targets[record.target] = record.name
         self._records[record.name] = record
@@ -246,14 +241,27 @@ class MemoryStore:
         self._end(record)
         del self._records[record.name]
         keys = self._order[record.parent]
-        key = (_newest_first(record.create_time), record.name)
-        del keys[bisect.bisect_left(keys, key)]
+        del keys[bisect.bisect_left(keys, (record.create_time, record.name))]
         if not keys:
             del self._order[record.parent]
 
 
-def _newest_first(moment: datetime) -> int:
-    return -((moment - _EPOCH) // _MICROSECOND)
+def _newest_first(keys: Sequence[_OrderKey], after: Place | None) -> Iterator[_OrderKey]:
+    # The keys stand with the oldest first, so that new ones come to the end, where they cost least.
+    # But of one moment, names go upwards in a page too.
+    end = len(keys)
+    if after is not None:
+        end = bisect.bisect_left(keys, after.create_time, key=_moment)
+        place = bisect.bisect_right(keys, (after.create_time, after.name))
+        yield from keys[place : bisect.bisect_right(keys, after.create_time, key=_moment)]
+    while end:
+        begin = bisect.bisect_left(keys, keys[end - 1][0], 0, end, key=_moment)
+        yield from keys[begin:end]
+        end = begin
+
+
+def _moment(key: _OrderKey) -> datetime:
+    return key[0]
 
 
 def _utc_now() -> datetime:

@@ -14,21 +14,33 @@ from lro.testing._executors import (
     check_executor,
     run_executor_check,
 )
+from lro.testing._remote import (
+    REMOTE_CHECKS,
+    MakeRemoteExecutor,
+    RemoteCheck,
+    check_remote_executor,
+    run_remote_check,
+)
 from lro.testing._samples import StoreCheck
 from lro.testing._stores import STORE_CHECKS, MakeStore, check_store, run_store_check
 
 __all__ = [
     "EXECUTOR_CHECKS",
     "FOREGROUND_CHECKS",
+    "REMOTE_CHECKS",
     "START",
     "STORE_CHECKS",
     "ExecutorCheck",
     "MakeExecutor",
+    "MakeRemoteExecutor",
     "MakeStore",
     "ManualClock",
+    "RemoteCheck",
     "StoreCheck",
     "check_executor",
+    "check_remote_executor",
     "check_store",
     "run_executor_check",
+    "run_remote_check",
     "run_store_check",
 ]

@@ -1,0 +1,195 @@
+"""An executor for many machines: Celery carries the names of operations, its workers do the work.
+
+One module makes the service, and is imported by web servers, which start operations, and by
+``celery -A module worker``, which does them::
+
+    app = celery.Celery("pictures", broker="redis://localhost")
+    service = lro.Service(PostgresStore(url), CeleryExecutor(app))
+
+    @service.method("acme.images.v1.Images.Resize")
+    def resize(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse: ...
+
+The store, which both must share, is where the truth is. A message carries nothing but a name, and
+says only that this operation may be worth a look: whoever gets it claims the operation in the
+store, and is refused if another has it or it is over. So messages may come twice, late, or in any
+order. One that never comes is sent once more after ``redelivery``, by the upkeep of any process on
+the store. A worker that dies is found out by its lease, as with every executor (spec §2.8).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any as Anything
+from typing import Final
+
+from lro._errors import Unavailable
+from lro._faults import DeclarationError, MissingExtra
+from lro._ports import Reach, Task
+from lro._spec import MethodSpec, check_span
+
+try:
+    import celery
+
+    from lro.executors._broker import Broker
+    from lro.executors._carrier import Carrier
+except ImportError as exc:
+    raise MissingExtra("the Celery executor", "celery") from exc
+
+_OPTIONS: Final = {
+    "shared": False,  # with other apps
+    "serializer": "json",
+    "ignore_result": True,  # the store has it
+    "store_errors_even_if_ignored": False,
+    "track_started": False,
+    # A message whose worker dies before it claims the operation goes to another at once; after the
+    # claim it is refused until the lease is over, so that work which kills its worker does not go
+    # round all of them.
+    "acks_late": True,
+    "reject_on_worker_lost": True,
+    "retry_on_worker_lost": False,
+    "acks_on_failure_or_timeout": True,
+}
+
+_taken: Final[weakref.WeakKeyDictionary[Anything, set[str]]] = weakref.WeakKeyDictionary()
+
+
+class CeleryExecutor:
+    """Has operations done by the workers of a Celery app.
+
+    ``queue`` is where the names are sent; None: where the app's ``task_routes`` say. ``redelivery``
+    is how long a name may take to be claimed before it is sent once more; then as long again as the
+    operation is old, so that a long queue is not filled with repetitions. ``task_name`` is what the
+    app's task is called, one for each service. ``broker_timeout`` bounds each connect and each
+    answer when a name is sent, whatever the app's settings: a start never hangs, and with the
+    broker away it ends with UNAVAILABLE. ``connections`` is how many starts may send at once.
+
+    Cancellation reaches a function in whatever process it runs, when it looks: at its next
+    ``job.report()``, ``job.sleep()`` or ``job.raise_if_cancelled()``. Nothing is killed for it, nor
+    for a method's time limit. A name that is sent cannot be taken back: a cancelled operation that
+    nobody has begun is ended by the service, and its message finds it so.
+
+    A worker that stops warmly (SIGTERM) first ends what it has begun, however long that takes. One
+    with Celery's usual pool of processes that stops coldly (SIGQUIT; SIGTERM where
+    ``REMAP_SIGTERM=SIGQUIT`` is set; each after ``worker_soft_shutdown_timeout``, if the app sets
+    one) hands its work back, for another to go on with at once; that counts as no lost worker. One
+    that is killed leaves its leases to run out; so does one that Celery's ``task_time_limit``
+    kills, for which a method's ``time_limit`` is the better way. ``task_soft_time_limit`` is not
+    for operations and has no effect on them.
+
+    A worker takes ``worker_prefetch_multiplier`` names for each of its processes, 4 unless the app
+    says otherwise, and they wait behind what it does though other workers are idle. For work that
+    takes long, set it to 1.
+
+    A worker that cannot reach the store gives the message back to the broker after a second. It is
+    not retried by Celery's own means, which would send a new one with a delay: that is one thing
+    more to be lost. If the message is lost on its way back, the redelivery makes it good.
+
+    Raises:
+        DeclarationError: A time is none, or there is to be no connection.
+    """
+
+    reach = Reach.LOOKS
+
+    def __init__(
+        self,
+        app: celery.Celery,
+        *,
+        queue: str | None = None,
+        redelivery: timedelta = timedelta(seconds=60),
+        task_name: str = "lro.work",
+        broker_timeout: timedelta = timedelta(seconds=1),
+        connections: int = 10,
+    ) -> None:
+        check_span("redelivery", redelivery)
+        check_span("broker_timeout", broker_timeout)
+        if connections < 1:
+            raise DeclarationError("connections", f"must be at least 1, got {connections}")
+        self.redelivery = redelivery
+        self._app: Anything = app
+        self._route = {} if queue is None else {"queue": queue}
+        self._task_name = task_name
+        self._broker = Broker(app, broker_timeout, connections)
+        self._carrier: Carrier | None = None
+        self._task: Anything = None
+        self._stopped = False
+
+    def attach(
+        self, work: Callable[[str], None], close: Callable[[timedelta], None] | None = None
+    ) -> None:
+        """Register the task of the app that does ``work`` for a name.
+
+        Raises:
+            DeclarationError: The app has a task of this name from another service.
+        """
+        names = _taken.setdefault(self._app, set())
+        if self._task_name in names:
+            text = "is the task of another service on this Celery app; give a task_name of its own"
+            raise DeclarationError(self._task_name, text)
+        carrier = self._carrier = Carrier(work, close)
+
+        def carry(name: str) -> None:  # Celery takes no bound method
+            carrier.carry(name)
+
+        self._task = self._app.task(carry, name=self._task_name, **_OPTIONS)
+        names.add(self._task_name)
+
+    def admit(self, spec: MethodSpec) -> None:
+        """Any function can be called by a worker, which has declared it too."""
+
+    def reserve(self) -> _Slot:
+        """Room for one task: there is any number, if the broker is there.
+
+        Raises:
+            Unavailable: The executor is stopping, or the broker cannot be reached.
+        """
+        self._go_on()
+        if not self._eager:
+            self._broker.look()
+        return _Slot(self)
+
+    def withdraw(self, name: str) -> bool:  # noqa: ARG002
+        """Nothing that is sent can be taken back."""
+        return False
+
+    def stop(self) -> Sequence[Task]:
+        """Send and begin nothing more; nothing waits here that could be given back."""
+        self._stopped = True
+        if self._carrier is not None:
+            self._carrier.stopped = True
+        return ()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for what runs in this process, a worker; whether none of it is left."""
+        return self._carrier is None or self._carrier.join(seconds)
+
+    @property
+    def _eager(self) -> bool:
+        return bool(self._app.conf.task_always_eager)
+
+    def _go_on(self) -> None:
+        if self._stopped:
+            raise Unavailable("the executor is stopping")
+
+    def _send(self, name: str) -> None:
+        self._go_on()
+        if self._eager:  # the app's tests: tasks are done where they are sent
+            self._task.apply((name,))
+            return
+        self._broker.reach(
+            lambda connection: self._task.apply_async(
+                (name,), connection=connection, retry=False, add_to_parent=False, **self._route
+            )
+        )
+
+
+class _Slot:
+    def __init__(self, executor: CeleryExecutor) -> None:
+        self._executor = executor
+
+    def submit(self, task: Task) -> None:
+        self._executor._send(task.name)
+
+    def release(self) -> None:
+        pass

@@ -1,0 +1,201 @@
+"""A PostgreSQL server of our own for tests: on a free port, in a directory, crashed at will."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pytest
+
+PATIENCE: Final = 60.0
+"""Seconds after which what should have happened counts as not happening."""
+
+_DEBIAN: Final = Path("/usr/lib/postgresql")
+_READY: Final = "ready to accept connections"
+_LOCALE: Final = ("-E", "UTF8", "--locale", "C")
+_SETTINGS: Final = {
+    "listen_addresses": "127.0.0.1",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "lc_messages": "C",
+    "log_line_prefix": "",
+    "deadlock_timeout": "200ms",
+}
+
+
+class PostgresServer:
+    """One server; its data outlive every stop, however rude.
+
+    PostgreSQL refuses to run as root, so there it runs as ``postgres``, or as ``nobody``.
+    """
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        self._binaries = binaries
+        self._folder = folder
+        self._as = _other_user() if os.geteuid() == 0 else {}
+        if self._as:
+            os.chown(folder, self._as["user"], self._as["group"])
+        self._process: subprocess.Popen[str] | None = None
+        self._log: list[str] = []
+        self._names = itertools.count()
+        self.port = _free_port()
+        self.url = f"postgresql://lro@127.0.0.1:{self.port}/postgres"
+        subprocess.run(
+            [
+                binaries / "initdb",
+                "-D",
+                folder / "data",
+                "-U",
+                "lro",
+                "-A",
+                "trust",
+                "-N",
+                *_LOCALE,
+            ],
+            check=True,
+            capture_output=True,
+            cwd=folder,
+            **self._as,
+        )
+
+    def start(self) -> None:
+        """Start it, and return when it takes connections."""
+        assert self._process is None, "it runs already"
+        settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": self._folder}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        self._process = subprocess.Popen(
+            [self._binaries / "postgres", "-D", self._folder / "data", *options],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            cwd=self._folder,
+            **self._as,
+        )
+        ready = threading.Event()
+        assert self._process.stderr is not None
+        reader = threading.Thread(target=self._read, args=(self._process.stderr, ready))
+        reader.daemon = True
+        reader.start()
+        assert ready.wait(PATIENCE), f"it does not start: {self.log}"
+        assert self._process.poll() is None, f"it has not started: {self.log}"
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Disconnect everybody and stop; return when it has stopped. Idempotent."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def crash(self) -> None:
+        """Stop in immediate mode, as after a crash: nothing is rounded off."""
+        self.stop(signal.SIGQUIT)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Crash it, and have it back after the block."""
+        self.crash()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let it be there and answer nothing, for the length of the block."""
+        self._signal_all(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal_all(signal.SIGCONT)
+
+    def fresh_schema(self) -> str:
+        """A name for a schema that nobody has used."""
+        return f"lro_{os.getpid()}_{next(self._names)}"
+
+    @property
+    def log(self) -> str:
+        """What it has said."""
+        return "".join(self._log)
+
+    def _signal_all(self, what: signal.Signals) -> None:
+        assert self._process is not None, "it does not run"
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        for pid in (self._process.pid, *map(int, children.read_text().split())):
+            os.kill(pid, what)
+
+    def _read(self, lines: IO[str], ready: threading.Event) -> None:
+        with lines:
+            for line in lines:
+                self._log.append(line)
+                if _READY in line:
+                    ready.set()
+        ready.set()  # it has ended instead
+
+
+@functools.cache
+def shared_server() -> PostgresServer:
+    """The server of this test run, started by whoever asks first; skips where there is none."""
+    binaries = _binaries()
+    if binaries is None:
+        pytest.skip(f"PostgreSQL is not installed: no initdb in PATH nor in {_DEBIAN}/*/bin")
+    folder = Path(tempfile.mkdtemp(prefix="lro-postgres-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    server = PostgresServer(binaries, folder)
+    atexit.register(server.stop)
+    server.start()
+    return server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> PostgresServer:
+    """The server of this test run, running."""
+    return shared_server()
+
+
+def store_maker(server: PostgresServer, **options: Any) -> Callable[..., Any]:
+    """Makes an empty store by a clock, in a schema of its own on this server."""
+    from lro.stores.postgres import PostgresStore  # only where there is a server to try it on
+
+    def make(clock: Callable[[], Any] | None = None) -> PostgresStore:
+        return PostgresStore(server.url, schema=server.fresh_schema(), clock=clock, **options)
+
+    return make
+
+
+def _binaries() -> Path | None:
+    found = shutil.which("initdb")
+    if found is not None:
+        return Path(found).parent
+    versions = sorted(_DEBIAN.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    return versions[-1].parent if versions else None
+
+
+def _other_user() -> Mapping[str, Any]:
+    for name in ("postgres", "nobody"):
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    pytest.skip("PostgreSQL does not run as root, and there is neither 'postgres' nor 'nobody'")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

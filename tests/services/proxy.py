@@ -1,0 +1,98 @@
+"""A TCP proxy that loses what it is told to lose, and then the connection."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+
+class Proxy:
+    """Passes connections on to a local port.
+
+    ``lose_next`` says what is swallowed the next time that it passes, on whichever connection: the
+    ``"question"`` of a client, so that the server never sees it, or the server's ``"answer"``, so
+    that the client never learns what became of its question. That connection is then cut.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._lock = threading.Lock()
+        self._to_lose: str | None = None
+        self.lost = threading.Event()
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._begin(self._accept)
+
+    def lose_next(self, what: str) -> None:
+        """Lose the next ``"question"`` or ``"answer"``."""
+        self.lost.clear()
+        with self._lock:
+            self._to_lose = what
+
+    def close(self) -> None:
+        """Cut every connection, and take no more."""
+        with self._lock:
+            sockets = [self._listening, *self._sockets]
+        for one in sockets:
+            _shut(one)
+        for thread in list(self._threads):
+            thread.join()
+        for one in [self._listening, *self._sockets]:
+            one.close()
+
+    def _begin(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._sockets += [client, server]
+            self._begin(self._pass_on, client, server, "question")
+            self._begin(self._pass_on, server, client, "answer")
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, what: str) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if self._loses(what):
+                    break
+                sink.sendall(data)
+        for one in (source, sink):
+            _shut(one)
+
+    def _loses(self, what: str) -> bool:
+        with self._lock:
+            if self._to_lose != what:
+                return False
+            self._to_lose = None
+            self.lost.set()
+            return True
+
+
+@contextlib.contextmanager
+def proxy_to(port: int) -> Iterator[Proxy]:
+    """A proxy for the length of the block."""
+    proxy = Proxy(port)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+def _shut(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,112 @@
+"""A Redis server of our own for tests: a free port, a directory of its own, killed at will."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+PATIENCE: Final = 20.0
+"""Seconds after which what should have happened counts as not happening."""
+
+
+class Redis:
+    """One server; it keeps nothing, so that a new start finds it empty."""
+
+    def __init__(self, binary: str, directory: Path) -> None:
+        self._binary = binary
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        assert self._process is None, "it runs already"
+        with (self._directory / "redis.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binary, *self._options()], stdout=log, stderr=log, cwd=self._directory
+            )
+        end = time.monotonic() + PATIENCE
+        while not self._answers():
+            assert self._process.poll() is None, self._log()
+            assert time.monotonic() < end, f"no answer: {self._log()}"
+            time.sleep(0.005)  # between attempts to connect; there is nothing to be woken by
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it, and return when it has ended. Idempotent."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(how)
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def kill(self) -> None:
+        """End it as a crash does: ``kill -9``."""
+        self.stop(signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let it be there and answer nothing, for the length of the block."""
+        assert self._process is not None, "it does not run"
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def ask(self, *words: str) -> bytes:
+        """What it answers to a command, as it comes over the wire."""
+        with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as connection:
+            parts = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+            connection.sendall(f"*{len(words)}\r\n{parts}".encode())
+            return connection.recv(65536)
+
+    def _options(self) -> list[str]:
+        settings = {
+            "port": str(self.port),
+            "bind": "127.0.0.1",
+            "dir": str(self._directory),
+            "save": "",
+            "appendonly": "no",
+            "daemonize": "no",
+        }
+        return [word for name, value in settings.items() for word in (f"--{name}", value)]
+
+    def _answers(self) -> bool:
+        try:
+            return self.ask("PING") == b"+PONG\r\n"
+        except OSError:
+            return False
+
+    def _log(self) -> str:
+        return (self._directory / "redis.log").read_text("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def redis_server(directory: Path) -> Iterator[Redis]:
+    """A running server in this directory, stopped after the block; skips where there is none."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("redis-server is not installed")
+    server = Redis(binary, directory)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
