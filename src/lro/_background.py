@@ -83,7 +83,7 @@ class Background:
         return [name for name, spec in self._specs().items() if spec.function is not None]
 
     def _adopt(self, record: Record) -> None:
-        if self.running.has(record.name):
+        if record.owner == self.running.owner and self.running.has(record.name):
             return  # alive in this process: the lease ran out while the store was away
         adopt(record, self._specs()[record.method], self.running, self._ledger)
 

@@ -86,16 +86,23 @@ class Hearing:
             self._wake.wait()
             try:
                 self._listen()
+                continue
             except LroError as exc:
-                if not self._stopping.is_set():
-                    log.warning("not heard now what other processes change: %s", exc)
-                    self._stopping.wait(1.0)
+                if self._stopping.is_set():
+                    return
+                log.warning("not heard now what other processes change: %s", exc)
             except Exception:
                 log.exception("hearing other processes failed, and goes on")
-                self._stopping.wait(1.0)
+            self._stopping.wait(1.0)
+            if not self._needed:
+                self._dismissed()
 
     def _listen(self) -> None:
-        ear = self._ledger.store.listen()
+        try:
+            ear = self._ledger.store.listen()
+        except LroError:
+            self._sweep()  # the store may be there for all that, and somebody waits
+            raise
         with self._lock:
             self._ear = ear
         try:
@@ -104,15 +111,19 @@ class Hearing:
             while not self._stopping.is_set():
                 if self._needed:
                     last = self._clock()
-                elif self._clock() - last >= LINGER_SECONDS:
-                    self._wake.clear()
-                    if not self._needed:  # asked once more: who came meanwhile has not woken us
-                        return
-                    self._wake.set()
+                elif self._clock() - last >= LINGER_SECONDS and self._dismissed():
+                    return
                 self.turn(ear)
         finally:
             self._ear = None
             ear.close()
+
+    def _dismissed(self) -> bool:
+        self._wake.clear()
+        if not self._needed:  # asked once more: who came meanwhile has not woken us
+            return True
+        self._wake.set()
+        return False
 
     def turn(self, ear: Ear) -> None:
         """Hear once, for no longer than until the next look at everything."""

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from lro._bell import Bell
-from lro._errors import LeaseLost
+from lro._errors import LroError
 from lro._ports import Store
 from lro._record import Record
 from lro._states import Change, Stamp, stamped
@@ -51,7 +51,7 @@ class Ledger:
         """How many writes of workers of this process were refused, their leases being lost."""
         return self._late
 
-    def refused(self, name: str, what: str, error: LeaseLost) -> None:
+    def refused(self, name: str, what: str, error: LroError) -> None:
         """Count and log a write of a worker that had lost its lease."""
         with self._lock:
             self._late += 1

@@ -10,7 +10,7 @@ from lro._ledger import Ledger
 from lro._record import Record, State
 from lro._running import Running
 from lro._spec import MethodSpec, WorkerLost
-from lro._states import abandon
+from lro._states import abandon, as_seen
 from lro._status import Code
 
 log = logging.getLogger("lro")
@@ -30,7 +30,7 @@ def adopt(record: Record, spec: MethodSpec, running: Running, ledger: Ledger) ->
     options = spec.options
     may_retry = options.worker_lost is WorkerLost.RETRY and record.lost_attempts < options.max_lost
     if handed_back or may_retry:
-        running.resume(spec, record.name)
+        running.resume(spec, record)
         log.log(
             logging.INFO if handed_back else logging.WARNING,
             "%s: taken over after attempt %d",
@@ -41,7 +41,7 @@ def adopt(record: Record, spec: MethodSpec, running: Running, ledger: Ledger) ->
     text = "the worker of the operation was lost"
     error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
     status = spec.types.status_of(error, running.domain)
-    fail = abandon(status, ledger.store.now(), spec.expiry)
+    fail = as_seen(record, abandon(status, ledger.store.now(), spec.expiry))
     try:
         ledger.apply(record.name, fail, lambda last: _settled(last, spec))
     except (LeaseLost, NotApplied, OperationNotFound, Unavailable):

@@ -12,7 +12,7 @@ from lro._ledger import Ledger
 from lro._ports import Executor, Slot
 from lro._record import Record
 from lro._spec import MethodSpec
-from lro._states import Change, release, take_over, withdraw
+from lro._states import Change, as_seen, release, take_over, withdraw
 from lro._worker import Run, Worker
 
 
@@ -99,25 +99,25 @@ class Running:
         with self._lock:
             return self._rooms.setdefault(spec.full_name, threading.Semaphore(limit))
 
-    def resume(self, spec: MethodSpec, name: str) -> None:
+    def resume(self, spec: MethodSpec, seen: Record) -> None:
         """Take over work that nobody holds.
 
         Raises:
-            LeaseLost: Somebody does hold it.
+            LeaseLost: Somebody does hold it, or has held it since it was ``seen`` so.
             ResourceExhausted, Unavailable: There is no room for it.
         """
         slot = self._executor.reserve()
         try:
-            taken = self._ledger.apply(name, self._taking_over())
+            taken = self._ledger.apply(seen.name, as_seen(seen, self._taking_over()))
             assert taken is not None  # a take-over removes nothing
         except BaseException:
             slot.release()
             raise
         try:
-            self.begin(spec, name, slot)
+            self.begin(spec, seen.name, slot)
         except BaseException:
             if taken.owner:  # the executor is stopping: others must not wait for our lease
-                self._ledger.apply(name, release(taken.attempt, self._ledger.store.now()))
+                self._ledger.apply(seen.name, release(taken.attempt, self._ledger.store.now()))
             raise
 
     def _taking_over(self) -> Change:

@@ -271,6 +271,21 @@ def delete(now: datetime) -> Change:
     return change
 
 
+def as_seen(seen: Record, change: Change) -> Change:
+    """The same change, for a record that is held as it was when the change was decided on.
+
+    Raises (when applied):
+        LeaseLost: It has been claimed, handed back or taken over since.
+    """
+
+    def guarded(record: Record) -> Record | None:
+        if (record.owner, record.attempt) != (seen.owner, seen.attempt):
+            raise LeaseLost(record.name, seen.attempt, record.attempt)
+        return change(record)
+
+    return guarded
+
+
 def stamped(change: Change, stamp: Stamp) -> Change:
     """The same change, with the metadata brought up to date in the same step."""
 

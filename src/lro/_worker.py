@@ -73,7 +73,7 @@ class Run:
         self._job: Job[Anything] | None = None
         self._interrupt: Callable[[], None] | None = None
         self._cancel_asked = False
-        self._handing_back = False
+        self._handing_back = self._over = False
         self.lost = False
 
     # -- from the service's side --------------------------------------------------------------
@@ -226,14 +226,18 @@ class Run:
         return patiently(action, name=self.name, until=lambda: self._handing_back)
 
     def _publish(self, attempt: int, metadata: object) -> None:
-        packed = self._spec.pack_metadata(metadata)
+        change = report(self._spec.pack_metadata(metadata), attempt, self._now())
         try:
-            self._ledger.apply(self.name, report(packed, attempt, self._now()), self._spec.stamp)
+            self._patiently(lambda: self._ledger.apply(self.name, change, self._spec.stamp))
+        except Unavailable as exc:  # nor will it be asked again: this process hands back its work
+            raise Cancelled() from exc
         except LeaseLost as exc:
             self._ledger.refused(self.name, f"metadata of attempt {attempt}", exc)
             raise
-        except (NotApplied, OperationNotFound):
-            pass  # ended or deleted meanwhile: the work goes on unseen (spec §2.7)
+        except (NotApplied, OperationNotFound) as exc:
+            if not self._over:  # else it comes from a thread that the function has left behind
+                self._ledger.refused(self.name, f"metadata of attempt {attempt}", exc)
+                raise LeaseLost(self.name, attempt, attempt) from exc
 
     def _arguments(self, job: Job[Anything]) -> tuple[object, ...]:
         return (self._request, job) if self._spec.takes_job else (self._request,)
@@ -319,6 +323,7 @@ class Run:
         return internal(self._spec, self._domain, text, reason)
 
     def _finish(self, attempt: int, outcome: Outcome) -> None:
+        self._over = True
         if isinstance(outcome, HandBack) and not self._handing_back:
             self.hand_back()
         try:
@@ -328,9 +333,7 @@ class Run:
                 change = lose(attempt, self._now())
                 self._patiently(lambda: self._ledger.apply(self.name, change))
                 self.lost = True
-        except (NotApplied, OperationNotFound) as exc:
-            log.info("%s: its late result was dropped: %s", self.name, exc)
-        except LeaseLost as exc:
+        except (NotApplied, OperationNotFound, LeaseLost) as exc:
             self._ledger.refused(self.name, f"the result of attempt {attempt}", exc)
         except Unavailable as exc:
             log.warning("%s: its result could not be stored: %s", self.name, exc)

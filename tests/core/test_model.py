@@ -1,25 +1,37 @@
-"""Any trace of calls gives the same on both stores, and what a small pure model says."""
+"""Any trace of calls gives the same on every store, and what a small pure model says."""
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from datetime import timedelta
+from typing import Any as Anything
 from unittest import mock
 
 import attrs
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 
 from lro._errors import LroError
 from lro._operation import ListOperationsRequest
 from lro._service import Service
 from lro._status import Code, Status
 from lro.executors.inline import InlineExecutor
+from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.testing import ManualClock
+from lro.testing import START, ManualClock
+from tests.across.emptied import Emptied
 from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse
+from tests.services.postgres import shared_server
 
 EXPIRY = timedelta(hours=2)
 REQUEST_LIFE = timedelta(hours=24)
@@ -128,20 +140,25 @@ class Model:
 
 
 class Traces(RuleBasedStateMachine):
-    """Every rule calls both services and the model, and compares."""
+    """Every rule calls all services and the model, and compares.
+
+    ``more`` makes further stores, empty ones, by a clock.
+    """
 
     operations = Bundle("operations")
 
-    def __init__(self):
+    def __init__(self, more=lambda clock: ()):
         super().__init__()
         self.clock = ManualClock()
         self.folder = tempfile.TemporaryDirectory()
         stores = [
             MemoryStore(self.clock),
             SQLiteStore(f"{self.folder.name}/operations.db", clock=self.clock),
+            *more(self.clock),
         ]
         self.services = [
-            Service(store, InlineExecutor(), upkeep=False, expiry=EXPIRY) for store in stores
+            Service(store, InlineExecutor(), upkeep=False, expiry=EXPIRY, clock=self.seconds)
+            for store in stores
         ]
         self.methods = [
             service.declare(
@@ -155,6 +172,10 @@ class Traces(RuleBasedStateMachine):
         self.model = Model()
         self.count = 0
 
+    def seconds(self):
+        """What upkeep goes by."""
+        return (self.clock() - START).total_seconds()
+
     def teardown(self):
         for service in self.services:
             service.close()
@@ -166,8 +187,8 @@ class Traces(RuleBasedStateMachine):
         code = operation.error.code if operation.error else 0
         return operation.name, operation.state, metadata.percent, code
 
-    def both(self, call, wanted):
-        """Both services answer as the model does."""
+    def all(self, call, wanted):
+        """All services answer as the model does."""
         for service, method in zip(self.services, self.methods, strict=True):
             try:
                 found = call(service, method)
@@ -199,18 +220,18 @@ class Traces(RuleBasedStateMachine):
             return self.answer(started)
 
         with mock.patch("lro._starting.new_id", return_value=f"{self.count:03d}"):
-            self.both(call, expected)
+            self.all(call, expected)
         return name if expected[0] == name else multiple()
 
     @rule(name=operations)
     def get(self, name):
         wanted = self.model.get(name, self.clock())
-        self.both(lambda service, _: self.answer(service.get(name)), wanted)
+        self.all(lambda service, _: self.answer(service.get(name)), wanted)
 
     @rule(name=operations)
     def wait(self, name):
         wanted = self.model.get(name, self.clock())
-        self.both(lambda service, _: self.answer(service.wait(name, timedelta())), wanted)
+        self.all(lambda service, _: self.answer(service.wait(name, timedelta())), wanted)
 
     @rule(size=st.integers(0, 3))
     def list(self, size):
@@ -226,45 +247,45 @@ class Traces(RuleBasedStateMachine):
                 if not token:
                     return found
 
-        self.both(call, wanted)
+        self.all(call, wanted)
 
     @rule(name=operations)
     def cancel(self, name):
         wanted = self.model.cancel(name, self.clock())
-        self.both(lambda service, _: service.cancel(name), wanted)
+        self.all(lambda service, _: service.cancel(name), wanted)
 
     @rule(name=operations)
     def delete(self, name):
         wanted = self.model.delete(name, self.clock())
-        self.both(lambda service, _: service.delete(name), wanted)
+        self.all(lambda service, _: service.delete(name), wanted)
 
     @rule(name=operations, percent=st.integers(0, 100))
     def report(self, name, percent):
         wanted = self.model.report(name, percent)
         metadata = WorkMetadata(percent)
-        self.both(lambda service, _: service.reporter(name).report(metadata), wanted)
+        self.all(lambda service, _: service.reporter(name).report(metadata), wanted)
 
     @rule(name=operations)
     def complete(self, name):
         wanted = self.model.end(name, 0, self.clock())
         response = WorkResponse("done")
-        self.both(lambda service, _: service.reporter(name).complete(response), wanted)
+        self.all(lambda service, _: service.reporter(name).complete(response), wanted)
 
     @rule(name=operations)
     def finish(self, name):
         wanted = self.model.end(name, 0, self.clock())
-        self.both(lambda service, _: service.reporter(name).finish(), wanted)
+        self.all(lambda service, _: service.reporter(name).finish(), wanted)
 
     @rule(name=operations, code=st.sampled_from([Code.CANCELLED, Code.ABORTED, Code.INTERNAL]))
     def fail(self, name, code):
         wanted = self.model.end(name, code, self.clock())
         error = Status(code, "failed")
-        self.both(lambda service, _: service.reporter(name).fail(error), wanted)
+        self.all(lambda service, _: service.reporter(name).fail(error), wanted)
 
     @rule(name=operations)
     def acknowledge(self, name):
         wanted = self.model.end(name, Code.CANCELLED, self.clock(), acknowledge=True)
-        self.both(lambda service, _: service.reporter(name).acknowledge_cancel(), wanted)
+        self.all(lambda service, _: service.reporter(name).acknowledge_cancel(), wanted)
 
     @rule(hours=st.sampled_from([0.0001, 0.5, 1, 2, 22, 24]))
     def advance(self, hours):
@@ -279,17 +300,34 @@ class Traces(RuleBasedStateMachine):
     def the_records_are_equal(self):
         """Record by record, version and all; only what has expired may still be there or not."""
         for number in range(1, self.count + 1):
-            found = [record(service, f"operations/{number:03d}") for service in self.services]
-            assert found[0] == found[1]
+            name = f"operations/{number:03d}"
+            first, *others = [record(service, name) for service in self.services]
+            assert others == [first] * len(others)
 
 
 def record(service, name):
-    """The record of this name, or None."""
+    """Every column of the record of this name, or None."""
     try:
-        return service.store.get(name)
+        return to_row(service.store.get(name))
     except LroError:
         return None
 
 
 TestTraces = Traces.TestCase
 TestTraces.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_traces_on_postgres():
+    """The same with PostgreSQL as a third store; the long form is ``tests.across``'s."""
+    run_traces(15)
+
+
+def run_traces(examples: int, **options: Anything) -> None:
+    """Run so many traces on all stores; ``options`` are more settings of Hypothesis."""
+    with contextlib.closing(Emptied(shared_server())) as emptied:
+        run_state_machine_as_test(
+            lambda: Traces(emptied),
+            settings=settings(
+                max_examples=examples, stateful_step_count=40, deadline=None, **options
+            ),
+        )

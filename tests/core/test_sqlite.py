@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
 import threading
 from contextlib import ExitStack, closing, contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lro._any import Any
-from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
-from lro._faults import DeclarationError
-from lro._states import claim
-from lro.stores._recent import SIZE
-from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore
-from lro.stores.sqlite._connections import Connections, _make_tables, _write_ahead
-from lro.testing import ManualClock
+from lro._errors import (
+    InvalidArgument,
+    NotApplied,
+    OperationNotFound,
+    RequestIdConflict,
+    TargetBusy,
+    Unavailable,
+)
+from lro._record import Record, State
+from lro._states import claim, report, request_cancel
+from lro._status import Status
+from lro.stores._recent import RecentRecords
+from lro.stores.sqlite import SQLiteStore
+from lro.stores.sqlite._connections import Connections
+from lro.testing import STORE_CHECKS, ManualClock, run_store_check
 from lro.testing._clock import together
 from lro.testing._samples import (
     DONE,
@@ -38,6 +50,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from lro._any import Any
 from lro._states import Record, end
+from lro.stores._recent import RecentRecords
 from lro.stores.sqlite import SQLiteStore
 
 store = SQLiteStore(sys.argv[1])
@@ -61,6 +74,7 @@ import sys
 from datetime import UTC, datetime
 from lro._any import Any
 from lro._states import Record
+from lro.stores._recent import RecentRecords
 from lro.stores.sqlite import SQLiteStore
 
 print("ready", flush=True)
@@ -223,7 +237,7 @@ def test_a_lock_held_too_long_is_unavailable(path):
                 lambda: store.renew("us", clock()),
                 lambda: store.forget("operations/a"),
             ):
-                with pytest.raises(Unavailable, match=r"cannot be used now \(OperationalError\)"):
+                with pytest.raises(Unavailable, match=r"cannot be used now \(SQLITE_BUSY\)"):
                     write()
             assert store.get("operations/a") == kept
             assert store.request("operations/a") == REQUEST
@@ -253,38 +267,6 @@ def test_a_new_file_under_a_lock_is_unavailable(path):
         other.execute("ROLLBACK")
     with opened(path) as store:
         assert len(store.secret()) == 64
-
-
-def test_a_file_of_a_newer_version_is_refused(path):
-    """And left as it is."""
-    SQLiteStore(path).close()
-    with closing(sqlite3.connect(path)) as plain:
-        plain.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    known = f"schema version {SCHEMA_VERSION + 1}; this library knows {SCHEMA_VERSION}"
-    with pytest.raises(DeclarationError, match=known):
-        SQLiteStore(path)
-
-
-def test_a_file_that_is_no_database_is_refused(path):
-    """With its name in the error, and unchanged."""
-    path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
-    before = path.read_bytes()
-    with pytest.raises(DeclarationError, match="no SQLite database"):
-        SQLiteStore(path)
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("name", ["", ":memory:"])
-def test_a_store_without_a_file_is_refused(name):
-    """Each connection would have a database of its own."""
-    with pytest.raises(DeclarationError, match="use the MemoryStore"):
-        SQLiteStore(name)
-
-
-def test_a_folder_that_is_missing_is_unavailable(tmp_path):
-    """It may be mounted later."""
-    with pytest.raises(Unavailable):
-        SQLiteStore(tmp_path / "missing" / "operations.db")
 
 
 def test_a_secret_that_cannot_be_stored_leaves_nothing_open(path, monkeypatch):
@@ -324,7 +306,7 @@ def test_big_requests_are_not_read_by_polls(path):
         big = Any("x/a.Request", {"data": "x" * 5_000_000})
         store.insert(record_of(clock), big, None)
         statements = []
-        for connection in (store._file._writer, *store._file._idle):
+        for connection in (store._file._writer._connection, *store._file._readers._idle):
             connection.set_trace_callback(statements.append)
         store.get("operations/a")
         store.page("", None, 9)
@@ -344,32 +326,23 @@ def test_readers_are_shared(path):
             reader = threading.Thread(target=store.get, args=("operations/a",))
             reader.start()
             reader.join()
-        assert len(store._file._idle) == 1
+        assert len(store._file._readers._idle) == 1
 
 
 def test_a_read_that_outlasts_the_store_closes_its_connection(path):
     """It was out when the others were closed."""
     store = SQLiteStore(path)
-    file = store._file
-    reader = file._take()
+    readers = store._file._readers
+    reader = readers._take()
     store.close()
-    file._give_back(reader)
+    readers._give_back(reader)
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         reader.execute("SELECT 1")
-    assert file._idle == []
+    assert readers._idle == []
 
 
-def test_an_error_of_ours_is_not_called_unavailable(path):
-    """A statement that is wrong stays wrong, however often one asks."""
-    with opened(path) as store:
-        with pytest.raises(sqlite3.OperationalError):
-            store._file.rows("SELECT nonsense FROM nowhere")
-        with pytest.raises(OperationNotFound):
-            store.get("operations/a")
-
-
-def test_a_change_that_writes_fails_and_leaves_nothing(path):
-    """Changes have no effects of their own; one that tries is undone with its update."""
+def test_a_change_that_writes_is_refused(path):
+    """Changes have no effects of their own; one that tries is told so, and its update undone."""
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         insert(store, record_of(clock))
@@ -378,9 +351,18 @@ def test_a_change_that_writes_fails_and_leaves_nothing(path):
             store.update(record.name, end_of(clock))
             return record.moved(caller="c")
 
-        with pytest.raises(sqlite3.OperationalError, match="within a transaction"):
+        with pytest.raises(RuntimeError, match="must have no effects"):
             store.update("operations/a", change)
         assert store.get("operations/a") == record_of(clock)
+
+
+def test_a_change_may_read(path):
+    """It sees what is committed, and that is what it is given."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+        change = lambda record: record.moved(caller=store.get(record.name).name)  # noqa: E731
+        assert store.update("operations/a", change).caller == "operations/a"
 
 
 def test_what_cannot_be_written_leaves_nothing(path):
@@ -398,18 +380,261 @@ def test_what_cannot_be_written_leaves_nothing(path):
         assert store.get("operations/a") == record_of(clock)
 
 
-def test_old_keys_are_removed(path):
-    """After their day they are gone from the file, a few at a time."""
+def test_an_equal_record_is_not_written(path):
+    """A change may give a copy: nothing is said to the database."""
     clock = ManualClock()
     with opened(path, clock=clock) as store:
-        for number in range(5):
+        insert(store, record_of(clock))
+        found = count(
+            store, "ROLLBACK", lambda: store.update("operations/a", lambda r: attrs.evolve(r))
+        )
+        assert found.answer == record_of(clock)
+
+
+@pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
+def test_a_store_that_remembers_nothing_keeps_its_promises(check, tmp_path, monkeypatch):
+    """Every record is read from the file: what is remembered must not be what makes it right."""
+    monkeypatch.setattr("lro.stores._recent.SIZE", 0)
+    run_store_check(check, lambda clock: SQLiteStore(tmp_path / "operations.db", clock=clock))
+
+
+TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=9)
+TIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC)).map(
+    lambda moment: moment.replace(fold=0)
+)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+MESSAGES = st.builds(Any, TEXTS, JSON | st.binary(max_size=9))
+STATUSES = st.builds(Status, st.integers(0, 16), TEXTS, st.lists(MESSAGES, max_size=2).map(tuple))
+RECORDS = st.builds(
+    Record,
+    name=st.just("operations/a"),
+    parent=TEXTS,
+    method=TEXTS,
+    state=st.sampled_from(State),
+    metadata=st.none() | MESSAGES,
+    result=st.none() | MESSAGES | STATUSES,
+    create_time=TIMES,
+    update_time=TIMES,
+    start_time=st.none() | TIMES,
+    end_time=st.none() | TIMES,
+    expire_time=st.none() | TIMES,
+    cancel_requested=st.booleans(),
+    attempt=st.integers(0, 2**40),
+    lost_attempts=st.integers(0, 2**40),
+    owner=TEXTS,
+    lease_until=st.none() | TIMES,
+    caller=TEXTS,
+    request_id=TEXTS,
+    target=TEXTS,
+    version=st.integers(1, 2**40),
+)
+
+
+class Forgetful(RecentRecords):
+    """Remembers nothing."""
+
+    def keep(self, record, stamp, weight=0):
+        return record
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory):
+    """A store that reads all records from its file."""
+    with opened(tmp_path_factory.mktemp("trips") / "operations.db") as store:
+        store._recent = Forgetful()
+        yield store
+
+
+@settings(deadline=None)
+@given(RECORDS, RECORDS)
+def test_any_record_comes_back(forgetful, first, second):
+    """As it was inserted, and as it was changed, whatever is in it."""
+    forgetful.forget("operations/a")
+    insert(forgetful, first)
+    assert repr(forgetful.get("operations/a")) == repr(first)
+    forgetful.update("operations/a", lambda _: second)
+    assert repr(forgetful.get("operations/a")) == repr(second)
+
+
+def test_a_sweep_takes_no_more_than_it_is_told(path, monkeypatch):
+    """Records and keys alike, a few in each transaction; and it says whether something is left."""
+    monkeypatch.setattr("lro.stores.sqlite._store._SLICE", 2)
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        for number in range(8):
             insert(store, record_of(clock, str(number)), key_of(str(number)))
-        clock.advance(days=1)
-        assert list(store.expire(3).names) == []
-        query = "SELECT count(*) FROM starts"
-        assert store._file.rows(query) == [(2,)]
-        store.expire(3)
-        assert store._file.rows(query) == [(0,)]
+            if number < 5:
+                store.update(f"operations/{number}", end_of(clock, days=0.5))
+        clock.advance(hours=12)
+        ended = count(store, "COMMIT", lambda: store.expire(3))
+        assert (len(ended.names), ended.more, ended.times) == (3, True, 2)
+        ended = count(store, "COMMIT", lambda: store.expire(3))
+        assert (len(ended.names), ended.more, ended.times) == (2, False, 1)
+        clock.advance(hours=12)
+        assert [store.expire(5).more for _ in range(3)] == [True, False, False]
+        assert store._file.rows("SELECT count(*) FROM starts") == [(0,)]
+        assert store.expire(0).more is False
+        assert count(store, "BEGIN IMMEDIATE", lambda: store.expire(9)).times == 0
+
+
+class Counted:
+    """What a call gives, and how often the writing connection said something meanwhile."""
+
+    def __init__(self, answer, times):
+        self.answer, self.times = answer, times
+
+    def __getattr__(self, name):
+        return getattr(self.answer, name)
+
+
+def count(store, statement, call):
+    """The answer of a call, with the number of times that it has made the store say this."""
+    said = []
+    connection = store._file._writer._connection
+    connection.set_trace_callback(said.append)
+    try:
+        answer = call()
+    finally:
+        connection.set_trace_callback(None)
+    return Counted(answer, said.count(statement))
+
+
+def test_a_forgotten_start_is_found_by_its_operation(path):
+    """By an index: undoing one of a million starts reads no other."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock), key_of())
+        store.forget("operations/a")
+        assert insert(store, record_of(clock, "b"), key_of(fingerprint="g")).fresh
+        plan = store._file.rows("EXPLAIN QUERY PLAN DELETE FROM starts WHERE name = 'x'")
+        assert "starts_names" in plan[0][3]
+
+
+def test_a_name_is_taken_once(path):
+    """A second record of a name is refused, and the first one stays."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+        with pytest.raises(InvalidArgument, match="'operations/a' is taken"):
+            insert(store, record_of(clock, caller="other"))
+        assert store.get("operations/a") == record_of(clock)
+
+
+def test_a_check_does_not_wait_for_writers(path):
+    """It writes nothing, so that a lock is nothing to it."""
+    clock = ManualClock()
+    with opened(path, clock=clock, busy_seconds=0) as store:
+        insert(store, record_of(clock, target="t"), key_of())
+        with foreign_lock(path):
+            assert insert(store, record_of(clock, "b"), check_only=True).fresh
+            assert not insert(store, record_of(clock, "b"), key_of(), check_only=True).fresh
+            with pytest.raises(TargetBusy):
+                insert(store, record_of(clock, "b", target="t"), check_only=True)
+
+
+def test_an_outdated_record_is_read_again(path):
+    """What another process has changed since is changed further, not overwritten."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as one, opened(path, clock=clock) as two:
+        insert(one, held(clock))
+        two.update("operations/a", claim("us", clock() + timedelta(seconds=20), clock()))
+        one.update("operations/a", lambda record: record.moved(caller="c"))
+        assert (two.get("operations/a").attempt, two.get("operations/a").caller) == (1, "c")
+        two.renew("us", clock() + timedelta(hours=1))
+        one.update("operations/a", lambda record: record.moved(caller="d"))
+        assert two.get("operations/a").lease_until == clock() + timedelta(hours=1)
+        two.update("operations/a", request_cancel(clock()))
+        one.update("operations/a", request_cancel(clock()))
+        assert one.get("operations/a") == two.get("operations/a")
+        two.update("operations/a", end_of(clock))
+        with pytest.raises(NotApplied):
+            one.update("operations/a", end_of(clock))
+        two.forget("operations/a")
+        with pytest.raises(OperationNotFound):
+            one.update("operations/a", end_of(clock))
+
+
+def test_what_is_known_is_not_read(path):
+    """A claim and an end by the process that inserted: one statement each, and the request's."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+        said = []
+        store._file._writer._connection.set_trace_callback(said.append)
+        store.update("operations/a", claim("us", clock(), clock()))
+        store.update("operations/a", end_of(clock))
+        assert [one.split()[0] for one in said] == [
+            *("BEGIN", "UPDATE", "COMMIT"),
+            *("BEGIN", "UPDATE", "DELETE", "COMMIT"),
+        ]
+
+
+def test_equal_messages_that_differ_are_written(path):
+    """Python holds 1 and true for equal; JSON does not."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock, metadata=Any("x/a.Meta", {"a": 1})))
+        change = lambda record: record.moved(metadata=Any("x/a.Meta", {"a": True}))  # noqa: E731
+        store.update("operations/a", change)
+    with opened(path, clock=clock) as store:
+        assert store.get("operations/a").metadata.payload["a"] is True
+
+
+def test_errors_of_a_change_stay_what_they_are(path):
+    """Also those that the database itself could raise."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+        for error in (sqlite3.OperationalError("mine"), UnicodeDecodeError("utf-8", b"", 0, 1, "")):
+
+            def change(record, error=error):
+                raise error
+
+            with pytest.raises(type(error)) as caught:
+                store.update("operations/a", change)
+            assert caught.value is error
+
+
+def test_a_glance_asks_only_for_what_may_have_changed(path):
+    """Nothing written since, names of which there was nothing to tell are not looked up again."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store, opened(path, clock=clock) as other:
+        for unique_id in "abcd":
+            insert(store, record_of(clock, unique_id))
+        other.update("operations/d", request_cancel(clock()))
+        names = [f"operations/{unique_id}" for unique_id in "abcd"]
+        asked_for = []
+        rows = store._file.rows
+        store._file.rows = lambda sql, values=(): asked_for.append(values[0]) or rows(sql, values)
+
+        def glance(*wanted):
+            asked_for.clear()
+            found = store.glance(wanted)
+            return sorted(found.over), sorted(found.asked), sorted(json.loads(asked_for[0]))
+
+        d = names[3]
+        assert glance(*names[:2], d) == ([], [d], [*names[:2], d])
+        assert glance(*names) == ([], [d], names[2:])
+        assert glance(*names) == ([], [d], [d])
+        other.update("operations/a", end_of(clock))
+        assert glance(*names) == (names[:1], [d], names)
+        store.update("operations/b", end_of(clock))
+        assert glance(*names) == (names[:2], [d], names)
+        with store._file._writer._lock:  # somebody writes: anything may change
+            assert glance(*names) == (names[:2], [d], names)
+        assert glance("operations/\ud800", "operations/\0é", "operations/é")[0] == [
+            "operations/\0é",
+            "operations/é",
+            "operations/\ud800",
+        ]
 
 
 def test_the_clock_of_the_machine(path):
@@ -418,17 +643,19 @@ def test_the_clock_of_the_machine(path):
         assert store.now().utcoffset().total_seconds() == 0
 
 
-def test_many_records_are_remembered_for_polls(path):
-    """The last ones read, each as long as it does not change; the oldest are forgotten."""
+def test_many_records_are_remembered_for_polls(path, monkeypatch):
+    """The last ones known, each as long as it does not change; the oldest are forgotten."""
+    monkeypatch.setattr("lro.stores._recent.SIZE", 20)
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         names = []
-        for number in range(SIZE + 5):
+        for number in range(25):
             record = held(clock, f"{number:03d}")
             insert(store, record)
             names.append(record.name)
+        assert len(store._recent._kept) == 20
         first = [store.get(name) for name in names]
-        assert len(store._recent._kept) == SIZE
+        assert len(store._recent._kept) == 20
         assert store.get(names[-1]) is first[-1]
         assert store.get(names[0]) == first[0]
         store.renew("us", clock() + timedelta(hours=1))
@@ -440,48 +667,180 @@ def test_many_records_are_remembered_for_polls(path):
             store.get(names[-1])
 
 
-def test_a_transaction_that_was_ended_within_is_not_ended_twice(path):
-    """SQLite itself rolls back after some errors, such as a full disk."""
+def test_long_records_are_forgotten_sooner(path, monkeypatch):
+    """What is remembered is bounded by the length of its texts, however they came."""
+    monkeypatch.setattr("lro.stores._recent.WEIGHT", 10_000)
+    clock = ManualClock()
+    long = Any("x/a.Long", {"text": "x" * 4000})
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock, "a"))
+        insert(store, record_of(clock, "b", metadata=long))
+        store.update("operations/b", lambda record: record.moved(caller="c"))
+        store.update("operations/a", report(long, None, clock()))
+        assert list(store._recent._kept) == ["operations/b", "operations/a"]
+        store.update("operations/a", end_of(clock, result=long))
+        assert list(store._recent._kept) == ["operations/a"]
+        assert 8000 < store._recent._weight < 9000
+        assert store.get("operations/b").metadata == long
+        assert list(store._recent._kept) == ["operations/b"]
+        store.update("operations/a", lambda record: record.moved(caller="c"))
+        assert list(store._recent._kept) == ["operations/a"]
+        store.update("operations/a", lambda record: None)
+        assert (len(store._recent._kept), store._recent._weight) == (0, 0)
 
-    def write(store):
-        with store._file.transaction() as writer:
-            writer.execute("ROLLBACK")
-            raise ZeroDivisionError
 
+def test_a_long_log_is_begun_anew(path, monkeypatch):
+    """Readers that are never all gone at once keep SQLite from it; then writers wait for them."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+        monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 100_000)
+        monkeypatch.setattr("lro.stores.sqlite._writer._READERS_MS", 1)
+        monkeypatch.setattr("lro.stores.sqlite._writer._LOG_ROUND", 1)
+        long = Any("x/a.Long", {"text": "x" * 50_000})
+
+        def write():
+            return store.update("operations/a", report(long, None, clock()))
+
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM operations").fetchall()
+            asked = "PRAGMA wal_checkpoint(RESTART)"
+            assert [count(store, asked, write).times for _ in range(4)] == [1, 0, 0, 0]
+            reader.execute("COMMIT")
+            _, long_log, _ = reader.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            store._file._writer._rest_until = 0.0
+            write()
+            write()
+            _, short_log, _ = reader.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            assert short_log < long_log / 2
+
+
+def test_a_log_that_cannot_be_begun_anew_stays(path, monkeypatch):
+    """What was committed is in it; it is asked for again after a while."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        writer = store._file._writer
+        monkeypatch.setattr("lro.stores.sqlite._writer._LOG_BYTES", 0)
+        monkeypatch.setattr("lro.stores.sqlite._writer._LOG_ROUND", 1)
+        whole, refused = writer._connection, []
+
+        class Refusing:
+            def __getattr__(self, name):
+                return getattr(whole, name)
+
+            def execute(self, statement, *values):
+                if "checkpoint" in statement:
+                    refused.append(statement)
+                    raise sqlite3.OperationalError("refused by a test")
+                return whole.execute(statement, *values)
+
+        writer._connection = Refusing()
+        insert(store, record_of(clock))
+        insert(store, record_of(clock, "b"))
+        assert len(refused) == 1
+        assert whole.execute("PRAGMA busy_timeout").fetchone() == (0,)
+        writer._connection = whole
+
+        def unknown(path):
+            raise OSError("a test does not tell")
+
+        monkeypatch.setattr("os.path.getsize", unknown)
+        assert writer._log_bytes() == 0
+
+
+def test_an_ear_hears_the_commits_of_others(path):
+    """Not those of its own store, of whichever thread; and everything that came at once, once."""
+    clock = ManualClock()
+    with (
+        opened(path, clock=clock) as store,
+        opened(path, clock=clock) as other,
+        closing(store.listen()) as ear,
+    ):
+        insert(store, record_of(clock))
+        store.announce("operations/a")
+        assert ear.heard(0) == ()
+        insert(other, record_of(clock, "b"))
+        insert(other, record_of(clock, "c"))
+        assert ear.heard(PATIENCE) is None
+        assert ear.heard(0) == ()
+        with store._file._writer._lock:  # a write goes on
+            insert(other, record_of(clock, "d"))
+            assert ear.heard(0) == ()
+        assert ear.heard(0) is None
+
+
+def test_an_ear_hears_through_the_writes_of_its_own_store(path):
+    """Who writes looks as it begins, so that a busy store is no deaf one."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store, opened(path, clock=clock) as other:
+        insert(store, record_of(clock))
+        with closing(store.listen()) as ear:
+            insert(other, record_of(clock, "b"))
+            store.update("operations/a", lambda record: record.moved(caller="c"))
+            with store._file._writer._lock:
+                assert ear.heard(0) is None
+
+
+def test_an_ear_waits_until_something_comes(path):
+    """Another thread is woken by what another process commits."""
+    clock = ManualClock()
+    with (
+        opened(path, clock=clock) as store,
+        opened(path, clock=clock) as other,
+        closing(store.listen()) as ear,
+    ):
+        heard = []
+        listener = threading.Thread(target=lambda: heard.append(ear.heard(PATIENCE)))
+        listener.start()
+        insert(other, record_of(clock))
+        listener.join(PATIENCE)
+        assert heard == [None]
+
+
+def test_closing_an_ear_ends_its_waiting(path):
+    """At once, from another thread; and closing twice is closing."""
     with opened(path) as store:
-        with pytest.raises(ZeroDivisionError):
-            write(store)
-        insert(store, record_of(ManualClock()))
+        ear = store.listen()
+        heard = []
+        listener = threading.Thread(target=lambda: heard.append(ear.heard(PATIENCE)))
+        listener.start()
+        ear.close()
+        listener.join(PATIENCE)
+        ear.close()
+        assert heard == [()]
 
 
-def test_tables_that_are_there_already(path):
-    """Another process was quicker: that is no error, unless it made something else."""
-    SQLiteStore(path).close()
-    with closing(sqlite3.connect(path, isolation_level=None)) as plain:
-        _make_tables(plain)
-        assert not plain.in_transaction
-        plain.execute("PRAGMA user_version = 0")
-        with pytest.raises(sqlite3.OperationalError, match="already exists"):
-            _make_tables(plain)
-        with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as other:
-            plain.execute("BEGIN IMMEDIATE")
-            with pytest.raises(sqlite3.OperationalError, match="locked"):
-                _make_tables(other)
-            plain.execute("ROLLBACK")
+def test_an_ear_of_a_closed_store(path):
+    """Says so, however long it would have waited; and there is no new one."""
+    store = SQLiteStore(path)
+    ear = store.listen()
+    store.close()
+    for call in (lambda: ear.heard(PATIENCE), store.listen):
+        with pytest.raises(Unavailable, match="the store is closed"):
+            call()
 
 
-def test_the_write_ahead_log_is_asked_for_again(monkeypatch):
-    """Until it is there, or the time for locks is over."""
+def test_a_busy_moment_is_nothing_to_an_ear(path, monkeypatch):
+    """It looks again; what cannot be read at all is told."""
+    with opened(path) as store, closing(store.listen()) as ear:
 
-    class Locked:
-        answers = 3
+        class Refusing:
+            def __init__(self, code):
+                self.code = code
 
-        def execute(self, statement):
-            self.answers -= 1
-            if self.answers:
-                raise sqlite3.OperationalError("database is locked")
+            def execute(self, statement):
+                error = sqlite3.OperationalError("refused by a test")
+                error.sqlite_errorcode = self.code
+                error.sqlite_errorname = "SQLITE_OF_A_TEST"
+                raise error
 
-    monkeypatch.setattr("time.sleep", lambda seconds: None)
-    _write_ahead(Locked(), PATIENCE)
-    with pytest.raises(sqlite3.OperationalError):
-        _write_ahead(Locked(), 0)
+        writer = store._file._writer
+        whole = writer._connection
+        writer._connection = Refusing(sqlite3.SQLITE_BUSY_RECOVERY)
+        assert ear.heard(0) == ()
+        assert writer.state() is None
+        writer._connection = Refusing(sqlite3.SQLITE_IOERR_READ)
+        with pytest.raises(Unavailable, match=r"cannot be used now \(SQLITE_OF_A_TEST\)"):
+            ear.heard(0)
+        writer._connection = whole

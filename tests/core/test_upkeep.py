@@ -17,9 +17,11 @@ from lro._bell import Bell
 from lro._errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
 from lro._jobs import Job
 from lro._ledger import Ledger
+from lro._orphans import adopt
 from lro._ports import Expired
 from lro._record import State
 from lro._spec import WorkerLost
+from lro._states import claim, take_over
 from lro._status import Code
 from lro._upkeep import Upkeep
 from lro.executors.asyncio import AsyncioExecutor
@@ -208,7 +210,27 @@ def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog)
         one.step.go.set()
         one.service._executor.join(PATIENCE)
     assert other.get(name) == found
-    assert f"{name}: its late result was dropped" in caplog.text
+    assert f"{name}: the result of attempt 1 was refused" in caplog.text
+    assert len(one.told) == 1  # its report has raised LeaseLost
+    assert one.service.late_writes == 2
+
+
+def test_what_becomes_of_an_orphan_goes_by_what_it_is(store, make_service, clock):
+    """Work that was begun since the look is no orphan that was never begun, whatever its lease."""
+    service = make_service(store, Held())
+    method_of(service, never)
+    operation = service.start(NAME, WorkRequest())
+    clock.advance(15)
+    (seen,) = store.orphans([NAME], 10).records
+    store.update(operation.name, take_over("them", clock() + LEASE, clock()))
+    store.update(operation.name, claim("them", clock() + LEASE, clock()))
+    clock.advance(15)
+    running = service._background.running
+    with pytest.raises(LeaseLost, match="attempt 0 lost its lease to attempt 1"):
+        adopt(seen, service._specs[NAME], running, service._ledger)
+    assert store.get(operation.name).owner == "them"
+    service.turn()
+    assert reason(service.get(operation.name)) == (Code.ABORTED, "WORKER_LOST")
 
 
 def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, caplog):
@@ -606,7 +628,7 @@ def test_a_run_that_ended_late_does_not_retire_a_later_one(store, make_service, 
     executor = service._executor
     first = executor.task
     clock.advance(60)
-    service._background.running.resume(service._specs[NAME], operation.name)
+    service._background.running.resume(service._specs[NAME], service.store.get(operation.name))
     second = executor.task
     assert first is not second
     first.run()
@@ -815,7 +837,7 @@ def test_a_request_that_cannot_be_had_while_the_service_closes(store, make_servi
     method_of(service, never, worker_lost=WorkerLost.RETRY)
     operation = service.start(NAME, WorkRequest())
     clock.advance(60)
-    service._background.running.resume(service._specs[NAME], operation.name)
+    service._background.running.resume(service._specs[NAME], service.store.get(operation.name))
     run = service._executor.task
 
     def request(name):

@@ -16,7 +16,6 @@ from lro._times import Duration, parse_duration
 from lro._waiting import WaitingRoom, wait_limit
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
 from tests.core.kit import (
     PATIENCE,

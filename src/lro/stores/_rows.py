@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 
 from lro._any import Any, Json
+from lro._errors import InvalidArgument
 from lro._jsontext import dumps_bounded, reread
 from lro._record import Record, State
 from lro._status import Status
@@ -33,9 +34,8 @@ def moment(stored: int) -> datetime:
 
 def to_row(record: Record) -> tuple[object, ...]:
     """The values of a record's columns."""
-    return tuple(
-        dump(getattr(record, name)) if dump else getattr(record, name) for name, dump, _ in _PLAN
-    )
+    fields = record.__dict__
+    return tuple([dump(fields[name]) if dump else fields[name] for name, dump in _PLAN])
 
 
 def from_row(row: Sequence[Anything]) -> Record:
@@ -45,6 +45,43 @@ def from_row(row: Sequence[Anything]) -> Record:
         if fields[name] is not None:
             fields[name] = load(fields[name])
     return Record.of(fields)
+
+
+def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object]]:
+    """The columns in which two records differ, and the values of the second there."""
+    old, new = before.__dict__, after.__dict__
+    columns, values = [], []
+    # Most fields of a changed record are the very objects of the one before.
+    for name in [name for name in COLUMNS if new[name] is not old[name]]:
+        value = new[name]
+        # Python holds 1, 1.0 and True for equal, so that messages are always written.
+        if name in _MESSAGES or value != old[name]:
+            columns.append(name)
+            values.append(_DUMPS[name](value) if name in _DUMPS else value)
+    return tuple(columns), values
+
+
+def refuse_untextual(record: Record) -> None:
+    """Refuse what is no text to a database.
+
+    Raises:
+        InvalidArgument: A text of the record has a NUL or a lone surrogate in it; says which.
+    """
+    for name in _TEXTS:
+        text: str = getattr(record, name)
+        if not textual(text):
+            raise InvalidArgument(name, "must be text without NUL and lone surrogates")
+
+
+def textual(text: str) -> bool:
+    """Whether a database can keep it: no NUL, no lone surrogate."""
+    if "\0" in text:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def pack(packed: Any | None) -> str | None:
@@ -110,5 +147,8 @@ _SPECIAL: Final[dict[str, tuple[_Dump, _Load]]] = {
         if name.endswith("_time") or name == "lease_until"
     },
 }
-_PLAN: Final = tuple((name, *_SPECIAL.get(name, (None, None))) for name in COLUMNS)
-_LOADS: Final = tuple((name, load) for name, _, load in _PLAN if load is not None)
+_MESSAGES: Final = frozenset({"metadata", "result"})
+_TEXTS: Final = ("name", "parent", "method", "owner", "caller", "request_id", "target")
+_DUMPS: Final = {name: dump for name, (dump, _) in _SPECIAL.items()}
+_PLAN: Final = tuple((name, _DUMPS.get(name)) for name in COLUMNS)
+_LOADS: Final = tuple((name, _SPECIAL[name][1]) for name in COLUMNS if name in _SPECIAL)

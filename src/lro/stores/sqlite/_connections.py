@@ -1,207 +1,102 @@
-"""One SQLite file: how it is opened, written by one at a time, and read by many at once."""
+"""All connections to one file: one that writes for groups of callers, and many that read."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
-import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable
 from typing import Any as Anything
-from typing import Final
+from typing import Final, TypeVar
 
-from lro._errors import Unavailable
-from lro._faults import DeclarationError
-from lro.stores._rows import COLUMNS
+from lro._forks import after_fork
+from lro.stores.sqlite._ear import CounterEar
+from lro.stores.sqlite._file import DatabaseFile
+from lro.stores.sqlite._groups import GroupCommit
+from lro.stores.sqlite._readers import Readers
+from lro.stores.sqlite._writer import Writer
 
-SCHEMA_VERSION: Final = 1
+T = TypeVar("T")
 
-_TYPES: Final = {
-    "name": "TEXT PRIMARY KEY",
-    **dict.fromkeys(
-        ("create_time", "update_time", "attempt", "lost_attempts", "version", "cancel_requested"),
-        "INTEGER NOT NULL",
-    ),
-    **dict.fromkeys(("start_time", "end_time", "expire_time", "lease_until"), "INTEGER"),
-    **dict.fromkeys(("metadata", "result"), "TEXT"),
-}
-_DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
-_SCHEMA: Final = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE operations ({_DECLARED});
-CREATE INDEX operations_order ON operations (parent, create_time DESC, name);
-CREATE INDEX operations_leases ON operations (lease_until) WHERE lease_until IS NOT NULL;
-CREATE INDEX operations_expiry ON operations (expire_time) WHERE expire_time IS NOT NULL;
-CREATE UNIQUE INDEX operations_targets ON operations (target)
-    WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN');
-CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL);
-CREATE TABLE starts (method TEXT, caller TEXT, request_id TEXT, fingerprint TEXT NOT NULL,
-    at INTEGER NOT NULL, name TEXT NOT NULL, first TEXT NOT NULL,
-    PRIMARY KEY (method, caller, request_id));
-CREATE INDEX starts_age ON starts (at);
-CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL);
-PRAGMA user_version = {SCHEMA_VERSION};
-COMMIT;
-"""
+_abandoned: Final[list[sqlite3.Connection]] = []
+"""Connections that a fork carried into this process: neither used nor closed, nor finalised."""
 
 
 class Connections:
-    """A connection that writes, and as many that read as there are reads at once.
+    """Reads and writes of one file.
+
+    No connection crosses a fork. SQLite would take the parent's locks for locks of the child,
+    which so would have none: whoever closes the file last would remove the log that the child
+    goes on to write. Therefore all are closed before a fork, and opened again by the next call.
 
     Raises:
         Unavailable: The file cannot be opened.
-        DeclarationError: It was made by a newer version of this library, or is no database.
+        DeclarationError: It was made by a newer version of this library, or is not of it at all.
     """
 
     def __init__(self, path: str, busy_seconds: float) -> None:
-        if path in ("", ":memory:"):
-            raise DeclarationError(repr(path), "is no file; use the MemoryStore")
-        self._path = path
-        self._busy_seconds = busy_seconds
-        self._lock = threading.Lock()
-        self._writing = threading.RLock()
-        self._closed = False
-        self._idle: list[sqlite3.Connection] = []
-        try:
-            with _unavailable():
-                self._writer = self._open()
-                _prepare(self._writer, path, busy_seconds)
-        except sqlite3.DatabaseError as exc:
-            raise DeclarationError(path, f"is no SQLite database: {exc}") from exc
+        self._file = DatabaseFile(path, busy_seconds)
+        self._readers = Readers(self._file)
+        self._writer = Writer(self._file)
+        self._groups = GroupCommit(self._writer, busy_seconds)
+        self._paused_by = 0
+        self.rows = self._readers.rows
+        self.state = self._writer.state
+        _all.add(self)
+        after_fork(self, Connections._renew)
 
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """The writing connection in a transaction, which is on disk when the block has ended.
+    def write(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """See :meth:`GroupCommit.run`."""
+        return self._groups.run(action)
 
-        Raises:
-            Unavailable: The store is closed, or another process holds the file too long.
-        """
-        with self._writing, _unavailable():
-            if self._closed:
-                raise Unavailable("the store is closed")
-            writer = self._writer
-            writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield writer
-                writer.execute("COMMIT")
-            except BaseException:
-                if writer.in_transaction:
-                    writer.execute("ROLLBACK")
-                raise
-
-    def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[Anything]:
-        """What a query finds in the last committed state. Never waits for the writer.
-
-        Raises:
-            Unavailable: The store is closed, or the file cannot be read.
-        """
-        with _unavailable():
-            reader = self._take()
-            try:
-                return reader.execute(sql, values).fetchall()
-            finally:
-                self._give_back(reader)
-
-    def foreign_commits(self) -> int | None:
-        """SQLite's counter of commits by other connections; None while the writer is busy.
-
-        Raises:
-            Unavailable: The store is closed, or the file cannot be read.
-        """
-        if not self._writing.acquire(blocking=False):
-            return None
-        try:
-            if self._closed:
-                raise Unavailable("the store is closed")
-            with _unavailable():
-                (version,) = self._writer.execute("PRAGMA data_version").fetchone()
-                return int(version)
-        finally:
-            self._writing.release()
+    def listen(self, look_seconds: float) -> CounterEar:
+        """See :class:`CounterEar`."""
+        return CounterEar(self._writer, look_seconds)
 
     def close(self) -> None:
-        """Close every connection; those that read just now, as soon as they have read."""
-        with self._writing, self._lock:
-            self._closed = True
-            for connection in (self._writer, *self._idle):
-                connection.close()
-            self._idle.clear()
+        """Close every connection; those at work, when it is done."""
+        self._file.closing.set()
+        self._writer.close()
+        self._readers.close()
 
-    def _take(self) -> sqlite3.Connection:
-        with self._lock:
-            if self._closed:
-                raise Unavailable("the store is closed")
-            if self._idle:
-                return self._idle.pop()
-        return self._open()
-
-    def _give_back(self, reader: sqlite3.Connection) -> None:
-        with self._lock:
-            if self._closed:
-                reader.close()
-            else:
-                self._idle.append(reader)
-
-    def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._path,
-            timeout=self._busy_seconds,
-            isolation_level=None,
-            check_same_thread=False,  # one thread at a time, not always the same
-        )
-        try:
-            connection.execute("PRAGMA synchronous = FULL")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-
-def _prepare(writer: sqlite3.Connection, path: str, busy_seconds: float) -> None:
-    try:
-        _write_ahead(writer, busy_seconds)
-        (version,) = writer.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            text = f"has schema version {version}; this library knows {SCHEMA_VERSION}"
-            raise DeclarationError(path, text)
-        if version == 0:
-            _make_tables(writer)
-    except BaseException:
-        writer.close()
-        raise
-
-
-def _write_ahead(writer: sqlite3.Connection, busy_seconds: float) -> None:
-    # Of two processes that open a new file at once one is told "locked" without any waiting.
-    end = time.monotonic() + busy_seconds
-    while True:
-        try:
-            writer.execute("PRAGMA journal_mode = WAL")
+    def pause(self) -> None:
+        """Before a fork: close every connection, and let nobody open one."""
+        seconds = self._file.busy_seconds + 1
+        if not self._writer.pause(seconds):
             return
-        except sqlite3.OperationalError:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(0.002)
+        if not self._readers.pause(seconds):
+            self._writer.resume()
+            return
+        self._paused_by = threading.get_ident()
+
+    def resume(self) -> None:
+        """In the parent, after the fork: go on."""
+        if self._paused_by == threading.get_ident():
+            self._paused_by = 0
+            self._readers.resume()
+            self._writer.resume()
+
+    def _renew(self) -> None:
+        # In the child. Threads of the parent hold its locks for ever, and are in its queue.
+        if self._paused_by != threading.get_ident():
+            self._file.give_up("the process was forked while the store was busy; open another one")
+            _abandoned.extend((*self._writer.abandoned(), *self._readers.abandoned()))
+        self._paused_by = 0
+        for part in (self._file, self._writer, self._readers, self._groups):
+            part.renew()
 
 
-def _make_tables(writer: sqlite3.Connection) -> None:
-    try:
-        writer.executescript(_SCHEMA)
-    except sqlite3.OperationalError:
-        # Another process may have made them between our look and our attempt.
-        if writer.in_transaction:
-            writer.execute("ROLLBACK")
-        if writer.execute("PRAGMA user_version").fetchone() != (SCHEMA_VERSION,):
-            raise
+_all: Final[weakref.WeakSet[Connections]] = weakref.WeakSet()
 
 
-@contextlib.contextmanager
-def _unavailable() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as exc:
-        if getattr(exc, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
-            raise  # our own statement is wrong: asking again would not help
-        raise Unavailable(
-            f"the operations database cannot be used now ({type(exc).__name__})"
-        ) from exc
+def _each(turn: Callable[[Connections], Anything]) -> None:
+    for connections in list(_all):
+        turn(connections)
+
+
+with contextlib.suppress(AttributeError):  # where nothing forks
+    os.register_at_fork(
+        before=lambda: _each(Connections.pause), after_in_parent=lambda: _each(Connections.resume)
+    )

@@ -5,36 +5,42 @@ from __future__ import annotations
 import threading
 import time
 
-from lro._errors import Unavailable
-from lro.stores.sqlite._connections import Connections
-
-LOOK_SECONDS = 0.01
-"""How often the counter is looked at."""
+from lro.stores.sqlite._writer import Writer
 
 
 class CounterEar:
-    """Looks at the counter of commits by others every ``LOOK_SECONDS``."""
+    """Looks at SQLite's counter of commits by others every ``look_seconds``.
 
-    def __init__(self, file: Connections) -> None:
-        self._file = file
+    The counter names nobody, so that what is heard is always that anything may have changed.
+
+    Raises:
+        Unavailable: The store is closed, or the file cannot be read.
+    """
+
+    def __init__(self, writer: Writer, look_seconds: float) -> None:
+        self._writer = writer
+        self._look_seconds = look_seconds
         self._closed = threading.Event()
-        self._seen = file.foreign_commits()
+        self._known = writer.commits_by_others()
 
     def heard(self, seconds: float) -> tuple[str, ...] | None:
-        """None as soon as another process has committed, () when the seconds are over."""
+        """None as soon as another process has committed, () when the seconds are over.
+
+        Raises:
+            Unavailable: The store is closed, or the file cannot be read.
+        """
         end = time.monotonic() + seconds
-        while True:
-            if self._closed.is_set():
-                raise Unavailable("the ear is closed")
-            found = self._file.foreign_commits()
-            if found is not None and found != self._seen:
-                self._seen = found
+        while not self._closed.is_set():
+            found = self._writer.commits_by_others()
+            if found != self._known:
+                self._known = found
                 return None
             left = end - time.monotonic()
             if left <= 0:
-                return ()
-            self._closed.wait(min(left, LOOK_SECONDS))
+                break
+            self._closed.wait(min(left, self._look_seconds))
+        return ()
 
     def close(self) -> None:
-        """End a ``heard`` that is waiting. Idempotent."""
+        """Have ``heard`` return. Idempotent."""
         self._closed.set()

@@ -2,60 +2,66 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime, timedelta
-from os import PathLike, fspath
+from datetime import UTC, datetime
+from os import PathLike, fsdecode
 from typing import Any as Anything
-from typing import Final
+from typing import Final, TypeVar
 
 from lro._any import Any
-from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
-from lro._jsontext import dumps, reread
+from lro._errors import InvalidArgument, OperationNotFound, TargetBusy
+from lro._forks import after_fork
 from lro._pages import KEY_BYTES, Place
 from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
-from lro._record import Record, State
+from lro._record import Record
 from lro._states import Change
 from lro.stores._recent import RecentRecords
-from lro.stores._rows import COLUMNS, from_row, micros, moment, pack, to_row, unpack
+from lro.stores._rows import (
+    changes,
+    from_row,
+    micros,
+    moment,
+    pack,
+    refuse_untextual,
+    to_row,
+    unpack,
+)
+from lro.stores.sqlite import _starts as starts
+from lro.stores.sqlite import _statements as sql
 from lro.stores.sqlite._connections import Connections
 from lro.stores.sqlite._ear import CounterEar
+from lro.stores.sqlite._groups import Unrelated
+from lro.stores.sqlite._readers import Rows
+from lro.stores.sqlite._told import TROUBLE
 
-REQUEST_LIFE: Final = timedelta(hours=24)
+T = TypeVar("T")
 
-_ROW: Final = ", ".join(COLUMNS)
-_INSERT: Final = f"INSERT INTO operations ({_ROW}) VALUES ({', '.join('?' * len(COLUMNS))})"
-_GET: Final = f"SELECT {_ROW} FROM operations WHERE name = ?"
-_STAMP: Final = "SELECT version, lease_until FROM operations WHERE name = ?"
-_GLANCE: Final = """SELECT name, state, expire_time, cancel_requested FROM operations
-    WHERE name IN (SELECT value FROM json_each(?))"""
-_UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
-_LEASE: Final = COLUMNS.index("lease_until")
-_PAGE: Final = f"""SELECT {_ROW} FROM operations WHERE parent = ?
-    AND (create_time < ? OR (create_time = ? AND name > ?))
-    AND state != 'HIDDEN' AND (expire_time IS NULL OR expire_time > ?)
-    ORDER BY create_time DESC, name LIMIT ?"""
-_AMONG: Final = "method IN (SELECT value FROM json_each(?))"
 _FIRST_PAGE: Final = 2**62
+_SLICE: Final = 100
+"""How many records one transaction of a sweep removes: nobody waits for longer than that."""
 
 
 class SQLiteStore:
     """Keeps records in a SQLite file, made with its tables where it does not exist.
 
-    Every write is committed to disk (``synchronous=FULL``) before the call returns; readers never
-    wait for the writer. ``busy_seconds`` is how long a call waits for another process's lock
-    before it answers UNAVAILABLE. ``clock`` gives the time in UTC.
+    Any number of processes of one machine may use a file. Every write is committed to disk
+    (``synchronous=FULL``) before the call returns, many at once where many come at once; readers
+    never wait for the writer. ``busy_seconds`` is how long a call waits for others' locks before
+    it answers UNAVAILABLE. ``clock`` gives the time in UTC.
 
     Raises:
         Unavailable: The file cannot be opened.
-        DeclarationError: It was made by a newer version of this library, or is no database.
+        DeclarationError: It was made by a newer version of this library, or is not of it at all.
     """
 
     reads_block = False
     writes_block = True
     shared = True
+    look_seconds: float = 0.01
+    """How often an ear looks whether another process has committed."""
 
     def __init__(
         self,
@@ -66,7 +72,10 @@ class SQLiteStore:
     ) -> None:
         self._clock = clock or _utc_now
         self._recent = RecentRecords()
-        self._file = Connections(fspath(path), busy_seconds)
+        self._glanced: tuple[object, frozenset[str]] = (None, frozenset())
+        """The state of the file, and of which names there was nothing to tell then."""
+        self._file = Connections(fsdecode(path), busy_seconds)
+        after_fork(self._recent, RecentRecords.renew)
         try:
             self._secret = self._make_secret()
         except BaseException:
@@ -77,16 +86,22 @@ class SQLiteStore:
         """Nothing to do: the file's change counter tells."""
 
     def listen(self) -> CounterEar:
-        """An ear that watches the change counter of the file."""
-        return CounterEar(self._file)
+        """An ear for the commits of other processes."""
+        return self._file.listen(self.look_seconds)
 
     def glance(self, names: Collection[str]) -> Glance:
         """What has become of these operations."""
-        rows = self._file.rows(_GLANCE, (json.dumps(list(names)),))
+        state, wanted = self._file.state(), frozenset(names)
+        seen_at, plain = self._glanced
+        if state is None or state != seen_at:
+            plain = frozenset()
+        text, impossible = sql.listed(wanted - plain)
+        rows = self._file.rows(sql.GLANCE, (text,))
         now = micros(self._clock())
-        open_ = {name for name, state, expire, _ in rows if _waited_for(state, expire, now)}
-        asked = {name for name, state, _, asked in rows if asked and state in _UNFINISHED}
-        return Glance(over=frozenset(names) - open_, asked=frozenset(asked))
+        self._glanced = state, wanted.difference(impossible, (name for name, _, _, _ in rows))
+        over = {name for name, found, expiry, _ in rows if sql.over(found, expiry, now)}
+        asked = frozenset(name for name, found, _, mark in rows if sql.asked(found, mark))
+        return Glance(over=impossible.union(over), asked=asked)
 
     def now(self) -> datetime:
         """The moment by this machine's clock, which all processes on the file share."""
@@ -100,117 +115,105 @@ class SQLiteStore:
         self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
     ) -> Inserted:
         """Add a record and its request, or find the one that the same request started before."""
-        with self._file.transaction() as writer:
-            first = self._first_start(writer, key, micros(record.create_time))
-            if first is not None:
-                return Inserted(first, fresh=False)
-            if record.target and _target_busy(writer, record.target):
-                raise TargetBusy(record.target)
-            if not check_only:
-                row = to_row(record)
-                writer.execute(_INSERT, row)
-                writer.execute("INSERT INTO inputs VALUES (?, ?)", (record.name, pack(request)))
-                if key is not None:
-                    self._remember(writer, key, record, row)
+        refuse_untextual(record)
+        if check_only:
+            return _checked(self._file.rows, record, key)
+        row, packed = to_row(record), pack(request)
+        start = None if key is None else starts.start_row(key, record, row)
+
+        def action(writer: sqlite3.Connection) -> Inserted:
+            if key is not None or record.target:
+                found = _checked(sql.rows_of(writer), record, key)
+                if not found.fresh:
+                    return found
+            try:
+                writer.execute(sql.INSERT, row)
+            except sqlite3.IntegrityError as exc:
+                raise InvalidArgument("name", f"{record.name!r} is taken") from exc
+            writer.execute(sql.INSERT_INPUT, (record.name, packed))
+            if start is not None:
+                starts.remember(writer, start)
             return Inserted(record, fresh=True)
+
+        inserted = self._file.write(action)
+        if inserted.fresh:
+            self._recent.keep(record, (record.version, row[sql.LEASE]), sql.weight_of(row))
+        return inserted
 
     def forget(self, name: str) -> None:
         """Undo an insert."""
-        with self._file.transaction() as writer:
-            writer.execute("DELETE FROM operations WHERE name = ?", (name,))
-            writer.execute("DELETE FROM inputs WHERE name = ?", (name,))
-            writer.execute("DELETE FROM starts WHERE name = ?", (name,))
+
+        def action(writer: sqlite3.Connection) -> None:
+            starts.forget(writer, name)
+            writer.execute(sql.DELETE, (name,))
+            writer.execute(sql.DELETE_INPUT, (name,))
+
+        self._file.write(action)
+        self._recent.forget(name)
 
     def request(self, name: str) -> Any:
         """The packed request of work in progress."""
-        rows = self._file.rows("SELECT request FROM inputs WHERE name = ?", (name,))
+        rows = self._file.rows(sql.INPUT, (name,))
         if not rows:
             raise OperationNotFound(name)
         return unpack(rows[0][0])
 
     def get(self, name: str) -> Record:
         """The record of this name."""
-        # Two columns tell whether anything has changed; reading all of them takes ten times longer.
-        stamps = self._file.rows(_STAMP, (name,))
-        known = self._recent.get(name, stamps[0]) if stamps else None
-        if known is not None:
-            return known
-        rows = self._file.rows(_GET, (name,))
-        if not rows:
-            raise OperationNotFound(name)
-        record = from_row(rows[0])
-        return self._recent.keep(record, (record.version, rows[0][_LEASE]))
+        record, row = self._known(self._file.rows, name)
+        if row is None:
+            return record
+        return self._recent.keep(record, (record.version, row[sql.LEASE]), sql.weight_of(row))
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
-        with self._file.transaction() as writer:
-            row = writer.execute(_GET, (name,)).fetchone()
-            if row is None:
-                raise OperationNotFound(name)
-            record = from_row(row)
-            changed = change(record)
-            if changed is record:
-                return record
-            if changed is None:
-                writer.execute("DELETE FROM operations WHERE name = ?", (name,))
-            else:
-                _write_changes(writer, row, to_row(changed))
-            if changed is None or changed.done:
-                writer.execute("DELETE FROM inputs WHERE name = ?", (name,))
-            return changed
+        changed, weight = self._file.write(lambda writer: self._change(writer, name, change))
+        if changed is None:
+            self._recent.forget(name)
+        elif weight is not None:
+            self._recent.keep(changed, _stamp_of(changed), weight)
+        return changed
 
     def page(self, parent: str, after: Place | None, limit: int) -> Sequence[Record]:
         """Up to ``limit`` visible records of one parent, newest first."""
         at, name = (micros(after.create_time), after.name) if after else (_FIRST_PAGE, "")
-        rows = self._file.rows(_PAGE, (parent, at, at, name, micros(self._clock()), limit))
+        rows = self._file.rows(sql.PAGE, (parent, at, at, name, micros(self._clock()), limit))
         return [from_row(row) for row in rows]
 
     def renew(
         self, owner: str, until: datetime, names: Collection[str] | None = None
     ) -> Sequence[str]:
         """Prolong the leases of an owner."""
-        mine, whose = "lease_until IS NOT NULL AND owner = ?", [owner]
+        whose: tuple[object, ...] = (owner,)
+        renew, asked = sql.RENEW, sql.ASKED
         if names is not None:
-            mine += " AND name IN (SELECT value FROM json_each(?))"
-            whose.append(json.dumps(list(names)))
-        with self._file.transaction() as writer:
-            writer.execute(
-                f"UPDATE operations SET lease_until = ? WHERE {mine}", (micros(until), *whose)
-            )
-            asked = writer.execute(
-                f"SELECT name FROM operations WHERE {mine} AND cancel_requested", whose
-            )
-            return [name for (name,) in asked]
+            whose = owner, sql.listed(names)[0]
+            renew, asked = renew + sql.NAMED, asked + sql.NAMED
+
+        def action(writer: sqlite3.Connection) -> Sequence[str]:
+            writer.execute(renew, (micros(until), *whose))
+            return [name for (name,) in writer.execute(asked, whose)]
+
+        return self._file.write(action)
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Records in progress of these methods whose lease has run out."""
-        now, among = micros(self._clock()), json.dumps(list(methods))
-        lost = self._file.rows(
-            f"SELECT {_ROW} FROM operations WHERE lease_until <= ? AND {_AMONG}"
-            " ORDER BY lease_until LIMIT ?",
-            (now, among, limit),
-        )
-        ((end,),) = self._file.rows(
-            f"SELECT min(lease_until) FROM operations WHERE lease_until > ? AND {_AMONG}",
-            (now, among),
-        )
+        now, among = micros(self._clock()), sql.listed(methods)[0]
+        lost = self._file.rows(sql.LOST, (now, among, limit))
+        ((end,),) = self._file.rows(sql.NEXT_LEASE_END, (now, among))
         return Orphans(tuple(map(from_row, lost)), None if end is None else moment(end))
 
     def expire(self, limit: int) -> Expired:
-        """Remove records past their expiry, and old request keys."""
+        """Remove records past their expiry, and old request keys, a few in each transaction."""
         now = self._clock()
-        old = micros(now - REQUEST_LIFE)
-        due = "SELECT name FROM operations WHERE expire_time <= ? LIMIT ?"
-        keys = "SELECT rowid FROM starts WHERE at <= ? LIMIT ?"
-        if not self._file.rows(due, (micros(now), 1)) and not self._file.rows(keys, (old, 1)):
-            return Expired((), more=False)  # nothing to write, and so no lock to wait for
-        with self._file.transaction() as writer:
-            names = writer.execute(due, (micros(now), limit + 1)).fetchall()
-            spent = writer.execute(keys, (old, limit + 1)).fetchall()
-            writer.executemany("DELETE FROM operations WHERE name = ?", names[:limit])
-            writer.executemany("DELETE FROM starts WHERE rowid = ?", spent[:limit])
-            more = len(names) > limit or len(spent) > limit
-            return Expired([name for (name,) in names[:limit]], more)
+        due, old = micros(now), micros(now - starts.REQUEST_LIFE)
+        names: list[str] = []
+        for left in range(limit, 0, -_SLICE):
+            if not self._overdue(due, old):  # nothing to write, and so no lock to wait for
+                return Expired(names, more=False)
+            sweep = functools.partial(sql.sweep, due=due, old=old, limit=min(left, _SLICE))
+            names += self._file.write(sweep)
+        return Expired(names, more=self._overdue(due, old))
 
     def close(self) -> None:
         """Close every connection to the file."""
@@ -222,77 +225,98 @@ class SQLiteStore:
         query = "SELECT key FROM secrets"
         known = self._file.rows(query)
         if not known:
-            with self._file.transaction() as writer:
-                fresh = secrets.token_bytes(KEY_BYTES)
-                writer.execute("INSERT OR IGNORE INTO secrets VALUES (1, ?)", (fresh,))
-                known = writer.execute(query).fetchall()
+            fresh = secrets.token_bytes(KEY_BYTES)
+            insert = "INSERT OR IGNORE INTO secrets VALUES (1, ?)"
+            self._file.write(lambda writer: writer.execute(insert, (fresh,)))
+            known = self._file.rows(query)
         return bytes(known[0][0])
 
-    def _first_start(
-        self, writer: sqlite3.Connection, key: RequestKey | None, now: int
-    ) -> Record | None:
-        if key is None:
+    def _known(self, rows: Rows, name: str) -> tuple[Record, Anything]:
+        """The record of this name, and its row, or None if that need not be read."""
+        # Two columns tell whether anything has changed; reading all of them takes ten times longer.
+        stamps = rows(sql.STAMP, (name,))
+        known = self._recent.get(name, stamps[0]) if stamps else None
+        if known is not None:
+            return known, None
+        found = rows(sql.GET, (name,)) if stamps else ()
+        if not found:
+            raise OperationNotFound(name)
+        return from_row(found[0]), found[0]
+
+    def _change(
+        self, writer: sqlite3.Connection, name: str, change: Change
+    ) -> tuple[Record | None, int | None]:
+        """The record after a change; and its weight, if it is another one."""
+        done = self._change_last(writer, name, change)
+        if done is not None:
+            return done
+        record, row = self._known(sql.rows_of(writer), name)
+        changed = _related(change, record)
+        if changed is record:
+            return record, None
+        if changed is None:
+            writer.execute(sql.DELETE, (name,))
+            writer.execute(sql.DELETE_INPUT, (name,))
+            return None, None
+        before = self._recent.weight(name) if row is None else sql.weight_of(row)
+        return changed, _write(writer, record, changed, before)
+
+    def _change_last(
+        self, writer: sqlite3.Connection, name: str, change: Change
+    ) -> tuple[Record, int] | None:
+        """The same without reading first, if the record is as it was last known; else None."""
+        record = self._recent.last(name)
+        if record is None:
             return None
-        found = writer.execute(
-            "SELECT fingerprint, at, name, first FROM starts"
-            " WHERE method = ? AND caller = ? AND request_id = ?",
-            (key.method, key.caller, key.request_id),
-        ).fetchone()
-        if found is None or moment(now) - moment(found[1]) >= REQUEST_LIFE:
+        try:
+            changed = change(record)
+        except Exception:  # perhaps only of a record that is outdated
             return None
-        if found[0] != key.fingerprint:
-            raise RequestIdConflict("request_id", "was used before with another request")
-        row = writer.execute(_GET, (found[2],)).fetchone()
-        if row is not None:
-            present = from_row(row)
-            if present.visible(moment(now)):
-                return present
-        remembered: Anything = reread(found[3])
-        return from_row(remembered)
+        if changed is None or changed is record:
+            return None
+        weight = _write(writer, record, changed, self._recent.weight(name))
+        return None if weight is None else (changed, weight)
 
-    def _remember(
-        self, writer: sqlite3.Connection, key: RequestKey, record: Record, row: Anything
-    ) -> None:
-        writer.execute(
-            "INSERT OR REPLACE INTO starts VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                key.method,
-                key.caller,
-                key.request_id,
-                key.fingerprint,
-                micros(record.create_time),
-                record.name,
-                dumps(list(row)).decode(),
-            ),
-        )
+    def _overdue(self, due: int, old: int) -> bool:
+        rows = self._file.rows
+        return bool(rows(sql.EXPIRED, (due, 1)) or rows(sql.SPENT, (old, 1)))
 
 
-def _write_changes(
-    writer: sqlite3.Connection, old: Sequence[object], new: Sequence[object]
-) -> None:
-    changed = [
-        (column, after)
-        for column, before, after in zip(COLUMNS, old, new, strict=True)
-        if before != after
-    ]
-    if not changed:
-        return
-    assignments = ", ".join(f"{column} = ?" for column, _ in changed)
-    values = (*(after for _, after in changed), new[0])
-    writer.execute(f"UPDATE operations SET {assignments} WHERE name = ?", values)
+def _checked(rows: Rows, record: Record, key: RequestKey | None) -> Inserted:
+    """What an insert would give, were it made."""
+    if key is not None:
+        first = starts.first_start(rows, key, micros(record.create_time))
+        if first is not None:
+            return Inserted(first, fresh=False)
+    if record.target and rows(sql.BUSY, (record.target,)):
+        raise TargetBusy(record.target)
+    return Inserted(record, fresh=True)
 
 
-def _waited_for(state: str, expire_time: int | None, now: int) -> bool:
-    return state == State.IN_PROGRESS and (expire_time is None or now < expire_time)
+def _write(writer: sqlite3.Connection, record: Record, changed: Record, weight: int) -> int | None:
+    """Write what has changed; the new weight, or None if the stored record is another one."""
+    columns, values = _related(lambda found: changes(found, changed), record)
+    if columns:
+        guard = record.name, *_stamp_of(record)
+        if not writer.execute(sql.update_of(columns), (*values, *guard)).rowcount:
+            return None
+    if changed.done:
+        writer.execute(sql.DELETE_INPUT, (record.name,))
+    texts = sum(len(value) for value in values if isinstance(value, str))
+    return texts if "metadata" in columns else texts + weight
 
 
-def _target_busy(writer: sqlite3.Connection, target: str) -> bool:
-    found = writer.execute(
-        "SELECT 1 FROM operations WHERE target = ? AND target != ''"
-        " AND state IN ('IN_PROGRESS', 'HIDDEN')",
-        (target,),
-    )
-    return found.fetchone() is not None
+def _related(function: Callable[[Record], T], record: Record) -> T:
+    """What a function of a record gives; its errors are not taken for those of the database."""
+    try:
+        return function(record)
+    except TROUBLE as exc:
+        raise Unrelated(exc) from exc
+
+
+def _stamp_of(record: Record) -> tuple[int, int | None]:
+    until = record.lease_until
+    return record.version, None if until is None else micros(until)
 
 
 def _utc_now() -> datetime:

@@ -1,0 +1,193 @@
+"""The executor: threads of this process, each with a child that runs the functions."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any as Anything
+from typing import Final
+
+from lro._errors import Unavailable
+from lro._faults import DeclarationError
+from lro._jobs import Job
+from lro._ports import Reach, Task
+from lro._role import hands_only
+from lro._spec import MethodSpec, check_span
+from lro.executors._backlog import Backlog, BacklogSlot
+from lro.executors._crew import Crew
+from lro.executors._local import LocalExecutor
+from lro.executors.processes._messages import Call
+from lro.executors.processes._pool import Pool
+from lro.executors.processes._process import LEAVE_SECONDS, Process
+from lro.executors.processes._recipe import Recipe, check_place, recipe_of
+from lro.executors.processes._supervision import Supervision, unfit
+
+log = logging.getLogger("lro")
+
+_GRACE: Final = timedelta(seconds=5)
+
+
+class ProcessExecutor(LocalExecutor):
+    """Runs functions in ``workers`` child processes; up to ``queue`` more wait.
+
+    For work that needs a processor to itself, holds Python's lock, may crash, or must be stopped
+    for certain. By default there are as many children as processors. A child is started when it is
+    first needed, and ended after ``recycle`` calls, if given.
+
+    A function that is to stop, or whose time limit is over, is told when it looks, and at its next
+    ``await``; if it goes on for ``grace``, ``Cancelled`` or ``DeadlineExceeded`` is raised
+    wherever it is, by SIGTERM; if it goes on for as long again, its process is killed, with those
+    that it has started. A child that dies ends its operation as the method's ``worker_lost`` says.
+    When this process dies, its children end.
+
+    A child imports the function: it must stand in a module under its own name, either itself or as
+    the method that ``@service.method`` made of it. What that module makes besides, such as a
+    service and its store, does no work there. Where the function itself stands there (methods
+    declared by ``service.method(...)(function)``), its message classes must be importable too, and
+    codecs registered by hand are not known in the child. Functions of the main module need its
+    usual guard, ``if __name__ == "__main__"``.
+
+    Nothing is pickled: requests, results, metadata and errors cross as packed messages. Output of
+    a child goes where that of this process goes; lines that the library logs there appear in the
+    log here; other logging is set up in the child by the modules that it imports, or not at all.
+    Needs POSIX.
+
+    Raises:
+        ValueError: There is no room, or ``recycle`` is less than 1.
+        DeclarationError: ``grace`` is no timedelta from zero, or the system has no POSIX signals.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        queue: int = 1000,
+        *,
+        grace: timedelta = _GRACE,
+        recycle: int | None = None,
+    ) -> None:
+        if os.name != "posix":
+            raise DeclarationError("ProcessExecutor", f"needs POSIX signals; this is {os.name}")
+        if recycle is not None and recycle < 1:
+            raise ValueError(f"recycle must be at least 1, got {recycle}")
+        check_span("grace", grace, zero=True)
+        count = workers if workers is not None else os.cpu_count() or 1
+        self._grace = grace.total_seconds()
+        self._backlog = Backlog(count, queue)
+        self._crew = Crew(count, "lro-process", self._work)
+        self._pool = Pool(recycle)
+        self._recipes: dict[str, tuple[MethodSpec, Recipe]] = {}
+
+    @property
+    def workers(self) -> int:
+        """How many children there are at most."""
+        return self._crew.size
+
+    @property
+    def reach(self) -> Reach:
+        """A function that goes on is ended with its process."""
+        return Reach.KILLS
+
+    def admit(self, spec: MethodSpec) -> None:
+        """Do nothing for a method whose function a child will find, as far as one can tell yet.
+
+        Raises:
+            DeclarationError: It will not: a lambda, a function within a function, a bound method.
+        """
+        check_place(spec)
+
+    def reserve(self) -> BacklogSlot:
+        """Room for one task."""
+        if hands_only():
+            raise Unavailable("this process runs functions for another one, and starts none")
+        slot = self._backlog.reserve()
+        try:
+            self._crew.muster()
+        except BaseException:
+            slot.release()
+            raise
+        return slot
+
+    def withdraw(self, name: str) -> bool:
+        """Take back a task that has not begun."""
+        return self._backlog.withdraw(name)
+
+    def stop(self) -> Sequence[Task]:
+        """Begin nothing more, and end the children that have nothing to do."""
+        waiting = self._backlog.stop()
+        self._pool.close()
+        return waiting
+
+    def join(self, seconds: float) -> bool:
+        """Wait for running tasks, at most so long; whether none is left.
+
+        Of a stopped executor the children are gone then too, at most a few seconds later.
+        """
+        over = self._backlog.join(seconds)
+        if over and self._backlog.stopped:
+            self._pool.reap(LEAVE_SECONDS)
+        return over
+
+    def _work(self) -> None:
+        while (task := self._backlog.take()) is not None:
+            seat = _Seat(self._pool, self._recipe, self._grace)
+            try:
+                task.run(seat.through)
+            except BaseException:  # SystemExit too: it must not end the worker
+                log.exception("%s: its task failed outside the method", task.name)
+            finally:
+                seat.leave()
+                self._backlog.finished(task)
+
+    def _recipe(self, spec: MethodSpec) -> Recipe:
+        known = self._recipes.get(spec.full_name)
+        if known is None or known[0] is not spec:
+            known = self._recipes[spec.full_name] = (spec, recipe_of(spec))
+        return known[1]
+
+
+class _Seat:
+    """Where one task has its function called; it has a child from then on until it leaves."""
+
+    def __init__(self, pool: Pool, recipe: Callable[[MethodSpec], Recipe], grace: float) -> None:
+        self._pool = pool
+        self._recipe = recipe
+        self._grace = grace
+        self._process: Process | None = None
+        self._spoilt = False
+
+    def through(self, spec: MethodSpec, request: object, job: Job[Anything]) -> object:
+        """Have the method's function called in a child (``lro._ports.Through``)."""
+        try:
+            call = self._call(spec, request, job)
+            self._process = self._pool.lend()
+        except (DeclarationError, OSError) as exc:
+            log.error("%s: attempt %d: %s", job.name, job.attempt, exc, exc_info=exc)
+            raise unfit(spec, job._domain) from None
+        self._process.calls += 1
+        supervision = Supervision(self._process, call, spec=spec, job=job, grace=self._grace)
+        try:
+            return supervision.response()
+        finally:
+            self._spoilt = supervision.spoilt
+
+    def leave(self) -> None:
+        """Give the child back."""
+        if self._process is not None:
+            self._pool.take_back(self._process, spoilt=self._spoilt)
+
+    def _call(self, spec: MethodSpec, request: object, job: Job[Anything]) -> Call:
+        present, stop_at = job.metadata, None
+        if job._stop_at is not None:  # by the clock of the store, which the child does not have
+            stop_at = time.monotonic() + (job._stop_at - job._clock()).total_seconds()
+        return Call(
+            recipe=self._recipe(spec),
+            name=job.name,
+            attempt=job.attempt,
+            domain=job._domain,
+            request=spec.types.pack(request),
+            metadata=None if present is None else spec.types.pack(present),
+            stop_at=stop_at,
+        )

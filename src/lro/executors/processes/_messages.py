@@ -1,0 +1,212 @@
+"""What a process and its child say to each other: JSON texts, one message each, no pickle."""
+
+from __future__ import annotations
+
+import base64
+import enum
+from typing import Any as Anything
+from typing import Final, TypeAlias, TypeVar
+
+import attrs
+from cattrs import Converter
+from cattrs.strategies import configure_tagged_union
+
+from lro._any import Any
+from lro._errors import Cancelled, DeadlineExceeded, LeaseLost, LroError, Unavailable
+from lro._jsontext import dumps, reread
+from lro._status import Status
+from lro.executors.processes._recipe import Recipe
+
+M = TypeVar("M")
+
+
+class Why(enum.Enum):
+    """Why work is to stop."""
+
+    ASKED = "asked"
+    """Somebody asked, or the service is closing and hands the work back."""
+    OVERDUE = "overdue"
+    """The time limit of the method is over."""
+
+    def error(self) -> Cancelled | DeadlineExceeded:
+        """What the function of such work raises."""
+        if self is Why.ASKED:
+            return Cancelled()
+        return DeadlineExceeded("the time limit of the method is over")
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """Do this work. ``stop_at``: when it is overdue, in seconds of the monotonic clock, if ever."""
+
+    recipe: Recipe
+    name: str
+    attempt: int
+    domain: str
+    request: Any
+    metadata: Any | None
+    stop_at: float | None
+
+
+@attrs.frozen
+class Stop:
+    """The work is to stop: the function is told when it looks, or at its next ``await``."""
+
+    why: Why
+
+
+@attrs.frozen
+class Refusal:
+    """Why a report was refused: the name of an error, and its facts."""
+
+    error: str
+    text: str
+    current: int = 0
+
+
+@attrs.frozen
+class Answer:
+    """What became of the report of this number."""
+
+    number: int
+    refusal: Refusal | None
+
+
+@attrs.frozen
+class Leave:
+    """There is no more work."""
+
+
+ToChild: TypeAlias = Call | Stop | Answer | Leave
+
+
+@attrs.frozen
+class Ready:
+    """The child has started."""
+
+
+@attrs.frozen
+class Report:
+    """Metadata to publish; the function waits for the answer."""
+
+    number: int
+    metadata: Any
+
+
+@attrs.frozen
+class Line:
+    """A line for the log of the process."""
+
+    level: int
+    text: str
+
+
+@attrs.frozen
+class Done:
+    """The function returned."""
+
+    response: Any
+
+
+@attrs.frozen
+class Failed:
+    """The function failed, and this is what callers are told."""
+
+    status: Status
+
+
+@attrs.frozen
+class Stopped:
+    """The function ended because it was to stop, or as if it had been."""
+
+    why: Why
+
+
+@attrs.frozen
+class Void:
+    """The function ended because another worker has the operation, in this attempt."""
+
+    current: int
+
+
+@attrs.frozen
+class NotFound:
+    """The function, or what it needs, could not be imported."""
+
+
+Last: TypeAlias = Done | Failed | Stopped | Void | NotFound
+"""The last message of a call."""
+
+FromChild: TypeAlias = Ready | Report | Line | Done | Failed | Stopped | Void | NotFound
+
+
+def encode(message: ToChild | FromChild) -> bytes:
+    """The text of a message.
+
+    Raises:
+        ValueError, TypeError: It holds what JSON has not, such as half a surrogate pair.
+    """
+    union = ToChild if isinstance(message, ToChild) else FromChild
+    return dumps(_converter.unstructure(message, union))
+
+
+def of_child(text: bytes) -> FromChild:
+    """The message that a child sent."""
+    message: FromChild = _decode(text, FromChild)
+    return message
+
+
+def to_child(text: bytes) -> ToChild:
+    """The message that a child got."""
+    message: ToChild = _decode(text, ToChild)
+    return message
+
+
+def refusal(error: Exception) -> Refusal:
+    """Why a report was refused, for the child; what it does not know is told as UNAVAILABLE."""
+    if isinstance(error, LeaseLost):
+        return Refusal("LeaseLost", "", error.current)
+    name = type(error).__name__
+    return Refusal(name if name in _REFUSALS else Unavailable.__name__, str(error))
+
+
+def refused(told: Refusal, name: str, attempt: int) -> LroError:
+    """The same error in the child, which does the work of this name."""
+    if told.error in _REFUSALS:
+        return _REFUSALS[told.error](told.text)
+    return LeaseLost(name, attempt, told.current)
+
+
+_REFUSALS: Final = {kind.__name__: kind for kind in (Cancelled, DeadlineExceeded, Unavailable)}
+
+
+def _decode(text: bytes, union: Anything) -> Anything:
+    return _converter.structure(reread(text.decode()), union)
+
+
+def _is_any(cls: object) -> bool:
+    return cls is Any
+
+
+def _dump_any(packed: Any) -> list[Anything]:
+    if isinstance(packed.payload, bytes):
+        return [packed.type_url, base64.b64encode(packed.payload).decode(), "binary"]
+    return [packed.type_url, packed.payload]
+
+
+def _load_any(value: list[Anything], _: object) -> Any:
+    if len(value) == 3:
+        return Any(value[0], base64.b64decode(value[1]))
+    return Any(value[0], value[1])
+
+
+def _make_converter() -> Converter:
+    converter = Converter(detailed_validation=False)
+    converter.register_unstructure_hook_func(_is_any, _dump_any)
+    converter.register_structure_hook_func(_is_any, _load_any)
+    for union in (ToChild, FromChild):
+        configure_tagged_union(union, converter, tag_name="message")
+    return converter
+
+
+_converter: Final = _make_converter()

@@ -1,0 +1,107 @@
+"""The children of one executor: lent for a task, taken back, ended."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from typing import Final
+
+from lro._forks import after_fork
+from lro.executors.processes._process import LEAVE_SECONDS, Process
+
+_pools: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
+
+
+class Pool:
+    """Children that wait for work, the last used first, and those that are at it.
+
+    Each is ended after ``recycle`` calls; None: never.
+    """
+
+    def __init__(self, recycle: int | None) -> None:
+        self._recycle = recycle
+        self._closed = False
+        self._lock = threading.Lock()
+        self._idle: list[Process] = []
+        self._all: set[Process] = set()
+        after_fork(self, Pool._forsake)
+        _pools.add(self)
+
+    def lend(self) -> Process:
+        """A child that waits for a call; if need be, a new one.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        while True:
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+            if process is None:
+                return self._start()
+            if process.alive:
+                return process
+            self._end(process)  # somebody has killed it meanwhile
+
+    def take_back(self, process: Process, *, spoilt: bool) -> None:
+        """Keep a child for the next task, or end it if it is of no more use."""
+        with self._lock:
+            used_up = self._recycle is not None and process.calls >= self._recycle
+            if not (spoilt or used_up or self._closed):
+                self._idle.append(process)
+                return
+        process.leave()
+        self._end(process)
+
+    def close(self) -> None:
+        """Have the idle children end, now, and the others when they are taken back."""
+        with self._lock:
+            self._closed = True
+            leaving = [*self._idle]
+        for process in leaving:
+            process.leave()
+
+    def reap(self, seconds: float) -> None:
+        """See the idle children out, in so many seconds at most, then kill them."""
+        until = time.monotonic() + seconds
+        with self._lock:
+            leaving, self._idle = self._idle, []
+        for process in leaving:
+            self._end(process, max(0.0, until - time.monotonic()))
+
+    def kill(self) -> None:
+        """End all children at once, whatever they do."""
+        with self._lock:
+            everybody = [*self._all]
+        for process in everybody:
+            process.kill()
+        for process in everybody:
+            process.wait()
+
+    def _start(self) -> Process:
+        process = Process()
+        with self._lock:
+            self._all.add(process)
+        return process
+
+    def _end(self, process: Process, seconds: float = LEAVE_SECONDS) -> None:
+        process.bury(seconds)
+        with self._lock:
+            self._all.discard(process)
+
+    def _forsake(self) -> None:
+        # In a forked process: the children are the parent's.
+        for process in self._all:
+            process.forsake()
+        self._lock = threading.Lock()
+        self._idle, self._all = [], set()
+
+
+def _kill_all() -> None:
+    # The process is ending: what works for it must not go on without it.
+    for pool in list(_pools):
+        pool.kill()
+
+
+atexit.register(_kill_all)

@@ -1,0 +1,174 @@
+"""One child process, as its parent holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection, Pipe, wait
+from multiprocessing.spawn import get_executable
+from typing import Final
+
+from lro.executors.processes._messages import FromChild, Leave, ToChild, encode, of_child
+
+_PROGRAM: Final = """\
+import json, sys
+from multiprocessing.connection import Connection
+connection = Connection(int(sys.argv[1]))
+sys.path[:], sys.argv[:] = json.loads(connection.recv_bytes())
+from lro.executors.processes._child import main
+main(connection)
+"""
+"""What a child runs: first of all it gets the paths by which everything else is imported."""
+
+LEAVE_SECONDS: Final = 2.0
+"""How long an idle child may take to end itself, before it is killed."""
+
+
+class Process:
+    """A child that does one call at a time. Used by one thread, except where it says otherwise.
+
+    It is a new program rather than a fork, which would inherit locks that the threads of this
+    process hold. It leads a group of processes of its own, in which are those that a function
+    starts: keys such as Ctrl-C do not reach them, and they are killed with it.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(self) -> None:
+        self.started = False
+        """Whether the child has said so."""
+        self.calls = 0
+        """How many calls it was given."""
+        self._waking = threading.Lock()
+        self._alarm, self._bell = Pipe(duplex=False)
+        self._connection, theirs = Pipe()
+        try:
+            self._popen = _popen(theirs)
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            theirs.close()
+        with contextlib.suppress(OSError):  # it is gone already: who hears it will see
+            self._connection.send_bytes(json.dumps([_paths(), sys.argv]).encode())
+
+    @property
+    def pid(self) -> int:
+        """Its number in the system, which is that of its group too."""
+        return self._popen.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; by any thread."""
+        return self._popen.poll() is None
+
+    @property
+    def killed(self) -> bool:
+        """Whether a signal ended it."""
+        return (self._popen.returncode or 0) < 0
+
+    def send(self, message: ToChild) -> None:
+        """Tell the child something.
+
+        Raises:
+            OSError: It is gone.
+            ValueError, TypeError: The message cannot be encoded.
+        """
+        self._connection.send_bytes(encode(message))
+
+    def hear(self, seconds: float | None) -> FromChild | None:
+        """What the child says, or None after so long, or when woken.
+
+        Raises:
+            EOFError, OSError: It is gone.
+        """
+        ready = wait([self._connection, self._alarm], seconds)
+        if self._alarm in ready:
+            self._alarm.recv_bytes()
+        return of_child(self._connection.recv_bytes()) if self._connection in ready else None
+
+    def wake(self) -> None:
+        """Have :meth:`hear` return soon; by any thread."""
+        with self._waking:
+            if not self._bell.closed:
+                self._bell.send_bytes(b"")
+
+    def terminate(self) -> None:
+        """Interrupt the function that it is in."""
+        self._popen.terminate()
+
+    def kill(self) -> None:
+        """End it and all processes of its group, at once; by any thread, before it is buried."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait for its end, after :meth:`kill`; by any thread."""
+        self._popen.wait()
+
+    def leave(self) -> None:
+        """Have it end itself, once it is idle."""
+        with contextlib.suppress(OSError):  # it has ended by another hand
+            self.send(Leave())
+
+    def bury(self, seconds: float = LEAVE_SECONDS) -> str:
+        """Wait for its end, at most so long, then kill it; how it ended, in words. Idempotent."""
+        if not self._connection.closed:
+            try:
+                self._popen.wait(seconds)
+            except subprocess.TimeoutExpired:
+                pass
+            self.kill()  # at least what its functions have left running
+            self._popen.wait()
+            self._close()
+        return _ending(self._popen.returncode)
+
+    def forsake(self) -> None:
+        """Have nothing more to do with it: for a process that was forked from its parent."""
+        self._waking = threading.Lock()  # a thread of the parent may have held it
+        self._popen.returncode = 0  # it is no child of ours to wait for
+        self._close()
+
+    def _close(self) -> None:
+        self._connection.close()
+        with self._waking:
+            self._alarm.close()
+            self._bell.close()
+
+
+def _popen(theirs: Connection) -> subprocess.Popen[bytes]:
+    flags = [f"-W{option}" for option in sys.warnoptions]
+    for name, value in sys._xoptions.items():
+        flags.append(f"-X{name}" if value is True else f"-X{name}={value}")
+    # -P: nothing that lies in the working directory is taken for a part of the library.
+    flags += ["-O"] * sys.flags.optimize + ["-P"]
+    # SIGTERM may come from a supervisor that ends everybody; it waits until it can be handled.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        return subprocess.Popen(
+            [get_executable(), *flags, "-c", _PROGRAM, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            process_group=0,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _paths() -> list[str]:
+    return [os.path.abspath(path) for path in sys.path]
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    try:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    except ValueError:  # one of the real-time signals
+        return f"its process was ended by signal {-code}"

@@ -1,0 +1,158 @@
+"""What another process needs to do the work of a method: where to import it from."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from typing import Final
+
+import attrs
+
+from lro._faults import DeclarationError
+from lro._method import Method
+from lro._spec import MethodSpec
+from lro._types import ClassCodec, TypeRegistry
+
+MAIN: Final = "__main__"
+
+
+@attrs.frozen
+class Main:
+    """Where the main module of a program comes from: a module by name, or else a file."""
+
+    module: str
+    file: str
+
+
+@attrs.frozen(kw_only=True)
+class Recipe:
+    """Where a method's function and classes are, as paths ``module:name.in.the.module``.
+
+    ``declared``: at ``function`` is the method itself, with its registry of types; else that is
+    made anew of ``types``, pairs of a full name and a path. ``main`` is given where it is needed.
+    """
+
+    method: str
+    function: str
+    declared: bool
+    main: Main | None
+    request: str
+    response: str
+    metadata: str
+    types: tuple[tuple[str, str], ...]
+    attempts: int
+    retry_on: tuple[str, ...]
+
+
+def check_place(spec: MethodSpec) -> None:
+    """Do nothing for a method whose function another process can import, as far as one can tell.
+
+    Raises:
+        DeclarationError: None ever will: it is a lambda, a function within a function, a bound
+            method, or typed into a shell.
+    """
+    for thing in (spec.function, *spec.options.retry_on):
+        if thing is not None:
+            _path(spec.full_name, thing)
+
+
+def recipe_of(spec: MethodSpec) -> Recipe:
+    """The recipe of a method whose module has been imported.
+
+    Raises:
+        DeclarationError: Something of it could not be imported by another process.
+    """
+    path = _path(spec.full_name, spec.function)
+    found = _at(path)
+    declared = isinstance(found, Method) and found.spec is spec
+    if not declared and found is not spec.function and not _is_method_of(found, spec):
+        raise DeclarationError(spec.full_name, f"is done by a function that is not at {path}")
+    types = () if declared else _types(spec)
+    classes = (spec.request, spec.response, spec.metadata)
+    roles = [_class_path(spec, cls) for cls in classes] if not declared else ["", "", ""]
+    retry_on = tuple(_class_path(spec, error) for error in spec.options.retry_on)
+    paths = (path, *roles, *retry_on, *(place for _, place in types))
+    return Recipe(
+        method=spec.full_name,
+        function=path,
+        declared=declared,
+        main=_main(spec.full_name) if any(_in_main(one) for one in paths) else None,
+        request=roles[0],
+        response=roles[1],
+        metadata=roles[2],
+        types=types,
+        attempts=spec.options.attempts,
+        retry_on=retry_on,
+    )
+
+
+def _is_method_of(found: object, spec: MethodSpec) -> bool:
+    # The same function, declared once more: by another service, or under another name.
+    return isinstance(found, Method) and found.spec.function is spec.function
+
+
+def _path(method: str, thing: object) -> str:
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if not module or not name or inspect.ismethod(thing):
+        raise DeclarationError(method, f"needs {thing!r}, which no other process can import")
+    path = f"{module}:{name}"
+    if "<" in name:
+        wanted = "which no other process can import; define it in a module, not in a function"
+        raise DeclarationError(method, f"needs {path}, {wanted}")
+    if _in_main(path):
+        _main(method)
+    return path
+
+
+def _class_path(spec: MethodSpec, cls: type) -> str:
+    path = _path(spec.full_name, cls)
+    if _at(path) is not cls:
+        raise DeclarationError(spec.full_name, f"needs {cls!r}, which is not at {path}")
+    return path
+
+
+def _at(path: str) -> object:
+    """What is at a path in this process; None if nothing is."""
+    module, _, names = path.partition(":")
+    found: object = sys.modules.get(module)
+    for name in names.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _types(spec: MethodSpec) -> tuple[tuple[str, str], ...]:
+    found = []
+    for cls, name in list(spec.types._names.items()):
+        if _well_known().knows(cls):
+            continue
+        try:
+            if not isinstance(spec.types.codec(name), ClassCodec):
+                wanted = "a codec that only the registry of its service has; decorate the function"
+                raise DeclarationError(spec.full_name, f"needs {cls!r}, which has {wanted}")
+            found.append((name, _class_path(spec, cls)))
+        except DeclarationError:
+            if cls in (spec.request, spec.response, spec.metadata):
+                raise
+    return tuple(found)
+
+
+@functools.cache
+def _well_known() -> TypeRegistry:
+    return TypeRegistry()
+
+
+def _in_main(path: str) -> bool:
+    return path.startswith(f"{MAIN}:")
+
+
+def _main(method: str) -> Main:
+    module = sys.modules[MAIN]
+    spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None) or ""
+    if spec is not None and spec.name.rpartition(".")[2] != MAIN:
+        return Main(spec.name, "")  # python -m package.module
+    if spec is None and os.path.isfile(file):
+        return Main("", os.path.abspath(file))
+    why = "which no other process can import: it was typed in, or is the __main__ of a package"
+    raise DeclarationError(method, f"is in the main module, {why}")

@@ -1,0 +1,173 @@
+"""In the parent: one call of a function in a child, from the question to the answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any as Anything
+from typing import Final
+
+from lro._any import Any
+from lro._errors import LeaseLost
+from lro._jobs import Ended, Ending, Job, WorkerDied
+from lro._outcomes import internal
+from lro._spec import MethodSpec
+from lro.executors.processes._messages import (
+    Answer,
+    Call,
+    Done,
+    Failed,
+    FromChild,
+    Last,
+    Line,
+    Ready,
+    Refusal,
+    Report,
+    Stop,
+    Stopped,
+    Void,
+    Why,
+    refusal,
+)
+from lro.executors.processes._process import Process
+
+log = logging.getLogger("lro")
+
+
+_LOOK_SECONDS: Final = 1.0
+"""How often one looks whether the child lives, lest another process hold its connection open."""
+
+
+class Supervision:
+    """Has a child do a call, publishes what it reports, and stops it when that is to be.
+
+    Work that is to stop is told so; after ``grace`` seconds the function is interrupted, and after
+    as many more its process is killed. What it ends with before that is what it ended with.
+    """
+
+    def __init__(
+        self, process: Process, call: Call, *, spec: MethodSpec, job: Job[Anything], grace: float
+    ) -> None:
+        self.spoilt = False
+        """Whether the child is dead, or was interrupted where that may have broken something."""
+        self._process = process
+        self._call = call
+        self._spec = spec
+        self._job = job
+        self._grace = grace
+        self._why: Why | None = None
+        self._due = 0.0
+        self._rungs = iter((self._tell, self._interrupt, self._kill))
+
+    def response(self) -> Any:
+        """The response of the function.
+
+        Raises:
+            Ended: It failed, or could not be called.
+            Cancelled, DeadlineExceeded: It was stopped.
+            LeaseLost: Another worker has the operation.
+            WorkerDied: Its process is gone.
+        """
+        self._job._on_stop(self._process.wake)
+        try:
+            self._process.send(self._call)
+            while not isinstance(message := self._next(), Last):
+                self._obey(message)
+        except (EOFError, OSError):
+            self.spoilt = True
+            raise self._death() from None
+        return self._result(message)
+
+    def _next(self) -> FromChild:
+        while True:
+            message = self._process.hear(self._climb())
+            if message is None and not self._process.alive:
+                message = self._process.hear(0)  # its last words
+                if message is None:
+                    raise EOFError
+            if message is not None:
+                return message
+
+    # -- the ladder ---------------------------------------------------------------------------
+
+    def _climb(self) -> float:
+        """Do what is due; the seconds until one has to look again."""
+        now = time.monotonic()
+        if self._why is None:
+            self._why, self._due = self._reason(now), now
+        if self._why is None:
+            limit = self._call.stop_at
+            return _LOOK_SECONDS if limit is None else min(_LOOK_SECONDS, limit - now)
+        if self._due <= now:
+            next(self._rungs)()
+            self._due = now + self._grace
+        return min(_LOOK_SECONDS, self._due - now)
+
+    def _reason(self, now: float) -> Why | None:
+        if self._job.cancel_requested:
+            return Why.ASKED
+        limit = self._call.stop_at
+        return Why.OVERDUE if limit is not None and limit <= now else None
+
+    def _tell(self) -> None:
+        assert self._why is not None  # there is a reason to be on the ladder
+        self._process.send(Stop(self._why))
+
+    def _interrupt(self) -> None:
+        log.warning("%s: attempt %d has not stopped: interrupted", *self._named)
+        self.spoilt = True
+        self._process.terminate()
+
+    def _kill(self) -> None:
+        log.warning("%s: attempt %d has not stopped: its process is killed", *self._named)
+        self._process.kill()
+        raise EOFError
+
+    # -- what the child says ------------------------------------------------------------------
+
+    def _obey(self, message: Ready | Line | Report) -> None:
+        if isinstance(message, Ready):
+            self._process.started = True
+        elif isinstance(message, Line):
+            log.log(message.level, "%s", message.text)
+        else:
+            self._process.send(Answer(message.number, self._published(message)))
+
+    def _published(self, report: Report) -> Refusal | None:
+        try:
+            self._job.report(self._spec.types.unpack(report.metadata, self._spec.metadata))
+        except Exception as exc:  # raised where the function waits
+            return refusal(exc)
+        return None
+
+    def _result(self, message: Last) -> Any:
+        if isinstance(message, Done):
+            return message.response
+        if isinstance(message, Failed):
+            raise Ended(Ending(message.status))
+        if isinstance(message, Stopped):
+            raise message.why.error()
+        if isinstance(message, Void):
+            raise LeaseLost(self._call.name, self._call.attempt, message.current)
+        raise unfit(self._spec, self._call.domain)
+
+    def _death(self) -> Exception:
+        how = self._process.bury()
+        why = self._why or self._reason(time.monotonic())  # it may have seen that before we did
+        if why is not None:
+            log.info("%s: attempt %d has stopped: %s", *self._named, how)
+            return why.error()
+        if not self._process.started and not self._process.killed:
+            log.error("%s: attempt %d: no process for it could start: %s", *self._named, how)
+            return unfit(self._spec, self._call.domain)
+        return WorkerDied(how)
+
+    @property
+    def _named(self) -> tuple[str, int]:
+        return self._call.name, self._call.attempt
+
+
+def unfit(spec: MethodSpec, domain: str) -> Ended:
+    """The end of an operation whose function cannot be called in another process."""
+    text = "the method cannot be run by the worker process"
+    return Ended(Ending(internal(spec, domain, text, "METHOD_FAILED")))

@@ -1,0 +1,112 @@
+"""Changing records: compare and set, from what this process knows, in one statement."""
+
+from __future__ import annotations
+
+from typing import Any as Anything
+from typing import Final
+
+from lro._errors import OperationNotFound, Unavailable
+from lro._record import Record
+from lro._states import Change
+from lro.stores._rows import COLUMNS, from_row, micros, to_row
+from lro.stores.postgres._connections import Connections
+from lro.stores.postgres._groups import Groups
+from lro.stores.postgres._known import KnownRecords
+from lro.stores.postgres._statements import GET, GET_IF_CHANGED, REMOVE, REPLACE
+from lro.stores.postgres._writes import id_of, removal, replacement
+
+_VERSION: Final = COLUMNS.index("version")
+
+
+class Changes:
+    """The reads and changes of single records by one process."""
+
+    def __init__(self, connections: Connections, known: KnownRecords) -> None:
+        self._connections = connections
+        self._known = known
+        self._replacing = Groups(connections, REPLACE)
+        self._removing = Groups(connections, REMOVE)
+
+    def read(self, name: str) -> Record:
+        """The record of this name; one that has not changed is not sent again.
+
+        Raises:
+            OperationNotFound: There is none.
+            Unavailable: The database cannot be used now.
+        """
+        id_, known = id_of(name), self._known.get(name)
+        rows = []
+        if known is not None:
+            lease = None if known.lease_until is None else micros(known.lease_until)
+            rows = self._connections.rows(GET_IF_CHANGED, (known.version, lease, id_))
+            rows = [row[2:] for row in rows]
+            if rows and rows[0][0] is None:
+                return known
+        else:
+            rows = self._connections.rows(GET, (id_,))
+        if not rows:
+            self._known.drop(name)
+            raise OperationNotFound(name)
+        return self._known.keep(from_row(rows[0]), rows[0])
+
+    def apply(self, name: str, change: Change) -> Record | None:
+        """Replace or remove a record, all or nothing.
+
+        What is known is tried first: the statement that writes also compares. Whatever writes
+        nothing, a refusal too, is decided on what is read just then.
+
+        Raises:
+            OperationNotFound: There is none.
+            Unavailable: The database cannot be used now; whether it was changed may be unknown.
+        """
+        known = self._known.get(name)
+        if known is not None:
+            try:
+                changed = change(known)
+            except Exception:  # perhaps only because it is out of date
+                changed = known
+            if _differs(changed, known) and self._write(known, changed):
+                return changed
+        while True:
+            record = self.read(name)
+            changed = change(record)
+            if not _differs(changed, record) or self._write(record, changed):
+                return changed
+
+    def _write(self, old: Record, new: Record | None) -> bool:
+        """Whether it was written; False if the record was no longer as it was."""
+        if new is None:
+            write = removal(old)
+            written = self._removing.write(write)
+            # If it is gone, it does not matter who has removed it first.
+            written = written or (write.doubtful and self._stored(old.name) is None)
+            if written:
+                self._known.drop(old.name)
+            return written
+        row = to_row(new)
+        write = replacement(old, new, row)
+        written = self._replacing.write(write)
+        if not written and write.doubtful:
+            written = self._was_written(old, new, row)
+        if written:
+            self._known.keep(new, row)
+        return written
+
+    def _was_written(self, old: Record, new: Record, row: tuple[object, ...]) -> bool:
+        """Whether an attempt was carried out whose answer was lost, and later ones were not."""
+        stored = self._stored(old.name)
+        if stored is None:
+            raise OperationNotFound(old.name)
+        if stored == row:
+            return True
+        if stored[_VERSION] > new.version:
+            raise Unavailable("the record was changed twice; by whom first is not known")
+        return False
+
+    def _stored(self, name: str) -> tuple[Anything, ...] | None:
+        rows = self._connections.rows(GET, (id_of(name),))
+        return tuple(rows[0]) if rows else None
+
+
+def _differs(changed: Record | None, record: Record) -> bool:
+    return changed is None or (changed is not record and changed != record)

@@ -1,0 +1,127 @@
+"""One connection: set up the way that we need it, and never waited for without an end."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any as Anything
+from typing import Final, TypeVar
+
+import attrs
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from lro._errors import Unavailable
+from lro._faults import DeclarationError
+from lro.stores.postgres._clock import ASK, ServerClock
+
+T = TypeVar("T")
+
+_DEFAULTS: Final = {
+    "application_name": "lro",
+    # A peer that has vanished is noticed in half a minute, also by who only listens.
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+_PLANS: Final = ("seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin")
+"""Every statement finds its few rows by an index, and in its order. A plan made while a table was
+small, or while its statistics are old, must not read or sort the whole of it later."""
+
+_SET_UP: Final = f"""SELECT set_config('search_path', %s, false),
+    set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),
+    set_config('default_transaction_isolation', 'read committed', false),
+    set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+        WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
+    set_config('plan_cache_mode', 'force_generic_plan', false),
+    {", ".join(f"set_config('enable_{name}', 'off', false)" for name in _PLANS)}, {ASK}"""
+
+
+LEAKED: Final[list[object]] = []
+"""What a forked process has inherited, and must neither use nor close: it is the parent's."""
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server has not answered in time: whether it does what was asked is not known."""
+
+
+class Link(psycopg.Connection[tuple[Anything, ...]]):
+    """A connection on which no answer is waited for longer than ``patience`` seconds.
+
+    The server's own time limit does not help where the server, or the way to it, stands still.
+    """
+
+    patience: float = 10.0
+
+    def wait(self, gen: PQGen[T], *args: Anything, **options: Anything) -> T:
+        """As psycopg does, but not for ever."""
+        return super().wait(_bounded(gen, self.patience), *args, **options)
+
+
+def _bounded(steps: PQGen[T], seconds: float) -> PQGen[T]:
+    end = time.monotonic() + seconds
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= end:
+                raise NoAnswer(f"no answer from the server within {seconds:g} s")
+            wanted = steps.send(ready)
+    except StopIteration as over:
+        result: T = over.value
+        return result
+
+
+def unavailable(cause: BaseException) -> Unavailable:
+    """What callers are told of an error of the database: its kind, and nothing it discloses."""
+    error = Unavailable(f"the operations database cannot be used now ({type(cause).__name__})")
+    error.__cause__ = cause
+    return error
+
+
+@attrs.frozen(kw_only=True)
+class Address:
+    """Where the database is, which schema is ours, and how long we wait for what, in seconds.
+
+    Raises:
+        DeclarationError: The URL is no connection string of PostgreSQL.
+    """
+
+    url: str = attrs.field(repr=False)  # it may hold a password
+    schema: str
+    connect_seconds: float
+    statement_seconds: float
+    _conninfo: str = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        timeout = max(1, math.ceil(self.connect_seconds))
+        limits = {"connect_timeout": timeout, "tcp_user_timeout": timeout * 1000}
+        try:
+            given = conninfo_to_dict(self.url)
+        except psycopg.ProgrammingError:  # its text may quote the password
+            raise DeclarationError("url", "is no connection string of PostgreSQL") from None
+        whole: dict[str, Anything] = {**_DEFAULTS, **limits, **given, "client_encoding": "UTF8"}
+        object.__setattr__(self, "_conninfo", make_conninfo("", **whole))
+
+    def connect(self, clock: ServerClock) -> Link:
+        """A new connection; making it also measures the clock.
+
+        Raises:
+            psycopg.Error: The server cannot be reached, or does not let us in.
+        """
+        link = Link.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        try:
+            link.patience = self.statement_seconds + 1
+            milliseconds = round(self.statement_seconds * 1000)
+            path = '"' + self.schema.replace('"', '""') + '"'
+            began = clock.monotonic()
+            # One row that blocks must not use up the time of all that are written with it.
+            limits = (path, str(milliseconds), str(milliseconds // 5))
+            row = link.execute(_SET_UP.encode(), limits, prepare=False).fetchone()
+            assert row is not None
+            clock.measured(row[-1], began, clock.monotonic())
+        except BaseException:
+            link.close()
+            raise
+        return link

@@ -1,0 +1,64 @@
+"""What a store has per process: a fork leaves it to the parent, and the child makes its own."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import weakref
+from collections.abc import Sequence
+
+from lro._errors import Unavailable
+from lro._jsontext import dumps
+from lro.stores.postgres._announcer import Announcer
+from lro.stores.postgres._changes import Changes
+from lro.stores.postgres._clock import ServerClock
+from lro.stores.postgres._connections import Connections
+from lro.stores.postgres._ear import NotifyEar
+from lro.stores.postgres._known import KnownRecords
+from lro.stores.postgres._link import Address
+from lro.stores.postgres._schema import channel_of
+from lro.stores.postgres._starts import Starts
+from lro.stores.postgres._statements import NOTIFY
+
+
+class Parts:
+    """Connections and threads, none of which is opened or started before it is needed."""
+
+    def __init__(self, address: Address, clock: ServerClock, size: int) -> None:
+        self._sender = secrets.token_hex(4)
+        self._channel = channel_of(address.schema)
+        self._lock = threading.Lock()
+        self._ears: weakref.WeakSet[NotifyEar] = weakref.WeakSet()
+        self._closed = False
+        self.connections = Connections(address, clock, size)
+        self.known = KnownRecords()
+        self.starts = Starts(self.connections, self.known)
+        self.changes = Changes(self.connections, self.known)
+        self.announcer = Announcer(self._notify, self._sender)
+
+    def listen(self) -> NotifyEar:
+        """A new ear, with a connection of its own.
+
+        Raises:
+            Unavailable: The store is closed or the database cannot be reached.
+        """
+        ear = NotifyEar(self.connections.extra(), self._channel, self._sender)
+        with self._lock:
+            self._ears.add(ear)
+        if self._closed:
+            ear.close()
+            raise Unavailable("the store is closed")
+        return ear
+
+    def close(self) -> None:
+        """Send what is to be announced, and close every connection."""
+        self._closed = True
+        self.announcer.stop()
+        self.connections.close()
+        with self._lock:
+            ears = list(self._ears)
+        for ear in ears:
+            ear.close()
+
+    def _notify(self, payloads: Sequence[str]) -> None:
+        self.connections.rows(NOTIFY, (self._channel, dumps(list(payloads)).decode()))

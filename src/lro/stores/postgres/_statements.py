@@ -1,0 +1,171 @@
+"""Every statement of the store. The schema is the connection's search path."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from lro.stores._rows import COLUMNS
+from lro.stores.postgres._writes import WRITTEN
+
+REQUEST_LIFE: Final = timedelta(hours=24)
+"""How long a request key is known (spec §9.2(2))."""
+
+
+def _sql(text: str) -> bytes:
+    return " ".join(text.split()).encode()
+
+
+_ROW: Final = ", ".join(f"o.{name}" for name in COLUMNS)
+
+_NUMBERS: Final = frozenset(
+    name
+    for name in COLUMNS
+    if name.endswith("_time")
+    or name in ("lease_until", "attempt", "lost_attempts", "version", "cancel_requested")
+)
+_GIVEN: Final = ", ".join(f"{name} {'BIGINT' if name in _NUMBERS else 'TEXT'}" for name in COLUMNS)
+_IDS: Final = "id UUID, parent_id UUID, target_id UUID"
+_STORED: Final = f"id, parent_id, target_id, {', '.join(COLUMNS)}"
+_IN_PROGRESS: Final = "state IN ('IN_PROGRESS', 'HIDDEN')"
+_BUSY: Final = f"o.target_id IS NOT NULL AND o.{_IN_PROGRESS}"
+_DAY: Final = int(REQUEST_LIFE.total_seconds()) * 1_000_000
+
+# A conflict is looked for first, because one that shows itself later leaves an error in the
+# server's log, if not a failed group. ON CONFLICT is for those that come at the same moment.
+INSERT: Final = _sql(f"""WITH given AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%s::json) AS g({_IDS}, {_GIVEN}, request TEXT)
+    WHERE NOT EXISTS (SELECT 1 FROM operations o WHERE o.id = g.id)
+), kept AS (
+    INSERT INTO inputs SELECT id, request FROM given ON CONFLICT (id) DO NOTHING
+)
+INSERT INTO operations ({_STORED}) SELECT {_STORED} FROM given
+    ON CONFLICT (id) DO NOTHING RETURNING name""")
+
+# Keys are locked before targets, both in their order, so that no two inserts wait for each other.
+INSERT_ONCE: Final = _sql(f"""WITH given AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%s::json)
+        AS g({_IDS}, {_GIVEN}, request TEXT, key_id UUID, fingerprint TEXT, first TEXT)
+    WHERE NOT EXISTS (SELECT 1 FROM operations o WHERE o.id = g.id)
+        AND NOT EXISTS (SELECT 1 FROM operations o WHERE o.target_id = g.target_id AND {_BUSY})
+), started AS (
+    INSERT INTO starts AS s (id, operation, fingerprint, at, first)
+    SELECT key_id, id, fingerprint, create_time, first FROM given
+        WHERE key_id IS NOT NULL ORDER BY key_id
+    ON CONFLICT (id) DO UPDATE SET (operation, fingerprint, at, first)
+        = (excluded.operation, excluded.fingerprint, excluded.at, excluded.first)
+        WHERE s.at <= excluded.at - {_DAY}
+    RETURNING operation
+), fresh AS MATERIALIZED (
+    SELECT * FROM given WHERE key_id IS NULL OR id IN (SELECT operation FROM started)
+), kept AS (
+    INSERT INTO inputs SELECT id, request FROM fresh
+)
+INSERT INTO operations ({_STORED}) SELECT {_STORED} FROM fresh ORDER BY target_id RETURNING name""")
+
+# Why an insert was not carried out: what is there of this name, key and target.
+FIND_FIRST: Final = _sql(f"""SELECT
+    (SELECT state FROM operations WHERE id = %s::uuid),
+    EXISTS (SELECT 1 FROM operations o WHERE o.target_id = %s::uuid AND {_BUSY}),
+    s.operation::text, s.fingerprint, s.at, s.first, {_ROW}
+    FROM (VALUES (1)) AS one LEFT JOIN starts s ON s.id = %s::uuid
+    LEFT JOIN operations o ON o.id = s.operation""")
+
+_UNCHANGED: Final = """o.id = g.id AND o.version = g.old_version
+        AND o.lease_until IS NOT DISTINCT FROM g.old_lease"""
+_WRITTEN: Final = ", ".join(
+    f"{name} = g.{name}" for name in (*WRITTEN, "parent_id", "target_id") if name != "metadata"
+)
+
+REPLACE: Final = _sql(f"""WITH changed AS (
+    UPDATE operations o SET {_WRITTEN},
+        metadata = CASE WHEN g.same_metadata THEN o.metadata ELSE g.metadata END
+    FROM json_to_recordset(%s::json) AS g({_IDS}, {_GIVEN}, same_metadata BOOLEAN, over BOOLEAN,
+        old_version BIGINT, old_lease BIGINT)
+    WHERE {_UNCHANGED} RETURNING o.id, o.name, g.over
+), freed AS (
+    DELETE FROM inputs i USING changed c WHERE i.id = c.id AND c.over
+)
+SELECT name FROM changed""")
+
+REMOVE: Final = _sql(f"""WITH removed AS (
+    DELETE FROM operations o
+    USING json_to_recordset(%s::json) AS g(id UUID, old_version BIGINT, old_lease BIGINT)
+    WHERE {_UNCHANGED} RETURNING o.id, o.name
+), freed AS (
+    DELETE FROM inputs i USING removed r WHERE i.id = r.id
+)
+SELECT name FROM removed""")
+
+FORGET: Final = _sql("""WITH gone AS (SELECT %s::uuid AS id), removed AS (
+    DELETE FROM operations o USING gone g WHERE o.id = g.id
+), freed AS (
+    DELETE FROM inputs i USING gone g WHERE i.id = g.id
+), unknown AS (
+    DELETE FROM starts s USING gone g WHERE s.operation = g.id
+)
+SELECT 1""")
+
+GET: Final = _sql(f"SELECT {_ROW} FROM operations o WHERE o.id = %s::uuid")
+
+GET_IF_CHANGED: Final = _sql(f"""SELECT o.version, o.lease_until, n.*
+    FROM operations o LEFT JOIN LATERAL (SELECT {_ROW}) n
+        ON NOT (o.version = %s AND o.lease_until IS NOT DISTINCT FROM %s::bigint)
+    WHERE o.id = %s::uuid""")
+
+REQUEST: Final = _sql("SELECT request FROM inputs WHERE id = %s::uuid")
+
+PAGE: Final = _sql(f"""SELECT {_ROW} FROM operations o
+    WHERE o.parent_id = %s::uuid AND o.create_time <= %s
+        AND (o.create_time < %s OR o.name > %s)
+        AND o.state <> 'HIDDEN' AND (o.expire_time IS NULL OR o.expire_time > %s)
+    ORDER BY o.create_time DESC, o.name LIMIT %s""")
+
+GLANCE: Final = _sql(f"""SELECT g.place, o.state = 'IN_PROGRESS' AND (o.expire_time IS NULL
+        OR o.expire_time > %s), o.cancel_requested <> 0 AND o.{_IN_PROGRESS}
+    FROM unnest(%s::uuid[]) WITH ORDINALITY AS g(id, place)
+    LEFT JOIN operations o ON o.id = g.id
+    WHERE o.state IS DISTINCT FROM 'IN_PROGRESS' OR o.expire_time IS NOT NULL
+        OR o.cancel_requested <> 0""")
+
+_RENEWED: Final = """UPDATE operations o SET lease_until = %s FROM mine m WHERE o.id = m.id
+    RETURNING o.name, o.cancel_requested
+) SELECT name FROM renewed WHERE cancel_requested <> 0"""
+
+RENEW: Final = _sql(f"""WITH mine AS (
+    SELECT id FROM operations WHERE id = ANY (%s::uuid[]) AND owner = %s
+        AND lease_until IS NOT NULL ORDER BY id FOR UPDATE
+), renewed AS ({_RENEWED}""")
+
+RENEW_ALL: Final = _sql(f"""WITH leased AS MATERIALIZED (
+    SELECT id, owner FROM operations WHERE lease_until IS NOT NULL
+), mine AS (
+    SELECT o.id FROM (SELECT id FROM leased WHERE owner = %s ORDER BY id) l
+        JOIN operations o ON o.id = l.id WHERE o.owner = %s AND o.lease_until IS NOT NULL
+        FOR UPDATE OF o
+), renewed AS ({_RENEWED}""")
+
+_AMONG: Final = "method = ANY (ARRAY(SELECT json_array_elements_text(%s::json)))"
+
+ORPHANS: Final = _sql(f"""SELECT
+    (SELECT min(lease_until) FROM operations WHERE lease_until > %s AND {_AMONG}), o.*
+    FROM (VALUES (1)) AS one LEFT JOIN (
+        SELECT {_ROW} FROM operations o WHERE o.lease_until <= %s AND o.{_AMONG}
+        ORDER BY o.lease_until LIMIT %s
+    ) o ON true""")
+
+EXPIRE: Final = _sql("""WITH due AS MATERIALIZED (
+    SELECT id FROM operations WHERE expire_time <= %s ORDER BY expire_time LIMIT %s
+        FOR UPDATE SKIP LOCKED
+)
+DELETE FROM operations o USING due WHERE o.id = due.id RETURNING o.name""")
+
+EXPIRE_STARTS: Final = _sql("""WITH due AS MATERIALIZED (
+    SELECT id FROM starts WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED
+)
+DELETE FROM starts s USING due WHERE s.id = due.id RETURNING 1""")
+
+LEFT: Final = _sql("""SELECT EXISTS (SELECT 1 FROM operations WHERE expire_time <= %s)
+    OR EXISTS (SELECT 1 FROM starts WHERE at <= %s)""")
+
+NOTIFY: Final = _sql("SELECT pg_notify(%s, p) FROM json_array_elements_text(%s::json) AS p")

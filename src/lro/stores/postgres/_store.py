@@ -1,0 +1,202 @@
+"""The verbs of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from typing import Any as Anything
+from typing import Final
+
+from lro._any import Any
+from lro._errors import OperationNotFound
+from lro._forks import after_fork
+from lro._jsontext import dumps
+from lro._pages import Place
+from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
+from lro._record import Record
+from lro._states import Change
+from lro.stores._rows import from_row, micros, moment, unpack
+from lro.stores.postgres import _statements as statements
+from lro.stores.postgres._clock import ServerClock
+from lro.stores.postgres._ear import NotifyEar
+from lro.stores.postgres._link import LEAKED, Address
+from lro.stores.postgres._parts import Parts
+from lro.stores.postgres._schema import check_name, prepare
+from lro.stores.postgres._writes import check_texts, id_of, ids_of
+
+RENEWED_AT_ONCE: Final = 500
+"""How many leases one transaction prolongs: it holds up the writers of those records."""
+
+_FIRST_PAGE: Final = 2**62
+
+
+class PostgresStore:
+    """Keeps records in a schema of a PostgreSQL database (13 or later), made where it is missing.
+
+    For the processes of many machines; its clock is the server's. What a call has answered is
+    committed and on the server's disk. Concurrent writes are committed in groups. After a restart
+    of the server, and when a connection is lost, it goes on by itself; while the server is away,
+    calls answer UNAVAILABLE, at once if that is known already. It survives a fork.
+
+    Args:
+        url: A connection string of libpq: ``postgresql://user@host/database``, or keywords. What it
+            leaves out is taken from the environment (``PGPASSWORD``, ...). A pooler between must
+            give each connection a session of its own.
+        schema: The schema's name. Stores on different schemas have nothing in common.
+        connections: How many connections a process uses at most; each ear has one more.
+        connect_seconds: How long a call waits for a connection, or for a new one to be made.
+        statement_seconds: How long the server may take for one statement.
+        clock: Gives the time in UTC in place of the server's clock. For tests.
+
+    Raises:
+        Unavailable: The server cannot be reached now, or refuses.
+        DeclarationError: The URL or the schema's name is no such thing, the server is too old, or
+            the schema was made by a newer version of this library.
+        ValueError: There is to be no connection, or no time.
+    """
+
+    reads_block = True
+    writes_block = True
+    shared = True
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "lro",
+        connections: int = 10,
+        connect_seconds: float = 5.0,
+        statement_seconds: float = 5.0,
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
+        if connections < 1 or connect_seconds <= 0 or statement_seconds <= 0:
+            raise ValueError("needs at least 1 connection, and time to connect and for statements")
+        check_name(schema)
+        self._address = Address(
+            url=url,
+            schema=schema,
+            connect_seconds=connect_seconds,
+            statement_seconds=statement_seconds,
+        )
+        self._server = ServerClock()
+        self._clock = clock or self._server.now
+        self._size = connections
+        self._parts = Parts(self._address, self._server, connections)
+        with self._parts.connections.extra() as link:
+            self._secret = prepare(link, schema)
+        after_fork(self, PostgresStore._forked)
+
+    def _forked(self) -> None:
+        LEAKED.append(self._parts)
+        self._parts = Parts(self._address, self._server, self._size)
+
+    def announce(self, name: str) -> None:
+        """Have the other processes told soon: by NOTIFY, together with what else is announced."""
+        self._parts.announcer.announce(name)
+
+    def listen(self) -> NotifyEar:
+        """An ear with a connection of its own that listens; a lost one is replaced by a new ear."""
+        return self._parts.listen()
+
+    def glance(self, names: Collection[str]) -> Glance:
+        """What has become of these operations."""
+        asked = list(names)
+        if not asked:
+            return Glance(frozenset(), frozenset())
+        rows = self._rows(statements.GLANCE, micros(self._clock()), ids_of(asked))
+        return Glance(
+            over=frozenset(asked[place - 1] for place, waited_for, _ in rows if not waited_for),
+            asked=frozenset(asked[place - 1] for place, _, cancel in rows if cancel),
+        )
+
+    def now(self) -> datetime:
+        """The moment by the server's clock, as it was measured when last a call was made."""
+        return self._clock()
+
+    def secret(self) -> bytes:
+        """The key of page tokens, kept in the database."""
+        return self._secret
+
+    def insert(
+        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+    ) -> Inserted:
+        """Add a record and its request, or find the one that the same request started before.
+
+        Raises:
+            InvalidArgument: A text holds U+0000 or is no Unicode, which PostgreSQL cannot store.
+            NotApplied: There is a record of this name.
+        """
+        if not check_only:
+            return self._parts.starts.insert(record, request, key)
+        check_texts(record, key)
+        return self._parts.starts.find(record, key) or Inserted(record, fresh=True)
+
+    def forget(self, name: str) -> None:
+        """Undo an insert."""
+        self._parts.known.drop(name)
+        self._rows(statements.FORGET, id_of(name))
+
+    def request(self, name: str) -> Any:
+        """The packed request of work in progress."""
+        rows = self._rows(statements.REQUEST, id_of(name))
+        if not rows:
+            raise OperationNotFound(name)
+        return unpack(rows[0][0])
+
+    def get(self, name: str) -> Record:
+        """The record of this name."""
+        return self._parts.changes.read(name)
+
+    def update(self, name: str, change: Change) -> Record | None:
+        """Replace or remove a record, all or nothing."""
+        return self._parts.changes.apply(name, change)
+
+    def page(self, parent: str, after: Place | None, limit: int) -> Sequence[Record]:
+        """Up to ``limit`` visible records of one parent, newest first."""
+        at, name = (micros(after.create_time), after.name) if after else (_FIRST_PAGE, "")
+        now = micros(self._clock())
+        rows = self._rows(statements.PAGE, id_of(parent), at, at, name, now, limit)
+        return [from_row(row) for row in rows]
+
+    def renew(
+        self, owner: str, until: datetime, names: Collection[str] | None = None
+    ) -> Sequence[str]:
+        """Prolong the leases of an owner."""
+        if names is None:
+            rows = self._rows(statements.RENEW_ALL, owner, owner, micros(until))
+            return [name for (name,) in rows]
+        asked: list[str] = []
+        whole = list(names)
+        for first in range(0, len(whole), RENEWED_AT_ONCE):
+            some = whole[first : first + RENEWED_AT_ONCE]
+            rows = self._rows(statements.RENEW, ids_of(some), owner, micros(until))
+            asked += (name for (name,) in rows)
+            for name in some:
+                self._parts.known.renewed(owner, until, name)
+        return asked
+
+    def orphans(self, methods: Collection[str], limit: int) -> Orphans:
+        """Records in progress of these methods whose lease has run out."""
+        now, among = micros(self._clock()), dumps(list(methods)).decode()
+        rows = self._rows(statements.ORPHANS, now, among, now, among, limit)
+        end = rows[0][0]
+        lost = tuple(from_row(row[1:]) for row in rows if row[1] is not None)
+        return Orphans(lost, None if end is None else moment(end))
+
+    def expire(self, limit: int) -> Expired:
+        """Remove records past their expiry, and old request keys."""
+        now = self._clock()
+        due = micros(now), micros(now - statements.REQUEST_LIFE)
+        names = [name for (name,) in self._rows(statements.EXPIRE, due[0], limit)]
+        spent = self._rows(statements.EXPIRE_STARTS, due[1], limit)
+        for name in names:
+            self._parts.known.drop(name)
+        full = len(names) == limit or len(spent) == limit
+        return Expired(names, more=full and self._rows(statements.LEFT, *due)[0][0])
+
+    def close(self) -> None:
+        """Close every connection and ear; what was announced is sent before."""
+        self._parts.close()
+
+    def _rows(self, sql: bytes, *values: object) -> list[tuple[Anything, ...]]:
+        return self._parts.connections.rows(sql, values)

@@ -1,0 +1,172 @@
+"""What is written, as one JSON text per record: groups of them are joined without another look."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import threading
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import attrs
+
+from lro._any import Any, Json
+from lro._errors import InvalidArgument
+from lro._jsontext import dumps
+from lro._ports import RequestKey
+from lro._record import Record
+from lro.stores._rows import COLUMNS, micros, pack
+
+WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
+"""What an update writes: the name is the record's identity."""
+
+Row: TypeAlias = tuple[object, ...]
+"""What :func:`to_row` gives."""
+
+_TEXTS: Final = ("name", "parent", "method", "owner", "caller", "request_id", "target")
+
+
+def digest(*texts: str) -> str:
+    """The hash that stands for a name, a parent, a target or a request key in the indexes.
+
+    128 bits: two names of one hash are not to be found, let alone met with.
+    """
+    return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
+
+
+NOBODY: Final = "0" * 32
+"""A hash that no name has."""
+
+
+@functools.lru_cache(maxsize=16_384)  # those who wait for the same names look at them again
+def id_of(name: str) -> str:
+    """The hash of a name; ``NOBODY`` for one that no record can have, being no text in UTF-8."""
+    try:
+        return digest(name)
+    except UnicodeEncodeError:
+        return NOBODY
+
+
+def ids_of(names: Sequence[str]) -> str:
+    """The hashes of these names, as PostgreSQL writes an array."""
+    return "{" + ",".join([id_of(name) for name in names]) + "}"
+
+
+@attrs.define(eq=False, kw_only=True)
+class Write:
+    """A record to be written, which waits for its group.
+
+    ``touches`` is what it locks: of two writes that touch the same, one goes with a later group.
+    ``order`` is its place in a group, so that all groups lock in one order. ``applied`` is what the
+    server has answered; ``doubtful`` says that an earlier attempt may have been carried out.
+    """
+
+    name: str
+    text: bytes
+    touches: tuple[str, ...]
+    order: str
+    applied: bool = False
+    doubtful: bool = False
+    error: Exception | None = None
+    over: bool = False
+    leads: bool = False
+    turn: threading.Lock = attrs.field(factory=threading.Lock)
+
+    def again(self) -> Write:
+        """The same, to be written once more."""
+        return attrs.evolve(self, over=False, leads=False, error=None, turn=threading.Lock())
+
+
+def check_texts(record: Record, key: RequestKey | None) -> None:
+    """Refuse what PostgreSQL cannot store as text.
+
+    Raises:
+        InvalidArgument: A text holds U+0000, or half of a surrogate pair.
+    """
+    texts = [getattr(record, field) for field in _TEXTS]
+    if key is not None:
+        texts += (key.method, key.caller, key.request_id, key.fingerprint)
+    whole = "".join(texts)
+    if "\0" not in whole and (whole.isascii() or _encodable(whole)):
+        return
+    for field, text in zip((*_TEXTS, "method", "caller", "request_id"), texts, strict=False):
+        if "\0" in text or not _encodable(text):
+            wanted = "must be Unicode text without the character U+0000"
+            raise InvalidArgument(field, f"{wanted}, got {text[:80]!r}")
+    raise InvalidArgument("request_id", "its fingerprint must be Unicode text")
+
+
+def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) -> Write:
+    """The insert of a record, which is this row, its request and its key.
+
+    Raises:
+        InvalidArgument: A text cannot be stored.
+        ValueError, TypeError: The request is no JSON.
+    """
+    check_texts(record, key)
+    fields = _fields(record, row)
+    fields["request"] = pack(request)
+    touches = [id_of(record.name)]
+    if record.target:
+        touches.append(str(fields["target_id"]))
+    if key is not None:
+        fields["key_id"] = start_id(key)
+        fields["fingerprint"] = key.fingerprint
+        fields["first"] = dumps(list(row)).decode()  # type: ignore[arg-type]  # a row is JSON
+        touches.append(str(fields["key_id"]))
+    order = str(fields.get("key_id", touches[0]))
+    return Write(name=record.name, text=dumps(fields), touches=tuple(touches), order=order)
+
+
+def replacement(old: Record, new: Record, row: Row) -> Write:
+    """The update of a record to a new one, which is this row, if it is still as it was.
+
+    Raises:
+        InvalidArgument: A text cannot be stored.
+    """
+    check_texts(new, None)
+    fields = _fields(new, row)
+    if new.metadata is old.metadata:  # which may be large, and is not sent again
+        fields["metadata"] = None
+        fields["same_metadata"] = True
+    fields["over"] = new.done
+    return _if_unchanged(old, fields)
+
+
+def removal(old: Record) -> Write:
+    """The removal of a record, if it is still as it was."""
+    return _if_unchanged(old, {"id": id_of(old.name)})
+
+
+def start_id(key: RequestKey) -> str:
+    """The hash that stands for a request key."""
+    return digest(key.method, key.caller, key.request_id)
+
+
+def target_id(target: str) -> str | None:
+    """The hash that stands for a target, None for none."""
+    return digest(target) if target else None
+
+
+def _fields(record: Record, row: Row) -> dict[str, Json]:
+    fields: dict[str, Json] = dict(zip(COLUMNS, row, strict=True))  # type: ignore[arg-type]  # JSON
+    fields["id"] = id_of(record.name)
+    fields["parent_id"] = id_of(record.parent)
+    fields["target_id"] = target_id(record.target)
+    return fields
+
+
+def _if_unchanged(old: Record, fields: dict[str, Json]) -> Write:
+    fields["old_version"] = old.version
+    # Renewals prolong the lease and leave the version alone.
+    fields["old_lease"] = None if old.lease_until is None else micros(old.lease_until)
+    id_ = str(fields["id"])
+    return Write(name=old.name, text=dumps(fields), touches=(id_,), order=id_)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""The connections that read: as many as there are reads at once, and none of them waits."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from typing import Any as Anything
+from typing import TypeAlias
+
+from lro.stores.sqlite._file import DatabaseFile
+from lro.stores.sqlite._told import TROUBLE, told
+
+Rows: TypeAlias = Callable[[str, tuple[object, ...]], list[Anything]]
+"""What a query finds, given its values."""
+
+
+class Readers:
+    """Reads the last committed state of a file, on connections that are used again."""
+
+    def __init__(self, file: DatabaseFile) -> None:
+        self._file = file
+        self._idle: list[sqlite3.Connection] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """Make what threads share anew, in a forked child."""
+        self._lock = threading.Lock()
+        self._all_back = threading.Condition(self._lock)
+        self._out = 0
+
+    def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[Anything]:
+        """What a query finds. Never waits for who writes.
+
+        Raises:
+            Unavailable: The store is closed, or the file cannot be read.
+            InvalidArgument: A value is a text that no database can keep.
+        """
+        try:
+            reader = self._take()
+            try:
+                self._file.unmoved()
+                return reader.execute(sql, values).fetchall()
+            finally:
+                self._give_back(reader)
+        except TROUBLE as exc:
+            raise told(exc) from exc
+
+    def close(self) -> None:
+        """Close those that are idle; one that reads, as soon as it has read."""
+        with self._lock:
+            self._close_idle()
+
+    def pause(self, seconds: float) -> bool:
+        """Close them all and let nobody read until :meth:`resume`; whether that came in time."""
+        if not self._lock.acquire(timeout=seconds):
+            return False
+        if not self._all_back.wait_for(lambda: self._out == 0, seconds):
+            self._lock.release()
+            return False
+        self._close_idle()
+        return True
+
+    def resume(self) -> None:
+        """Let others read again."""
+        self._lock.release()
+
+    def abandoned(self) -> list[sqlite3.Connection]:
+        """Those that lie idle, which are never used nor closed again."""
+        idle, self._idle = self._idle, []
+        return idle
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            self._file.check()
+            self._out += 1
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return self._file.open()
+        except BaseException:
+            self._give_back(None)
+            raise
+
+    def _give_back(self, reader: sqlite3.Connection | None) -> None:
+        with self._lock:
+            self._out -= 1
+            if reader is not None:
+                self._idle.append(reader)
+            if self._file.closing.is_set():
+                self._close_idle()
+            if not self._out:
+                self._all_back.notify()

@@ -1,0 +1,105 @@
+"""What the store says to SQLite: few texts, always the same, so that they are kept ready."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sqlite3
+from collections.abc import Collection
+from typing import Any as Anything
+from typing import Final
+
+from lro._record import State
+from lro.stores._rows import COLUMNS, textual
+from lro.stores.sqlite._readers import Rows
+
+_ROW: Final = ", ".join(COLUMNS)
+
+INSERT: Final = f"INSERT INTO operations ({_ROW}) VALUES ({', '.join('?' * len(COLUMNS))})"
+INSERT_INPUT: Final = "INSERT INTO inputs VALUES (?, ?)"
+DELETE: Final = "DELETE FROM operations WHERE name = ?"
+DELETE_INPUT: Final = "DELETE FROM inputs WHERE name = ?"
+
+GET: Final = f"SELECT {_ROW} FROM operations WHERE name = ?"
+STAMP: Final = "SELECT version, lease_until FROM operations WHERE name = ?"
+INPUT: Final = "SELECT request FROM inputs WHERE name = ?"
+BUSY: Final = """SELECT 1 FROM operations
+    WHERE target = ? AND target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')"""
+PAGE: Final = f"""SELECT {_ROW} FROM operations WHERE parent = ?
+    AND (create_time < ? OR (create_time = ? AND name > ?))
+    AND state != 'HIDDEN' AND (expire_time IS NULL OR expire_time > ?)
+    ORDER BY create_time DESC, name LIMIT ?"""
+GLANCE: Final = """SELECT wanted.value, state, expire_time, cancel_requested
+    FROM json_each(?) AS wanted LEFT JOIN operations ON name = wanted.value
+    WHERE state IS NULL OR state != 'IN_PROGRESS' OR expire_time IS NOT NULL OR cancel_requested"""
+"""All but those of which there is nothing to tell; most that are asked for are of that kind."""
+
+_AMONG: Final = "method IN (SELECT value FROM json_each(?))"
+LOST: Final = f"""SELECT {_ROW} FROM operations WHERE lease_until <= ? AND {_AMONG}
+    ORDER BY lease_until LIMIT ?"""
+NEXT_LEASE_END: Final = (
+    f"SELECT min(lease_until) FROM operations WHERE lease_until > ? AND {_AMONG}"
+)
+RENEW: Final = """UPDATE operations SET lease_until = ?
+    WHERE lease_until IS NOT NULL AND owner = ?"""
+ASKED: Final = """SELECT name FROM operations
+    WHERE lease_until IS NOT NULL AND owner = ? AND cancel_requested"""
+NAMED: Final = " AND name IN (SELECT value FROM json_each(?))"
+
+EXPIRED: Final = "SELECT name FROM operations WHERE expire_time <= ? LIMIT ?"
+SPENT: Final = "SELECT rowid FROM starts WHERE at <= ? LIMIT ?"
+_DELETE_START: Final = "DELETE FROM starts WHERE rowid = ?"
+
+LEASE: Final = COLUMNS.index("lease_until")
+_LONG: Final = COLUMNS.index("metadata"), COLUMNS.index("result")
+_UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
+
+
+def rows_of(connection: sqlite3.Connection) -> Rows:
+    """What a query finds for this connection, uncommitted changes of its own included."""
+
+    def rows(sql: str, values: tuple[object, ...] = ()) -> list[Anything]:
+        return connection.execute(sql, values).fetchall()
+
+    return rows
+
+
+@functools.lru_cache(maxsize=128)
+def update_of(columns: tuple[str, ...]) -> str:
+    """The statement that writes these columns of one record, if its stamp is as expected."""
+    assignments = ", ".join(f"{column} = ?" for column in columns)
+    return (
+        f"UPDATE operations SET {assignments} WHERE name = ? AND version = ? AND lease_until IS ?"
+    )
+
+
+def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:
+    """Texts as a list in JSON, without those that a database cannot keep; and which these are."""
+    found = json.dumps(list(texts))
+    if "\\u" not in found:
+        return found, frozenset()
+    impossible = frozenset(text for text in texts if not textual(text))
+    return json.dumps([text for text in texts if text not in impossible]), impossible
+
+
+def weight_of(row: tuple[Anything, ...]) -> int:
+    """How many characters the long texts of a row have."""
+    return sum(len(row[place] or "") for place in _LONG)
+
+
+def over(state: str | None, expire_time: int | None, now: int) -> bool:
+    """Whether nobody need wait for an operation of which this is known."""
+    return state != State.IN_PROGRESS.value or (expire_time is not None and expire_time <= now)
+
+
+def asked(state: str | None, cancel_requested: int | None) -> bool:
+    """Whether work goes on that somebody wants to stop."""
+    return bool(cancel_requested) and state in _UNFINISHED
+
+
+def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[str]:
+    """Remove up to so many records that have expired by ``due``, and starts of before ``old``."""
+    names = writer.execute(EXPIRED, (due, limit)).fetchall()
+    writer.executemany(DELETE, names)
+    writer.executemany(_DELETE_START, writer.execute(SPENT, (old, limit)).fetchall())
+    return [name for (name,) in names]

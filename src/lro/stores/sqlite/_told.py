@@ -1,0 +1,37 @@
+"""What SQLite and Python say of a call that failed, in the words of this package."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from lro._errors import InvalidArgument, LroError, Unavailable
+
+TROUBLE: Final = (sqlite3.Error, UnicodeError)
+"""What a statement may raise for reasons that are not ours: all of it is told by :func:`told`."""
+
+BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+
+
+def told(trouble: Exception) -> LroError:
+    """The error that a caller gets for one of ``TROUBLE``.
+
+    A text that cannot be stored is the caller's fault; everything else may pass: a lock, a full
+    disk, a file that is away or was spoiled by somebody and comes back from a copy.
+    """
+    if isinstance(trouble, UnicodeError):
+        return InvalidArgument("", "a text has a lone surrogate, which no database can keep")
+    if isinstance(trouble, sqlite3.ProgrammingError):
+        return Unavailable("the store is closed")
+    reason = getattr(trouble, "sqlite_errorname", type(trouble).__name__)
+    return Unavailable(f"the operations database cannot be used now ({reason})")
+
+
+def code_of(trouble: sqlite3.Error) -> int:
+    """SQLite's primary result code; 255, which is none, for an error that is Python's own."""
+    return int(getattr(trouble, "sqlite_errorcode", -1)) & 0xFF
+
+
+def busy(trouble: sqlite3.Error) -> bool:
+    """Whether only somebody else's lock was in the way."""
+    return code_of(trouble) in BUSY

@@ -1,0 +1,249 @@
+"""The one connection that writes, and how it gets the lock that other processes have."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from typing import Final
+
+from lro._errors import Unavailable
+from lro._faults import DeclarationError
+from lro.stores.sqlite._file import DatabaseFile
+from lro.stores.sqlite._schema import prepare
+from lro.stores.sqlite._told import TROUBLE, busy, told
+from lro.stores.sqlite._turn import Turn
+
+_FIRST_PAUSE: Final = 0.0001
+_SHORT_PAUSE: Final = 0.001
+_LONGEST_PAUSE: Final = 0.005
+_SOON_SECONDS: Final = 0.1
+"""Seconds between two attempts to get the lock: the longest ones only after ``_SOON_SECONDS``."""
+
+_LOG_BYTES: Final = 16 * 1024 * 1024
+"""From this length on the log is worth a wait for readers: four times what SQLite aims at."""
+_LOG_ROUND: Final = 64
+"""Its length is looked at once in so many transactions."""
+_READERS_MS: Final = 250
+_REST_SECONDS: Final = 5.0
+
+Commits = tuple[int, int]
+"""Which opening of the connection it is, and SQLite's count of commits by others since."""
+
+
+class Writer:
+    """Writes to the file, durably, for one thread at a time.
+
+    That thread calls :meth:`begin`, commits or not, and calls :meth:`end`.
+
+    Raises:
+        Unavailable: The file cannot be opened.
+        DeclarationError: It was made by a newer version of this library, or is not of it at all.
+    """
+
+    def __init__(self, file: DatabaseFile) -> None:
+        self._file = file
+        self._connection: sqlite3.Connection | None = None
+        self._openings = 0
+        self._commits: Commits = (0, 0)
+        self._turn = Turn(file.path)
+        self._ended = 0
+        self._rest_until = 0.0
+        self._listened = False
+        self.renew()
+        try:
+            self._opened()
+        except sqlite3.OperationalError as exc:
+            raise told(exc) from exc
+        except sqlite3.DatabaseError as exc:
+            raise DeclarationError(file.path, f"is no SQLite database: {exc}") from exc
+
+    def renew(self) -> None:
+        """Make what threads share anew, in a forked child."""
+        self._lock = threading.Lock()
+
+    def begin(self, until: float) -> sqlite3.Connection:
+        """The connection in a transaction, as soon as nobody else writes.
+
+        ``until`` is the moment of :func:`time.monotonic` up to which that may take.
+
+        Raises:
+            Unavailable: The store is closed, the file is away, or others write for too long.
+        """
+        if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            raise Unavailable("the operations database cannot be used now (others write)")
+        try:
+            connection = self._locked(until)
+            if self._listened:
+                self._count(connection)
+            return connection
+        except TROUBLE as exc:
+            self._lock.release()
+            raise told(exc) from exc
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def begin_again(self, until: float) -> sqlite3.Connection:
+        """Undo what was written, and go on in another transaction.
+
+        Raises:
+            Unavailable, sqlite3.Error: As for :meth:`begin`.
+        """
+        self._undo()
+        return self._locked(until)
+
+    def end(self) -> None:
+        """Undo what was not committed, and let others write."""
+        try:
+            self._undo()
+            self._ended += 1
+            if self._ended % _LOG_ROUND == 0:
+                self._cut_log()
+        finally:
+            self._lock.release()
+
+    def commits_by_others(self) -> Commits:
+        """What differs from the last one if another connection may have committed since.
+
+        While this one writes, it is what was found when its transaction began.
+
+        Raises:
+            Unavailable: The store is closed, or the file cannot be read.
+        """
+        self._listened = True
+        self._look()
+        return self._commits
+
+    def state(self) -> tuple[Commits, int] | None:
+        """What is the same as the last one if nobody has committed since; None if unknown.
+
+        Raises:
+            Unavailable: The store is closed, or the file cannot be read.
+        """
+        return (self._commits, self._ended) if self._look() else None
+
+    def close(self) -> None:
+        """Close the connection when the last transaction has ended."""
+        with self._lock:
+            self._close()
+
+    def pause(self, seconds: float) -> bool:
+        """Close it and let nobody write until :meth:`resume`; whether that came in time."""
+        if not self._lock.acquire(timeout=seconds):
+            return False
+        self._close()
+        return True
+
+    def resume(self) -> None:
+        """Let others write again."""
+        self._lock.release()
+
+    def abandoned(self) -> list[sqlite3.Connection]:
+        """The connection, if it is open, which is never used nor closed again."""
+        connection, self._connection = self._connection, None
+        return [] if connection is None else [connection]
+
+    def _undo(self) -> None:
+        if self._connection is not None and self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error:  # the next transaction begins on a new connection
+                self._close()
+
+    def _cut_log(self) -> None:
+        """Begin the log anew if it has grown long.
+
+        SQLite does so by itself, but only at a moment at which nobody reads. With many readers
+        there may never be one, and the log would grow for ever.
+        """
+        now = time.monotonic()
+        connection = self._connection
+        if connection is None or now < self._rest_until or self._log_bytes() < _LOG_BYTES:
+            return
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {_READERS_MS}")
+            try:
+                (stuck, _, _) = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            finally:
+                connection.execute("PRAGMA busy_timeout = 0")
+        except sqlite3.Error:  # what was committed is in the log, which may as well stay long
+            stuck = True
+        if stuck:
+            self._rest_until = now + _REST_SECONDS
+
+    def _log_bytes(self) -> int:
+        try:
+            return os.path.getsize(self._file.path + "-wal")
+        except OSError:
+            return 0
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._turn.close()
+
+    def _locked(self, until: float) -> sqlite3.Connection:
+        pause, now = _FIRST_PAUSE, time.monotonic()
+        soon = now + _SOON_SECONDS
+        try:
+            while True:
+                self._file.check()
+                self._file.unmoved()
+                if self._turn.take(now) or now >= until:
+                    connection = self._opened()
+                    if self._has_begun(connection, last=now >= until):
+                        return connection
+                # SQLite's own way of waiting would go on after close(), and be less fair.
+                self._file.closing.wait(pause)
+                now = time.monotonic()
+                pause = min(1.5 * pause, _LONGEST_PAUSE if now >= soon else _SHORT_PAUSE)
+        finally:
+            self._turn.give()
+
+    def _has_begun(self, connection: sqlite3.Connection, *, last: bool) -> bool:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as exc:
+            if last or not busy(exc):
+                raise
+            return False
+        return True
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is None:
+            until = time.monotonic() + self._file.busy_seconds
+            connection = self._file.open()
+            try:
+                prepare(connection, self._file.path, until)
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES // 2}")
+                connection.execute("PRAGMA busy_timeout = 0")
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+            self._openings += 1
+        return self._connection
+
+    def _look(self) -> bool:
+        """Count the commits by others, unless this connection writes just now."""
+        self._file.check()
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._file.unmoved()
+            self._count(self._opened())
+            return True
+        except sqlite3.Error as exc:
+            if busy(exc):
+                return False
+            raise told(exc) from exc
+        finally:
+            self._lock.release()
+
+    def _count(self, connection: sqlite3.Connection) -> None:
+        (commits,) = connection.execute("PRAGMA data_version").fetchone()
+        self._commits = self._openings, commits

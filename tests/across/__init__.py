@@ -1,0 +1,1 @@
+"""Proofs across processes: what one writes, the others see, and every race has one winner."""

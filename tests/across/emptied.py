@@ -1,0 +1,39 @@
+"""Empty stores of PostgreSQL, one after the other, without a new schema for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from lro._ports import Store
+from tests.services.postgres import PostgresServer
+
+TABLES = ("operations", "inputs", "starts")
+
+
+class Emptied:
+    """Makes stores on one schema, several at a time, which is emptied before it makes the next."""
+
+    def __init__(self, server: PostgresServer, count: int = 1) -> None:
+        import psycopg
+
+        self._url, self._schema = server.url, server.fresh_schema()
+        self._count = count
+        self._link = psycopg.connect(server.url, autocommit=True)
+        self._made = False
+
+    def __call__(self, clock: Callable[[], datetime]) -> tuple[Store, ...]:
+        """So many new stores, which are one, by this clock. The former ones must not be used."""
+        from lro.stores.postgres import PostgresStore
+
+        if self._made:
+            for table in TABLES:
+                self._link.execute(f"DELETE FROM {self._schema}.{table}".encode())
+        self._made = True
+        return tuple(
+            PostgresStore(self._url, schema=self._schema, clock=clock) for _ in range(self._count)
+        )
+
+    def close(self) -> None:
+        """Close its own connection."""
+        self._link.close()

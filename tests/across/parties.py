@@ -1,0 +1,130 @@
+"""Who takes part: houses in this process, and houses in processes of their own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Protocol
+from typing import Any as Anything
+
+import attrs
+
+from tests.across.house import SWITCH_SECONDS, House, asked
+from tests.across.places import Place
+from tests.core.kit import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Party(Protocol):
+    """Somebody who can be asked the verbs of a house."""
+
+    def ask(self, verb: str, **arguments: Anything) -> Future[Anything]:
+        """What it will answer."""
+        ...
+
+    def do(self, verb: str, **arguments: Anything) -> Anything:
+        """What it answers."""
+        ...
+
+    def close(self) -> None:
+        """It leaves."""
+        ...
+
+
+class Refused(Exception):
+    """A party answered with an error: which, and what it says."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind = kind
+
+
+class Inside:
+    """A house in this process, asked by threads."""
+
+    def __init__(self, place: Place, executor: str = "threads") -> None:
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self._house = House(place, executor)
+        self._threads = ThreadPoolExecutor(64)
+
+    def ask(self, verb: str, **arguments: Anything) -> Future[Anything]:
+        """Ask in a thread."""
+        return self._threads.submit(asked, self._house, verb, arguments)
+
+    def do(self, verb: str, **arguments: Anything) -> Anything:
+        """Ask here."""
+        return asked(self._house, verb, arguments)
+
+    def close(self) -> None:
+        """Close the house."""
+        self._threads.shutdown()
+        self._house.leave()
+        sys.setswitchinterval(self._interval)
+
+
+class Apart:
+    """A house in a process of its own, asked over its standard streams."""
+
+    def __init__(self, place: Place, executor: str = "threads") -> None:
+        self._asked: dict[int, Future[Anything]] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.across.peer", executor, *attrs.astuple(place)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin = self._process.stdin
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,))
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def ask(self, verb: str, **arguments: Anything) -> Future[Anything]:
+        """Send a question."""
+        future: Future[Anything] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._asked[number] = future
+            self._stdin.write(json.dumps([number, verb, arguments]) + "\n")
+            self._stdin.flush()
+        return future
+
+    def do(self, verb: str, **arguments: Anything) -> Anything:
+        """Send a question and wait for the answer."""
+        return self.ask(verb, **arguments).result(4 * PATIENCE)
+
+    def close(self) -> None:
+        """Let it end by itself, which it does when nobody can ask any more."""
+        self._stdin.close()
+        try:
+            assert self._process.wait(PATIENCE) == 0
+        finally:
+            self._process.kill()
+            self._reader.join()
+
+    def _read(self, answers: IO[str]) -> None:
+        with answers:
+            for line in answers:
+                number, answer, error = json.loads(line)
+                future = self._asked.pop(number)
+                if error is None:
+                    future.set_result(answer)
+                else:
+                    future.set_exception(Refused(*error))
+        for future in self._asked.values():
+            future.set_exception(Refused("EOFError", "the process has ended"))

@@ -1,0 +1,41 @@
+"""The program of a process with a house: ``python -m tests.across.peer EXECUTOR PLACE...``.
+
+Questions come as lines of JSON, each is answered by a thread, in a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any as Anything
+
+from tests.across.house import SWITCH_SECONDS, House, asked
+from tests.across.places import Place
+
+
+def main(executor: str, *place: str) -> None:
+    """Answer until nobody can ask any more."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    house = House(Place(*place), executor)
+    lock = threading.Lock()
+
+    def answer(number: int, verb: str, arguments: dict[str, Anything]) -> None:
+        found, error = None, None
+        try:
+            found = asked(house, verb, arguments)
+        except Exception as exc:
+            error = (type(exc).__name__, str(exc))
+        line = json.dumps([number, found, error])
+        with lock:
+            print(line, flush=True)
+
+    with ThreadPoolExecutor(64) as threads:
+        for line in sys.stdin:
+            threads.submit(answer, *json.loads(line))
+    house.leave()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,89 @@
+"""Where operations are kept, said so that any process can open it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection
+from typing import Any as Anything
+
+import attrs
+
+from lro._hearing import LOOK_AGAIN_SECONDS
+from lro._ports import Ear, Glance, Store
+
+
+@attrs.frozen
+class Place:
+    """A store that a process can open: its kind, and a path, or a URL and a schema."""
+
+    kind: str
+    where: str = ""
+    schema: str = ""
+
+    def open(self) -> Store:
+        """The store of this place, for one process."""
+        if self.kind == "memory":
+            from lro.stores.memory import MemoryStore
+
+            return MemoryStore()
+        if self.kind == "sqlite":
+            from lro.stores.sqlite import SQLiteStore
+
+            return SQLiteStore(self.where)
+        from lro.stores.postgres import PostgresStore
+
+        return PostgresStore(self.where, schema=self.schema)
+
+
+class Muffled:
+    """A store whose announcements can be switched off, said and heard; it notes every glance."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.deaf = False
+        self.plugged = threading.Event()
+        """Set once a deaf ear listens."""
+        self.glances: list[tuple[float, int, int]] = []
+        """When each was answered, how many names it asked for, and how many were over."""
+        self.pauses: list[float] = []
+        """How many seconds a deaf ear was asked to listen for, each time."""
+
+    def __getattr__(self, name: str) -> Anything:
+        return getattr(self._store, name)
+
+    def announce(self, name: str) -> None:
+        """Tell the others, unless nothing is told."""
+        if not self.deaf:
+            self._store.announce(name)
+
+    def listen(self) -> Ear:
+        """An ear that hears nothing for as long as the store is deaf."""
+        return _Plugged(self, self._store.listen())
+
+    def glance(self, names: Collection[str]) -> Glance:
+        """The same, noted."""
+        found = self._store.glance(names)
+        self.glances.append((time.monotonic(), len(names), len(found.over)))
+        return found
+
+
+class _Plugged:
+    def __init__(self, store: Muffled, ear: Ear) -> None:
+        self._store = store
+        self._ear = ear
+        self._closed = threading.Event()
+
+    def heard(self, seconds: float) -> Collection[str] | None:
+        if not self._store.deaf:
+            # In short spells, so that an ear that is plugged meanwhile does not hear for long.
+            names = self._ear.heard(min(seconds, LOOK_AGAIN_SECONDS / 10))
+            return () if self._store.deaf else names
+        self._store.pauses.append(seconds)
+        self._store.plugged.set()
+        self._closed.wait(seconds)
+        return ()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._ear.close()

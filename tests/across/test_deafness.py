@@ -1,0 +1,109 @@
+"""Where no ear can be opened, what others change is found by looking."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from lro._bell import Bell
+from lro._errors import Unavailable
+from lro._hearing import Hearing
+from lro._ledger import Ledger
+from lro._service import Service
+from lro._states import request_cancel
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
+
+
+class Earless(SQLiteStore):
+    """A store that can be read and written, but not listened to: its connections are all in use."""
+
+    def listen(self):
+        raise Unavailable("too many clients")
+
+
+def declared(store):
+    service = Service(store, InlineExecutor(), upkeep=False)
+    method = service.declare(
+        "acme.v1.Works.Work", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+    )
+    return service, method
+
+
+def test_waiters_answer_without_an_ear(tmp_path, caplog):
+    """Before their time is over, by a look after each attempt to open one."""
+    store = Earless(tmp_path / "operations.db")
+    (here, method), (there, _) = declared(store), declared(SQLiteStore(tmp_path / "operations.db"))
+    name = method.start(WorkRequest()).name
+    found = []
+    waiter = threading.Thread(target=lambda: found.append(here.wait(name, PATIENCE)))
+    with caplog.at_level(logging.CRITICAL, "lro"):
+        waiter.start()
+        there.reporter(name).complete(WorkResponse())
+        waiter.join()
+    assert found[0].done
+    here.close(0)
+    there.close(0)
+
+
+class Refusing(MemoryStore):
+    """A shared store that refuses to be listened to."""
+
+    shared = True
+
+    def listen(self):
+        raise Unavailable("too many clients")
+
+
+@pytest.fixture
+def hearing():
+    """A hearing of a store that refuses; it holds what the test says, and notes its pauses."""
+
+    class Noted(Hearing):
+        pauses = 0
+
+        def __init__(self):
+            self.work = set()
+            self.cancelled = []
+            store = Refusing()
+            super().__init__(
+                Ledger(store, Bell()), held=lambda: self.work, cancel=self.cancelled.append
+            )
+            self._stopping.wait = self.pause
+
+        def pause(self, seconds):
+            self.pauses += 1
+
+    made = Noted()
+    yield made
+    made.stop()
+
+
+def test_it_is_not_tried_for_ever(hearing):
+    """Nobody waits any more: the thread sleeps, until somebody does."""
+    asleep = threading.Event()
+    clear = hearing._wake.clear
+    hearing._wake.clear = lambda: (clear(), asleep.set())
+    for number in (1, 2):
+        hearing.need()
+        assert asleep.wait(PATIENCE)
+        asleep.clear()
+        assert hearing.pauses == number
+
+
+def test_work_in_hand_learns_that_it_is_to_stop(hearing):
+    """By the same look."""
+    store = hearing._ledger.store
+    service, method = declared(store)
+    name = method.start(WorkRequest()).name
+    store.update(name, request_cancel(store.now()))
+    hearing.work = {name}
+    told = threading.Event()
+    hearing._cancel = lambda name: (hearing.work.clear(), told.set())
+    hearing.need()
+    assert told.wait(PATIENCE)
+    service.close(0)

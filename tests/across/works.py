@@ -1,0 +1,139 @@
+"""The work that the processes do: functions that leave traces where every process sees them.
+
+They are functions of a module, and all they know comes with the request, so that any executor can
+have them done: in a thread, on an event loop, in another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import mmap
+import os
+import select
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any as Anything
+from typing import Final
+
+from lro._errors import Cancelled
+from lro._jobs import Job
+from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
+
+UNBEGUN: Final = 0
+RUNNING: Final = 1
+RETURNED: Final = 2
+STOPPED: Final = 3
+
+
+class Traces:
+    """How far each piece of work has come, by its number, in memory that all processes share."""
+
+    def __init__(self, path: Path, size: int = 0) -> None:
+        with path.open("a+b") as file:
+            if size:
+                file.truncate(2 * size)
+            self._bytes = mmap.mmap(file.fileno(), 0)
+        self.path = path
+
+    def __getitem__(self, number: int) -> int:
+        """UNBEGUN, RUNNING, RETURNED or STOPPED."""
+        return self._bytes[2 * number]
+
+    def __setitem__(self, number: int, what: int) -> None:
+        self._bytes[2 * number] = what
+
+    def begin(self, number: int) -> None:
+        """It runs, once more."""
+        self[number] = RUNNING
+        self._bytes[2 * number + 1] += 1
+
+    def begun(self, number: int) -> int:
+        """How often it was begun."""
+        return self._bytes[2 * number + 1]
+
+
+@functools.cache
+def traces_at(path: str) -> Traces:
+    """The traces of this file, mapped once a process."""
+    return Traces(Path(path))
+
+
+class Latch:
+    """A named pipe through which one process lets others go on."""
+
+    def __init__(self, path: Path, *, make: bool = False) -> None:
+        if make:
+            os.mkfifo(path)
+        # Both ends, so that opening never waits, and what was written stays while this is open.
+        self._line = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self.path = path
+
+    def open(self) -> None:
+        """Let everybody pass, from now on."""
+        os.write(self._line, b"!")
+
+    def wait(self, seconds: float = PATIENCE) -> None:
+        """Return once it is open."""
+        assert select.select([self._line], [], [], seconds)[0], f"{self.path.name} stays shut"
+
+    def close(self) -> None:
+        """Leave it."""
+        os.close(self._line)
+
+
+def _open(plan: Mapping[str, Anything], name: str) -> None:
+    if name in plan:
+        latch = Latch(Path(plan[name]))
+        latch.open()
+        latch.close()
+
+
+def _wait(plan: Mapping[str, Anything], name: str) -> None:
+    if name in plan:
+        latch = Latch(Path(plan[name]))
+        latch.wait()
+        latch.close()
+
+
+def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """Take ``steps`` pauses of ``step`` seconds; asked to stop, do so after ``stopping`` seconds.
+
+    It opens the latches ``begun`` and ``seen`` of its plan, and stops when ``go`` is open.
+    """
+    plan: Mapping[str, Anything] = request.rest
+    traces = traces_at(plan["traces"])
+    traces.begin(request.size)
+    _open(plan, "begun")
+    try:
+        for _ in range(plan["steps"]):
+            job.sleep(plan["step"])
+        job.raise_if_cancelled()
+    except Cancelled:
+        _open(plan, "seen")
+        _wait(plan, "go")
+        time.sleep(plan["stopping"])  # it tidies up
+        traces[request.size] = STOPPED
+        raise
+    traces[request.size] = RETURNED
+    return WorkResponse(str(request.size))
+
+
+async def awork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """The same as a coroutine, which is interrupted while it pauses."""
+    plan: Mapping[str, Anything] = request.rest
+    traces = traces_at(plan["traces"])
+    traces.begin(request.size)
+    _open(plan, "begun")
+    try:
+        for _ in range(plan["steps"]):
+            await asyncio.sleep(plan["step"])
+    except asyncio.CancelledError:
+        _open(plan, "seen")
+        await asyncio.to_thread(_wait, plan, "go")
+        await asyncio.sleep(plan["stopping"])
+        traces[request.size] = STOPPED
+        raise
+    traces[request.size] = RETURNED
+    return WorkResponse(str(request.size))

@@ -1,0 +1,134 @@
+"""The long form of the chaos tests: ``python -m tests.chaos kill --seeds 10 --stores sqlite``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.chaos.campaign import Campaign, Cell, Trial, table
+from tests.chaos.freeze import freeze_trial
+from tests.chaos.kill import ROWS, kill_trial
+from tests.chaos.outage import crash, lock, outage_trial
+from tests.chaos.verdict import Verdict
+from tests.chaos.world import Ground
+from tests.services.postgres import shared_server
+from tests.services.redis import redis_server
+
+MARGIN_SECONDS = 2.0
+"""How long after the end of its lease the truth about lost work may take."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is asked for; the exit status: 1 if anything was violated."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos")
+    commands = parser.add_subparsers(required=True)
+    kill = commands.add_parser("kill", help="kill servers at named points")
+    _common(kill)
+    kill.add_argument("--rows", default=",".join(ROWS), help="which rows of the matrix")
+    kill.set_defaults(run=_kill)
+    fence = commands.add_parser("fence", help="freeze servers for three leases")
+    _common(fence)
+    fence.set_defaults(run=_fence)
+    store = commands.add_parser("store", help="take the store away, again and again")
+    _common(store)
+    store.add_argument("--seconds", type=float, default=120, help="the length of a trial")
+    store.set_defaults(run=_store, seeds=1, lease=15.0, executors="threads", at_once=1)
+    options = parser.parse_args(arguments)
+    status: int = options.run(options)
+    return status
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--seeds", type=int, default=10, help="trials of each cell")
+    add("--first", type=int, default=0, help="the first seed")
+    add("--stores", default="sqlite,postgres")
+    add("--executors", default="threads,processes,celery")
+    add("--minutes", type=float, default=1e6, help="begin nothing after so long")
+    add("--lease", type=float, default=1.0, help="in seconds")
+    add("--at-once", type=int, default=4, help="how many trials run together")
+    add("--keep", action="store_true", help="keep the folders of what went wrong")
+
+
+def _kill(options: argparse.Namespace) -> int:
+    async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
+        return await kill_trial(ground, ROWS[cell.row], seed, options.lease + MARGIN_SECONDS)
+
+    return _run(options, trial, options.rows.split(","))
+
+
+def _fence(options: argparse.Namespace) -> int:
+    late = 0
+
+    async def trial(ground: Ground, _: Cell, seed: int) -> Verdict:
+        nonlocal late
+        frozen = await freeze_trial(ground, seed, options.lease + MARGIN_SECONDS)
+        late += frozen.late_writes
+        return frozen.verdict
+
+    status = _run(options, trial, ["frozen for three leases"])
+    print(f"\n{late} late writes, each refused, counted and logged")
+    return status
+
+
+def _store(options: argparse.Namespace) -> int:
+    async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
+        path = ground.store.partition(":///")[2]
+        outages = crash(shared_server()) if cell.store == "postgres" else lock(path)
+        found = await outage_trial(ground, seed, options.seconds, outages)
+        print(
+            f"{cell.store}: away {found.outages} times; {found.operations} operations,"
+            f" {found.unanswered} calls unanswered"
+        )
+        return found.verdict
+
+    return _run(options, trial, ["the store goes away"])
+
+
+def _run(options: argparse.Namespace, trial: Trial, rows: Sequence[str]) -> int:
+    cells = [
+        Cell(row, store, executor)
+        for row in rows
+        for store in options.stores.split(",")
+        for executor in options.executors.split(",")
+    ]
+    with contextlib.ExitStack() as stack:
+        broker = _broker(stack) if "celery" in options.executors.split(",") else ""
+        campaign = _campaign(options, trial, broker)
+        seeds = range(options.first, options.first + options.seeds)
+        tallies = asyncio.run(campaign.run(cells, seeds))
+    print(table(tallies))
+    return int(any(tally.violations for tally in tallies.values()))
+
+
+def _campaign(options: argparse.Namespace, trial: Trial, broker: str) -> Campaign:
+    return Campaign(
+        trial=trial,
+        stores=_store_url,
+        broker=broker,
+        lease=options.lease,
+        at_once=options.at_once,
+        seconds=options.minutes * 60,
+        keep=options.keep,
+    )
+
+
+def _broker(stack: contextlib.ExitStack) -> str:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lro-redis-")))
+    return stack.enter_context(redis_server(folder)).url
+
+
+def _store_url(kind: str, folder: Path) -> str:
+    if kind == "sqlite":
+        return f"sqlite:///{folder}/operations.db"
+    server = shared_server()
+    return f"{server.url}#{server.fresh_schema()}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,183 @@
+"""Callers of the servers: they start, cancel, delete, wait, list, and remember what they see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import attrs
+
+import lro
+from lro_client import CallError
+from tests.chaos.servers import Server
+from tests.chaos.stories import Journal, Sight, Story
+from tests.chaos.works import WorkMetadata, WorkResponse
+
+LIST_SECONDS: Final = 0.1
+"""The pause between two lists."""
+WAIT_SECONDS: Final = 2.0
+"""How long a Wait may hold."""
+SLACK_SECONDS: Final = 3.0
+"""How long after its limit a Wait may be answered, on a busy machine."""
+
+_NO_ANSWER: Final = frozenset({lro.Code.UNAVAILABLE, lro.Code.DEADLINE_EXCEEDED})
+
+
+class Callers:
+    """Everybody who calls, and the journal that they keep. ``servers`` are those to be called."""
+
+    def __init__(self, journal: Journal, servers: Callable[[], Sequence[Server]]) -> None:
+        self.journal = journal
+        self._servers = servers
+        self._tasks: list[asyncio.Task[None]] = []
+        self._watched: set[str] = set()
+        self.unanswered = 0
+        """How many calls got no answer, or were told that nothing can be said now."""
+
+    def begin(self) -> None:
+        """Look, from now on."""
+        self._tasks.append(asyncio.create_task(self._list()))
+
+    async def end(self) -> None:
+        """Look no more. What went wrong in looking is raised."""
+        for task in self._tasks:
+            if not task.done():
+                task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def start(self, server: Server, story: Story) -> bool:
+        """Start the operation of a story, or start it again; whether that was answered."""
+        sent = time.monotonic()
+        story.asked_at = story.asked_at or sent
+        try:
+            handle = await server.client.start(
+                f"/v1/works:{story.kind}",
+                story.request,
+                response=WorkResponse,
+                metadata=WorkMetadata,
+                request_id=story.request_id,
+            )
+        except CallError as exc:
+            if exc.code is not lro.Code.ABORTED or story.kind != "alone":  # else its target is busy
+                self._unanswered(story, exc)
+            return False
+        story.told(handle.operation, sent, time.monotonic())
+        self._watch()
+        return True
+
+    async def start_otherwise(self, server: Server, story: Story) -> None:
+        """Use the request id of a story with another body, which must be refused."""
+        try:
+            await server.client.start(
+                f"/v1/works:{story.kind}",
+                attrs.evolve(story.request, steps=story.request.steps + 1),
+                response=WorkResponse,
+                metadata=WorkMetadata,
+                request_id=story.request_id,
+            )
+        except CallError as exc:
+            if exc.code is not lro.Code.INVALID_ARGUMENT:
+                self._unanswered(story, exc)
+        else:
+            story.faults.append("its request id was taken for another request")
+
+    async def cancel(self, server: Server, story: Story) -> None:
+        """Cancel the operation of a story whose start was answered."""
+        story.cancel_asked = True
+        await self._tell(server.client.cancel, story)
+
+    async def delete(self, server: Server, story: Story) -> None:
+        """Delete the operation of a story whose start was answered."""
+        story.delete_asked = True
+        if await self._tell(server.client.delete, story) and story.deleted_at is None:
+            story.deleted_at = time.monotonic()
+
+    async def look(self, server: Server, story: Story) -> None:
+        """See what has become of the operation of a story."""
+        if story.name is not None:
+            await self._ask(story, server.client.get)
+
+    async def list_once(self, server: Server) -> bool:
+        """See what has become of all operations; whether that was answered."""
+        sent = time.monotonic()
+        try:
+            found = [operation async for operation in server.client.list(page_size=20)]
+        except CallError as exc:
+            self._unanswered(None, exc)
+            return False
+        self.journal.listed(sent, time.monotonic(), found)
+        self._watch()
+        return True
+
+    def any_server(self) -> Server | None:
+        """One of those to be called."""
+        servers = self._servers()
+        return self.journal.random.choice(servers) if servers else None
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        for story in self.journal.unsettled:
+            if story.text not in self._watched:
+                self._watched.add(story.text)
+                self._tasks.append(asyncio.create_task(self._wait(story)))
+
+    async def _list(self) -> None:
+        while True:
+            server = self.any_server()
+            if server is not None:
+                await self.list_once(server)
+            await asyncio.sleep(LIST_SECONDS)
+
+    async def _wait(self, story: Story) -> None:
+        while not story.settled:
+            server = self.any_server()
+            sent = time.monotonic()
+            if server is None or not await self._ask(story, _waiting(server)):
+                await asyncio.sleep(LIST_SECONDS)
+            took = time.monotonic() - sent
+            if took > WAIT_SECONDS + SLACK_SECONDS:
+                story.faults.append(f"a Wait of {WAIT_SECONDS:g} s was answered after {took:.1f} s")
+
+    async def _ask(self, story: Story, call: Callable[[str], Awaitable[lro.Operation]]) -> bool:
+        assert story.name is not None
+        sent = time.monotonic()
+        operation: lro.Operation | None = None
+        try:
+            operation = await call(story.name)
+        except CallError as exc:
+            if exc.code is not lro.Code.NOT_FOUND:
+                self._unanswered(story, exc)
+                return False
+        story.sights.append(Sight(sent, time.monotonic(), operation))
+        return True
+
+    async def _tell(self, call: Callable[[str], Awaitable[None]], story: Story) -> bool:
+        assert story.name is not None
+        sent = time.monotonic()
+        try:
+            await call(story.name)
+        except CallError as exc:
+            if exc.code is not lro.Code.NOT_FOUND:
+                self._unanswered(story, exc)
+                return False
+            story.sights.append(Sight(sent, time.monotonic(), None))
+        return True
+
+    def _unanswered(self, story: Story | None, error: CallError) -> None:
+        # Without a reply, or with UNAVAILABLE, nothing was said; all else is a wrong answer.
+        if error.http_status is None or error.code in _NO_ANSWER:
+            self.unanswered += 1
+            return
+        if story is None:
+            raise AssertionError(f"a list was answered with {error}")
+        story.faults.append(f"was answered with {error}")
+
+
+def _waiting(server: Server) -> Callable[[str], Awaitable[lro.Operation]]:
+    return lambda name: server.client.wait(name, timeout=WAIT_SECONDS)

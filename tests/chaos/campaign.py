@@ -1,0 +1,128 @@
+"""Many trials, some at once; what came of them, as a table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+
+import attrs
+
+from tests.chaos.servers import Nursery, Stuck, nursery
+from tests.chaos.verdict import Verdict
+from tests.chaos.world import Ground
+
+
+@attrs.frozen
+class Cell:
+    """A cell of the matrix."""
+
+    row: str
+    store: str
+    executor: str
+
+
+@attrs.define
+class Tally:
+    """What came of the trials of a cell."""
+
+    runs: int = 0
+    violations: list[str] = attrs.field(factory=list)
+    spans: list[float] = attrs.field(factory=list)
+
+    def add(self, seed: int, verdict: Verdict) -> None:
+        """Count a trial."""
+        self.runs += 1
+        self.violations += [f"seed {seed}: {violation}" for violation in verdict.violations]
+        self.spans += verdict.seconds_to_truth
+
+
+Trial = Callable[[Ground, Cell, int], Awaitable[Verdict]]
+
+
+@attrs.frozen(kw_only=True)
+class Campaign:
+    """Trials of many cells. ``stores`` makes the URL of an unused store of a kind in a folder.
+
+    ``at_once`` trials run together; after ``seconds`` no further one begins. ``keep``: the folders
+    of trials that have found something stay.
+    """
+
+    trial: Trial
+    stores: Callable[[str, Path], str]
+    lease: float = 1.0
+    broker: str = ""
+    at_once: int = 4
+    seconds: float = 1e9
+    keep: bool = False
+
+    async def run(
+        self, cells: Sequence[Cell], seeds: Iterable[int], tell: Callable[[str], None] = print
+    ) -> dict[Cell, Tally]:
+        """Run every cell with every seed, cells in turn, for as long as there is time."""
+        tallies = {cell: Tally() for cell in cells}
+        waiting = iter([(seed, cell) for seed in seeds for cell in cells])
+        end = time.monotonic() + self.seconds
+        async with _folder(self.keep) as folder, nursery(folder / "nursery.log") as made:
+
+            async def work() -> None:
+                for seed, cell in waiting:
+                    if time.monotonic() > end:
+                        return
+                    verdict = await self._one(made, folder, cell, seed)
+                    tallies[cell].add(seed, verdict)
+                    for violation in verdict.violations:
+                        tell(f"{cell.row}, {cell.store}, {cell.executor}, {seed}: {violation}")
+
+            await asyncio.gather(*(work() for _ in range(self.at_once)))
+        return tallies
+
+    async def _one(self, made: Nursery, folder: Path, cell: Cell, seed: int) -> Verdict:
+        place = folder / f"{cell.row}-{cell.store}-{cell.executor}-{seed}".replace(" ", "-")
+        place.mkdir()
+        ground = Ground(
+            nursery=made,
+            folder=place,
+            store=self.stores(cell.store, place),
+            executor=cell.executor,
+            lease=self.lease,
+            broker=f"{self.broker}#{place.name}",
+        )
+        try:
+            verdict = await self.trial(ground, cell, seed)
+        except Stuck as exc:
+            verdict = Verdict((f"stuck: {exc}",))
+        if not (self.keep and verdict.violations):
+            shutil.rmtree(place)
+        return verdict
+
+
+def table(tallies: dict[Cell, Tally]) -> str:
+    """The tallies as a table in Markdown."""
+    lines = [
+        "| point | store | executor | runs | violations | longest time to the truth, s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for cell, tally in tallies.items():
+        longest = f"{max(tally.spans):.2f}" if tally.spans else ""
+        found = len(tally.violations)
+        lines.append(
+            f"| {cell.row} | {cell.store} | {cell.executor} | {tally.runs} | {found} | {longest} |"
+        )
+    return "\n".join(lines)
+
+
+@contextlib.asynccontextmanager
+async def _folder(keep: bool) -> AsyncIterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="lro-chaos-"))
+    try:
+        yield folder
+    finally:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        elif not any(path.is_dir() for path in folder.iterdir()):
+            shutil.rmtree(folder)

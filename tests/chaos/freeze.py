@@ -1,0 +1,148 @@
+"""Fencing: a server is frozen until others have its work, and then goes on as if nothing were."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import time
+from typing import Final
+
+import attrs
+
+from tests.chaos.load import press
+from tests.chaos.servers import PATIENCE, Server
+from tests.chaos.stories import Journal, Story
+from tests.chaos.traps import Deed, Moment, Point, Trap
+from tests.chaos.verdict import CLOSING, Verdict, is_lost, judge
+from tests.chaos.works import effects
+from tests.chaos.world import Ground, World
+
+LEASES: Final = 3
+"""For how many leases a server is frozen."""
+
+_PLACES: Final = (
+    (Point.REPORT, Moment.BEFORE, 12),
+    (Point.REPORT, Moment.AFTER, 12),
+    (Point.CLAIM, Moment.AFTER, 4),
+    (Point.END, Moment.BEFORE, 3),
+    (Point.RENEW, Moment.BEFORE, 1),
+)
+_REFUSED: Final = re.compile(r"WARNING .* was refused: ")
+_THREADS: Final = 4
+
+
+@attrs.frozen
+class Frozen:
+    """What came of it: the verdict, and how many late writes were refused."""
+
+    verdict: Verdict
+    late_writes: int
+
+
+async def freeze_trial(ground: Ground, seed: int, limit: float) -> Frozen:
+    """Freeze a server at a point that the seed chooses, for three leases, and thaw it.
+
+    Half of the time the server that has taken over is killed then, so that its leases must run out
+    although the other one, awake again, renews whatever it thinks its own.
+    """
+    world = World(ground, seed)
+    try:
+        point, moment, most = world.random.choice(_PLACES)
+        count = world.random.randint(1, most)
+        trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
+        winner = (await world.host(workers=12)).web
+        loser = (await world.host(trap, workers=_THREADS)).web
+        world.shun(loser)  # nobody calls who does not answer
+        await asyncio.gather(winner.ready(), loser.ready())
+        world.callers.begin()
+        stories = _load(world.journal)
+        pressing = asyncio.create_task(press(world, loser, stories))
+        await loser.frozen()
+        frozen_at = time.monotonic()
+        await asyncio.sleep(LEASES * ground.lease)
+        awake = time.monotonic()
+        loser.signal(signal.SIGCONT)
+        await pressing
+        await world.until(
+            lambda: all(attempt.over for attempt in _attempts(world, loser)), "the end of old work"
+        )
+        if world.random.random() < 0.5:
+            winner.signal(signal.SIGKILL)
+            await winner.gone()
+            world.unshun(loser)
+        await world.settle()
+        late, faults = await _counted(world, loser)
+        facts = world.facts(
+            silent={loser.pid: frozen_at},
+            frozen=frozenset({loser.pid}),
+            death=frozen_at,
+            awake=awake,
+            since=frozen_at,
+            limit=limit,
+        )
+    finally:
+        await world.end()
+    verdict = judge(world.journal, facts)
+    return Frozen(attrs.evolve(verdict, violations=(*verdict.violations, *faults)), late)
+
+
+def _load(journal: Journal) -> list[Story]:
+    kinds = ["again", "again", "again", "again", "once", "once"]
+    stories = []
+    for kind in kinds:
+        steps = journal.random.choice((4, 20, 45))
+        end = journal.random.choice(("", "stubborn"))
+        stories.append(journal.new(kind, steps=steps, pause_ms=80, end=end))
+    return stories
+
+
+@attrs.frozen
+class _Attempt:
+    """What an attempt of the frozen server did, and whether others have had its operation since."""
+
+    did: tuple[str, ...]
+    stubborn: bool
+    lost: bool
+
+    @property
+    def over(self) -> bool:
+        """Whether its function has come to its end."""
+        last = self.did[-1]
+        return last in CLOSING and not (last == "fenced" and self.stubborn)
+
+    @property
+    def late_writes(self) -> int:
+        """How many writes it has made that had to be refused."""
+        return self.did.count("fenced") + (self.lost and self.did[-1] == "end")
+
+
+def _attempts(world: World, server: Server) -> list[_Attempt]:
+    found = []
+    for story in world.journal.stories.values():
+        log = effects(world.folder, story.name) if story.name else []
+        last = max((effect.attempt for effect in log), default=0)
+        end = story.first_done
+        given_up = end is not None and end.operation is not None and is_lost(end.operation)
+        for attempt in sorted({effect.attempt for effect in log if effect.server == server.pid}):
+            did = tuple(effect.what for effect in log if effect.attempt == attempt)
+            lost = attempt < last or given_up
+            found.append(_Attempt(did, story.request.end == "stubborn", lost))
+    return found
+
+
+async def _counted(world: World, server: Server) -> tuple[int, list[str]]:
+    """How many late writes were refused; each must be counted and logged, and nothing else."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        attempts = _attempts(world, server)
+        expected = sum(attempt.late_writes for attempt in attempts)
+        late = await server.late_writes()
+        if late == expected and all(attempt.over for attempt in attempts):
+            break
+        if time.monotonic() > end:
+            return late, [f"{expected} writes were late, {late} are counted: {attempts}"]
+        await asyncio.sleep(0.05)
+    log = (world.folder / f"server-{server.pid}.log").read_text("utf-8")
+    told = len(_REFUSED.findall(log))
+    return late, [] if told == late else [f"{late} late writes are counted, {told} are in the log"]

@@ -1,0 +1,225 @@
+"""The kill matrix: servers that die at named points, and whether anybody is told a lie by it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import attrs
+
+from tests.chaos.load import BATCH_SECONDS, hold, mixed, press, send
+from tests.chaos.servers import PATIENCE, Server, Stuck
+from tests.chaos.traps import Moment, Point, Trap
+from tests.chaos.verdict import Verdict, judge
+from tests.chaos.world import Ground, Host, World
+
+_B, _W, _A = Moment.BEFORE, Moment.WITHIN, Moment.AFTER
+_TRIES: Final = 20
+"""How many loads a server gets that does not die of them."""
+_WORKERS: Final = 4
+"""The workers of a server that dies."""
+_ROOM: Final = {"threads": 12, "processes": 6, "celery": 6}
+"""The workers of a server that takes over all the work of another one."""
+
+
+@attrs.frozen
+class Row:
+    """A row of the matrix: what goes on in the server that dies, and where exactly it may die.
+
+    The ``scene`` is "load", "drain", "hunt", "expiry" or "any time". A place has the highest count
+    that its trap may get.
+    """
+
+    scene: str
+    places: tuple[tuple[Point, Moment, int], ...] = ()
+
+
+def _any_moment(point: Point, most: int) -> tuple[tuple[Point, Moment, int], ...]:
+    return tuple((point, moment, most) for moment in Moment)
+
+
+ROWS: Final[Mapping[str, Row]] = {
+    "after insert commit": Row("load", ((Point.INSERT, _A, 6),)),
+    "after claim": Row("load", ((Point.CLAIM, _A, 6),)),
+    "before the first renewal": Row("load", ((Point.RENEW, _B, 1),)),
+    "mid work": Row("load", ((Point.WORK, _A, 12),)),
+    "before encode": Row("load", ((Point.ENCODE, _B, 4),)),
+    "before the terminal commit": Row("load", ((Point.END, _B, 4), (Point.END, _W, 4))),
+    "after the commit before the ring": Row("load", ((Point.END, _A, 4),)),
+    "during cancel": Row(
+        "load", (*_any_moment(Point.CANCEL, 2), *_any_moment(Point.ACKNOWLEDGE, 2))
+    ),
+    "during drain": Row("drain", _any_moment(Point.RELEASE, 3)),
+    "during orphan hunt": Row(
+        "hunt", (*_any_moment(Point.TAKE_OVER, 3), *_any_moment(Point.ABANDON, 1))
+    ),
+    "during delete": Row("load", _any_moment(Point.DELETE, 2)),
+    "during expiry": Row("expiry", _any_moment(Point.EXPIRE, 1)),
+    "at any time": Row("any time"),
+}
+
+
+async def kill_trial(ground: Ground, row: Row, seed: int, limit: float) -> Verdict:
+    """Kill one server by the trap that the seed chooses, and judge what callers saw.
+
+    ``limit`` is how many seconds the truth may take from then on.
+    """
+    world = World(ground, seed)
+    try:
+        trap = _trap(world, row)
+        company = row.scene == "expiry" or (row.scene != "hunt" and world.random.random() < 0.5)
+        rescuer = await world.host(workers=_ROOM[ground.executor]) if company else None
+        victim = await _SCENES[row.scene](world, trap)
+        if rescuer is None:
+            rescuer = await world.host(workers=_ROOM[ground.executor])
+        since = await rescuer.ready()
+        await _ask_again(world, rescuer.web)
+        await world.settle()
+        await _take_targets(world, rescuer.web)
+        await world.settle()
+        await _last_looks(world, rescuer.web)
+        late = await rescuer.web.late_writes()
+        drained = frozenset({victim.pid} if row.scene == "drain" else ())
+        facts = world.facts(death=victim.died_at, since=since, limit=limit, drained=drained)
+    finally:
+        await world.end()
+    verdict = judge(world.journal, facts)
+    if late:
+        late_note = f"{late} writes of the rescuer came late"
+        return attrs.evolve(verdict, violations=(*verdict.violations, late_note))
+    return verdict
+
+
+def _trap(world: World, row: Row) -> Trap | None:
+    if not row.places:
+        return None
+    point, moment, most = world.random.choice(row.places)
+    count, delay = world.random.randint(1, most), 0.0
+    if point is Point.EXPIRE and moment is _W:  # it has no change to be within: some time after
+        moment, delay = _B, world.random.uniform(0.0001, 0.004)
+    return Trap(point=point, moment=moment, count=count, delay=delay)
+
+
+# -- scenes -----------------------------------------------------------------------------------
+
+
+async def _under_load(world: World, trap: Trap | None) -> Server:
+    host = await world.host(trap)
+    await host.ready()
+    world.callers.begin()
+    for _ in range(_TRIES):
+        loading = asyncio.create_task(send(world, host.web, mixed(world.journal)))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(host.victim.dead.wait(), BATCH_SECONDS)
+        await loading
+        if not host.victim.alive:
+            return host.victim
+    raise Stuck(f"{trap} did not spring")
+
+
+async def _while_draining(world: World, trap: Trap | None) -> Server:
+    # Celery's workers end what they have begun: there, nothing but chance says when they die.
+    at_will = world.remote or world.random.random() < 0.25
+    host = await world.host(None if at_will else trap, drain=0.3)
+    await host.ready()
+    world.callers.begin()
+    victim = host.worker
+    await _occupy(world, host)
+    victim.signal(signal.SIGTERM)
+    if at_will:
+        await asyncio.sleep(world.random.uniform(0, 1.8))
+        victim.signal(signal.SIGKILL)
+    await victim.gone()
+    if victim.code != -signal.SIGKILL and not at_will:
+        raise Stuck(f"{trap} did not spring; exit status {victim.code}")
+    return victim
+
+
+async def _hunting(world: World, trap: Trap | None) -> Server:
+    first = await world.host()
+    await first.ready()
+    world.callers.begin()
+    await _occupy(world, first)
+    victim = (await world.host(trap, hunts=True)).victim
+    await victim.ready()
+    await first.kill()
+    await victim.gone()
+    return victim
+
+
+async def _occupy(world: World, host: Host) -> None:
+    stories = hold(world.journal)
+    await press(world, host.web, stories)
+    await world.until(lambda: world.begun(stories) >= _WORKERS, "work that takes long")
+
+
+async def _expiring(world: World, trap: Trap | None) -> Server:
+    first = world.servers[0]
+    for server in world.servers:
+        await server.ready()
+    world.callers.begin()
+    brief = [world.journal.new("brief") for _ in range(world.random.randint(1, 30))]
+    await press(world, first, [*brief, *hold(world.journal)])
+    await world.until(lambda: all(story.settled for story in brief), "the end of brief work")
+    await world.until(
+        lambda: all(any(s.operation is None for s in story.sights) for story in brief),
+        "the expiry of brief work",
+    )
+    victim = (await world.host(trap, hunts=True)).victim
+    await victim.gone()
+    return victim
+
+
+async def _at_any_time(world: World, _: Trap | None) -> Server:
+    host = await world.host()
+    await host.ready()
+    world.callers.begin()
+    loading = asyncio.create_task(send(world, host.web, mixed(world.journal)))
+    await asyncio.sleep(world.random.uniform(0, BATCH_SECONDS))
+    victim = world.random.choice(host.parts)
+    victim.signal(signal.SIGKILL)
+    await victim.gone()
+    await loading
+    return victim
+
+
+_SCENES: Final = {
+    "load": _under_load,
+    "drain": _while_draining,
+    "hunt": _hunting,
+    "expiry": _expiring,
+    "any time": _at_any_time,
+}
+
+# -- afterwards -------------------------------------------------------------------------------
+
+
+async def _ask_again(world: World, server: Server) -> None:
+    """Repeat every start that has a request id: it leads to the same operation."""
+    for story in list(world.journal.stories.values()):
+        if story.request_id:
+            await world.callers.start(server, story)
+            await world.callers.start(server, story)
+            await world.callers.start_otherwise(server, story)
+
+
+async def _take_targets(world: World, server: Server) -> None:
+    """Start new work on every target: whoever had it is over."""
+    for story in [s for s in world.journal.stories.values() if s.kind == "alone" and s.names]:
+        another = world.journal.new("alone", target=story.request.target)
+        end = time.monotonic() + PATIENCE
+        while not await world.callers.start(server, another):
+            if time.monotonic() > end:
+                story.faults.append("its target is not free")
+                break
+            await asyncio.sleep(0.05)
+
+
+async def _last_looks(world: World, server: Server) -> None:
+    await world.callers.list_once(server)
+    for story in world.journal.stories.values():
+        await world.callers.look(server, story)

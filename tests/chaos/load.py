@@ -1,0 +1,65 @@
+"""What callers ask of a server, chosen by the seed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from tests.chaos.servers import Server
+from tests.chaos.stories import Journal, Story
+from tests.chaos.world import World
+
+BATCH_SECONDS: Final = 1.5
+"""About how long a mixed load takes on four threads."""
+
+
+def mixed(journal: Journal) -> list[Story]:
+    """Work of every kind: quick and long, with and without request ids."""
+    chance = journal.random
+    stories = [
+        journal.new("once", steps=2, pause_ms=20),
+        journal.new("once", steps=1, end="refuse"),
+        journal.new("again", steps=3, pause_ms=30),
+        journal.new("again", steps=1),
+        journal.new("alone", steps=chance.randint(1, 6), pause_ms=50),
+        journal.new("brief", steps=1),
+        journal.new(chance.choice(("once", "again")), steps=10, pause_ms=80),
+        journal.new(chance.choice(("once", "again", "alone")), steps=10, pause_ms=80),
+    ]
+    chance.shuffle(stories)
+    return stories
+
+
+def hold(journal: Journal) -> list[Story]:
+    """Long work of both kinds, more than four threads can do at once."""
+    stories = [
+        journal.new(kind, steps=25, pause_ms=100) for kind in ("once", "again") for _ in range(3)
+    ]
+    journal.random.shuffle(stories)
+    return stories
+
+
+async def press(world: World, server: Server, stories: Sequence[Story]) -> None:
+    """Start all of this, and do nothing else."""
+    await asyncio.gather(*(world.callers.start(server, story) for story in stories))
+
+
+async def send(world: World, server: Server, stories: Sequence[Story]) -> None:
+    """Start all of this at random moments, and cancel or delete some of it."""
+    await asyncio.gather(*(lead(world, server, story) for story in stories))
+
+
+async def lead(world: World, server: Server, story: Story) -> None:
+    """Start this at a random moment, and maybe cancel or delete it."""
+    chance = world.random
+    await asyncio.sleep(chance.uniform(0, 0.15))
+    if not await world.callers.start(server, story):
+        return
+    long = story.request.steps > 6
+    fate = chance.random()
+    await asyncio.sleep(chance.uniform(0, 0.3))
+    if fate < (0.6 if long else 0.15):
+        await world.callers.cancel(server, story)
+    elif fate > 0.8:
+        await world.callers.delete(server, story)

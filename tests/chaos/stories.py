@@ -1,0 +1,133 @@
+"""What callers ask for, what they are told, and what they see: one story for each operation."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from random import Random
+from typing import Final
+
+import attrs
+
+import lro
+from tests.chaos.works import WorkMetadata, WorkRequest, WorkResponse
+
+TYPES: Final = lro.TypeRegistry(WorkRequest, WorkMetadata, WorkResponse)
+
+
+@attrs.frozen
+class Sight:
+    """What a call answered: the operation, or None for "not found". Times are monotonic."""
+
+    sent: float
+    received: float
+    operation: lro.Operation | None
+
+    @property
+    def done(self) -> bool:
+        """Whether it shows an end."""
+        return self.operation is not None and self.operation.done
+
+    @property
+    def metadata(self) -> WorkMetadata:
+        """How far the work was."""
+        if self.operation is None or self.operation.metadata is None:
+            return WorkMetadata()
+        return TYPES.unpack(self.operation.metadata, WorkMetadata)
+
+
+@attrs.define(kw_only=True)
+class Story:
+    """One request, and all that callers have learnt of its operation."""
+
+    kind: str
+    request: WorkRequest
+    request_id: str = ""
+    asked_at: float = 0.0
+    """When the start was sent first."""
+    told_at: float | None = None
+    """When its name was told first."""
+    names: set[str] = attrs.field(factory=set)
+    cancel_asked: bool = False
+    delete_asked: bool = False
+    deleted_at: float | None = None
+    """When a delete was first answered with success."""
+    sights: list[Sight] = attrs.field(factory=list)
+    faults: list[str] = attrs.field(factory=list)
+    """What was wrong as it happened."""
+
+    @property
+    def text(self) -> str:
+        """What tells it from the others."""
+        return self.request.text
+
+    @property
+    def name(self) -> str | None:
+        """The operation's name, once it is known."""
+        return next(iter(self.names), None)
+
+    @property
+    def first_done(self) -> Sight | None:
+        """The sight of its end that was received first."""
+        return min((s for s in self.sights if s.done), key=lambda s: s.received, default=None)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nobody need look at it any more: its end was seen, or it has gone."""
+        if self.first_done is not None or self.deleted_at is not None:
+            return True
+        may_go = self.delete_asked or self.kind == "brief"
+        return may_go and any(sight.operation is None for sight in self.sights)
+
+    def told(self, operation: lro.Operation, sent: float, received: float) -> None:
+        """A start or a list was answered with this operation."""
+        self.names.add(operation.name)
+        if self.told_at is None:
+            self.told_at = received
+        elif self.delete_asked or self.kind == "brief":
+            return  # it may be the first reply again, long out of date (spec §9.2(4))
+        self.sights.append(Sight(sent, received, operation))
+
+
+class Journal:
+    """All stories of a run."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.stories: dict[str, Story] = {}
+
+    def new(
+        self,
+        kind: str,
+        *,
+        steps: int = 1,
+        pause_ms: int = 0,
+        end: str = "",
+        target: str = "",
+        known: bool | None = None,
+    ) -> Story:
+        """A new story; ``known`` says whether its start has a request id (None: some have)."""
+        text = f"{kind}-{len(self.stories)}-{self.random.randrange(10**6)}"
+        target = target or (text if kind == "alone" else "")
+        request = WorkRequest(text, steps, pause_ms, end, target)
+        known = self.random.random() < 0.5 if known is None else known
+        request_id = str(uuid.UUID(int=self.random.getrandbits(128), version=4)) if known else ""
+        story = Story(kind=kind, request=request, request_id=request_id)
+        self.stories[text] = story
+        return story
+
+    def listed(self, sent: float, received: float, operations: Iterable[lro.Operation]) -> None:
+        """A complete list was answered."""
+        found: dict[str, lro.Operation] = {}
+        for operation in operations:
+            found[operation.name] = operation
+            story = self.stories[Sight(sent, received, operation).metadata.text]
+            story.told(operation, sent, received)
+        for story in self.stories.values():
+            if story.told_at is not None and story.told_at < sent and not story.names & set(found):
+                story.sights.append(Sight(sent, received, None))
+
+    @property
+    def unsettled(self) -> list[Story]:
+        """The stories whose end is open, of operations that are known."""
+        return [story for story in self.stories.values() if story.names and not story.settled]

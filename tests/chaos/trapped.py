@@ -1,0 +1,85 @@
+"""A store whose process may step on its trap before, within and after each write."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any as Anything
+from typing import cast
+
+from lro._ports import Store
+from lro._record import Record
+from lro._states import Change
+from tests.chaos.traps import Moment, Point, point_of, step_on, waits_for, writing
+
+
+class TrappedStore:
+    """The verbs of another store, with the points of a trap between them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._owners: set[str] = set()
+
+    def __getattr__(self, name: str) -> Anything:
+        return getattr(self._store, name)  # what writes nothing that a trap is for
+
+    def insert(self, record: Record, *arguments: Anything, **options: Anything) -> Anything:
+        """As the store's own."""
+        self._owners.add(record.owner)
+        step_on(Point.INSERT, Moment.BEFORE)
+        with writing():
+            inserted = self._store.insert(record, *arguments, **options)
+        step_on(Point.INSERT, Moment.AFTER)
+        return inserted
+
+    def update(self, name: str, change: Change) -> Record | None:
+        """As the store's own."""
+        self._foresee(name, change)
+        done: list[Point | None] = [None]
+
+        def watched(record: Record) -> Record | None:
+            after = change(record)
+            done[0] = self._point(record, after)
+            step_on(done[0], Moment.WITHIN)
+            return after
+
+        with writing():
+            after = self._store.update(name, watched)
+        step_on(done[0], Moment.AFTER)
+        return after
+
+    def renew(self, owner: str, until: datetime, *arguments: Anything) -> Anything:
+        """As the store's own."""
+        step_on(Point.RENEW, Moment.BEFORE)
+        with writing():
+            asked = self._store.renew(owner, until, *arguments)
+        step_on(Point.RENEW, Moment.AFTER)
+        return asked
+
+    def expire(self, limit: int) -> Anything:
+        """As the store's own."""
+        step_on(Point.EXPIRE, Moment.BEFORE)
+        removed = self._store.expire(limit)
+        step_on(Point.EXPIRE, Moment.AFTER)
+        return removed
+
+    def _foresee(self, name: str, change: Change) -> None:
+        # A change has no effects of its own: it can be tried out on the present record.
+        if not any(waits_for(point, Moment.BEFORE) for point in Point):
+            return
+        try:
+            record = self._store.get(name)
+            point = self._point(record, change(record))
+        except Exception:  # what a change refuses, the store will say
+            return
+        step_on(point, Moment.BEFORE)
+
+    def _point(self, before: Record, after: Record | None) -> Point | None:
+        point = point_of(before, after, self._owners)
+        if point in (Point.CLAIM, Point.TAKE_OVER) and after is not None:
+            self._owners.add(after.owner)
+        return point
+
+
+def trapped(store: Store) -> Store:
+    """The store, with traps."""
+    return cast(Store, TrappedStore(store))

@@ -1,0 +1,165 @@
+"""Traps: the named points of a server's life at which it is made to die, or to freeze."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import attrs
+
+from lro._record import Record, State
+
+
+class Point(enum.StrEnum):
+    """What a process is about to write, or is doing."""
+
+    INSERT = "insert"
+    CLAIM = "claim"
+    RENEW = "renew"
+    REPORT = "report"
+    WORK = "work"
+    ENCODE = "encode"
+    END = "end"
+    CANCEL = "cancel"
+    ACKNOWLEDGE = "acknowledge"
+    RELEASE = "release"
+    TAKE_OVER = "take over"
+    ABANDON = "abandon"
+    DELETE = "delete"
+    EXPIRE = "expire"
+
+
+class Moment(enum.StrEnum):
+    """When, in relation to the commit of what is written."""
+
+    BEFORE = "before"
+    """Before the store is asked."""
+    WITHIN = "within"
+    """In the transaction, which is then never committed."""
+    AFTER = "after"
+    """When the store has answered, and before anybody else knows."""
+
+
+class Deed(enum.StrEnum):
+    """What a trap does to its process."""
+
+    KILL = "kill"
+    STOP = "stop"
+
+
+@attrs.frozen(kw_only=True)
+class Trap:
+    """Springs at the ``count``-th time that a process comes to a point, after ``delay`` seconds.
+
+    Where the work of a server is done by its children, ``child_only`` spares the server.
+    """
+
+    point: Point
+    moment: Moment = Moment.AFTER
+    count: int = 1
+    deed: Deed = Deed.KILL
+    delay: float = 0.0
+    child_only: bool = False
+
+
+SERVER: Final = "LRO_CHAOS_SERVER"
+"""The environment variable with the server to be killed, which leads a group of processes."""
+
+
+_LANDING_SECONDS: Final = 0.05
+"""A signal to one's own process may take a moment to reach the thread that sent it."""
+
+
+class _Set:
+    def __init__(self) -> None:
+        self.trap: Trap | None = None
+        self.left = 0
+        self.lock = threading.Lock()
+        self.writing = threading.Lock()
+
+
+_set = _Set()
+
+
+def arm(trap: Trap | None) -> None:
+    """Set this process's trap; None: it has none."""
+    _set.trap, _set.left = trap, trap.count if trap is not None else 0
+
+
+def waits_for(point: Point, moment: Moment) -> bool:
+    """Whether this process's trap is for this point and moment."""
+    trap = _set.trap
+    return trap is not None and trap.point is point and trap.moment is moment and _set.left > 0
+
+
+def step_on(point: Point | None, moment: Moment, last: Callable[[], object] = lambda: None) -> None:
+    """Come to a point: the process goes no further if its trap is there; ``last`` is done first."""
+    trap = _set.trap
+    if trap is None or trap.point is not point or trap.moment is not moment:
+        return
+    with _set.lock:  # held for good by whoever dies, so that nobody overtakes the signal
+        _set.left -= 1
+        if _set.left != 0:
+            return
+        last()
+        if trap.delay:
+            threading.Timer(trap.delay, _do, (trap,)).start()
+            return
+        _do(trap)
+
+
+def _do(trap: Trap) -> None:
+    if trap.deed is Deed.STOP:
+        with _set.writing:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(_LANDING_SECONDS)
+        return
+    if not trap.child_only:
+        with contextlib.suppress(ProcessLookupError):  # a child's server may be gone already
+            os.killpg(int(os.environ[SERVER]), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Write to a store: a process that is to freeze does so before or after the block.
+
+    Frozen within, it would hold the lock of a SQLite file, and with it everybody else: that is
+    tested apart.
+    """
+    if _set.trap is None or _set.trap.deed is not Deed.STOP:
+        yield
+        return
+    with _set.writing:
+        yield
+
+
+def point_of(before: Record, after: Record | None, owners: set[str]) -> Point | None:
+    """What an update does, by its effect on the record; ``owners`` are the process's own names."""
+    if after is before:
+        return None
+    if after is None:
+        return Point.END if before.state is State.HIDDEN else Point.DELETE
+    if after.state is State.HIDDEN and before.state is not State.HIDDEN:
+        return Point.DELETE
+    if after.done:
+        if before.owner and before.owner not in owners:
+            return Point.ABANDON
+        return Point.ACKNOWLEDGE if after.state is State.CANCELLED else Point.END
+    if after.attempt > before.attempt:
+        return Point.CLAIM
+    if after.cancel_requested and not before.cancel_requested:
+        return Point.CANCEL
+    if after.lost_attempts > before.lost_attempts or after.lease_until != before.lease_until:
+        return Point.RELEASE if _handed_back(before, after, owners) else Point.TAKE_OVER
+    return Point.REPORT
+
+
+def _handed_back(before: Record, after: Record, owners: set[str]) -> bool:
+    return before.owner in owners and after.owner not in owners

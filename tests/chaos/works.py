@@ -1,0 +1,185 @@
+"""The methods of the servers under test: work that writes down what it does.
+
+What happens outside is told by a log a process cannot take back: one line, appended to a file of
+the operation, before and after each thing that is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import attrs
+import cattrs
+
+import lro
+from tests.chaos.traps import SERVER, Moment, Point, Trap, arm, step_on
+
+FOLDER: Final = "LRO_CHAOS_FOLDER"
+"""The environment variable with the folder of the logs."""
+TRAP: Final = "LRO_CHAOS_TRAP"
+"""The environment variable with the trap of this server, for the processes that do its work."""
+BRIEF_SECONDS: Final = 0.4
+"""How long a record of a brief method is kept."""
+
+
+@lro.message("chaos.v1.WorkRequest")
+@attrs.frozen
+class WorkRequest:
+    """``steps`` pauses of so many milliseconds, and how it is to end: "", "refuse", "stubborn"."""
+
+    text: str = ""
+    steps: lro.Int32 = 1
+    pause_ms: lro.Int32 = 0
+    end: str = ""
+    target: str = ""
+
+
+@lro.message("chaos.v1.WorkMetadata")
+@attrs.frozen
+class WorkMetadata:
+    """How far which attempt is."""
+
+    text: str = ""
+    attempt: lro.Int32 = 0
+    step: lro.Int32 = 0
+
+
+@lro.message("chaos.v1.WorkResponse")
+@attrs.frozen
+class WorkResponse:
+    """The text in parts from its end, and which attempt has made it."""
+
+    parts: Sequence[str] = ()
+    attempt: lro.Int32 = 0
+
+
+class Parts(list[str]):
+    """The parts of a text. Who encodes them comes to a point; ``last`` is done if it dies there."""
+
+    def __init__(self, parts: Iterable[str], last: Callable[[], None]) -> None:
+        super().__init__(parts)
+        self._last = last
+
+    def __iter__(self) -> Iterator[str]:
+        step_on(Point.ENCODE, Moment.BEFORE, self._last)
+        return super().__iter__()
+
+
+def answer_to(text: str) -> tuple[str, ...]:
+    """The parts of the response."""
+    return tuple(reversed(text.split("-")))
+
+
+@attrs.frozen(kw_only=True)
+class Effect:
+    """A line of the log: what an attempt did, when, in which process of which server."""
+
+    what: str
+    attempt: int
+    text: str
+    pid: int
+    server: int
+    at: float
+
+
+def note(job: lro.Job[WorkMetadata], text: str, what: str) -> None:
+    """Append to the log of an operation; the line is there when this returns."""
+    effect = Effect(
+        what=what,
+        attempt=job.attempt,
+        text=text,
+        pid=os.getpid(),
+        server=int(os.environ[SERVER]),
+        at=time.monotonic(),
+    )
+    line = json.dumps(attrs.asdict(effect)) + "\n"
+    with _path(Path(os.environ[FOLDER]), job.name).open("ab", buffering=0) as log:
+        log.write(line.encode())  # in one piece: a killed process leaves no half line
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{name.replace('/', '_')}.log"
+
+
+def effects(folder: Path, name: str) -> list[Effect]:
+    """The log of an operation, in the order of its lines."""
+    path = _path(folder, name)
+    if not path.exists():
+        return []
+    lines = path.read_text("utf-8").splitlines()
+    return [cattrs.structure(json.loads(line), Effect) for line in lines]
+
+
+def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Do the steps, and write down how it went."""
+
+    def last() -> None:
+        note(job, request.text, "died")
+
+    note(job, request.text, "begin")
+    try:
+        for step in range(request.steps):
+            job.report(WorkMetadata(request.text, job.attempt, step))
+            step_on(Point.WORK, Moment.AFTER, last)
+            job.sleep(request.pause_ms / 1000)
+    except lro.Cancelled:
+        note(job, request.text, "stopped")
+        raise
+    except lro.LeaseLost:
+        note(job, request.text, "fenced")
+        if request.end != "stubborn":
+            raise
+    if request.end == "refuse":
+        note(job, request.text, "refused")
+        raise lro.StatusError(lro.Code.FAILED_PRECONDITION, "as was asked for")
+    note(job, request.text, "end")
+    return WorkResponse(Parts(answer_to(request.text), last), job.attempt)
+
+
+def once(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Work that must not run twice."""
+    return work(request, job)
+
+
+def again(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Work that may run twice."""
+    return work(request, job)
+
+
+def brief(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Work whose record expires soon."""
+    return work(request, job)
+
+
+def alone(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Work that has its target alone."""
+    return work(request, job)
+
+
+def declare(service: lro.Service) -> dict[str, lro.Method[WorkRequest, WorkResponse, WorkMetadata]]:
+    """The methods, by the last part of their paths."""
+    method = service.method
+    retry = lro.WorkerLost.RETRY
+    return {
+        "once": method("chaos.v1.Works.Once")(once),
+        "again": method("chaos.v1.Works.Again", worker_lost=retry)(again),
+        "brief": method(
+            "chaos.v1.Works.Brief", worker_lost=retry, expiry=timedelta(seconds=BRIEF_SECONDS)
+        )(brief),
+        "alone": method("chaos.v1.Works.Alone", target=lambda request: request.target)(alone),
+    }
+
+
+def arm_from_environment() -> None:
+    """Set the trap of the server for which this process works."""
+    if TRAP in os.environ:
+        arm(cattrs.structure(json.loads(os.environ[TRAP]), Trap))
+
+
+arm_from_environment()

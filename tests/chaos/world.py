@@ -1,0 +1,162 @@
+"""A store of its own, the servers on it, and the callers of those that live."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any as Anything
+from typing import Final
+
+import attrs
+
+from tests.chaos.callers import Callers
+from tests.chaos.server import Setting
+from tests.chaos.servers import PATIENCE, Nursery, Server, Stuck
+from tests.chaos.stories import Journal, Story
+from tests.chaos.traps import Point, Trap
+from tests.chaos.verdict import Facts
+
+
+@attrs.frozen(kw_only=True)
+class Ground:
+    """What a world stands on. ``lease`` is in seconds."""
+
+    nursery: Nursery
+    folder: Path
+    store: str
+    """The URL of a store that nobody has used."""
+    executor: str
+    lease: float
+    broker: str = ""
+
+
+@attrs.frozen
+class Host:
+    """What serves: a process that is called, and the one that works, if that is another."""
+
+    web: Server
+    worker: Server
+    victim: Server
+    """The one that has a trap, or would have."""
+
+    @property
+    def parts(self) -> tuple[Server, ...]:
+        """The processes."""
+        return (self.web,) if self.web is self.worker else (self.web, self.worker)
+
+    async def ready(self) -> float:
+        """Wait until it answers and works; when that was, by the monotonic clock."""
+        return max([await part.ready() for part in self.parts])
+
+    async def kill(self) -> None:
+        """Kill it."""
+        for part in self.parts:
+            part.signal(signal.SIGKILL)
+        for part in self.parts:
+            await part.gone()
+
+
+_BY_WORKERS: Final = frozenset(
+    {Point.CLAIM, Point.RENEW, Point.REPORT, Point.WORK, Point.ENCODE, Point.END}
+    | {Point.ACKNOWLEDGE, Point.RELEASE}
+)
+
+
+class World:
+    """Servers on one store, and their callers."""
+
+    def __init__(self, ground: Ground, seed: int) -> None:
+        self.ground = ground
+        self.folder = ground.folder
+        self.journal = Journal(seed)
+        self.random = self.journal.random
+        self.servers: list[Server] = []
+        self._unfit: set[int] = set()
+        self.callers = Callers(self.journal, self._callable)
+
+    @property
+    def remote(self) -> bool:
+        """Whether the work is done by other processes than those that are called."""
+        return self.ground.executor == "celery"
+
+    def _callable(self) -> list[Server]:
+        return [
+            server
+            for server in self.servers
+            if server.alive and server.pid not in self._unfit and server.setting.role == "web"
+        ]
+
+    async def host(
+        self, trap: Trap | None = None, *, hunts: bool = False, **options: Anything
+    ) -> Host:
+        """One more server; it may not answer yet. If it ``hunts``, that is all it does."""
+        if not self.remote or hunts:
+            web = await self._make(trap, "web", options)
+            return Host(web, web, web)
+        works = trap is not None and trap.point in _BY_WORKERS
+        web = await self._make(None if works else trap, "web", options)
+        worker = await self._make(trap if works else None, "worker", options)
+        return Host(web, worker, worker if works else web)
+
+    async def _make(self, trap: Trap | None, role: str, options: dict[str, Anything]) -> Server:
+        ground = self.ground
+        setting = Setting(
+            store=ground.store,
+            folder=str(ground.folder),
+            executor=ground.executor,
+            role=role,
+            lease=ground.lease,
+            broker=ground.broker,
+            trap=trap,
+            **options,
+        )
+        made = await ground.nursery.make(setting)
+        self.servers.append(made)
+        return made
+
+    def shun(self, server: Server) -> None:
+        """Have nobody call this server any more."""
+        self._unfit.add(server.pid)
+
+    def unshun(self, server: Server) -> None:
+        """Have it called again."""
+        self._unfit.discard(server.pid)
+
+    async def until(self, claim: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+        """Wait until a claim is true of what the callers have seen."""
+        end = time.monotonic() + seconds
+        while not claim():
+            if time.monotonic() > end:
+                raise Stuck(f"{what} has not come about within {seconds:g} s")
+            await asyncio.sleep(0.02)
+
+    def begun(self, stories: list[Story]) -> int:
+        """How many of these stories have been seen to be worked on."""
+        return sum(any(s.metadata.attempt for s in story.sights) for story in stories)
+
+    async def settle(self) -> None:
+        """Wait until callers have seen the end of every operation that they know of.
+
+        What never ends is for the verdict to say.
+        """
+        try:
+            await self.until(lambda: not self.journal.unsettled, "the end of everything")
+        except Stuck:
+            return
+
+    async def end(self) -> None:
+        """Stop calling, and kill all servers."""
+        await self.callers.end()
+        for server in self.servers:
+            server.signal(signal.SIGKILL)
+        for server in self.servers:
+            await server.gone()
+
+    def facts(self, **more: Anything) -> Facts:
+        """What is known of this world, once all that is to die is dead."""
+        silent = {s.pid: s.died_at for s in self.servers if not s.alive}
+        silent.update(more.pop("silent", {}))
+        return Facts(folder=self.folder, silent=silent, **more)

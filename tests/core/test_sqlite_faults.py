@@ -1,0 +1,606 @@
+"""SQLite going wrong: files that vanish, are spoiled, foreign, full or older; what is no text."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from lro._any import Any
+from lro._errors import InvalidArgument, OperationNotFound, Unavailable
+from lro._faults import DeclarationError
+from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _schema
+from lro.stores.sqlite._schema import STEPS, prepare
+from lro.stores.sqlite._told import told
+from lro.testing import ManualClock
+from lro.testing._clock import together
+from lro.testing._samples import (
+    DONE,
+    METHODS,
+    REQUEST,
+    end_of,
+    held,
+    ids,
+    insert,
+    key_of,
+    record_of,
+)
+from tests.core.kit import PATIENCE
+
+VERSION_1 = """
+CREATE TABLE operations (name TEXT PRIMARY KEY, parent TEXT NOT NULL, method TEXT NOT NULL,
+    state TEXT NOT NULL, metadata TEXT, result TEXT, create_time INTEGER NOT NULL,
+    update_time INTEGER NOT NULL, start_time INTEGER, end_time INTEGER, expire_time INTEGER,
+    cancel_requested INTEGER NOT NULL, attempt INTEGER NOT NULL, lost_attempts INTEGER NOT NULL,
+    owner TEXT NOT NULL, lease_until INTEGER, caller TEXT NOT NULL, request_id TEXT NOT NULL,
+    target TEXT NOT NULL, version INTEGER NOT NULL);
+CREATE INDEX operations_order ON operations (parent, create_time DESC, name);
+CREATE INDEX operations_leases ON operations (lease_until) WHERE lease_until IS NOT NULL;
+CREATE INDEX operations_expiry ON operations (expire_time) WHERE expire_time IS NOT NULL;
+CREATE UNIQUE INDEX operations_targets ON operations (target)
+    WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN');
+CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL);
+CREATE TABLE starts (method TEXT, caller TEXT, request_id TEXT, fingerprint TEXT NOT NULL,
+    at INTEGER NOT NULL, name TEXT NOT NULL, first TEXT NOT NULL,
+    PRIMARY KEY (method, caller, request_id));
+CREATE INDEX starts_age ON starts (at);
+CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL);
+PRAGMA user_version = 1;
+PRAGMA journal_mode = WAL;
+INSERT INTO secrets VALUES (1, zeroblob(64));
+INSERT INTO operations VALUES
+    ('operations/a', '', 'M', 'IN_PROGRESS', '["x/a.Meta",{"percent":5}]', NULL,
+     1893456000000000, 1893456000000001, 1893456000000001, NULL, NULL, 1, 2, 1, 'us',
+     1893456015000000, 'käthe', 'r', 't', 3),
+    ('operations/b', '', 'M', 'SUCCEEDED', NULL, '["x/a.Done",{}]', 1893456000000000,
+     1893456000000002, 1893456000000001, 1893456000000002, 1896048000000002, 0, 1, 0, '', NULL, '',
+     '', '', 3);
+INSERT INTO inputs VALUES ('operations/a', '["x/a.Request",{"number":1}]');
+INSERT INTO starts VALUES ('M', 'käthe', 'r', 'f', 1893456000000000, 'operations/a',
+    '["operations/a","","M","IN_PROGRESS",null,null,1893456000000000,1893456000000000,null,null,
+      null,0,0,0,"us",1893456015000000,"käthe","r","t",1]');
+"""
+"""A file as the first version of this library made it, with records in it."""
+
+OPENER = """
+import sys
+from lro.stores.sqlite import SQLiteStore
+
+print("ready", flush=True)
+sys.stdin.readline()
+store = SQLiteStore(sys.argv[1])
+print(store.get("operations/a").caller, flush=True)
+store.close()
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "operations.db"
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    """Every call looks whether the file is still in its place."""
+    monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 0.0)
+
+
+def opened(path, **options):
+    """A store that the test closes."""
+    return closing(SQLiteStore(path, **options))
+
+
+@contextmanager
+def plain(path, **options):
+    """A connection that is not ours."""
+    with closing(sqlite3.connect(path, isolation_level=None, **options)) as connection:
+        yield connection
+
+
+def version_of(path):
+    with plain(path) as connection:
+        return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def verbs(store, clock):
+    """Every verb that reads or writes, as a call."""
+    return {
+        "insert": lambda: insert(store, record_of(clock, "new"), key_of("new")),
+        "check": lambda: insert(store, record_of(clock, "new"), key_of("new"), check_only=True),
+        "forget": lambda: store.forget("operations/a"),
+        "request": lambda: store.request("operations/a"),
+        "get": lambda: store.get("operations/a"),
+        "update": lambda: store.update("operations/a", lambda record: record.moved(caller="x")),
+        "page": lambda: store.page("", None, 9),
+        "renew": lambda: store.renew("us", clock()),
+        "orphans": lambda: store.orphans(METHODS, 9),
+        "expire": lambda: store.expire(9),
+        "glance": lambda: store.glance(["operations/a"]),
+        "listen": lambda: store.listen(),
+    }
+
+
+def errors_of(store, clock):
+    """What each verb raises, by name; None for those that answer."""
+    found = {}
+    for verb, call in verbs(store, clock).items():
+        try:
+            call()
+        except Exception as exc:
+            found[verb] = type(exc)
+        else:
+            found[verb] = None
+    return found
+
+
+# -- versions -------------------------------------------------------------------------------------
+
+
+def test_a_file_of_version_1_is_brought_up(path):
+    """With all that is in it; and it stays as it is when it is opened again."""
+    with plain(path) as old:
+        old.executescript(VERSION_1)
+    clock = ManualClock()
+    for _ in range(2):
+        with opened(path, clock=clock) as store:
+            a, b = store.get("operations/a"), store.get("operations/b")
+            assert (a.attempt, a.caller, a.metadata.payload["percent"]) == (2, "käthe", 5)
+            assert (b.result, b.done) == (Any("x/a.Done", {}), True)
+            assert store.request("operations/a") == Any("x/a.Request", {"number": 1})
+            assert store.secret() == bytes(64)
+            again = insert(store, record_of(clock, "c"), key_of(caller="käthe"))
+            assert (again.record, again.fresh) == (a, False)
+        assert version_of(path) == SCHEMA_VERSION
+    with opened(path, clock=clock) as store:
+        store.update("operations/a", end_of(clock))
+        store.forget("operations/a")
+        assert insert(store, record_of(clock, "c"), key_of(caller="käthe")).fresh
+
+
+def test_processes_bring_a_file_up_at_once(path):
+    """One of them does, none of them minds."""
+    with plain(path) as old:
+        old.executescript(VERSION_1)
+    command = [sys.executable, "-c", OPENER, str(path)]
+    pipe = subprocess.PIPE
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+            for _ in range(4)
+        ]
+        assert [one.stdout.readline() for one in running] == ["ready\n"] * 4
+        for one in running:
+            one.stdin.write("go\n")
+            one.stdin.flush()
+        assert [one.stdout.readline() for one in running] == ["käthe\n"] * 4
+        assert [one.wait(PATIENCE) for one in running] == [0] * 4
+    assert version_of(path) == SCHEMA_VERSION
+
+
+def test_threads_bring_files_up_at_once(tmp_path):
+    """The same, many times over."""
+    for number in range(10):
+        path = tmp_path / f"{number}.db"
+        with plain(path) as old:
+            old.executescript(VERSION_1)
+        found = together(4, lambda _, path=path: SQLiteStore(path))
+        assert [type(one) for one in found] == [SQLiteStore] * 4, found
+        for store in found:
+            store.close()
+
+
+def test_a_process_of_version_1_goes_on(path):
+    """What it writes after another process has brought the file up is found and counts."""
+    clock = ManualClock()
+    with plain(path) as old:
+        old.executescript(VERSION_1)
+        with opened(path, clock=clock) as store:
+            first = "'" + '["x/a.Request",{}]' + "'"
+            old.execute(f"INSERT INTO inputs VALUES ('operations/z', {first})")
+            old.execute("UPDATE operations SET caller = 'old', version = 4 WHERE name LIKE '%a'")
+            assert store.request("operations/z") == Any("x/a.Request", {})
+            assert store.get("operations/a").caller == "old"
+
+
+def test_a_step_is_done_whole_or_not_at_all(path):
+    """It fails at its second statement: the file is as it was, and the version before works on."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+    broken = (*STEPS, ("CREATE TABLE more (x)", "CREATE TABLE more (x)"))
+    with plain(path) as writer:
+        with pytest.raises(DeclarationError, match="table more already exists"):
+            prepare(writer, "operations.db", 0.0, broken)
+        assert not writer.in_transaction
+        assert writer.execute("SELECT name FROM sqlite_master WHERE name = 'more'").fetchall() == []
+    with opened(path, clock=clock) as store:
+        assert store.get("operations/a") == record_of(clock)
+
+
+def test_several_steps_are_done_one_after_the_other(path):
+    """From nothing to the last one, and each leaves its version."""
+    steps = (*STEPS, ("CREATE TABLE more (x)",), ("INSERT INTO more VALUES (5)",))
+    with plain(path) as writer:
+        prepare(writer, "operations.db", 0.0, steps)
+        assert writer.execute("SELECT x FROM more").fetchall() == [(5,)]
+    assert version_of(path) == SCHEMA_VERSION + 2
+
+
+def test_a_file_of_a_newer_version_is_refused(path, monkeypatch):
+    """And left as it is; also by who finds it so only when it wants to bring it up."""
+    SQLiteStore(path).close()
+    with plain(path) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    known = f"schema version {SCHEMA_VERSION + 1}; this library knows {SCHEMA_VERSION}"
+    with pytest.raises(DeclarationError, match=known):
+        SQLiteStore(path)
+    found = [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1]
+    monkeypatch.setattr(_schema, "_version", lambda writer: found.pop(0))
+    with plain(path) as connection, pytest.raises(DeclarationError, match="newer"):
+        prepare(connection, "newer", 0.0)
+    assert version_of(path) == SCHEMA_VERSION + 1
+
+
+def test_a_step_under_a_lock_is_unavailable(path):
+    """It waits no longer than any other call, and the next one may do it."""
+    with plain(path) as other:
+        other.executescript(VERSION_1)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable):
+            SQLiteStore(path, busy_seconds=0.01)
+        other.execute("ROLLBACK")
+    SQLiteStore(path).close()
+    assert version_of(path) == SCHEMA_VERSION
+
+
+# -- what is no file of ours ----------------------------------------------------------------------
+
+
+def test_a_file_that_is_no_database_is_refused(path):
+    """With its name in the error, and unchanged."""
+    path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
+    before = path.read_bytes()
+    with pytest.raises(DeclarationError, match="no SQLite database"):
+        SQLiteStore(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["", ":memory:"])
+def test_a_store_without_a_file_is_refused(name):
+    """Each connection would have a database of its own."""
+    with pytest.raises(DeclarationError, match="use the MemoryStore"):
+        SQLiteStore(name)
+
+
+def test_a_directory_is_refused(tmp_path):
+    """It will never be a file."""
+    with pytest.raises(DeclarationError, match="is a directory"):
+        SQLiteStore(tmp_path)
+
+
+def test_a_folder_that_is_missing_is_unavailable(tmp_path):
+    """It may be mounted later."""
+    with pytest.raises(Unavailable):
+        SQLiteStore(tmp_path / "missing" / "operations.db")
+
+
+@pytest.mark.parametrize("table", ["operations", "inputs", "starts", "secrets"])
+@pytest.mark.parametrize("version", [0, 1, SCHEMA_VERSION])
+def test_foreign_tables_are_refused(path, table, version):
+    """Of another program that has a table of such a name; and nothing is added to its file."""
+    with plain(path) as other:
+        if version:
+            SQLiteStore(path).close()
+            other.execute(f"DROP TABLE {table}")
+        other.execute(f"CREATE TABLE {table} (mine)")
+        other.execute(f"PRAGMA user_version = {version}")
+        before = other.execute("SELECT name FROM sqlite_master ORDER BY 1").fetchall()
+        with pytest.raises(DeclarationError, match="not of this library"):
+            SQLiteStore(path)
+        assert other.execute("SELECT name FROM sqlite_master ORDER BY 1").fetchall() == before
+
+
+def test_tables_of_others_may_stand_beside_ours(path):
+    """The file may belong to an application that has its own tables there."""
+    clock = ManualClock()
+    with plain(path) as other:
+        other.execute("CREATE TABLE customers (name)")
+        other.execute("INSERT INTO customers VALUES ('käthe')")
+        with opened(path, clock=clock) as store:
+            insert(store, record_of(clock))
+            assert store.get("operations/a") == record_of(clock)
+        assert other.execute("SELECT name FROM customers").fetchall() == [("käthe",)]
+
+
+def test_tables_that_cannot_be_looked_at_are_not_foreign(monkeypatch):
+    """What is in the way then is told as it is."""
+    monkeypatch.setattr(_schema, "_version", lambda writer: SCHEMA_VERSION)
+    with pytest.raises(sqlite3.OperationalError, match="refused by a test"):
+        prepare(Moody("wal", sqlite3.SQLITE_IOERR), "operations.db", 0.0)
+
+
+class Moody:
+    """Answers a request for the write-ahead log by what it was given, one after the other."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def execute(self, statement):
+        answer = self.answers.pop(0)
+        if isinstance(answer, int):
+            error = sqlite3.OperationalError("refused by a test")
+            error.sqlite_errorcode = answer
+            raise error
+        self.answer = answer
+        return self
+
+    def fetchone(self):
+        return (self.answer,)
+
+
+def test_the_write_ahead_log_is_asked_for_again(monkeypatch):
+    """Until it is there, or the time for locks is over; but only where a lock is in the way."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    now = iter(range(100))
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    assert _schema._write_ahead(Moody(5, 5, 6, "wal"), PATIENCE) == "wal"
+    with pytest.raises(sqlite3.OperationalError):
+        _schema._write_ahead(Moody(5, "wal"), 0.0)
+    with pytest.raises(sqlite3.OperationalError):
+        _schema._write_ahead(Moody(sqlite3.SQLITE_READONLY, "wal"), PATIENCE)
+
+
+def test_a_place_without_a_write_ahead_log_is_refused():
+    """Where files cannot be shared as SQLite needs it, some network drives."""
+    with pytest.raises(DeclarationError, match="no write-ahead log"):
+        prepare(Moody("delete"), "operations.db", 0.0)
+
+
+# -- what happens to the file ---------------------------------------------------------------------
+
+
+def test_a_deleted_file_is_not_made_again(path):
+    """Nobody is told that something was stored in a file that nobody can open any more."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, held(clock))
+        for name in (path, *path.parent.glob("operations.db-*")):
+            os.unlink(name)
+        found = errors_of(store, clock)
+        assert found == dict.fromkeys(found, Unavailable)
+        assert list(path.parent.glob("operations.db")) == []
+
+
+def test_another_file_in_its_place_is_not_taken_for_it(path):
+    """Restored from a copy, or made by another process: what was read before is not in it."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, held(clock))
+        for name in (path, *path.parent.glob("operations.db-*")):
+            os.unlink(name)
+        with opened(path, clock=clock) as other:
+            insert(other, record_of(clock, "b"))
+            with pytest.raises(Unavailable, match="deleted or replaced"):
+                store.get("operations/b")
+            with pytest.raises(Unavailable, match="deleted or replaced"):
+                insert(store, record_of(clock, "b"))
+            store._file._readers._idle.clear()
+            with pytest.raises(Unavailable, match="deleted or replaced"):
+                store.get("operations/b")
+            assert ids(other.page("", None, 9)) == ["b"]
+
+
+def test_a_file_that_comes_back_is_used_again(path):
+    """Moved away and back by somebody."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+        away = path.with_name("away.db")
+        path.rename(away)
+        with pytest.raises(Unavailable, match="deleted or replaced"):
+            store.get("operations/a")
+        away.rename(path)
+        assert store.get("operations/a") == record_of(clock)
+        assert insert(store, record_of(clock, "b")).fresh
+
+
+def test_the_place_is_looked_at_now_and_then(path, monkeypatch):
+    """Not at every call: that would take as long as the call itself."""
+    clock = ManualClock()
+    monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+        looks = []
+        monkeypatch.setattr(store._file._file, "_look", lambda: looks.append(1))
+        for _ in range(5):
+            store.get("operations/a")
+            store.update("operations/a", lambda record: record.moved(caller="c"))
+        assert looks == []
+
+
+@pytest.mark.parametrize("spoil", ["truncate", "overwrite", "empty"])
+def test_a_spoiled_file_is_unavailable(path, spoil):
+    """Cut, overwritten or emptied by somebody: an answer is true or an error of ours."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        for number in range(50):
+            insert(store, held(clock, str(number)), key_of(str(number)))
+        insert(store, held(clock))
+        truth = store.get("operations/a"), ids(store.page("", None, 99))
+    with opened(path, clock=clock) as store:
+        if spoil == "overwrite":
+            path.write_bytes(b"?" * path.stat().st_size)
+        else:
+            os.truncate(path, 0 if spoil == "empty" else 5000)
+        for verb, call in verbs(store, clock).items():
+            try:
+                answer = call()
+            except (Unavailable, OperationNotFound):
+                continue
+            if verb == "get":
+                assert answer == truth[0]
+            if verb == "page":
+                assert ids(answer) == truth[1]
+    with pytest.raises((DeclarationError, Unavailable, OperationNotFound)):
+        SQLiteStore(path).get("operations/a")  # an empty file becomes a new one
+
+
+def test_dropped_tables_are_unavailable(path):
+    """A statement that cannot be right any more is no reason to show what SQLite says."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, held(clock))
+        with plain(path) as other:
+            for table in ("operations", "inputs", "starts"):
+                other.execute(f"DROP TABLE {table}")
+        found = errors_of(store, clock)
+        assert found.pop("listen") is None
+        assert found == dict.fromkeys(found, Unavailable)
+
+
+def test_a_full_disk_is_unavailable(path):
+    """What does not fit is refused and leaves nothing; reads go on, and all does when it fits."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+        writer = store._file._writer._connection
+        (pages,) = writer.execute("PRAGMA page_count").fetchone()
+        writer.execute(f"PRAGMA max_page_count = {pages}")
+        big = Any("x/a.Request", {"data": "x" * 100_000})
+        with pytest.raises(Unavailable, match=r"\(SQLITE_FULL\)"):
+            store.insert(record_of(clock, "b"), big, None)
+        with pytest.raises(Unavailable, match=r"\(SQLITE_FULL\)"):
+            store.update("operations/a", lambda record: record.moved(metadata=big))
+        assert store.get("operations/a") == record_of(clock)
+        assert ids(store.page("", None, 9)) == ["a"]
+        writer.execute("PRAGMA max_page_count = 1000000")
+        assert store.insert(record_of(clock, "b"), big, None).fresh
+        assert store.update("operations/a", lambda record: record.moved(caller="c")).caller == "c"
+
+
+@contextmanager
+def without_rights():
+    """As a user to whom the rights of files mean something."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.platform
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no users to be")
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_what_may_only_be_read_is_unavailable(what):
+    """A file, or a directory in which the log cannot be made: refused when it is opened."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "operations.db"
+        SQLiteStore(path).close()
+        (path if what == "file" else path.parent).chmod(0o444 if what == "file" else 0o555)
+        if what == "file":
+            path.parent.chmod(0o755)
+        with without_rights(), pytest.raises(Unavailable):
+            SQLiteStore(path)
+        path.parent.chmod(0o755)
+
+
+def test_a_connection_that_may_only_read_is_unavailable(path):
+    """As a file system that was mounted anew, for reading only."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+        writer = store._file._writer._connection
+        writer.execute("PRAGMA query_only = 1")
+        with pytest.raises(Unavailable, match=r"\(SQLITE_READONLY\)"):
+            store.update("operations/a", end_of(clock))
+        assert store.get("operations/a") == record_of(clock)
+        writer.execute("PRAGMA query_only = 0")
+        assert store.update("operations/a", end_of(clock)).done
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x\udcff"])
+@pytest.mark.parametrize("field", ["caller", "target", "method", "owner", "parent", "request_id"])
+def test_what_is_no_text_is_refused(path, field, text):
+    """With the name of the field, and nothing is stored."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        record = record_of(clock, **{field: text} if field != "parent" else {})
+        if field == "parent":
+            record = record.moved(parent=text)
+        with pytest.raises(InvalidArgument) as caught:
+            insert(store, record)
+        assert caught.value.field == field
+        assert list(store.page("", None, 9)) == []
+
+
+def test_names_that_are_no_text_are_refused(path):
+    """By every verb that takes a name or another text."""
+    clock = ManualClock()
+    odd = "operations/\ud800"
+    with opened(path, clock=clock) as store:
+        insert(store, held(clock))
+        for call in (
+            lambda: store.get(odd),
+            lambda: store.request(odd),
+            lambda: store.forget(odd),
+            lambda: store.update(odd, lambda record: record),
+            lambda: store.page("\ud800", None, 9),
+            lambda: store.renew("\ud800", clock()),
+            lambda: insert(store, record_of(clock, "b"), key_of("\ud800")),
+            lambda: store.update("operations/a", lambda record: record.moved(owner="\ud800")),
+        ):
+            with pytest.raises(InvalidArgument, match="lone surrogate"):
+                call()
+        assert store.orphans(["\ud800", "M"], 9).next_lease_end is not None
+        assert list(store.renew("us", clock(), [odd])) == []
+        assert store.glance([odd]).over == {odd}
+        assert store.get("operations/a") == held(clock)
+
+
+def test_what_is_told_of_errors():
+    """A closed connection, and errors that have no code of SQLite's."""
+    assert str(told(sqlite3.ProgrammingError("Cannot operate on a closed database."))) == (
+        "the store is closed"
+    )
+    assert "(OperationalError)" in str(told(sqlite3.OperationalError("Could not decode")))
+
+
+def test_a_file_that_cannot_be_seen_when_it_is_made(path, monkeypatch):
+    """It vanished in the same moment: nothing is left open."""
+    connections = []
+    connect = sqlite3.connect
+
+    def vanishing(*arguments, **options):
+        connections.append(connect(*arguments, **options))
+        os.unlink(path)
+        return connections[-1]
+
+    monkeypatch.setattr("sqlite3.connect", vanishing)
+    with pytest.raises(Unavailable):
+        SQLiteStore(path)
+    for connection in connections:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+
+
+def test_the_request_outlives_nothing(path):
+    """A start that was undone by another verb leaves no request behind."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        insert(store, record_of(clock))
+        assert store.request("operations/a") == REQUEST
+        store.update("operations/a", end_of(clock, DONE))
+        assert store._file.rows("SELECT count(*) FROM inputs") == [(0,)]
