@@ -28,7 +28,7 @@ FLOORS: Final = {
         """,
         """
         stores._recent stores._rows stores.memory stores.sqlite stores.postgres
-        executors._local executors._crew executors._backlog
+        executors._local executors._crew executors._backlog executors._staffed
         executors.inline executors.threads executors.asyncio executors.processes
         executors._broker executors._carrier executors.celery
         _replies _steps http asgi wsgi testing

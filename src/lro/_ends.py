@@ -38,8 +38,8 @@ def write_end(
     ledger: Ledger,
     domain: str,
     patiently: Patiently,
-) -> None:
-    """End an operation, with its last metadata, in one step.
+) -> Record | None:
+    """End an operation, with its last metadata, in one step; the record then, None if it is gone.
 
     What cannot be encoded ends that operation with INTERNAL, and nothing else (design §5).
 
@@ -64,7 +64,7 @@ def write_end(
         return ledger.apply(name, change, stamp)
 
     try:
-        patiently(lambda: write(ending, settle=True))
+        return patiently(lambda: write(ending, settle=True))
     except LroError:
         raise
     except Exception as exc:
@@ -73,4 +73,4 @@ def write_end(
         if isinstance(exc, Unsettled):
             text, why = "the last metadata of the method cannot be made", "METHOD_FAILED"
         instead = Ending(internal(spec, domain, text, why))
-        patiently(lambda: write(instead, settle=False))
+        return patiently(lambda: write(instead, settle=False))

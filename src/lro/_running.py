@@ -56,8 +56,13 @@ class Running:
             retire=self._retire,
         )
 
-    def begin(self, spec: MethodSpec, name: str, slot: Slot, request: object | None = None) -> None:
+    def begin(
+        self, spec: MethodSpec, name: str, slot: Slot, request: object | None = None
+    ) -> Record | None:
         """Have the work of a stored operation done: in this process, or by whoever claims it.
+
+        Returns:
+            How it has ended, if it has done so already, in this process.
 
         Raises:
             Unavailable: The executor refuses.
@@ -65,7 +70,7 @@ class Running:
         task = Run(name, spec, self._worker, request)
         if self._executor.redelivery is not None:
             slot.submit(task)
-            return
+            return None
         with self._lock:
             self._runs[name] = task
         try:
@@ -74,6 +79,7 @@ class Running:
             self._retire(task)
             raise
         self._nudge()
+        return task.ended
 
     def work(self, spec: MethodSpec, name: str) -> None:
         """Claim the work of a stored operation and do it in this thread, unless somebody has it.

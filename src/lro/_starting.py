@@ -16,7 +16,6 @@ from lro._errors import (
     InvalidArgument,
     InvalidParent,
     InvalidRequestId,
-    OperationNotFound,
     ResourceExhausted,
     Unavailable,
 )
@@ -152,7 +151,7 @@ class Starter:
             slot.release()
             return inserted.record.operation
         try:
-            self._running.begin(spec, inserted.record.name, slot, request)
+            ended = self._running.begin(spec, inserted.record.name, slot, request)
         except BaseException as exc:
             if isinstance(exc, Unavailable) and self._running.stopping:
                 # Another call with its id may have been answered with it: the next process does it.
@@ -164,20 +163,13 @@ class Starter:
             if key is None or self._executor.redelivery is None:
                 store.forget(record.name)
             raise
-        return self._present(inserted.record)
+        # Over already: the inline executor, or very quick work (spec §9.8).
+        return (ended or inserted.record).operation
 
     def _waits(self, record: Record) -> bool:
         # Whether a repeated start is to send the name once more: the first one may have failed.
         remote = self._executor.redelivery is not None
         return remote and not record.done and record.unclaimed
-
-    def _present(self, record: Record) -> Operation:
-        if self._running.has(record.name) or self._executor.redelivery is not None:
-            return record.operation
-        try:  # over already: the inline executor, or very quick work (spec §9.8)
-            return self._ledger.store.get(record.name).operation
-        except OperationNotFound:
-            return record.operation
 
 
 @functools.lru_cache(maxsize=256)

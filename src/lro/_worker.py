@@ -25,7 +25,7 @@ from lro._ledger import Ledger
 from lro._outcomes import failure, internal
 from lro._patience import arepeated, patiently, repeated
 from lro._ports import Through
-from lro._record import State
+from lro._record import Record, State
 from lro._spec import MethodSpec
 from lro._states import claim, lose, release, report
 from lro._status import Status
@@ -75,6 +75,8 @@ class Run:
         self._cancel_asked = False
         self._handing_back = self._over = False
         self.lost = False
+        self.ended: Record | None = None
+        """What this run has stored as the end of the operation."""
 
     # -- from the service's side --------------------------------------------------------------
 
@@ -200,6 +202,7 @@ class Run:
             recall=lambda: self._spec.unpack_metadata(record.metadata),
             clock=self._now,
             stop_at=None if limit is None else now + limit,
+            domain=self._domain,
         )
         self._job = job
         if record.cancel_requested or self._cancel_asked:  # the latter may have come since
@@ -339,7 +342,7 @@ class Run:
             log.warning("%s: its result could not be stored: %s", self.name, exc)
 
     def _write(self, attempt: int, ending: Ending) -> None:
-        write_end(
+        self.ended = write_end(
             self.name,
             attempt,
             ending,

@@ -12,8 +12,8 @@ from tests.across.places import Place
 from tests.across.races import report_races, work_races
 from tests.core.kit import PATIENCE
 
-RACES = 120
-REPORTED = 60
+RACES = 80
+REPORTED = 40
 METHODS = {"threads": "work", "asyncio": "awork", "processes": "work"}
 """The method whose colour is that of the executor."""
 

@@ -325,9 +325,9 @@ def run_traces(examples: int, steps: int = 40, **options: Anything) -> None:
 
 
 TestKept = Kept.TestCase
-TestKept.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestKept.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 
 
 def test_records_are_equal_on_every_store():
     """Memory, SQLite and PostgreSQL."""
-    run_traces(15)
+    run_traces(10)

@@ -6,7 +6,7 @@ from tests.across.ids import identical_starts
 from tests.across.parties import Inside
 from tests.across.places import Place
 
-ROUNDS = 10
+ROUNDS = 6
 
 
 def test_one_operation_from_many_processes(three, traces):

@@ -28,6 +28,11 @@ _PLACES: Final = (
     (Point.END, Moment.BEFORE, 3),
     (Point.RENEW, Moment.BEFORE, 1),
 )
+_WITHIN: Final = (
+    (Point.REPORT, Moment.WITHIN, 12),
+    (Point.END, Moment.WITHIN, 3),
+    (Point.CLAIM, Moment.WITHIN, 4),
+)
 _REFUSED: Final = re.compile(r"WARNING .* was refused: ")
 _THREADS: Final = 4
 
@@ -40,7 +45,7 @@ class Frozen:
     late_writes: int
 
 
-async def freeze_trial(ground: Ground, seed: int, limit: float) -> Frozen:
+async def freeze_trial(ground: Ground, seed: int, limit: float, *, within: bool = False) -> Frozen:
     """Freeze a server at a point that the seed chooses, for three leases, and thaw it.
 
     Half of the time the server that has taken over is killed then, so that its leases must run out
@@ -48,7 +53,7 @@ async def freeze_trial(ground: Ground, seed: int, limit: float) -> Frozen:
     """
     world = World(ground, seed)
     try:
-        point, moment, most = world.random.choice(_PLACES)
+        point, moment, most = world.random.choice(_WITHIN if within else _PLACES)
         count = world.random.randint(1, most)
         trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
         winner = (await world.host(workers=12)).web

@@ -15,6 +15,7 @@ from tests.chaos.load import BATCH_SECONDS, hold, mixed, press, send
 from tests.chaos.servers import PATIENCE, Server, Stuck
 from tests.chaos.traps import Moment, Point, Trap
 from tests.chaos.verdict import Verdict, judge
+from tests.chaos.works import all_effects
 from tests.chaos.world import Ground, Host, World
 
 _B, _W, _A = Moment.BEFORE, Moment.WITHIN, Moment.AFTER
@@ -30,12 +31,16 @@ _ROOM: Final = {"threads": 12, "processes": 6, "celery": 6}
 class Row:
     """A row of the matrix: what goes on in the server that dies, and where exactly it may die.
 
-    The ``scene`` is "load", "drain", "hunt", "expiry" or "any time". A place has the highest count
-    that its trap may get.
+    The ``scene`` is "load", "drain", "hunt", "expiry", "child" (only that dies) or "any time". A
+    place has the highest count that its trap may get.
     """
 
     scene: str
     places: tuple[tuple[Point, Moment, int], ...] = ()
+
+    def fits(self, executor: str) -> bool:
+        """Whether there is such a thing with this executor."""
+        return self.scene != "child" or executor != "threads"
 
 
 def _any_moment(point: Point, most: int) -> tuple[tuple[Point, Moment, int], ...]:
@@ -60,6 +65,8 @@ ROWS: Final[Mapping[str, Row]] = {
     "during delete": Row("load", _any_moment(Point.DELETE, 2)),
     "during expiry": Row("expiry", _any_moment(Point.EXPIRE, 1)),
     "at any time": Row("any time"),
+    "a child alone mid work": Row("child", ((Point.WORK, _A, 12),)),
+    "a child alone before encode": Row("child", ((Point.ENCODE, _B, 4),)),
 }
 
 
@@ -72,10 +79,10 @@ async def kill_trial(ground: Ground, row: Row, seed: int, limit: float) -> Verdi
     try:
         trap = _trap(world, row)
         company = row.scene == "expiry" or (row.scene != "hunt" and world.random.random() < 0.5)
-        rescuer = await world.host(workers=_ROOM[ground.executor]) if company else None
+        rescuer = await _rescuer(world) if company else None
         victim = await _SCENES[row.scene](world, trap)
         if rescuer is None:
-            rescuer = await world.host(workers=_ROOM[ground.executor])
+            rescuer = await _rescuer(world)
         since = await rescuer.ready()
         await _ask_again(world, rescuer.web)
         await world.settle()
@@ -84,7 +91,9 @@ async def kill_trial(ground: Ground, row: Row, seed: int, limit: float) -> Verdi
         await _last_looks(world, rescuer.web)
         late = await rescuer.web.late_writes()
         drained = frozenset({victim.pid} if row.scene == "drain" else ())
-        facts = world.facts(death=victim.died_at, since=since, limit=limit, drained=drained)
+        facts = world.facts(limit=limit, drained=drained)
+        if not victim.alive:
+            facts = attrs.evolve(facts, death=victim.died_at, since=since)
     finally:
         await world.end()
     verdict = judge(world.journal, facts)
@@ -101,7 +110,19 @@ def _trap(world: World, row: Row) -> Trap | None:
     count, delay = world.random.randint(1, most), 0.0
     if point is Point.EXPIRE and moment is _W:  # it has no change to be within: some time after
         moment, delay = _B, world.random.uniform(0.0001, 0.004)
-    return Trap(point=point, moment=moment, count=count, delay=delay)
+    alone = row.scene == "child"
+    return Trap(point=point, moment=moment, count=count, delay=delay, child_only=alone)
+
+
+async def _rescuer(world: World) -> Host:
+    host = await world.host(workers=_ROOM[world.ground.executor])
+    if world.ground.executor == "processes" and len(world.servers) == 1:
+        # Its children are there before they are needed: a new one may take long on a busy machine.
+        await host.ready()
+        warming = [world.journal.new("again", pause_ms=300) for _ in range(_ROOM["processes"])]
+        await press(world, host.web, warming)
+        await world.until(lambda: not world.journal.unsettled, "an end to warming up")
+    return host
 
 
 # -- scenes -----------------------------------------------------------------------------------
@@ -117,6 +138,18 @@ async def _under_load(world: World, trap: Trap | None) -> Server:
             await asyncio.wait_for(host.victim.dead.wait(), BATCH_SECONDS)
         await loading
         if not host.victim.alive:
+            return host.victim
+    raise Stuck(f"{trap} did not spring")
+
+
+async def _bereft(world: World, trap: Trap | None) -> Server:
+    host = await world.host(trap)
+    await host.ready()
+    world.callers.begin()
+    for _ in range(_TRIES):
+        await send(world, host.web, mixed(world.journal))
+        await world.settle()
+        if any(effect.what == "died" for effect in all_effects(world.folder)):
             return host.victim
     raise Stuck(f"{trap} did not spring")
 
@@ -193,6 +226,7 @@ _SCENES: Final = {
     "hunt": _hunting,
     "expiry": _expiring,
     "any time": _at_any_time,
+    "child": _bereft,
 }
 
 # -- afterwards -------------------------------------------------------------------------------

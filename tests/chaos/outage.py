@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from tests.chaos.load import lead, mixed
-from tests.chaos.servers import Server
+from tests.chaos.servers import PATIENCE, Server
 from tests.chaos.verdict import Verdict, judge
 from tests.chaos.world import Ground, World
 from tests.services.postgres import PostgresServer
@@ -74,7 +74,11 @@ async def _call(world: World, servers: list[Server], end: float) -> None:
 async def _until_answered(world: World, servers: list[Server]) -> None:
     for story in list(world.journal.stories.values()):
         if story.request_id:
+            end = time.monotonic() + PATIENCE
             while not await world.callers.start(world.random.choice(servers), story):
+                if time.monotonic() > end:
+                    story.faults.append("its start is not answered")
+                    return
                 await asyncio.sleep(0.1)
 
 

@@ -30,7 +30,7 @@ class Facts:
     silent: Mapping[int, float]
     frozen: frozenset[int] = frozenset()
     drained: frozenset[int] = frozenset()
-    since: float = math.inf
+    since: float = 0.0
     death: float = math.inf
     awake: float = math.inf
     limit: float = math.inf
@@ -210,6 +210,9 @@ class _Judged:
     def seconds_to_truth(self) -> float | None:
         """How long after a death somebody told or did something; None if it was not concerned."""
         story, death = self._story, self._facts.death
+        fatal = [effect.at for effect in self._log if effect.what == "died"]
+        if fatal and death == math.inf:  # of a child alone
+            death = fatal[-1]
         if death == math.inf or story.asked_at > death:
             return None
         if story.told_at is None or story.told_at > self._facts.awake:
@@ -220,7 +223,7 @@ class _Judged:
         if story.delete_asked or story.kind == "brief":
             return None  # callers cannot see what becomes of it
         working = [effect for effect in self._begun if effect.at <= death]
-        if working and working[-1].server not in self._facts.silent:
+        if not fatal and working and working[-1].server not in self._facts.silent:
             return None
         again = [effect.at for effect in self._begun if effect.at > death]
         told = min([*again, math.inf if done is None else done.received])

@@ -116,6 +116,12 @@ def effects(folder: Path, name: str) -> list[Effect]:
     return [cattrs.structure(json.loads(line), Effect) for line in lines]
 
 
+def all_effects(folder: Path) -> list[Effect]:
+    """The logs of all operations."""
+    names = [path.stem for path in folder.glob("operations_*.log")]
+    return [effect for name in names for effect in effects(folder, name)]
+
+
 def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
     """Do the steps, and write down how it went."""
 

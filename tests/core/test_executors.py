@@ -315,3 +315,16 @@ def test_an_executor_survives_a_fork(module, name, warm):
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=3 * PATIENCE
     )
     assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_threads_are_started_anew_after_a_fork():
+    """Those of the parent are not there."""
+    executor = ThreadExecutor(1)
+    finished(executor, Work("a", held=False))
+    crew = executor._crew
+    crew._disband()  # as in a forked child, but that the first thread does run here
+    before = set(threading.enumerate())
+    executor.reserve().release()
+    assert len(set(threading.enumerate()) - before) == 1
+    executor.stop()
+    assert executor.join(PATIENCE)

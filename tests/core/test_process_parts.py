@@ -815,6 +815,19 @@ def test_the_last_words_of_a_child_count():
     assert supervision(LastWords(Done(response))).response() == response
 
 
+def test_a_child_that_was_not_understood_is_not_used_again():
+    """What it says later would be taken for the answer to another call."""
+    watched = supervision(LastWords(Report(1, Any()), Ready(), Void(2)))
+    watched._process.send = lambda message: {}["no such thing"]
+    with pytest.raises(KeyError):
+        watched.response()
+    assert watched.spoilt
+    watched = supervision(LastWords(Ready(), Void(2)))
+    with pytest.raises(LeaseLost):
+        watched.response()
+    assert not watched.spoilt
+
+
 def test_a_child_that_says_nothing_more_has_died():
     """Even if its connection is still open."""
     watched = supervision(LastWords())

@@ -23,7 +23,7 @@ from lro._service import Service
 from lro._spec import WorkerLost
 from lro._states import claim, take_over
 from lro._status import Code
-from lro.executors.processes import ProcessExecutor
+from lro.executors.processes import ProcessExecutor, _executor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -59,13 +59,30 @@ def store(request, tmp_path):
         yield kept
 
 
+class Lasting(ProcessExecutor):
+    """Outlives the services that it works for, lest each have to wait for a child of its own."""
+
+    def stop(self):
+        return ()
+
+
+@pytest.fixture(scope="module")
+def lasting():
+    made = Lasting(1, grace=SOON)
+    yield made
+    ProcessExecutor.stop(made)
+    assert made.join(PATIENCE)
+
+
 @pytest.fixture
-def house(store):
-    """Makes a service on children that are given little time to stop, and its method."""
+def house(store, lasting):
+    """Makes a service on a child that is given little time to stop, and its method."""
     with ExitStack() as stack:
 
-        def make(function=errands.errand, *, grace=SOON, recycle=None, **options):
-            executor = ProcessExecutor(1, grace=grace, recycle=recycle)
+        def make(function=errands.errand, *, own=None, **options):
+            executor = (
+                lasting if own is None else ProcessExecutor(**{"workers": 1, "grace": SOON, **own})
+            )
             service = Service(store, executor, domain="acme.test")
             stack.callback(service.close, timedelta(0))
             return service, service.method(NAME, **CLASSES, **options)(function)
@@ -125,6 +142,13 @@ def test_it_needs_posix(monkeypatch):
     monkeypatch.setattr(os, "name", "nt")
     with pytest.raises(DeclarationError, match="POSIX signals; this is nt"):
         ProcessExecutor()
+
+
+def test_a_child_has_no_room(monkeypatch):
+    """Else work started there would be done beside the service that the child works for."""
+    monkeypatch.setattr(_executor, "hands_only", lambda: True)
+    with pytest.raises(Unavailable, match="runs functions for another one, and starts none"):
+        ProcessExecutor(1).reserve()
 
 
 def test_without_a_thread_there_is_no_room(monkeypatch):
@@ -328,7 +352,7 @@ def test_overdue_work_stops(house, mail, function, do, said):
 )
 def test_work_that_is_done_is_done(house, mail, function, do):
     """A result that comes after the request to stop counts."""
-    service, method = house(function, grace=timedelta(seconds=PATIENCE))
+    service, method = house(function, own={"grace": timedelta(seconds=PATIENCE)})
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
     service.cancel(operation.name)
@@ -340,7 +364,7 @@ def test_work_that_is_done_is_done(house, mail, function, do):
 )
 def test_work_may_fail_when_it_is_to_stop(house, mail, function, do):
     """The error that it ends with is what the operation ends with."""
-    service, method = house(function, grace=timedelta(seconds=PATIENCE))
+    service, method = house(function, own={"grace": timedelta(seconds=PATIENCE)})
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
     service.cancel(operation.name)
@@ -350,7 +374,7 @@ def test_work_may_fail_when_it_is_to_stop(house, mail, function, do):
 @pytest.mark.parametrize("do", ["look", "stubborn"])
 def test_work_is_handed_back(house, mail, store, do):
     """A service that closes lets somebody else do the work, and leaves no process behind."""
-    service, method = house()
+    service, method = house(own={})
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
     store.close, close = lambda: None, store.close
@@ -438,6 +462,33 @@ def test_a_child_that_died_idle_is_replaced(house):
     assert pids(service._executor).isdisjoint({before})
 
 
+MIXED = {
+    "echo": None,
+    "wrong_class": (Code.INTERNAL, "ENCODING_FAILED"),
+    "exit_at_once": (Code.ABORTED, "WORKER_LOST"),
+    "crash": (Code.ABORTED, "WORKER_LOST"),
+    "look": (Code.CANCELLED, "CANCELLED"),
+    "never_look": (Code.CANCELLED, "CANCELLED"),
+    "stubborn": (Code.CANCELLED, "CANCELLED"),
+}
+
+
+def test_many_at_once(house, mail):
+    """Each operation ends as it should, whatever its neighbours do, and no child is left."""
+    service, method = house(own={"grace": timedelta(seconds=0.05), "workers": 4})
+    started = [(do, method.start(request(do, mail))) for do in 4 * [*MIXED]]
+    for do, operation in started:
+        if MIXED[do] == (Code.CANCELLED, "CANCELLED"):
+            service.cancel(operation.name)
+    for do, operation in started:
+        operation = ended(service, operation)
+        found = None if operation.error is None else reason(operation)
+        assert (do, found) == (do, MIXED[do])
+    service.close()
+    mail.end()
+    assert pids(service._executor) == set()
+
+
 # -- children that end -------------------------------------------------------------------------
 
 
@@ -448,7 +499,7 @@ def child_of(service, operation):
 
 def test_children_are_recycled(house):
     """Each is ended after so many calls."""
-    service, method = house(recycle=2)
+    service, method = house(own={"recycle": 2})
     found = [child_of(service, method.start(request("who"))) for _ in range(5)]
     assert found[0::2] == [found[0], found[2], found[4]]
     assert found[1::2] == found[0:4:2]
@@ -459,7 +510,7 @@ def test_children_are_recycled(house):
 
 def test_a_child_that_does_not_leave_is_killed(house):
     """A thread that a function left behind holds it up."""
-    service, method = house(recycle=1)
+    service, method = house(own={"recycle": 1})
     ended(service, method.start(request("hang_at_exit")))
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
 
@@ -467,7 +518,7 @@ def test_a_child_that_does_not_leave_is_killed(house):
 @pytest.mark.parametrize("do", ["hold_on", "look"])
 def test_a_closed_service_leaves_no_child(house, mail, do):
     """Neither an idle one nor one that was at work."""
-    service, method = house()
+    service, method = house(own={})
     operation = method.start(request(do, mail))
     if do == "look":
         assert mail.line() == "begun"
@@ -481,7 +532,7 @@ def test_a_closed_service_leaves_no_child(house, mail, do):
 
 PARENT = """
 import sys
-from lro.executors.processes import ProcessExecutor
+from lro.executors.processes import ProcessExecutor, _executor
 from lro.stores.memory import MemoryStore
 from tests.core import errands
 from tests.core.kit import WorkRequest, ended
@@ -520,7 +571,7 @@ def test_no_child_outlives_its_parent(mail, how, works):
 
 FORKED = """
 import os, sys, warnings
-from lro.executors.processes import ProcessExecutor
+from lro.executors.processes import ProcessExecutor, _executor
 from tests.core.errands import Direct
 
 def child_of(executor):

@@ -261,10 +261,8 @@ class Elsewhere(ThreadExecutor):
         super().__init__(1)
         self._through = through
 
-    def _work(self):
-        while (task := self._backlog.take()) is not None:
-            task.run(self._through)
-            self._backlog.finished(task)
+    def _do(self, task):
+        task.run(self._through)
 
 
 def test_the_function_is_called_through_the_executor(make_service, store):

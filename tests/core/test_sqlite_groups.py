@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from lro._errors import LroError, Unavailable
 from lro.stores.sqlite import _turn
 from lro.stores.sqlite._connections import Connections
-from lro.stores.sqlite._groups import Unrelated
+from lro.stores.sqlite._groups import Unrelated, _Write
 from lro.stores.sqlite._turn import Turn
 from tests.core.kit import PATIENCE
 
@@ -366,6 +366,21 @@ def test_a_leader_that_is_interrupted_among_its_careful_repeats(house):
     assert house.kept == [3]
 
 
+def test_those_put_back_begin_anew(house):
+    """What an action had raised before it was put back counts no more."""
+    first = [True]
+
+    def moody(writer):
+        if first:
+            first.clear()
+            raise ValueError("only once")
+        return write(2)(writer)
+
+    found = house.together(write(1), moody, interrupting_once(write(3)))
+    assert names(found) == ["KeyboardInterrupt", 2, 3]
+    assert house.kept == [2, 3]
+
+
 def test_a_leader_that_is_interrupted_alone(house):
     """Nobody is left to lead, and the next one does."""
     with pytest.raises(KeyboardInterrupt):
@@ -467,24 +482,27 @@ def test_one_that_was_to_lead_and_goes_leaves_it_to_the_next(house):
     assert 1 in house.kept
 
 
+def waiting(count):
+    """So many writes whose callers wait for a leader."""
+    found = [_Write(write(number), 0.0) for number in range(count)]
+    for one in found:
+        one.gate = threading.Lock()
+        one.gate.acquire()
+    return found
+
+
 def test_one_that_goes_while_its_write_is_done(house):
-    """There is nothing left to take back, and nobody to call."""
-    left = []
-
-    def action(writer):
-        house.groups._leave(mine[0])  # as its own thread does when it is interrupted
-        left.append(house.groups._led)
-        return write(1)(writer)
-
-    mine = []
-    calls = [Call(house, write(0)), Call(house, action)]
-    with house.held() as queue:
-        for number, call in enumerate(calls, 1):
-            call.start()
-            queue.reached(number)
-        mine.append(queue[1])
-    assert [call.over() for call in calls] == [0, 1]
-    assert left == [False]
+    """There is nothing left to take back; nobody is to call it, and the others are called."""
+    calls = waiting(6)
+    house.groups._leave(calls[1])
+    assert (calls[1].gone, house.groups._led) == (True, False)
+    rest = calls[::-1]
+    house.groups._release(rest)
+    assert [one.gate.locked() for one in calls] == [False, True, False, True, True, True]
+    house.groups._release(rest)
+    house.groups._release(rest)
+    house.groups._release(rest)
+    assert [one for one in calls if one.gate.locked()] == [calls[1]]
 
 
 # -- locks and their limits -----------------------------------------------------------------------

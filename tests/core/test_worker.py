@@ -829,6 +829,45 @@ def test_work_that_never_began_is_left_to_others(make_service, no_patience, monk
     assert store.get(operation.name).attempt == 0
 
 
+@EACH
+def test_a_report_waits_for_its_store(make_service, colour, no_patience, monkeypatch):
+    """That it cannot be stored just now is no failure of the work."""
+    service = make_service(Failing(), ThreadExecutor(1))
+
+    def body(request, job):
+        monkeypatch.setattr(Failing, "failures", 50)
+        job.report(WorkMetadata(50))
+        return WorkResponse("kept")
+
+    found = ended(service, method_of(service, colour, body).start(WorkRequest()))
+    assert answer(service, found) == "kept"
+    assert unpacked(service, found).percent == 50
+
+
+def test_a_report_is_given_up_when_the_service_closes(make_service, no_patience, monkeypatch):
+    """The function is stopped, and its operation left to others."""
+    store = Failing()
+    service = make_service(store, ThreadExecutor(1))
+    step = Step()
+    told = []
+
+    def body(request, job):
+        step()
+        try:
+            job.report(WorkMetadata())
+        except Cancelled as exc:
+            told.append(exc)
+            raise
+
+    operation = method_of(service, "sync", body).start(WorkRequest())
+    step.reached()
+    monkeypatch.setattr(Failing, "failures", 10**9)
+    step.go.set()
+    service.close(timedelta(milliseconds=10))
+    assert len(told) == 1
+    assert store.get(operation.name).state == "IN_PROGRESS"
+
+
 # -- jobs -----------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,9 @@ PATIENCE: Final = 60.0
 """Seconds after which what should have happened counts as not happening."""
 
 _DEBIAN: Final = Path("/usr/lib/postgresql")
+_GUARD: Final = 'read _; kill -QUIT "$0" && sleep 1; rm -rf -- "$1"'
+"""Outlives a test run that is killed, and clears up after it: its standard input ends then."""
+
 _READY: Final = "ready to accept connections"
 _LOCALE: Final = ("-E", "UTF8", "--locale", "C")
 _SETTINGS: Final = {
@@ -49,6 +52,7 @@ class PostgresServer:
         if self._as:
             os.chown(folder, self._as["user"], self._as["group"])
         self._process: subprocess.Popen[str] | None = None
+        self._guardian: subprocess.Popen[bytes] | None = None
         self._log: list[str] = []
         self._names = itertools.count()
         self.port = _free_port()
@@ -83,7 +87,13 @@ class PostgresServer:
             text=True,
             errors="replace",
             cwd=self._folder,
+            start_new_session=True,  # Ctrl-C is for the tests, which then stop it
             **self._as,
+        )
+        self._guardian = subprocess.Popen(
+            ["sh", "-c", _GUARD, str(self._process.pid), self._folder],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
         )
         ready = threading.Event()
         assert self._process.stderr is not None
@@ -99,6 +109,10 @@ class PostgresServer:
             self._process.send_signal(how)
             self._process.wait(PATIENCE)
             self._process = None
+        if self._guardian is not None:
+            self._guardian.kill()
+            self._guardian.communicate()
+            self._guardian = None
 
     def crash(self) -> None:
         """Stop in immediate mode, as after a crash: nothing is rounded off."""

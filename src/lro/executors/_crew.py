@@ -23,7 +23,8 @@ class Crew:
         self.size = size
         self._name = name
         self._live = live
-        self._disband()
+        self._lock = threading.Lock()
+        self._there = False
         after_fork(self, Crew._disband)
 
     def muster(self) -> None:
@@ -50,4 +51,4 @@ class Crew:
 
     def _disband(self) -> None:
         self._lock = threading.Lock()
-        self._there: bool = False
+        self._there = False

@@ -67,10 +67,11 @@ def refuse_untextual(record: Record) -> None:
     Raises:
         InvalidArgument: A text of the record has a NUL or a lone surrogate in it; says which.
     """
-    for name in _TEXTS:
-        text: str = getattr(record, name)
-        if not textual(text):
-            raise InvalidArgument(name, "must be text without NUL and lone surrogates")
+    fields = record.__dict__
+    if textual("".join([fields[name] for name in _TEXTS])):
+        return
+    wrong = next(name for name in _TEXTS if not textual(fields[name]))
+    raise InvalidArgument(wrong, "must be text without NUL and lone surrogates")
 
 
 def textual(text: str) -> bool:
@@ -78,10 +79,9 @@ def textual(text: str) -> bool:
     if "\0" in text:
         return False
     try:
-        text.encode()
+        return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
         return False
-    return True
 
 
 def pack(packed: Any | None) -> str | None:

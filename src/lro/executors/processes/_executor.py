@@ -16,9 +16,8 @@ from lro._jobs import Job
 from lro._ports import Reach, Task
 from lro._role import hands_only
 from lro._spec import MethodSpec, check_span
-from lro.executors._backlog import Backlog, BacklogSlot
-from lro.executors._crew import Crew
-from lro.executors._local import LocalExecutor
+from lro.executors._backlog import BacklogSlot
+from lro.executors._staffed import StaffedExecutor
 from lro.executors.processes._messages import Call
 from lro.executors.processes._pool import Pool
 from lro.executors.processes._process import LEAVE_SECONDS, Process
@@ -30,7 +29,7 @@ log = logging.getLogger("lro")
 _GRACE: Final = timedelta(seconds=5)
 
 
-class ProcessExecutor(LocalExecutor):
+class ProcessExecutor(StaffedExecutor):
     """Runs functions in ``workers`` child processes; up to ``queue`` more wait.
 
     For work that needs a processor to itself, holds Python's lock, may crash, or must be stopped
@@ -45,10 +44,10 @@ class ProcessExecutor(LocalExecutor):
 
     A child imports the function: it must stand in a module under its own name, either itself or as
     the method that ``@service.method`` made of it. What that module makes besides, such as a
-    service and its store, does no work there. Where the function itself stands there (methods
-    declared by ``service.method(...)(function)``), its message classes must be importable too, and
-    codecs registered by hand are not known in the child. Functions of the main module need its
-    usual guard, ``if __name__ == "__main__"``.
+    service and its store, does no work there, so that a function cannot start operations itself.
+    Where the function stands there as it is (``service.method(...)(function)``), its message
+    classes must be importable too, and codecs registered by hand are not known in the child. The
+    main module needs its usual guard, ``if __name__ == "__main__"``, if a function is in it.
 
     Nothing is pickled: requests, results, metadata and errors cross as packed messages. Output of
     a child goes where that of this process goes; lines that the library logs there appear in the
@@ -75,15 +74,9 @@ class ProcessExecutor(LocalExecutor):
         check_span("grace", grace, zero=True)
         count = workers if workers is not None else os.cpu_count() or 1
         self._grace = grace.total_seconds()
-        self._backlog = Backlog(count, queue)
-        self._crew = Crew(count, "lro-process", self._work)
+        super().__init__(count, queue, "lro-process")
         self._pool = Pool(recycle)
         self._recipes: dict[str, tuple[MethodSpec, Recipe]] = {}
-
-    @property
-    def workers(self) -> int:
-        """How many children there are at most."""
-        return self._crew.size
 
     @property
     def reach(self) -> Reach:
@@ -102,21 +95,11 @@ class ProcessExecutor(LocalExecutor):
         """Room for one task."""
         if hands_only():
             raise Unavailable("this process runs functions for another one, and starts none")
-        slot = self._backlog.reserve()
-        try:
-            self._crew.muster()
-        except BaseException:
-            slot.release()
-            raise
-        return slot
-
-    def withdraw(self, name: str) -> bool:
-        """Take back a task that has not begun."""
-        return self._backlog.withdraw(name)
+        return super().reserve()
 
     def stop(self) -> Sequence[Task]:
         """Begin nothing more, and end the children that have nothing to do."""
-        waiting = self._backlog.stop()
+        waiting = super().stop()
         self._pool.close()
         return waiting
 
@@ -125,21 +108,17 @@ class ProcessExecutor(LocalExecutor):
 
         Of a stopped executor the children are gone then too, at most a few seconds later.
         """
-        over = self._backlog.join(seconds)
+        over = super().join(seconds)
         if over and self._backlog.stopped:
             self._pool.reap(LEAVE_SECONDS)
         return over
 
-    def _work(self) -> None:
-        while (task := self._backlog.take()) is not None:
-            seat = _Seat(self._pool, self._recipe, self._grace)
-            try:
-                task.run(seat.through)
-            except BaseException:  # SystemExit too: it must not end the worker
-                log.exception("%s: its task failed outside the method", task.name)
-            finally:
-                seat.leave()
-                self._backlog.finished(task)
+    def _do(self, task: Task) -> None:
+        seat = _Seat(self._pool, self._recipe, self._grace)
+        try:
+            task.run(seat.through)
+        finally:
+            seat.leave()
 
     def _recipe(self, spec: MethodSpec) -> Recipe:
         known = self._recipes.get(spec.full_name)

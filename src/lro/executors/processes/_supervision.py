@@ -48,8 +48,9 @@ class Supervision:
     def __init__(
         self, process: Process, call: Call, *, spec: MethodSpec, job: Job[Anything], grace: float
     ) -> None:
-        self.spoilt = False
-        """Whether the child is dead, or was interrupted where that may have broken something."""
+        self.spoilt = True
+        """Whether the child is dead, busy, or was interrupted where that may break something."""
+        self._interrupted = False
         self._process = process
         self._call = call
         self._spec = spec
@@ -74,8 +75,8 @@ class Supervision:
             while not isinstance(message := self._next(), Last):
                 self._obey(message)
         except (EOFError, OSError):
-            self.spoilt = True
             raise self._death() from None
+        self.spoilt = self._interrupted
         return self._result(message)
 
     def _next(self) -> FromChild:
@@ -115,7 +116,7 @@ class Supervision:
 
     def _interrupt(self) -> None:
         log.warning("%s: attempt %d has not stopped: interrupted", *self._named)
-        self.spoilt = True
+        self._interrupted = True
         self._process.terminate()
 
     def _kill(self) -> None:

@@ -25,9 +25,13 @@ _DEFAULTS: Final = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-_PLANS: Final = ("seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin")
+_OFF: Final = (
+    *("enable_seqscan", "enable_bitmapscan", "enable_sort", "enable_hashjoin", "enable_mergejoin"),
+    "jit",
+)
 """Every statement finds its few rows by an index, and in its order. A plan made while a table was
-small, or while its statistics are old, must not read or sort the whole of it later."""
+small, or while its statistics are old, must not read or sort the whole of it later. What has to be
+sorted still is; compiling such a plan, which then seems dear, would take seconds."""
 
 _SET_UP: Final = f"""SELECT set_config('search_path', %s, false),
     set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),
@@ -35,7 +39,7 @@ _SET_UP: Final = f"""SELECT set_config('search_path', %s, false),
     set_config('synchronous_commit', CASE current_setting('synchronous_commit')
         WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
     set_config('plan_cache_mode', 'force_generic_plan', false),
-    {", ".join(f"set_config('enable_{name}', 'off', false)" for name in _PLANS)}, {ASK}"""
+    {", ".join(f"set_config('{name}', 'off', false)" for name in _OFF)}, {ASK}"""
 
 
 LEAKED: Final[list[object]] = []

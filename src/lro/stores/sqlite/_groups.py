@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any as Anything
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from lro._errors import LroError
 from lro.stores.sqlite._told import TROUBLE, told
@@ -15,11 +15,13 @@ from lro.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
 
+_RELEASED_AT_ONCE: Final = 2
+
 
 class _Write(Generic[T]):
     """What one caller wants written, and what became of it."""
 
-    __slots__ = ("action", "answer", "error", "gate", "leads", "until")
+    __slots__ = ("action", "answer", "error", "gate", "gone", "leads", "rest", "until")
 
     answer: T
 
@@ -29,6 +31,11 @@ class _Write(Generic[T]):
         self.leads = False
         self.error: BaseException | None = None
         self.gate: threading.Lock | None = None
+        """Closed while the caller's thread waits."""
+        self.gone = False
+        """Whether that thread was interrupted, and waits no more."""
+        self.rest: list[_Write[Anything]] = []
+        """Those of its group whose gates are still closed, once all of them are done."""
 
 
 class Unrelated(Exception):
@@ -101,6 +108,8 @@ class GroupCommit:
         except BaseException:  # this thread was interrupted
             self._leave(write)
             raise
+        finally:
+            self._release(write.rest)
 
     def _lead(self, leader: _Write[Anything]) -> None:
         try:
@@ -115,7 +124,7 @@ class GroupCommit:
                 woken, self._waiting, self._led = self._waiting, [], False
             self._write(woken, connection, leader.until)
         except BaseException:  # this thread was interrupted, which concerns nobody else
-            if not self._committing or connection.in_transaction:
+            if not self._committing or self._writer.in_transaction:
                 self._put_back(leader, woken)
                 woken = ()
             raise
@@ -124,13 +133,30 @@ class GroupCommit:
             try:
                 self._writer.end()
             finally:
-                for write in woken:
-                    if write.gate is not None and write is not leader:
-                        write.gate.release()
+                rest = [write for write in reversed(woken) if write is not leader]
+                for write in rest:
+                    write.rest = rest
+                self._release(rest)
+
+    def _release(self, rest: list[_Write[Anything]]) -> None:
+        """Let a few of these callers go on; each of them lets a few others.
+
+        Were all let go at once, they would be in the way of the next leader, and of each other.
+        """
+        if not rest:
+            return
+        with self._lock:
+            released = 0
+            while rest and released < _RELEASED_AT_ONCE:
+                write = rest.pop()
+                if write.gate is not None and not write.gone:
+                    write.gate.release()
+                    released += 1
 
     def _leave(self, write: _Write[Anything]) -> None:
         """Wait no longer; if this one was to lead, the next one does."""
         with self._lock:
+            write.gone = True
             if write in self._waiting:
                 self._waiting.remove(write)
             if write.leads:
@@ -179,6 +205,7 @@ def _run(write: _Write[Anything], connection: sqlite3.Connection, *, alone: bool
         _HalfDone: This one did not, and is not alone.
     """
     before = connection.total_changes
+    write.error = None
     try:
         write.answer = write.action(connection)
     except KeyboardInterrupt:  # meant for this thread, whoever the action belongs to

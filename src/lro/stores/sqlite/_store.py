@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from os import PathLike, fsdecode
 from typing import Any as Anything
-from typing import Final, TypeVar
+from typing import Final
 
 from lro._any import Any
 from lro._errors import InvalidArgument, OperationNotFound, TargetBusy
@@ -36,8 +36,6 @@ from lro.stores.sqlite._ear import CounterEar
 from lro.stores.sqlite._groups import Unrelated
 from lro.stores.sqlite._readers import Rows
 from lro.stores.sqlite._told import TROUBLE
-
-T = TypeVar("T")
 
 _FIRST_PAGE: Final = 2**62
 _SLICE: Final = 100
@@ -251,7 +249,10 @@ class SQLiteStore:
         if done is not None:
             return done
         record, row = self._known(sql.rows_of(writer), name)
-        changed = _related(change, record)
+        try:
+            changed = change(record)
+        except TROUBLE as exc:  # of the application's functions, not of the database
+            raise Unrelated(exc) from exc
         if changed is record:
             return record, None
         if changed is None:
@@ -295,23 +296,18 @@ def _checked(rows: Rows, record: Record, key: RequestKey | None) -> Inserted:
 
 def _write(writer: sqlite3.Connection, record: Record, changed: Record, weight: int) -> int | None:
     """Write what has changed; the new weight, or None if the stored record is another one."""
-    columns, values = _related(lambda found: changes(found, changed), record)
+    try:
+        columns, values = changes(record, changed)
+    except TROUBLE as exc:  # of the application's messages, not of the database
+        raise Unrelated(exc) from exc
     if columns:
         guard = record.name, *_stamp_of(record)
         if not writer.execute(sql.update_of(columns), (*values, *guard)).rowcount:
             return None
     if changed.done:
         writer.execute(sql.DELETE_INPUT, (record.name,))
-    texts = sum(len(value) for value in values if isinstance(value, str))
+    texts = sum([len(value) for value in values if isinstance(value, str)])
     return texts if "metadata" in columns else texts + weight
-
-
-def _related(function: Callable[[Record], T], record: Record) -> T:
-    """What a function of a record gives; its errors are not taken for those of the database."""
-    try:
-        return function(record)
-    except TROUBLE as exc:
-        raise Unrelated(exc) from exc
 
 
 def _stamp_of(record: Record) -> tuple[int, int | None]:

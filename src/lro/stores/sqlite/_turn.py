@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import Any as Anything
 from typing import Final
 
+fcntl: Anything
 try:
     import fcntl
 except ImportError:  # on Windows: there, writes of several processes are less even
-    fcntl = None  # type: ignore[assignment]  # as the module is where it is missing
+    fcntl = None
 
 _COURTESY_SECONDS: Final = 0.1
 """So long the turn is waited for. Who has it longer was stopped, or waits for a foreign lock."""

@@ -44,6 +44,7 @@ class Writer:
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
+        self.log_path = file.path + "-wal"
         self._connection: sqlite3.Connection | None = None
         self._openings = 0
         self._commits: Commits = (0, 0)
@@ -93,6 +94,11 @@ class Writer:
         """
         self._undo()
         return self._locked(until)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction has begun that is neither committed nor undone."""
+        return self._connection is not None and self._connection.in_transaction
 
     def end(self) -> None:
         """Undo what was not committed, and let others write."""
@@ -146,9 +152,10 @@ class Writer:
         return [] if connection is None else [connection]
 
     def _undo(self) -> None:
-        if self._connection is not None and self._connection.in_transaction:
+        connection = self._connection
+        if connection is not None and connection.in_transaction:
             try:
-                self._connection.execute("ROLLBACK")
+                connection.execute("ROLLBACK")
             except sqlite3.Error:  # the next transaction begins on a new connection
                 self._close()
 
@@ -175,7 +182,7 @@ class Writer:
 
     def _log_bytes(self) -> int:
         try:
-            return os.path.getsize(self._file.path + "-wal")
+            return os.path.getsize(self.log_path)
         except OSError:
             return 0
 

@@ -1,0 +1,62 @@
+"""What the executors have in common whose tasks are seen to by threads of this process."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from lro._ports import Task
+from lro.executors._backlog import Backlog, BacklogSlot
+from lro.executors._crew import Crew
+from lro.executors._local import LocalExecutor
+
+log = logging.getLogger("lro")
+
+
+class StaffedExecutor(LocalExecutor):
+    """``workers`` threads take tasks from a bounded queue, and :meth:`_do` them one by one."""
+
+    def __init__(self, workers: int, queue: int, thread_name: str) -> None:
+        self._backlog = Backlog(workers, queue)
+        self._crew = Crew(workers, thread_name, self._work)
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are done at once."""
+        return self._crew.size
+
+    def reserve(self) -> BacklogSlot:
+        """Room for one task."""
+        slot = self._backlog.reserve()
+        try:
+            self._crew.muster()
+        except BaseException:
+            slot.release()
+            raise
+        return slot
+
+    def withdraw(self, name: str) -> bool:
+        """Take back a task that has not begun."""
+        return self._backlog.withdraw(name)
+
+    def stop(self) -> Sequence[Task]:
+        """Begin nothing more; the tasks that were waiting."""
+        return self._backlog.stop()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for running tasks, at most so long; whether none is left."""
+        return self._backlog.join(seconds)
+
+    @abstractmethod
+    def _do(self, task: Task) -> None:
+        """See to one task, in this thread."""
+
+    def _work(self) -> None:
+        while (task := self._backlog.take()) is not None:
+            try:
+                self._do(task)
+            except BaseException:  # SystemExit too: it must not end the worker
+                log.exception("%s: its task failed outside the method", task.name)
+            finally:
+                self._backlog.finished(task)
