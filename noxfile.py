@@ -84,6 +84,22 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """The long form of the proofs: kills, freezes, outages, races; about an hour, with counts.
+
+    ``-- kill --seeds 5 --stores sqlite`` runs one of them.
+    """
+    session.install("-e", EVERYTHING)
+    if session.posargs:
+        session.run("python", "-m", "tests.chaos", *session.posargs)
+        return
+    for command in ("kill --minutes 30", "fence --minutes 10", "store"):
+        session.run("python", "-m", "tests.chaos", *command.split())
+    for command in ("ids", "cancel", "wait", "records"):
+        session.run("python", "-m", "tests.across", command)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """The figures, ours beside their floors and peers."""
     session.install("-e", ".[bench,fast]")

@@ -1,20 +1,45 @@
-"""``python -m bench [NAME ...]``: all benches, or those named. See docs/explanation/speed.md."""
+"""``python -m bench [NAME ...]``: all benches, or those named. See docs/explanation/speed.md.
+
+A name may be shortened as far as it is clear: ``start`` for ``start_to_result``.
+"""
 
 from __future__ import annotations
 
 import importlib
+import os
 import platform
 import sys
+from typing import Final
 
-NAMES = ("start_to_result", "http_get", "wake", "codec", "imports")
+NAMES: Final = (
+    "start_to_result",
+    "stores",
+    "across",
+    "peers",
+    "http_get",
+    "wake",
+    "codec",
+    "imports",
+)
+
+
+def chosen(names: list[str]) -> list[str]:
+    """The benches that are meant, in the order given; all, if there is no name."""
+    found = []
+    for name in names:
+        meant = [one for one in NAMES if one.startswith(name)]
+        if len(meant) != 1:
+            raise SystemExit(f"{name}: no such bench; there are {', '.join(NAMES)}")
+        found += meant
+    return found or list(NAMES)
 
 
 def main(names: list[str]) -> None:
-    unknown = [name for name in names if name not in NAMES]
-    if unknown:
-        raise SystemExit(f"no such bench: {', '.join(unknown)}; there are {', '.join(NAMES)}")
-    print(f"CPython {platform.python_version()}, {platform.machine()}; ours / floor = ratio")
-    for name in names or NAMES:
+    benches = chosen(names)
+    load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    print(f"CPython {platform.python_version()}, {platform.machine()}, {load}")
+    print("ours / floor = ratio, the median of some rounds (the lowest to the highest)")
+    for name in benches:
         module = importlib.import_module(f"bench.{name}")
         print(f"\n{name}: {(module.__doc__ or '').strip().splitlines()[0]}")
         for line in module.run():

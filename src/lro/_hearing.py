@@ -21,7 +21,11 @@ LINGER_SECONDS: Final = 5.0
 """How long the ear stays open when it is not needed: opening one may cost a connection."""
 
 _REST: Final = 10
-"""A look is followed by a rest of so many times its length, whatever the others write."""
+"""A look is followed by a rest of so many times the CPU it took, and of no less than its length.
+
+However much the others write, this process so spends little on looking, and asks for it half of the
+time at most. Its length alone would not do: on a busy machine a short look may take long.
+"""
 
 
 class Hearing:
@@ -129,9 +133,10 @@ class Hearing:
         """Hear once, for no longer than until the next look at everything."""
         names = ear.heard(max(0.0, self._look_at - self._clock()))
         if names is None or self._clock() >= self._look_at:
-            began = self._clock()
+            began, spent = self._clock(), time.thread_time()
             self._sweep()
-            self._stopping.wait(min(_REST * (self._clock() - began), LOOK_AGAIN_SECONDS))
+            rest = max(self._clock() - began, _REST * (time.thread_time() - spent))
+            self._stopping.wait(min(rest, LOOK_AGAIN_SECONDS))
             return
         for name in names:
             self._ledger.bell.ring(name)

@@ -28,7 +28,6 @@ from lro._ports import Through
 from lro._record import Record, State
 from lro._spec import MethodSpec
 from lro._states import claim, lose, release, report
-from lro._status import Status
 
 log = logging.getLogger("lro")
 
@@ -219,7 +218,8 @@ class Run:
         except Exception as exc:  # an older version of the method may have stored it
             log.error("%s: its stored request cannot be read: %s", self.name, exc)
             text = "the stored request of the operation cannot be read"
-            self._finish(job.attempt, Ending(self._internal(text, "REQUEST_UNREADABLE")))
+            status = internal(spec, self._domain, text, "REQUEST_UNREADABLE")
+            self._finish(job.attempt, Ending(status))
             return False
         return True
 
@@ -246,21 +246,17 @@ class Run:
         return (self._request, job) if self._spec.takes_job else (self._request,)
 
     def _called(self, job: Job[Anything], through: Through | None) -> Outcome:
+        function: Anything = self._spec.function
         options = self._spec.options
-        call = self._function(job, through)
         try:
-            if options.attempts == 1 or through is not None:  # who calls it there also repeats it
-                return self._success(call())
-            return self._success(repeated(options.attempts, options.retry_on, job.sleep)(call))
+            if through is not None:  # who calls it there also repeats it
+                return self._success(through(self._spec, self._request, job))
+            if options.attempts == 1:
+                return self._success(function(*self._arguments(job)))
+            again = repeated(options.attempts, options.retry_on, job.sleep)
+            return self._success(again(function, *self._arguments(job)))
         except BaseException as exc:  # also SystemExit: it ends the job, no thread
             return self._failure(job, exc)
-
-    def _function(self, job: Job[Anything], through: Through | None) -> Callable[[], object]:
-        spec, function = self._spec, self._spec.function
-        if through is not None:
-            return lambda: through(spec, self._request, job)
-        assert function is not None
-        return lambda: function(*self._arguments(job))
 
     async def _acalled(self, job: Job[Anything]) -> Outcome:
         import asyncio
@@ -277,7 +273,8 @@ class Run:
         try:
             await asyncio.wait({inner}, timeout=None if limit is None else limit.total_seconds())
             overdue = inner.cancel()  # false if it has ended
-            await asyncio.wait({inner})
+            if overdue:
+                await asyncio.wait({inner})
         except asyncio.CancelledError:  # the event loop is being shut down
             inner.cancel()
             return HandBack()
@@ -321,9 +318,6 @@ class Run:
             log.error("%s: attempt %d: %s", self.name, job.attempt, error)
             return Lost()
         return failure(self._spec, self._domain, job, error, handing_back=self._handing_back)
-
-    def _internal(self, text: str, reason: str) -> Status:
-        return internal(self._spec, self._domain, text, reason)
 
     def _finish(self, attempt: int, outcome: Outcome) -> None:
         self._over = True

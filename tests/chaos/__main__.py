@@ -60,7 +60,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 def _kill(options: argparse.Namespace) -> int:
     async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
-        return await kill_trial(ground, ROWS[cell.row], seed, options.lease + MARGIN_SECONDS)
+        return await kill_trial(ground, ROWS[cell.row], seed)
 
     return _run(options, trial, options.rows.split(","), lambda row, _, how: ROWS[row].fits(how))
 
@@ -70,8 +70,7 @@ def _fence(options: argparse.Namespace) -> int:
 
     async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
         nonlocal late
-        limit, within = options.lease + MARGIN_SECONDS, cell.row == FROZEN[1]
-        frozen = await freeze_trial(ground, seed, limit, within=within)
+        frozen = await freeze_trial(ground, seed, within=cell.row == FROZEN[1])
         late += frozen.late_writes
         return frozen.verdict
 
@@ -115,7 +114,7 @@ def _run(
         broker = _broker(stack) if "celery" in options.executors.split(",") else ""
         campaign = _campaign(options, trial, broker)
         seeds = range(options.first, options.first + options.seeds)
-        tallies = asyncio.run(campaign.run(cells, seeds))
+        tallies = asyncio.run(campaign.run([(seed, cell) for seed in seeds for cell in cells]))
     print(table(tallies))
     return int(any(tally.violations for tally in tallies.values()))
 
@@ -123,9 +122,9 @@ def _run(
 def _campaign(options: argparse.Namespace, trial: Trial, broker: str) -> Campaign:
     return Campaign(
         trial=trial,
-        stores=_store_url,
         broker=broker,
         lease=options.lease,
+        margin=MARGIN_SECONDS,
         at_once=options.at_once,
         seconds=options.minutes * 60,
         keep=options.keep,
@@ -135,13 +134,6 @@ def _campaign(options: argparse.Namespace, trial: Trial, broker: str) -> Campaig
 def _broker(stack: contextlib.ExitStack) -> str:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lro-redis-")))
     return stack.enter_context(redis_server(folder)).url
-
-
-def _store_url(kind: str, folder: Path) -> str:
-    if kind == "sqlite":
-        return f"sqlite:///{folder}/operations.db"
-    server = shared_server()
-    return f"{server.url}#{server.fresh_schema()}"
 
 
 if __name__ == "__main__":

@@ -7,14 +7,15 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import attrs
 
-from tests.chaos.servers import Nursery, Stuck, nursery
+from tests.chaos.servers import PATIENCE, Nursery, Stuck, nursery
 from tests.chaos.verdict import Verdict
 from tests.chaos.world import Ground
+from tests.services.postgres import shared_server
 
 
 @attrs.frozen
@@ -46,26 +47,26 @@ Trial = Callable[[Ground, Cell, int], Awaitable[Verdict]]
 
 @attrs.frozen(kw_only=True)
 class Campaign:
-    """Trials of many cells. ``stores`` makes the URL of an unused store of a kind in a folder.
+    """Trials of many cells, each on a store of its own.
 
     ``at_once`` trials run together; after ``seconds`` no further one begins. ``keep``: the folders
     of trials that have found something stay.
     """
 
     trial: Trial
-    stores: Callable[[str, Path], str]
     lease: float = 1.0
+    margin: float = PATIENCE
     broker: str = ""
     at_once: int = 4
     seconds: float = 1e9
     keep: bool = False
 
     async def run(
-        self, cells: Sequence[Cell], seeds: Iterable[int], tell: Callable[[str], None] = print
+        self, trials: Sequence[tuple[int, Cell]], tell: Callable[[str], None] = print
     ) -> dict[Cell, Tally]:
-        """Run every cell with every seed, cells in turn, for as long as there is time."""
-        tallies = {cell: Tally() for cell in cells}
-        waiting = iter([(seed, cell) for seed in seeds for cell in cells])
+        """Run cells with seeds, in this order, for as long as there is time."""
+        tallies = {cell: Tally() for _, cell in trials}
+        waiting = iter(trials)
         end = time.monotonic() + self.seconds
         async with _folder(self.keep) as folder, nursery(folder / "nursery.log") as made:
 
@@ -87,9 +88,10 @@ class Campaign:
         ground = Ground(
             nursery=made,
             folder=place,
-            store=self.stores(cell.store, place),
+            store=_store_url(cell.store, place),
             executor=cell.executor,
             lease=self.lease,
+            margin=self.margin,
             broker=f"{self.broker}#{place.name}",
         )
         try:
@@ -99,6 +101,13 @@ class Campaign:
         if not (self.keep and verdict.violations):
             shutil.rmtree(place)
         return verdict
+
+
+def _store_url(kind: str, folder: Path) -> str:
+    if kind == "sqlite":
+        return f"sqlite:///{folder}/operations.db"
+    server = shared_server()
+    return f"{server.url}#{server.fresh_schema()}"
 
 
 def table(tallies: dict[Cell, Tally]) -> str:

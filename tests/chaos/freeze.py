@@ -45,7 +45,7 @@ class Frozen:
     late_writes: int
 
 
-async def freeze_trial(ground: Ground, seed: int, limit: float, *, within: bool = False) -> Frozen:
+async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Frozen:
     """Freeze a server at a point that the seed chooses, for three leases, and thaw it.
 
     Half of the time the server that has taken over is killed then, so that its leases must run out
@@ -84,7 +84,6 @@ async def freeze_trial(ground: Ground, seed: int, limit: float, *, within: bool 
             death=frozen_at,
             awake=awake,
             since=frozen_at,
-            limit=limit,
         )
     finally:
         await world.end()

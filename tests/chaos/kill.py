@@ -13,6 +13,7 @@ import attrs
 
 from tests.chaos.load import BATCH_SECONDS, hold, mixed, press, send
 from tests.chaos.servers import PATIENCE, Server, Stuck
+from tests.chaos.stories import Story
 from tests.chaos.traps import Moment, Point, Trap
 from tests.chaos.verdict import Verdict, judge
 from tests.chaos.works import all_effects
@@ -21,9 +22,9 @@ from tests.chaos.world import Ground, Host, World
 _B, _W, _A = Moment.BEFORE, Moment.WITHIN, Moment.AFTER
 _TRIES: Final = 20
 """How many loads a server gets that does not die of them."""
-_WORKERS: Final = 4
+_WORKERS: Final = {"threads": 4, "processes": 2, "celery": 2}
 """The workers of a server that dies."""
-_ROOM: Final = {"threads": 12, "processes": 6, "celery": 6}
+_ROOM: Final = {"threads": 12, "processes": 4, "celery": 4}
 """The workers of a server that takes over all the work of another one."""
 
 
@@ -70,11 +71,8 @@ ROWS: Final[Mapping[str, Row]] = {
 }
 
 
-async def kill_trial(ground: Ground, row: Row, seed: int, limit: float) -> Verdict:
-    """Kill one server by the trap that the seed chooses, and judge what callers saw.
-
-    ``limit`` is how many seconds the truth may take from then on.
-    """
+async def kill_trial(ground: Ground, row: Row, seed: int) -> Verdict:
+    """Kill one server by the trap that the seed chooses, and judge what callers saw."""
     world = World(ground, seed)
     try:
         trap = _trap(world, row)
@@ -91,7 +89,7 @@ async def kill_trial(ground: Ground, row: Row, seed: int, limit: float) -> Verdi
         await _last_looks(world, rescuer.web)
         late = await rescuer.web.late_writes()
         drained = frozenset({victim.pid} if row.scene == "drain" else ())
-        facts = world.facts(limit=limit, drained=drained)
+        facts = world.facts(drained=drained)
         if not victim.alive:
             facts = attrs.evolve(facts, death=victim.died_at, since=since)
     finally:
@@ -114,6 +112,14 @@ def _trap(world: World, row: Row) -> Trap | None:
     return Trap(point=point, moment=moment, count=count, delay=delay, child_only=alone)
 
 
+async def _victim(world: World, trap: Trap | None = None, drain: float = 10.0) -> Host:
+    return await world.host(trap, workers=_WORKERS[world.ground.executor], drain=drain)
+
+
+def _load(world: World) -> list[Story]:
+    return mixed(world.journal, 6)
+
+
 async def _rescuer(world: World) -> Host:
     host = await world.host(workers=_ROOM[world.ground.executor])
     if world.ground.executor == "processes" and len(world.servers) == 1:
@@ -129,11 +135,11 @@ async def _rescuer(world: World) -> Host:
 
 
 async def _under_load(world: World, trap: Trap | None) -> Server:
-    host = await world.host(trap)
+    host = await _victim(world, trap)
     await host.ready()
     world.callers.begin()
     for _ in range(_TRIES):
-        loading = asyncio.create_task(send(world, host.web, mixed(world.journal)))
+        loading = asyncio.create_task(send(world, host.web, _load(world)))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(host.victim.dead.wait(), BATCH_SECONDS)
         await loading
@@ -143,11 +149,11 @@ async def _under_load(world: World, trap: Trap | None) -> Server:
 
 
 async def _bereft(world: World, trap: Trap | None) -> Server:
-    host = await world.host(trap)
+    host = await _victim(world, trap)
     await host.ready()
     world.callers.begin()
     for _ in range(_TRIES):
-        await send(world, host.web, mixed(world.journal))
+        await send(world, host.web, _load(world))
         await world.settle()
         if any(effect.what == "died" for effect in all_effects(world.folder)):
             return host.victim
@@ -157,7 +163,7 @@ async def _bereft(world: World, trap: Trap | None) -> Server:
 async def _while_draining(world: World, trap: Trap | None) -> Server:
     # Celery's workers end what they have begun: there, nothing but chance says when they die.
     at_will = world.remote or world.random.random() < 0.25
-    host = await world.host(None if at_will else trap, drain=0.3)
+    host = await _victim(world, None if at_will else trap, drain=0.3)
     await host.ready()
     world.callers.begin()
     victim = host.worker
@@ -173,7 +179,7 @@ async def _while_draining(world: World, trap: Trap | None) -> Server:
 
 
 async def _hunting(world: World, trap: Trap | None) -> Server:
-    first = await world.host()
+    first = await _victim(world)
     await first.ready()
     world.callers.begin()
     await _occupy(world, first)
@@ -185,9 +191,12 @@ async def _hunting(world: World, trap: Trap | None) -> Server:
 
 
 async def _occupy(world: World, host: Host) -> None:
-    stories = hold(world.journal)
-    await press(world, host.web, stories)
-    await world.until(lambda: world.begun(stories) >= _WORKERS, "work that takes long")
+    workers = _WORKERS[world.ground.executor]
+    stories = hold(world.journal, workers + 2)
+    for story in stories[:2]:  # one of each kind is begun
+        await press(world, host.web, [story])
+    await press(world, host.web, stories[2:])
+    await world.until(lambda: world.begun(stories) >= workers, "work that takes long")
 
 
 async def _expiring(world: World, trap: Trap | None) -> Server:
@@ -196,7 +205,7 @@ async def _expiring(world: World, trap: Trap | None) -> Server:
         await server.ready()
     world.callers.begin()
     brief = [world.journal.new("brief") for _ in range(world.random.randint(1, 30))]
-    await press(world, first, [*brief, *hold(world.journal)])
+    await press(world, first, [*brief, *hold(world.journal, 4)])
     await world.until(lambda: all(story.settled for story in brief), "the end of brief work")
     await world.until(
         lambda: all(any(s.operation is None for s in story.sights) for story in brief),
@@ -208,10 +217,10 @@ async def _expiring(world: World, trap: Trap | None) -> Server:
 
 
 async def _at_any_time(world: World, _: Trap | None) -> Server:
-    host = await world.host()
+    host = await _victim(world)
     await host.ready()
     world.callers.begin()
-    loading = asyncio.create_task(send(world, host.web, mixed(world.journal)))
+    loading = asyncio.create_task(send(world, host.web, _load(world)))
     await asyncio.sleep(world.random.uniform(0, BATCH_SECONDS))
     victim = world.random.choice(host.parts)
     victim.signal(signal.SIGKILL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tests.chaos.servers import Server
@@ -14,30 +14,26 @@ BATCH_SECONDS: Final = 1.5
 """About how long a mixed load takes on four threads."""
 
 
-def mixed(journal: Journal) -> list[Story]:
-    """Work of every kind: quick and long, with and without request ids."""
+def mixed(journal: Journal, count: int = 8) -> list[Story]:
+    """Work of every kind, or of ``count`` kinds: quick and long, with and without request ids."""
     chance = journal.random
-    stories = [
-        journal.new("once", steps=2, pause_ms=20),
-        journal.new("once", steps=1, end="refuse"),
-        journal.new("again", steps=3, pause_ms=30),
-        journal.new("again", steps=1),
-        journal.new("alone", steps=chance.randint(1, 6), pause_ms=50),
-        journal.new("brief", steps=1),
-        journal.new(chance.choice(("once", "again")), steps=10, pause_ms=80),
-        journal.new(chance.choice(("once", "again", "alone")), steps=10, pause_ms=80),
+    stories: list[Callable[[], Story]] = [
+        lambda: journal.new("once", steps=2, pause_ms=20),
+        lambda: journal.new("once", end="refuse"),
+        lambda: journal.new("again", steps=3, pause_ms=30),
+        lambda: journal.new("again"),
+        lambda: journal.new("alone", steps=chance.randint(1, 6), pause_ms=50),
+        lambda: journal.new("brief"),
+        lambda: journal.new(chance.choice(("once", "again")), steps=10, pause_ms=80),
+        lambda: journal.new(chance.choice(("once", "again", "alone")), steps=10, pause_ms=80),
     ]
-    chance.shuffle(stories)
-    return stories
+    return [story() for story in chance.sample(stories, count)]
 
 
-def hold(journal: Journal) -> list[Story]:
-    """Long work of both kinds, more than four threads can do at once."""
-    stories = [
-        journal.new(kind, steps=25, pause_ms=100) for kind in ("once", "again") for _ in range(3)
-    ]
-    journal.random.shuffle(stories)
-    return stories
+def hold(journal: Journal, count: int) -> list[Story]:
+    """Long work of two kinds in turn."""
+    kinds = ("once", "again")
+    return [journal.new(kinds[n % 2], steps=25, pause_ms=100) for n in range(count)]
 
 
 async def press(world: World, server: Server, stories: Sequence[Story]) -> None:

@@ -67,7 +67,7 @@ async def outage_trial(ground: Ground, seed: int, seconds: float, outages: Outag
 
 async def _call(world: World, servers: list[Server], end: float) -> None:
     while time.monotonic() < end:
-        for story in mixed(world.journal)[:3]:
+        for story in mixed(world.journal, 3):
             await lead(world, world.random.choice(servers), story)
 
 

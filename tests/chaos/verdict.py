@@ -10,7 +10,7 @@ import attrs
 
 import lro
 from tests.chaos.stories import Journal, Sight, Story
-from tests.chaos.works import Effect, answer_to, effects
+from tests.chaos.works import MAX_LOST, Effect, answer_to, effects
 
 CLOSING = frozenset({"stopped", "fenced", "refused", "end", "died"})
 """What ends the work of an attempt in its process."""
@@ -198,7 +198,7 @@ class _Judged:
             yield f"has the response of attempt {attempt}, which had lost it"
 
     def _lost(self, sight: Sight) -> Iterator[str]:
-        if self._story.kind in ("again", "brief"):
+        if self._story.kind in ("again", "brief") and len(self._begun) < MAX_LOST:
             yield "given up, though its work may run again"
         last = self._begun[-1] if self._begun else None
         alive = last is not None and self._facts.silent.get(last.server, math.inf) > sight.received

@@ -26,6 +26,8 @@ TRAP: Final = "LRO_CHAOS_TRAP"
 """The environment variable with the trap of this server, for the processes that do its work."""
 BRIEF_SECONDS: Final = 0.4
 """How long a record of a brief method is kept."""
+MAX_LOST: Final = 3
+"""After so many lost workers, work that may run again is given up."""
 
 
 @lro.message("chaos.v1.WorkRequest")
@@ -171,12 +173,16 @@ def alone(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
 def declare(service: lro.Service) -> dict[str, lro.Method[WorkRequest, WorkResponse, WorkMetadata]]:
     """The methods, by the last part of their paths."""
     method = service.method
-    retry = lro.WorkerLost.RETRY
     return {
         "once": method("chaos.v1.Works.Once")(once),
-        "again": method("chaos.v1.Works.Again", worker_lost=retry)(again),
+        "again": method(
+            "chaos.v1.Works.Again", worker_lost=lro.WorkerLost.RETRY, max_lost=MAX_LOST
+        )(again),
         "brief": method(
-            "chaos.v1.Works.Brief", worker_lost=retry, expiry=timedelta(seconds=BRIEF_SECONDS)
+            "chaos.v1.Works.Brief",
+            worker_lost=lro.WorkerLost.RETRY,
+            max_lost=MAX_LOST,
+            expiry=timedelta(seconds=BRIEF_SECONDS),
         )(brief),
         "alone": method("chaos.v1.Works.Alone", target=lambda request: request.target)(alone),
     }

@@ -22,7 +22,11 @@ from tests.chaos.verdict import Facts
 
 @attrs.frozen(kw_only=True)
 class Ground:
-    """What a world stands on. ``lease`` is in seconds."""
+    """What a world stands on.
+
+    ``lease`` is in seconds; ``margin`` is how long after the end of a lease the truth may take,
+    or the answer to a Wait after its limit.
+    """
 
     nursery: Nursery
     folder: Path
@@ -30,6 +34,7 @@ class Ground:
     """The URL of a store that nobody has used."""
     executor: str
     lease: float
+    margin: float
     broker: str = ""
 
 
@@ -75,7 +80,7 @@ class World:
         self.random = self.journal.random
         self.servers: list[Server] = []
         self._unfit: set[int] = set()
-        self.callers = Callers(self.journal, self._callable)
+        self.callers = Callers(self.journal, self._callable, ground.margin)
 
     @property
     def remote(self) -> bool:
@@ -159,4 +164,5 @@ class World:
         """What is known of this world, once all that is to die is dead."""
         silent = {s.pid: s.died_at for s in self.servers if not s.alive}
         silent.update(more.pop("silent", {}))
-        return Facts(folder=self.folder, silent=silent, **more)
+        limit = self.ground.lease + self.ground.margin
+        return Facts(folder=self.folder, silent=silent, limit=limit, **more)

@@ -76,6 +76,7 @@ class Groups:
                 self._waiting.remove(write)
             if not write.leads:
                 return
+            write.leads = False
             following = next((one for one in self._waiting if not one.leads), None)
             if following is None:
                 self._leaders -= 1
@@ -94,7 +95,10 @@ class Groups:
         finally:
             for write in group:
                 write.over = True
-                if not write.leads:
+            if mine.over:
+                self._leave(mine)  # the next group first: the server need not wait for it
+            for write in group:
+                if write is not mine:
                     write.turn.release()
 
     def _gather(self, mine: Write) -> list[Write]:

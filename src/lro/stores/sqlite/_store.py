@@ -38,7 +38,7 @@ from lro.stores.sqlite._readers import Rows
 from lro.stores.sqlite._told import TROUBLE
 
 _FIRST_PAGE: Final = 2**62
-_SLICE: Final = 100
+_SLICE: Final = 50
 """How many records one transaction of a sweep removes: nobody waits for longer than that."""
 
 

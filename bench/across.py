@@ -1,0 +1,209 @@
+"""From a commit in one process to the waiters in another, and what announcing costs the writers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.measure import compare, percentile
+from bench.parked import waiters
+from bench.peer import CHANNEL, FLOOR_TABLE, Place, declared, open_store, peer
+from bench.start_to_result import Progress, Request
+from lro.stores.sqlite import SQLiteStore
+
+WAKES = 300
+WRITERS = 32
+WRITING_SECONDS = 1.5
+
+
+def places(folder: str) -> list[Place]:
+    """A new SQLite file, and a new schema of a PostgreSQL server where one can be started."""
+    found: list[Place] = [("sqlite", str(Path(folder, "operations.db")), "-")]
+    server = postgres_server()
+    if server is not None:
+        found.append(("postgres", server.url, server.fresh_schema()))
+    return found
+
+
+def postgres_server() -> Any:
+    """The server that the tests use, which ends with this process; None where there is none."""
+    try:
+        import pytest
+
+        from tests.services.postgres import shared_server
+    except ImportError:
+        return None
+    try:
+        return shared_server()
+    except pytest.skip.Exception:
+        return None
+
+
+def wakes(place: Place, tell: Callable[[str, str], float]) -> list[float]:
+    """Seconds from the commit of an end there to the answer of a coroutine that waits here."""
+    service, method = declared(open_store(*place))
+    draw = random.Random(1)
+
+    async def main() -> list[float]:
+        found = []
+        for _ in range(WAKES):
+            name = method.start(Request()).name
+            waiter = asyncio.create_task(service.await_(name))
+            while not service.waiting:
+                await asyncio.sleep(0)
+            await asyncio.sleep(draw.random() * 0.02)
+            ended = asyncio.get_running_loop().run_in_executor(None, tell, "end", name)
+            assert (await waiter).done
+            now = time.monotonic()
+            found.append(now - await ended)
+        return found
+
+    try:
+        return asyncio.run(main())
+    finally:
+        service.close(0)
+
+
+def sqlite_floor(where: str, tell: Callable[[str, str], float]) -> list[float]:
+    """The same with a bare loop that looks at the change counter as often as we do."""
+    file = sqlite3.connect(f"{where}.floor", isolation_level=None, check_same_thread=False)
+    never = threading.Event()
+    draw = random.Random(2)
+    found = []
+
+    def seen() -> float:
+        (before,) = file.execute("PRAGMA data_version").fetchone()
+        ready.set()
+        while file.execute("PRAGMA data_version").fetchone() == (before,):
+            never.wait(SQLiteStore.look_seconds)
+        return time.monotonic()
+
+    with ThreadPoolExecutor(1) as threads:
+        for number in range(WAKES):
+            ready = threading.Event()
+            watcher = threads.submit(seen)
+            ready.wait()
+            never.wait(draw.random() * 0.02)
+            at = tell("commit", str(number))
+            found.append(watcher.result() - at)
+    file.close()
+    return found
+
+
+def postgres_floor(where: str, tell: Callable[[str, str], float]) -> list[float]:
+    """The same with a bare NOTIFY and a connection that listens."""
+    import psycopg
+
+    found = []
+    with psycopg.connect(where, autocommit=True) as link, ThreadPoolExecutor(1) as threads:
+        link.execute(f"LISTEN {CHANNEL}")
+        draw = random.Random(3)
+        never = threading.Event()
+
+        def heard() -> float:
+            for _ in link.notifies(stop_after=1):
+                pass
+            return time.monotonic()
+
+        for number in range(WAKES):
+            watcher = threads.submit(heard)
+            never.wait(0.002 + draw.random() * 0.02)
+            at = tell("notify", str(number))
+            found.append(watcher.result() - at)
+    return found
+
+
+def writing(step: Callable[[int], object]) -> float:
+    """Seconds per write of so many threads that write at once."""
+    end = time.monotonic() + WRITING_SECONDS
+    written = itertools.count()
+
+    def write(number: int) -> None:
+        while time.monotonic() < end:
+            step(number)
+            next(written)
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(WRITERS) as threads:
+        list(threads.map(write, range(WRITERS)))
+    return (time.monotonic() - began) / next(written)
+
+
+def rings(place: Place, tell: Callable[[str, str], float]) -> Iterator[str]:
+    """What announcements cost, ours and a NOTIFY in every write's transaction."""
+    store = open_store(*place)
+    service, method = declared(store)
+    names = [method.start(Request()).name for _ in range(WRITERS)]
+    tell("listen", method.start(Request()).name)
+    reporters = [service.reporter(name) for name in names]
+    announce = store.announce
+
+    def sample(how: Callable[[str], None]) -> Callable[[], float]:
+        def measure() -> float:
+            store.announce = how
+            return writing(lambda number: reporters[number].report(Progress(1)))
+
+        return measure
+
+    ratio = compare(
+        f"{WRITERS} writers, PostgreSQL, announced / not",
+        sample(announce),
+        sample(lambda _: None),
+    )
+    yield f"{ratio}  {1e6 / ratio.ours:,.0f}/s and {1e6 / ratio.floor:,.0f}/s"
+    store.announce = announce
+    service.close(0)
+    yield from raw_rings(place[1])
+
+
+def raw_rings(where: str) -> Iterator[str]:
+    """The same of bare connections: an UPDATE by key, with and without NOTIFY in it."""
+    import psycopg
+
+    links = [psycopg.connect(where, autocommit=True) for _ in range(WRITERS)]
+    links[0].execute(FLOOR_TABLE)
+    for number in range(WRITERS):
+        links[0].execute("INSERT INTO kept VALUES (%s, 0)", (f"w{number}",))
+    update = "UPDATE kept SET value = value + 1 WHERE name = %s RETURNING name"
+    notify = f"WITH u AS ({update}) SELECT pg_notify('{CHANNEL}', name) FROM u"
+
+    def sample(sql: Any) -> Callable[[], float]:
+        return lambda: writing(lambda number: links[number].execute(sql, (f"w{number}",)))
+
+    ratio = compare(
+        f"{WRITERS} writers, bare UPDATE, with NOTIFY in it / without",
+        sample(notify),
+        sample(update),
+    )
+    yield f"{ratio}  {1e6 / ratio.ours:,.0f}/s and {1e6 / ratio.floor:,.0f}/s"
+    for link in links:
+        link.close()
+
+
+def run() -> Iterator[str]:
+    floors = {"sqlite": sqlite_floor, "postgres": postgres_floor}
+    with tempfile.TemporaryDirectory() as folder:
+        stores = places(folder)
+        for place in stores:
+            kind, where, _ = place
+            with peer(*place) as tell:
+                ours, floor = [], []
+                for _ in range(3):
+                    ours += wakes(place, tell)
+                    floor += floors[kind](where, tell)
+                for share in (0.5, 0.99):
+                    own, low = (percentile(one, share) * 1e3 for one in (ours, floor))
+                    label = f"wake across processes, {kind}, p{share * 100:.0f}"
+                    yield f"{label:<52} {own:>10.2f} ms / {low:>9.2f} ms = {own / low:>6.2f}"
+                if kind == "postgres":
+                    yield from rings(place, tell)
+        yield from waiters([("memory", "-", "-"), *stores])

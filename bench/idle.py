@@ -1,0 +1,85 @@
+"""What a process that has nothing to do asks its store, also while clients wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import lro
+from bench.start_to_result import Progress, Request, RunResponse
+from lro.executors.threads import ThreadExecutor
+
+SECONDS: Final = 60.0
+"""Four leases: each sees one look for orphans."""
+WAITERS: Final = 100
+
+VERBS: Final = ("insert", "forget", "request", "get", "update", "page")
+CHORES: Final = ("renew", "orphans", "expire", "glance")
+
+
+class Counted:
+    """A store that counts what it is asked to read and write."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.asked: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in VERBS or name in CHORES:
+            self.asked[name] += 1
+        return getattr(self._store, name)
+
+
+def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
+    """Of services side by side, one a store: their questions, and the CPU of this process."""
+    counted = {label: Counted(make()) for label, make in stores.items()}
+    services = [
+        lro.Service(store, ThreadExecutor(2), max_wait=timedelta(minutes=5))
+        for store in counted.values()
+    ]  # type: ignore[arg-type]
+    methods = [
+        service.declare(
+            "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
+        )
+        for service in services
+    ]
+    try:
+        time.sleep(1.0)  # until what every start asks for is over
+
+        async def wait() -> None:
+            waiters = [
+                asyncio.create_task(service.await_(method.start(Request()).name))
+                for service, method in zip(services, methods, strict=True)
+                for _ in range(WAITERS)
+            ]
+            while sum(service.waiting for service in services) < len(waiters):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(1.0)  # until they all have looked
+            lines.extend(await asyncio.to_thread(_asked, f"{WAITERS} waiting clients", counted))
+            for waiter in waiters:
+                waiter.cancel()
+
+        lines = _asked("idle", counted)
+        asyncio.run(wait())
+        yield from lines
+    finally:
+        for service in services:
+            service.close(0)
+
+
+def _asked(title: str, counted: Mapping[str, Counted]) -> list[str]:
+    for store in counted.values():
+        store.asked.clear()
+    cpu = time.process_time()
+    time.sleep(SECONDS)
+    share = (time.process_time() - cpu) / SECONDS
+    lines = []
+    for label, store in counted.items():
+        what = ", ".join(f"{number} {verb}" for verb, number in store.asked.most_common())
+        rate = store.asked.total() / SECONDS
+        lines.append(f"{label}, {title}: {rate:.2f} a second ({what or 'nothing'})")
+    return [*lines, f"{title}: {share:.2%} of a core for all of them"]

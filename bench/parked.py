@@ -1,0 +1,172 @@
+"""10,000 coroutines that wait in one process: what that costs, and the last one's awakening."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.measure import percentile
+from bench.peer import ROOT, Place, declared, open_store, peer
+from bench.start_to_result import Request
+from bench.wake import WAITERS, bare
+from lro._ports import Store
+from lro.stores.sqlite import SQLiteStore
+
+IDLE_SECONDS = 10.0
+ROUNDS = 5
+
+VERBS = frozenset(
+    name
+    for name, verb in vars(Store).items()
+    if callable(verb) and not name.startswith("_") and name not in ("now", "announce", "close")
+)
+"""What asks the store for something."""
+
+
+class Counted:
+    """A store whose verbs are counted by name."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in VERBS:
+            self.calls[name] += 1
+        return getattr(self._store, name)
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    gc.collect()
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGESIZE")
+
+
+def park(place: Place, names: int) -> dict[str, Any]:
+    """Park the waiters on so many operations in turn, leave them alone for a while, wake them.
+
+    All wait for one operation where they are woken: else it were its commits that are measured.
+    """
+    store = Counted(open_store(*place))
+    service, method = declared(store)
+    with ThreadPoolExecutor(32) as threads:
+        started = list(threads.map(lambda _: method.start(Request()).name, range(names)))
+    before = resident()
+    if names == 1:
+        tracemalloc.start()
+
+    async def main() -> dict[str, Any]:
+        tasks = [asyncio.create_task(service.await_(started[n % names])) for n in range(WAITERS)]
+        while service.waiting < WAITERS:
+            await asyncio.sleep(0.01)
+        await settled(store)
+        found = {"resident": (resident() - before) / WAITERS}
+        if names == 1:
+            found["traced"] = tracemalloc.get_traced_memory()[0] / WAITERS
+            tracemalloc.stop()
+        store.calls.clear()
+        cpu, began = time.process_time(), time.monotonic()
+        await asyncio.sleep(IDLE_SECONDS)
+        idle = time.monotonic() - began
+        found["cpu"] = (time.process_time() - cpu) / idle
+        found["calls"] = store.calls.total() / idle
+        if names == 1:
+            found["last"] = await wake(service, place, started[0], tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return found
+
+    found = asyncio.run(main())
+    service.close(0)
+    return found
+
+
+async def settled(store: Counted) -> None:
+    """Return when everybody has looked who looks as he comes."""
+    before = -1
+    while store.calls["get"] != before:
+        before = store.calls["get"]
+        await asyncio.sleep(1)
+
+
+async def wake(service: Any, place: Place, name: str, tasks: list[Any]) -> float:
+    """Seconds from the commit of the end to the last waiter's answer."""
+    awake: list[float] = []
+    for task in tasks:
+        task.add_done_callback(lambda _: awake.append(time.monotonic()))
+    if place[0] == "memory":
+        began = time.monotonic()
+        service.reporter(name).finish()
+        await asyncio.wait(tasks)
+        return max(awake) - began
+    with peer(*place) as tell:
+        began = await asyncio.to_thread(tell, "end", name)
+        await asyncio.wait(tasks)
+    return max(awake) - began
+
+
+def floor() -> float:
+    """Seconds until the last of as many bare futures is awake."""
+    return percentile([asyncio.run(bare())[0] for _ in range(ROUNDS)], 0.5)
+
+
+def parked(place: Place) -> Iterator[str]:
+    """The figures of one store, each taken in a process of its own."""
+    for names, label in ((1, "one operation"), (WAITERS, "one each")):
+        command = [sys.executable, "-m", "bench.parked", str(names), *place]
+        found = json.loads(subprocess.check_output(command, cwd=ROOT))
+        line = f"{WAITERS:,} waiters on {label}, {place[0]}"
+        cpu, calls = found["cpu"] * 100, found["calls"]
+        if names == 1:
+            size = f"{found['traced']:,.0f} bytes each of Python's objects"
+        else:
+            size = f"{found['resident']:,.0f} bytes each of the process"
+        yield f"{line:<52} {cpu:.2f} % of a core, {calls:.2f} store calls/s, {size}"
+        if "last" in found:
+            low = floor()
+            own = found["last"]
+            label = f"last one awake after the commit, {place[0]}"
+            yield f"{label:<52} {own * 1e3:>10.0f} ms / {low * 1e3:>9.0f} ms = {own / low:>6.2f}"
+
+
+def looking(where: str) -> str:
+    """What a bare loop costs that looks at a file's change counter as often as we do."""
+    file = sqlite3.connect(f"{where}.floor", isolation_level=None)
+    never = threading.Event()
+    cpu, end = time.process_time(), time.monotonic() + IDLE_SECONDS
+    while time.monotonic() < end:
+        file.execute("PRAGMA data_version").fetchone()
+        never.wait(SQLiteStore.look_seconds)
+    cpu = time.process_time() - cpu
+    file.close()
+    every = SQLiteStore.look_seconds * 1e3
+    label = f"a bare loop that looks every {every:.0f} ms, sqlite"
+    return f"{label:<52} {cpu / IDLE_SECONDS * 100:.2f} % of a core"
+
+
+def waiters(places: Iterable[Place]) -> Iterator[str]:
+    """The figures of all these stores."""
+    for place in places:
+        yield from parked(place)
+        if place[0] == "sqlite":
+            yield looking(place[1])
+
+
+if __name__ == "__main__":
+    count, *where = sys.argv[1:]
+    print(json.dumps(park((where[0], where[1], where[2]), int(count))))

@@ -1,0 +1,130 @@
+"""The other process of the benches: ``python -m bench.peer KIND WHERE SCHEMA``, told by lines."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lro
+from bench.start_to_result import Progress, Request, RunResponse
+from lro.executors.inline import InlineExecutor
+
+ROOT = Path(__file__).resolve().parent.parent
+CHANNEL = "floor"
+Place = tuple[str, str, str]
+"""Kind, path or URL, and schema of a store."""
+
+FLOOR_TABLE = "CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, value BIGINT)"
+
+
+def open_store(kind: str, where: str, schema: str) -> Any:
+    """A store of this kind: a file and no schema, or a URL and a schema."""
+    if kind == "memory":
+        from lro.stores.memory import MemoryStore
+
+        return MemoryStore()
+    if kind == "sqlite":
+        from lro.stores.sqlite import SQLiteStore
+
+        return SQLiteStore(where)
+    from lro.stores.postgres import PostgresStore
+
+    return PostgresStore(where, schema=schema)
+
+
+def declared(store: Any, *, upkeep: bool = False) -> tuple[lro.Service, Any]:
+    """A service on a store, and its method, whose work is done outside."""
+    service = lro.Service(store, InlineExecutor(), upkeep=upkeep)
+    method = service.declare(
+        "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
+    )
+    return service, method
+
+
+class Peer:
+    """What this process can be told; each answers with a moment of the clock that all share."""
+
+    def __init__(self, kind: str, where: str, schema: str) -> None:
+        self._store = open_store(kind, where, schema)
+        self._announce, self._store.announce = self._store.announce, self._committed
+        self._service, _ = declared(self._store)
+        self._at = 0.0
+        if kind == "sqlite":
+            self._file = sqlite3.connect(f"{where}.floor", isolation_level=None)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute(FLOOR_TABLE)
+        else:
+            import psycopg
+
+            self._link = psycopg.connect(where, autocommit=True)
+            self._link.execute(FLOOR_TABLE)
+
+    def _committed(self, name: str) -> None:
+        self._at = time.monotonic()
+        self._announce(name)
+
+    def end(self, name: str) -> float:
+        """End an operation; when that was committed."""
+        self._service.reporter(name).complete(RunResponse(1))
+        return self._at
+
+    def listen(self, name: str) -> float:
+        """Wait for an operation, in a thread, so that this process has an ear."""
+        threading.Thread(target=self._service.wait, args=(name,), daemon=True).start()
+        return time.monotonic()
+
+    def commit(self, value: str) -> float:
+        """Commit to a bare file; when that was done."""
+        self._file.execute("INSERT OR REPLACE INTO kept VALUES ('x', ?)", (value,))
+        return time.monotonic()
+
+    def notify(self, payload: str) -> float:
+        """Send a bare NOTIFY; when that began."""
+        began = time.monotonic()
+        self._link.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+        return began
+
+
+@contextmanager
+def peer(kind: str, where: str, schema: str) -> Iterator[Any]:
+    """A process that is told verbs of :class:`Peer`: ``tell("end", name)``."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.peer", kind, where, schema],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin, stdout = process.stdin, process.stdout
+
+    def tell(verb: str, word: str) -> float:
+        print(verb, word, file=stdin, flush=True)
+        return float(stdout.readline())
+
+    try:
+        yield tell
+    finally:
+        stdin.close()
+        process.wait()
+        stdout.close()
+
+
+def main(kind: str, where: str, schema: str) -> None:
+    """Do what is told, line by line."""
+    this = Peer(kind, where, schema)
+    for line in sys.stdin:
+        verb, word = line.split()
+        print(getattr(this, verb)(word), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

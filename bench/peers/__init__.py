@@ -1,0 +1,216 @@
+"""Start to result beside Celery, Procrastinate, DBOS, APScheduler and arq, on the same work.
+
+Each is installed in an environment of its own, in a temporary folder or in the one that
+``LRO_BENCH_PEERS`` names, where it is found again. Each round begins every lane anew, in a process,
+database and Redis of its own, so that none of them is in the way of another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from bench.across import postgres_server
+
+HERE: Final = Path(__file__).parent
+ROUNDS: Final = 3
+LIMIT_SECONDS: Final = 120.0
+"""Who takes longer for its share of a round is not measured."""
+
+REQUIREMENTS: Final = {
+    "celery": ["celery[redis]>=5.4"],
+    "procrastinate": ["procrastinate>=3.2", "psycopg[binary,pool]>=3.2"],
+    "dbos": ["dbos>=2.0", "psycopg[binary]>=3.2"],
+    # Its data store for SQL also imports what it does not ask for.
+    "apscheduler": ["apscheduler>=4.0.0a6", "aiosqlite", "sniffio", "sqlalchemy[asyncio]"],
+    "arq": ["arq>=0.26"],
+}
+
+
+@attrs.frozen(kw_only=True)
+class Lane:
+    """One way to have work done: a script, what it is told, and how much it is given to do."""
+
+    label: str
+    script: str
+    where: str
+    """Where it keeps its work: memory, SQLite, PostgreSQL or Redis."""
+    address: str = "{}"
+    """What it calls the place."""
+    extra: Sequence[str] = ()
+    one: int = 200
+    many: int = 1000
+
+    @property
+    def ours(self) -> bool:
+        return self.script == "lro"
+
+
+LANES: Final = (
+    Lane(label="lro, memory", script="lro", where="memory", many=6400),
+    Lane(label="APScheduler 4, memory", script="apscheduler", where="memory"),
+    Lane(label="lro, SQLite", script="lro", where="SQLite", many=6400),
+    Lane(
+        label="APScheduler 4, SQLite",
+        script="apscheduler",
+        where="SQLite",
+        address="sqlite+aiosqlite:///{}",
+        one=50,
+        many=200,
+    ),
+    Lane(label="DBOS, SQLite", script="dbos", where="SQLite", address="sqlite:///{}", many=400),
+    Lane(label="lro, PostgreSQL", script="lro", where="PostgreSQL", many=6400),
+    Lane(label="DBOS, PostgreSQL", script="dbos", where="PostgreSQL"),
+    Lane(label="Procrastinate, PostgreSQL", script="procrastinate", where="PostgreSQL"),
+    Lane(label="Celery, Redis", script="celery", where="Redis"),
+    Lane(label="arq, Redis", script="arq", where="Redis", extra=("0.5",), one=4),
+    Lane(label="arq, Redis, polling each 10 ms", script="arq", where="Redis", extra=("0.01",)),
+)
+
+
+class Failed(Exception):
+    """A lane cannot be measured here; the text says why."""
+
+
+class Places:
+    """Servers and files of our own: every lane gets a new place."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._postgres: Any = postgres_server()
+        self._made = 0
+
+    def folder(self) -> Path:
+        return Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
+
+    def new(self, where: str) -> str:
+        """The address of a new place."""
+        if where == "memory":
+            return where
+        if where == "SQLite":
+            return str(self.folder() / "work.db")
+        return self._database() if where == "PostgreSQL" else self._redis()
+
+    def _database(self) -> str:
+        if self._postgres is None:
+            raise Failed("PostgreSQL is not installed here")
+        import psycopg
+
+        self._made += 1
+        name = f"lane{self._made}"
+        with psycopg.connect(self._postgres.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]  # no literal
+        return f"{self._postgres.url.rpartition('/')[0]}/{name}"
+
+    def _redis(self) -> str:
+        import pytest
+
+        from tests.services.redis import redis_server
+
+        try:
+            url: str = self._stack.enter_context(redis_server(self.folder())).url
+        except pytest.skip.Exception as exc:
+            raise Failed(str(exc)) from exc
+        return url
+
+
+def interpreter(script: str, home: Path) -> str:
+    """The Python of an environment in which the peer is installed; ours for ourselves."""
+    if script == "lro":
+        return sys.executable
+    python = home / script / "bin" / "python"
+    if not (home / script / "ready").exists():
+        venv.create(home / script, with_pip=True, clear=True)
+        pip = [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS[script]]
+        done = subprocess.run(pip, capture_output=True, text=True)
+        if done.returncode:
+            raise Failed(f"cannot be installed: {last_line(done.stderr)}")
+        (home / script / "ready").touch()
+    return str(python)
+
+
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it says nothing"])[-1]
+
+
+def measured(lane: Lane, python: str, address: str, log: Path) -> tuple[float, float]:
+    """Seconds of one after the other, at the median, and for each of many, in a new process."""
+    script = str(HERE / f"on_{lane.script}.py")
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [python, script, lane.address.format(address), *lane.extra],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,  # so that its workers can be ended with it
+        )
+    try:
+        asked = f"one {lane.one}\nmany {lane.many}\n"
+        answers, _ = process.communicate(asked, timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"has not ended within {LIMIT_SECONDS:.0f} s") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        raise Failed(f"does not run here: {last_line(log.read_text())}")
+    _, one, many = answers.split()
+    return float(one), float(many)
+
+
+def run() -> Iterator[str]:
+    figures: dict[str, list[tuple[float, float]]] = {lane.label: [] for lane in LANES}
+    failed: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+        places = Places(stack)
+        home = Path(os.environ.get("LRO_BENCH_PEERS") or places.folder())
+        for _ in range(ROUNDS):
+            for lane in LANES:
+                if lane.label in failed:
+                    continue
+                try:
+                    python = interpreter(lane.script, home)
+                    log = places.folder() / "errors.txt"
+                    found = measured(lane, python, places.new(lane.where), log)
+                    figures[lane.label].append(found)
+                except Failed as exc:
+                    failed[lane.label] = str(exc)
+    yield f"{'':<33} {'p50, ms':<26} {'a second, in flight':<26} ours / it: p50, rate"
+    for lane in LANES:
+        if lane.label in failed:
+            yield f"{lane.label:<33} {failed[lane.label]}"
+        else:
+            yield _row(lane, figures)
+
+
+def _row(lane: Lane, figures: dict[str, list[tuple[float, float]]]) -> str:
+    mine = figures[lane.label]
+    shown = [
+        _spread([one * 1e3 for one, _ in mine], ".3f"),
+        _spread([1 / many for _, many in mine], ",.0f"),
+    ]
+    ours = figures.get(f"lro, {'PostgreSQL' if lane.where == 'Redis' else lane.where}", [])
+    if ours and not lane.ours:
+        pairs = list(zip(ours, mine, strict=False))
+        latency = statistics.median(own[0] / theirs[0] for own, theirs in pairs)
+        rate = statistics.median(theirs[1] / own[1] for own, theirs in pairs)
+        shown.append(f"{latency:.2f}, {rate:.1f}")
+    return f"{lane.label:<33} " + " ".join(f"{one:<26}" for one in shown).rstrip()
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:{form}} ({low:{form}} to {high:{form}})"

@@ -1,0 +1,52 @@
+"""How a lane is told what to measure: lines on its standard input. Needs the standard library only.
+
+``one N`` asks for the median time, in seconds, from the call that creates a piece of work to its
+visible result, N times one after the other; ``many N`` for the time that each of N takes that are
+in flight at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+
+def serve(one: Callable[[], object], many: Callable[[int], object]) -> None:
+    """Answer until there are no more lines. ``one`` does one piece of work, ``many`` so many."""
+    print("ready", flush=True)
+    for line in sys.stdin:
+        what, count = line.split()
+        if what == "one":
+            times = []
+            for _ in range(int(count)):
+                began = time.perf_counter()
+                one()
+                times.append(time.perf_counter() - began)
+            print(statistics.median(times), flush=True)
+        else:
+            began = time.perf_counter()
+            many(int(count))
+            print((time.perf_counter() - began) / int(count), flush=True)
+
+
+async def aserve(
+    one: Callable[[], Awaitable[object]], many: Callable[[int], Awaitable[object]]
+) -> None:
+    """The same for coroutines."""
+    print("ready", flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        what, count = line.split()
+        if what == "one":
+            times = []
+            for _ in range(int(count)):
+                began = time.perf_counter()
+                await one()
+                times.append(time.perf_counter() - began)
+            print(statistics.median(times), flush=True)
+        else:
+            began = time.perf_counter()
+            await many(int(count))
+            print((time.perf_counter() - began) / int(count), flush=True)

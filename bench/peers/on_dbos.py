@@ -1,0 +1,39 @@
+"""DBOS, a workflow of no steps, on SQLite or PostgreSQL; started by 64 threads where many are."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from dbos import DBOS
+from lane import serve
+
+CALLERS = 64
+
+
+def main(url: str) -> None:
+    DBOS(config={"name": "lane", "system_database_url": url, "run_admin_server": False})
+
+    @DBOS.workflow()
+    def work(number: int) -> int:
+        return number
+
+    def one() -> None:
+        assert DBOS.start_workflow(work, 1).get_result() == 1
+
+    def many(count: int) -> None:
+        with ThreadPoolExecutor(CALLERS) as callers:
+            begun = callers.map(lambda _: DBOS.start_workflow(work, 1), range(count))
+            for handle in list(begun):
+                assert handle.get_result() == 1
+
+    DBOS.launch()
+    logging.getLogger("dbos").setLevel(logging.ERROR)
+    one()
+    serve(one, many)
+    DBOS.destroy()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

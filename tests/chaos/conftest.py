@@ -1,0 +1,50 @@
+"""What the chaos tests share: a broker, and campaigns in their short form."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+
+from tests.chaos.campaign import Campaign, Cell, Trial
+from tests.services.postgres import shared_server
+from tests.services.redis import redis_server
+
+AT_ONCE = 10
+"""How many trials run together."""
+
+
+class Run(Protocol):
+    """Runs a trial in each cell, and asserts that nothing was violated."""
+
+    def __call__(self, trial: Trial, cells: list[Cell], lease: float = 1.0) -> None:
+        """Run all of them, with leases of so many seconds."""
+        ...
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a Redis of our own."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs campaigns."""
+
+    def run(trial: Trial, cells: list[Cell], lease: float = 1.0) -> None:
+        if any(cell.store == "postgres" for cell in cells):
+            shared_server()  # skips here where there is none
+        remote = any(cell.executor == "celery" for cell in cells)
+        broker = request.getfixturevalue("broker") if remote else ""
+        campaign = Campaign(trial=trial, lease=lease, at_once=AT_ONCE, broker=broker)
+        violations: list[str] = []
+        # Each with another seed, and so another place in the row, in every run of the tests alike.
+        tallies = asyncio.run(campaign.run(list(enumerate(cells)), violations.append))
+        assert violations == []
+        assert sum(tally.runs for tally in tallies.values()) == len(cells)
+
+    return run

@@ -1,0 +1,32 @@
+"""The kill matrix in its short form: each point, each store, each executor, a seed or two."""
+
+from __future__ import annotations
+
+from tests.chaos.campaign import Cell
+from tests.chaos.conftest import Run
+from tests.chaos.kill import ROWS, kill_trial
+from tests.chaos.verdict import Verdict
+from tests.chaos.world import Ground
+
+FEW = {
+    "processes": ("before encode", "during cancel", "during orphan hunt", "a child alone mid work"),
+    "celery": ("before the first renewal", "before the terminal commit", "during orphan hunt"),
+}
+"""The rows for the executors whose processes take long to begin."""
+
+
+async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
+    """Kill a server; how soon the truth is told, the long form says, on a quiet machine."""
+    return await kill_trial(ground, ROWS[cell.row], seed)
+
+
+def test_a_server_that_dies_leaves_the_truth(run: Run) -> None:
+    """Wherever it is killed: one end each, nothing lost, nothing begun twice that must not be."""
+    rows = [row for row in ROWS if ROWS[row].fits("threads")]
+    run(trial, [Cell(row, store, "threads") for row in rows for store in ("sqlite", "postgres")])
+
+
+def test_so_it_is_where_others_do_the_work(run: Run) -> None:
+    """The same where a server's functions run in its children, or in Celery's workers."""
+    stores = {"processes": "sqlite", "celery": "postgres"}
+    run(trial, [Cell(row, stores[how], how) for how in FEW for row in FEW[how]])
