@@ -22,7 +22,8 @@ from lro.stores.sqlite import SQLiteStore
 
 WAKES = 300
 WRITERS = 32
-WRITING_SECONDS = 1.5
+WRITING_SECONDS = 0.5
+WRITING_ROUNDS = 25
 
 
 def places(folder: str) -> list[Place]:
@@ -158,6 +159,7 @@ def rings(place: Place, tell: Callable[[str, str], float]) -> Iterator[str]:
         f"{WRITERS} writers, PostgreSQL, announced / not",
         sample(announce),
         sample(lambda _: None),
+        rounds=WRITING_ROUNDS,
     )
     yield f"{ratio}  {1e6 / ratio.ours:,.0f}/s and {1e6 / ratio.floor:,.0f}/s"
     store.announce = announce

@@ -94,7 +94,7 @@ class Hearing:
             except LroError as exc:
                 if self._stopping.is_set():
                     return
-                log.warning("not heard now what other processes change: %s", exc)
+                log.info("not heard now what other processes change: %s", exc)
             except Exception:
                 log.exception("hearing other processes failed, and goes on")
             self._stopping.wait(1.0)

@@ -17,7 +17,6 @@ from lro._names import parse_name
 from lro._operation import Operation, OperationInfo
 from lro._ports import Executor
 from lro._record import State
-from lro._role import hands_only
 from lro._spec import MethodSpec, Options, WorkerLost
 from lro._starting import Starter
 from lro._types import TypeRegistry
@@ -170,8 +169,6 @@ class MethodHost:
             self._executor.admit(spec)
         info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)
         for finding in self.methods.register(full_name, info):
-            if hands_only():  # the parent has said so
-                break
-            log.warning("%s: %s: %s (AIP-151)", full_name, finding, FINDINGS[finding])
+            log.info("%s: %s: %s (AIP-151)", full_name, finding, FINDINGS[finding])
         self._specs[full_name] = spec
         return Method(spec, self._starter)

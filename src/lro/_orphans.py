@@ -28,7 +28,8 @@ def adopt(record: Record, spec: MethodSpec, running: Running, ledger: Ledger) ->
     """
     handed_back = record.owner == "" or record.attempt == 0
     options = spec.options
-    may_retry = options.worker_lost is WorkerLost.RETRY and record.lost_attempts < options.max_lost
+    lost = record.lost_attempts + 1
+    may_retry = options.worker_lost is WorkerLost.RETRY and lost < options.max_lost
     if handed_back or may_retry:
         running.resume(spec, record)
         log.log(
@@ -38,7 +39,7 @@ def adopt(record: Record, spec: MethodSpec, running: Running, ledger: Ledger) ->
             record.attempt,
         )
         return
-    text = "the worker of the operation was lost"
+    text = f"the worker of the operation was lost in attempt {record.attempt}"
     error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
     status = spec.types.status_of(error, running.domain)
     fail = as_seen(record, abandon(status, ledger.store.now(), spec.expiry))
@@ -49,7 +50,7 @@ def adopt(record: Record, spec: MethodSpec, running: Running, ledger: Ledger) ->
     except Exception:  # settle() is the application's code
         log.exception("%s: the last metadata could not be made", record.name)
         ledger.apply(record.name, fail, spec.stamp)
-    log.warning("%s: ended, its worker was lost", record.name)
+    log.warning("%s: ended, worker %d of it was lost", record.name, lost)
 
 
 def _settled(record: Record, spec: MethodSpec) -> Any | None:

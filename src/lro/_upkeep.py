@@ -153,12 +153,17 @@ class Upkeep:
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 
     def _live(self) -> None:
+        away = False
         while not self._stopped:
             try:
                 seconds = self.turn()
+                if away:
+                    log.warning("upkeep: the store is there again")
+                away = False
             except LroError as exc:
-                log.warning("upkeep: %s", exc)
-                seconds = 1.0
+                if not away:  # once: it is tried every second
+                    log.warning("upkeep: %s (%s)", exc, exc.__cause__)
+                seconds, away = 1.0, True
             except Exception:
                 log.exception("upkeep failed and goes on")
                 seconds = 1.0

@@ -19,6 +19,7 @@ SHARED = ["sqlite", "postgres"]
 def place_of(kind: str, folder: Path) -> Place:
     """A place of this kind where nothing has been kept yet."""
     if kind == "postgres":
+        pytest.importorskip("psycopg")
         server = shared_server()
         return Place(kind, server.url, server.fresh_schema())
     return Place(kind, str(folder / "operations.db"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+import pytest
+
 from lro._ports import Store
 from tests.services.postgres import PostgresServer
 
@@ -15,8 +17,7 @@ class Emptied:
     """Makes stores on one schema, several at a time, which is emptied before it makes the next."""
 
     def __init__(self, server: PostgresServer, count: int = 1) -> None:
-        import psycopg
-
+        psycopg = pytest.importorskip("psycopg")
         self._url, self._schema = server.url, server.fresh_schema()
         self._count = count
         self._link = psycopg.connect(server.url, autocommit=True)

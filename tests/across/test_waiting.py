@@ -58,6 +58,7 @@ def test_a_cancellation_reaches_the_work_from_a_third_process(three, traces, lat
 
 def test_a_held_request_is_answered_by_another_process(three):
     """Over HTTP: the third process is asked to wait, and answers when the second has ended it."""
+    pytest.importorskip("uvicorn")
     here, there, elsewhere = three
     name = here.do("start")
     with httpx.Client(base_url=elsewhere.do("serve"), timeout=PATIENCE) as client:

@@ -13,6 +13,7 @@ import attrs
 import lro
 from lro_client import CallError
 from tests.chaos.servers import Server
+from tests.chaos.stalls import Stalls
 from tests.chaos.stories import Journal, Sight, Story
 from tests.chaos.works import WorkMetadata, WorkResponse
 
@@ -30,9 +31,14 @@ class Callers:
     """
 
     def __init__(
-        self, journal: Journal, servers: Callable[[], Sequence[Server]], slack: float
+        self,
+        journal: Journal,
+        servers: Callable[[], Sequence[Server]],
+        slack: float,
+        stalls: Stalls,
     ) -> None:
         self.journal = journal
+        self._stalls = stalls
         self._slack = slack
         self._servers = servers
         self._tasks: list[asyncio.Task[None]] = []
@@ -143,7 +149,8 @@ class Callers:
             sent = time.monotonic()
             if server is None or not await self._ask(story, _waiting(server)):
                 await asyncio.sleep(LIST_SECONDS)
-            took = time.monotonic() - sent
+            now = time.monotonic()
+            took = now - sent - self._stalls.within(sent, now)
             if took > WAIT_SECONDS + self._slack:
                 story.faults.append(f"a Wait of {WAIT_SECONDS:g} s was answered after {took:.1f} s")
 

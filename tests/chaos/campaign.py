@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 
 from tests.chaos.servers import PATIENCE, Nursery, Stuck, nursery
+from tests.chaos.stalls import Stalls
 from tests.chaos.verdict import Verdict
 from tests.chaos.world import Ground
 from tests.services.postgres import shared_server
@@ -60,6 +61,7 @@ class Campaign:
     at_once: int = 4
     seconds: float = 1e9
     keep: bool = False
+    _stalls: Stalls = attrs.field(factory=Stalls, init=False)
 
     async def run(
         self, trials: Sequence[tuple[int, Cell]], tell: Callable[[str], None] = print
@@ -79,7 +81,9 @@ class Campaign:
                     for violation in verdict.violations:
                         tell(f"{cell.row}, {cell.store}, {cell.executor}, {seed}: {violation}")
 
+            watching = asyncio.create_task(self._stalls.watch())
             await asyncio.gather(*(work() for _ in range(self.at_once)))
+            watching.cancel()
         return tallies
 
     async def _one(self, made: Nursery, folder: Path, cell: Cell, seed: int) -> Verdict:
@@ -92,13 +96,16 @@ class Campaign:
             executor=cell.executor,
             lease=self.lease,
             margin=self.margin,
+            stalls=self._stalls,
             broker=f"{self.broker}#{place.name}",
         )
         try:
             verdict = await self.trial(ground, cell, seed)
         except Stuck as exc:
             verdict = Verdict((f"stuck: {exc}",))
-        if not (self.keep and verdict.violations):
+        if self.keep and verdict.violations:
+            (place / "violations.txt").write_text("\n".join(verdict.violations), "utf-8")
+        else:
             shutil.rmtree(place)
         return verdict
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -23,7 +23,8 @@ class Facts:
     ``silent``: since when each server was dead, or frozen for longer than its lease. ``drained``:
     those that were told to stop, and may have handed work back before they stopped. ``death``: the
     one that matters, or the freezing, and ``awake`` the end of that; ``since``: when a live server
-    was there after it; ``limit``: how long after that the truth may take.
+    was there after it; ``limit``: how long after that the truth may take, not counting for how
+    long the harness itself was ``stalled`` between two moments.
     """
 
     folder: Path
@@ -34,6 +35,7 @@ class Facts:
     death: float = math.inf
     awake: float = math.inf
     limit: float = math.inf
+    stalled: Callable[[float, float], float] = lambda *_: 0.0
 
 
 @attrs.frozen
@@ -225,9 +227,11 @@ class _Judged:
         working = [effect for effect in self._begun if effect.at <= death]
         if not fatal and working and working[-1].server not in self._facts.silent:
             return None
-        again = [effect.at for effect in self._begun if effect.at > death]
+        since = max(death, self._facts.since)
+        # An attempt has begun when a process is started for it, however long that takes to wake.
+        again = [e.born if e.born > since else e.at for e in self._begun if e.at > death]
         told = min([*again, math.inf if done is None else done.received])
-        return max(0.0, told - max(death, self._facts.since))
+        return max(0.0, told - since - self._facts.stalled(since, told))
 
 
 def is_lost(operation: lro.Operation) -> bool:

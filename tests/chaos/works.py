@@ -6,6 +6,7 @@ the operation, before and after each thing that is done.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
@@ -80,13 +81,17 @@ def answer_to(text: str) -> tuple[str, ...]:
 
 @attrs.frozen(kw_only=True)
 class Effect:
-    """A line of the log: what an attempt did, when, in which process of which server."""
+    """A line of the log: what an attempt did, when, in which process of which server.
+
+    Times are monotonic; ``born`` is that of the process.
+    """
 
     what: str
     attempt: int
     text: str
     pid: int
     server: int
+    born: float
     at: float
 
 
@@ -98,11 +103,20 @@ def note(job: lro.Job[WorkMetadata], text: str, what: str) -> None:
         text=text,
         pid=os.getpid(),
         server=int(os.environ[SERVER]),
+        born=_born(os.getpid()),
         at=time.monotonic(),
     )
     line = json.dumps(attrs.asdict(effect)) + "\n"
     with _path(Path(os.environ[FOLDER]), job.name).open("ab", buffering=0) as log:
         log.write(line.encode())  # in one piece: a killed process leaves no half line
+
+
+@functools.cache
+def _born(pid: int) -> float:
+    # In ticks since the machine was started, which is where the monotonic clock begins; the name of
+    # the program, in parentheses, may hold anything.
+    ticks = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
+    return int(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def _path(folder: Path, name: str) -> Path:

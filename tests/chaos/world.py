@@ -15,6 +15,7 @@ import attrs
 from tests.chaos.callers import Callers
 from tests.chaos.server import Setting
 from tests.chaos.servers import PATIENCE, Nursery, Server, Stuck
+from tests.chaos.stalls import Stalls
 from tests.chaos.stories import Journal, Story
 from tests.chaos.traps import Point, Trap
 from tests.chaos.verdict import Facts
@@ -35,6 +36,7 @@ class Ground:
     executor: str
     lease: float
     margin: float
+    stalls: Stalls
     broker: str = ""
 
 
@@ -80,7 +82,7 @@ class World:
         self.random = self.journal.random
         self.servers: list[Server] = []
         self._unfit: set[int] = set()
-        self.callers = Callers(self.journal, self._callable, ground.margin)
+        self.callers = Callers(self.journal, self._callable, ground.margin, ground.stalls)
 
     @property
     def remote(self) -> bool:
@@ -165,4 +167,5 @@ class World:
         silent = {s.pid: s.died_at for s in self.servers if not s.alive}
         silent.update(more.pop("silent", {}))
         limit = self.ground.lease + self.ground.margin
-        return Facts(folder=self.folder, silent=silent, limit=limit, **more)
+        stalled = self.ground.stalls.within
+        return Facts(folder=self.folder, silent=silent, limit=limit, stalled=stalled, **more)

@@ -214,7 +214,7 @@ def test_the_thread_outlives_errors(house, error, said, caplog, monkeypatch):
     house.store.refusal = error
     house.store.said = [lambda: opened.set() or ()]
     monkeypatch.setattr(house.hearing._stopping, "wait", pauses.append)
-    with caplog.at_level(logging.WARNING, "lro"):
+    with caplog.at_level(logging.INFO, "lro"):
         house.hearing.need()
         assert opened.wait(PATIENCE)
         house.hearing.stop()

@@ -15,7 +15,7 @@ import attrs
 import hypothesis.strategies as st
 import psycopg
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 import lro.stores.postgres
 from lro import testing
@@ -533,9 +533,11 @@ SOME_ID = "0" * 32
 SOME_IDS = "{" + SOME_ID + "}"
 PLANNED = {
     "INSERT": ("[]",),
-    "INSERT_ONCE": ("[]",),
+    "START": ("[]",),
+    "CHANGE": ("[]",),
+    "END": ("[]",),
+    "WRITE": ("[]",),
     "FIND_FIRST": (SOME_ID, SOME_ID, SOME_ID),
-    "REPLACE": ("[]",),
     "REMOVE": ("[]",),
     "FORGET": (SOME_ID,),
     "GET": (SOME_ID,),
@@ -560,7 +562,7 @@ def test_every_row_is_found_by_an_index(store, name):
     for slow in ("Seq Scan", "Bitmap", "Hash Join", "Hash Anti", "Merge Join"):
         assert slow not in plan
     sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
-    assert sorts == {"INSERT_ONCE": 2, "RENEW_ALL": 1}.get(name, 0)
+    assert sorts == {"START": 2, "WRITE": 2, "RENEW_ALL": 1}.get(name, 0)
     if name == "PAGE":
         assert "Incremental Sort" in plan
 
@@ -574,9 +576,9 @@ def test_large_metadata_is_not_sent_again(store, clock, monkeypatch):
     record = held(clock, metadata=big)
     insert(store, record)
     texts = []
-    whole = store._parts.changes._replacing._send
+    whole = store._parts.changes._groups._send
     monkeypatch.setattr(
-        store._parts.changes._replacing,
+        store._parts.changes._groups,
         "_send",
         lambda group: (texts.append(len(group[0].text)), whole(group)),
     )
@@ -860,7 +862,9 @@ def test_a_sleeping_announcer_is_woken(server, schema):
     speaker.stop()
 
 
-@given(st.lists(st.text(max_size=1024), max_size=40))
+@given(st.lists(st.text(st.characters(exclude_categories=()), max_size=1024), max_size=40))
+@example(["a", "\ud800", "b"])
+@example([f"{number}\U0001f600" * 500 for number in range(5)])
 def test_payloads_carry_every_name(names):
     """Within the length that NOTIFY takes, whatever the names are; none is cut."""
     carried = []

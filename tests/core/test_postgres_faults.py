@@ -24,7 +24,7 @@ from lro.stores._rows import to_row
 from lro.stores.postgres import PostgresStore, _connections, _groups
 from lro.stores.postgres._connections import Lost
 from lro.stores.postgres._groups import Groups
-from lro.stores.postgres._writes import Write, replacement
+from lro.stores.postgres._writes import Kind, Write, insertion, replacement
 from lro.testing._clock import together
 from lro.testing._samples import DONE, REQUEST, end_of, held, ids, insert, key_of, record_of
 from tests.core.kit import PATIENCE
@@ -77,6 +77,7 @@ def proxied(server, proxy, make, clock):
     record = held(clock, "warm", target="warm")
     insert(made, record, key_of("warm"))
     insert(made, record_of(clock, "plain"))
+    made.update(record.name, claim("us", clock(), clock()))
     made.update(record.name, end_of(clock))
     made.update(record.name, lambda found: None)
     made.update("operations/plain", lambda found: None)
@@ -415,8 +416,7 @@ def test_a_read_whose_answer_is_lost_is_asked_again(proxied, proxy, clock, what)
 
 def meanwhile(store, monkeypatch, action):
     """Have something done by somebody else before a write is sent a second time."""
-    groups = store._parts.changes._replacing, store._parts.changes._removing
-    for one in (*groups, store._parts.starts._plain, store._parts.starts._once):
+    for one in (store._parts.changes._groups, store._parts.changes._removing):
         connections = Interrupted(one._connections, action)
         monkeypatch.setattr(one, "_connections", connections)
 
@@ -505,7 +505,7 @@ def test_an_insert_deleted_before_it_was_answered(proxied, proxy, make, clock, m
 def test_what_stands_in_the_way_may_go(store, clock, monkeypatch):
     """An insert refused by what is gone when it is looked at is tried again, but not for ever."""
     refusals = itertools.count()
-    write = type(store._parts.starts._plain).write
+    write = Groups.write
     monkeypatch.setattr(Groups, "write", lambda *given: next(refusals) >= 3 and write(*given))
     assert insert(store, record_of(clock)).fresh
     assert next(refusals) == 4
@@ -616,7 +616,13 @@ class Address:
 def write_of(name, *touches, size=0):
     """A write whose text is its name."""
     text = (name + "x" * size).encode()
-    return Write(name=name + "x" * size, text=text, touches=touches or (name,), order=name)
+    return Write(
+        name=name + "x" * size,
+        kind=Kind.CHANGE,
+        text=text,
+        touches=touches or (name,),
+        order=name,
+    )
 
 
 class Writers:
@@ -650,7 +656,7 @@ class Writers:
 
 def first_group(desk, at_once=1):
     """Writers of which the first waits for the answer to its group."""
-    groups = Groups(desk, b"", at_once)
+    groups = Groups(desk, at_once)
     writers = Writers(groups)
     writers.begin(write_of("a"))
     assert desk.arrived.acquire(timeout=PATIENCE)
@@ -704,9 +710,23 @@ def test_several_groups_may_be_under_way():
     assert groups._leaders == 0
 
 
+def test_a_leader_whose_turn_is_not_yet_leads_again():
+    """What was there before it, and touches the same, goes first."""
+    desk = Desk()
+    desk.go.release(9)
+    groups = Groups(desk, 2)
+    first = write_of("x", "k")
+    first.turn.acquire()
+    groups._waiting.append(first)
+    assert groups.write(write_of("y", "k"))
+    assert desk.sent == ["[x]", "[y]"]
+    assert first.applied
+    assert groups._leaders == 0
+
+
 def test_what_another_leads_is_left_to_it():
     """A writer that was just told to lead still stands in the queue."""
-    groups = Groups(Desk(), b"", 2)
+    groups = Groups(Desk(), 2)
     mine, other = write_of("a"), write_of("b")
     mine.leads = other.leads = True
     groups._waiting = [other, mine]
@@ -718,11 +738,11 @@ def test_a_deadlock_is_tried_again():
     """It has had no effect; nor has one that comes too often, which is told."""
     desk = Desk([errors.DeadlockDetected()])
     desk.go.release(9)
-    assert Groups(desk, b"").write(write_of("a"))
+    assert Groups(desk).write(write_of("a"))
     desk = Desk([errors.DeadlockDetected()] * 3)
     desk.go.release(9)
     with pytest.raises(Unavailable, match="DeadlockDetected"):
-        Groups(desk, b"").write(write_of("a"))
+        Groups(desk).write(write_of("a"))
 
 
 def test_a_refusal_that_is_nobodys_fault_is_told_to_all():
@@ -752,7 +772,7 @@ def test_time_that_was_used_up_by_culprits_is_up(monkeypatch):
 def test_an_interrupted_leader_hands_over():
     """Ctrl-C in one writer: its group learns that its fate is unknown, the next one is led."""
     desk = Desk([KeyboardInterrupt()])
-    groups = Groups(desk, b"")
+    groups = Groups(desk)
     writers = Writers(groups)
     found = []
 
@@ -838,7 +858,7 @@ def test_an_error_in_a_group_fails_the_culprit_alone(store, plain, clock):
     """The others of its group are written; the error says what was refused."""
     schema = store._address.schema
     plain.execute(f"ALTER TABLE {schema}.operations ADD CHECK (caller <> 'poison')")
-    groups = store._parts.starts._plain
+    groups = store._parts.changes._groups
     writers = Records(store, groups)
     with plain.transaction():
         plain.execute(f"LOCK TABLE {schema}.inputs IN EXCLUSIVE MODE")
@@ -890,10 +910,50 @@ def test_a_row_that_somebody_holds_fails_alone(make, plain, clock):
             record = store.get(f"operations/{unique_id}")
             changed = record.moved(cancel_requested=True)
             group.append(replacement(record, changed, to_row(changed)))
-        store._parts.changes._replacing._send(group)
+        store._parts.changes._groups._send(group)
     assert isinstance(group[0].error, Unavailable)
     assert (group[1].error, group[1].applied) == (None, True)
     assert store.update("operations/locked", request_cancel(clock())).cancel_requested
+
+
+@pytest.mark.parametrize("plain_insert", [True, False])
+def test_a_group_may_be_of_every_kind(store, clock, plain_insert):
+    """New records, with and without keys and targets, changes and ends, in one statement."""
+    insert(store, held(clock, "going"))
+    insert(store, held(clock, "ending"))
+    insert(store, held(clock, "moved on"))
+    insert(store, record_of(clock, "first", target="busy"), key_of("known"))
+    old = {name: store.get(f"operations/{name}") for name in ("going", "ending", "moved on")}
+    store.update("operations/moved on", request_cancel(clock()))
+    new = [
+        (record_of(clock, "keyed"), key_of("fresh")),
+        (record_of(clock, "aimed", target="free"), None),
+        (record_of(clock, "late", target="busy"), None),
+        (record_of(clock, "again"), key_of("known")),
+        (old["going"], key_of("name is taken")),
+    ]
+    new += [(record_of(clock, "plain"), None)] if plain_insert else []
+    changes = [
+        (old["going"], request_cancel(clock())(old["going"])),
+        (old["ending"], end_of(clock)(old["ending"])),
+        (old["moved on"], end_of(clock)(old["moved on"])),
+    ]
+    group = [insertion(record, to_row(record), REQUEST, key) for record, key in new]
+    group += [replacement(before, after, to_row(after)) for before, after in changes]
+    store._parts.changes._groups._send(sorted(group, key=lambda write: write.order))
+    assert {write.name for write in group if write.applied} == {
+        f"operations/{name}"
+        for name in ("keyed", "aimed", "going", "ending", *["plain"] * plain_insert)
+    }
+    assert [write.applied for write in group if write.name == "operations/going"] == [True, True]
+    assert store.request("operations/keyed") == store.request("operations/aimed") == REQUEST
+    assert store.get("operations/going").cancel_requested
+    assert store.get("operations/ending").done
+    with pytest.raises(OperationNotFound):
+        store.request("operations/ending")
+    assert not store.get("operations/moved on").done
+    assert not insert(store, record_of(clock, "x"), key_of("fresh")).fresh
+    assert insert(store, record_of(clock, "x"), key_of("name is taken")).fresh
 
 
 def test_a_target_taken_at_the_last_moment_is_busy(make, clock):

@@ -295,3 +295,20 @@ def test_a_system_that_tells_nothing(system, monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: system)
     with pytest.raises(OSError, match="tells nothing"):
         Watch("nowhere")
+
+
+@pytest.mark.platform
+@TOLD
+def test_a_process_that_may_open_no_more_files(monkeypatch):
+    """What was opened for the watch is closed again."""
+    closed = []
+    monkeypatch.setattr("os.close", closed.append)
+
+    def too_many():
+        raise OSError("too many open files")
+
+    monkeypatch.setattr("os.pipe", too_many)
+    with pytest.raises(OSError, match="too many"):
+        Watch("nowhere")
+    monkeypatch.undo()
+    os.close(*closed)

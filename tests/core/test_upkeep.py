@@ -295,15 +295,15 @@ def test_a_stale_worker_is_refused(hung, build, store, clock, caplog):
 
 def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
     """After so many lost ones the operation ends ABORTED, lest it take down every process."""
-    name = hung(worker_lost=WorkerLost.RETRY, max_lost=2).start().name
+    name = hung(worker_lost=WorkerLost.RETRY, max_lost=3).start().name
     for lost in (1, 2):
         clock.advance(15)
-        two = hung(worker_lost=WorkerLost.RETRY, max_lost=2)
+        two = hung(worker_lost=WorkerLost.RETRY, max_lost=3)
         two.service.turn()
         two.step.reached()
         assert store.get(name).lost_attempts == lost
     clock.advance(15)
-    other = build(never, worker_lost=WorkerLost.RETRY, max_lost=2)
+    other = build(never, worker_lost=WorkerLost.RETRY, max_lost=3)
     other.turn()
     assert reason(other.get(name)) == (Code.ABORTED, "WORKER_LOST")
 

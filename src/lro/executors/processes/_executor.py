@@ -94,7 +94,8 @@ class ProcessExecutor(StaffedExecutor):
     def reserve(self) -> BacklogSlot:
         """Room for one task."""
         if hands_only():
-            raise Unavailable("this process runs functions for another one, and starts none")
+            text = "this process runs functions for another one, and starts none: is the main module"
+            raise Unavailable(f'{text} without its guard, if __name__ == "__main__"?')
         return super().reserve()
 
     def stop(self) -> Sequence[Task]:

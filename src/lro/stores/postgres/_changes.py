@@ -6,13 +6,14 @@ from typing import Any as Anything
 from typing import Final
 
 from lro._errors import OperationNotFound, Unavailable
+from lro._jsontext import reread
 from lro._record import Record
 from lro._states import Change
 from lro.stores._rows import COLUMNS, from_row, micros, to_row
 from lro.stores.postgres._connections import Connections
 from lro.stores.postgres._groups import Groups
 from lro.stores.postgres._known import KnownRecords
-from lro.stores.postgres._statements import GET, GET_IF_CHANGED, REMOVE, REPLACE
+from lro.stores.postgres._statements import GET, GET_IF_CHANGED
 from lro.stores.postgres._writes import id_of, removal, replacement
 
 _VERSION: Final = COLUMNS.index("version")
@@ -21,11 +22,11 @@ _VERSION: Final = COLUMNS.index("version")
 class Changes:
     """The reads and changes of single records by one process."""
 
-    def __init__(self, connections: Connections, known: KnownRecords) -> None:
+    def __init__(self, connections: Connections, groups: Groups, known: KnownRecords) -> None:
         self._connections = connections
+        self._groups = groups
+        self._removing = Groups(connections)
         self._known = known
-        self._replacing = Groups(connections, REPLACE)
-        self._removing = Groups(connections, REMOVE)
 
     def read(self, name: str) -> Record:
         """The record of this name; one that has not changed is not sent again.
@@ -34,20 +35,20 @@ class Changes:
             OperationNotFound: There is none.
             Unavailable: The database cannot be used now.
         """
-        id_, known = id_of(name), self._known.get(name)
-        rows = []
-        if known is not None:
-            lease = None if known.lease_until is None else micros(known.lease_until)
-            rows = self._connections.rows(GET_IF_CHANGED, (known.version, lease, id_))
-            rows = [row[2:] for row in rows]
-            if rows and rows[0][0] is None:
-                return known
+        known = self._known.get(name)
+        if known is None:
+            row = self._stored(name)
         else:
-            rows = self._connections.rows(GET, (id_,))
-        if not rows:
+            lease = None if known.lease_until is None else micros(known.lease_until)
+            stamp = known.version, lease, id_of(name)
+            found = self._connections.rows(GET_IF_CHANGED, stamp)
+            if found and found[0][0] is None:
+                return known
+            row = reread(found[0][0]) if found else None
+        if row is None:
             self._known.drop(name)
             raise OperationNotFound(name)
-        return self._known.keep(from_row(rows[0]), rows[0])
+        return self._known.keep(from_row(row), row)
 
     def apply(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing.
@@ -85,7 +86,7 @@ class Changes:
             return written
         row = to_row(new)
         write = replacement(old, new, row)
-        written = self._replacing.write(write)
+        written = self._groups.write(write)
         if not written and write.doubtful:
             written = self._was_written(old, new, row)
         if written:
@@ -103,9 +104,10 @@ class Changes:
             raise Unavailable("the record was changed twice; by whom first is not known")
         return False
 
-    def _stored(self, name: str) -> tuple[Anything, ...] | None:
+    def _stored(self, name: str) -> Anything:
+        """The row of this name, None if there is none."""
         rows = self._connections.rows(GET, (id_of(name),))
-        return tuple(rows[0]) if rows else None
+        return rows[0] if rows else None
 
 
 def _differs(changed: Record | None, record: Record) -> bool:

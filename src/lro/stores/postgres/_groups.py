@@ -13,6 +13,7 @@ from psycopg import errors
 from lro._errors import Unavailable
 from lro.stores.postgres._connections import AGAIN, ATTEMPTS, Connections, Lost
 from lro.stores.postgres._link import unavailable
+from lro.stores.postgres._statements import statement_for
 from lro.stores.postgres._writes import Write
 
 LARGEST: Final = 200
@@ -31,17 +32,15 @@ _CULPRIT: Final = (
 
 
 class Groups:
-    """Writes of one kind, each committed when :meth:`write` returns.
+    """Writes, each committed when :meth:`write` returns; removals not together with others.
 
     Nobody waits for company: who comes while less than ``at_once`` groups are under way leads one,
     with all that have been waiting; when it is committed, the first of those that came meanwhile
-    leads the next. ``sql`` takes the JSON texts of a group as a list, and gives the names of those
-    that were written.
+    leads the next.
     """
 
-    def __init__(self, connections: Connections, sql: bytes, at_once: int = 1) -> None:
+    def __init__(self, connections: Connections, at_once: int = 1) -> None:
         self._connections = connections
-        self._sql = sql
         self._at_once = at_once
         self._lock = threading.Lock()
         self._waiting: list[Write] = []
@@ -121,11 +120,12 @@ class Groups:
 
     def _send(self, group: Sequence[Write]) -> None:
         text = (b"[" + b",".join([write.text for write in group]) + b"]").decode()
+        sql = statement_for({write.kind for write in group})
         cause: BaseException | None = None
         for _ in range(ATTEMPTS):
             try:
                 with self._connections.link() as link:
-                    rows = link.execute(self._sql, (text,)).fetchall()
+                    rows = link.execute(sql, (text,)).fetchall()
             except AGAIN as exc:
                 cause = exc
             except Lost as exc:

@@ -14,6 +14,7 @@ from lro.stores.postgres._changes import Changes
 from lro.stores.postgres._clock import ServerClock
 from lro.stores.postgres._connections import Connections
 from lro.stores.postgres._ear import NotifyEar
+from lro.stores.postgres._groups import Groups
 from lro.stores.postgres._known import KnownRecords
 from lro.stores.postgres._link import Address
 from lro.stores.postgres._schema import channel_of
@@ -32,8 +33,9 @@ class Parts:
         self._closed = False
         self.connections = Connections(address, clock, size)
         self.known = KnownRecords()
-        self.starts = Starts(self.connections, self.known)
-        self.changes = Changes(self.connections, self.known)
+        groups = Groups(self.connections)
+        self.starts = Starts(self.connections, groups, self.known)
+        self.changes = Changes(self.connections, groups, self.known)
         self.announcer = Announcer(self._notify, self._sender)
 
     def listen(self) -> NotifyEar:

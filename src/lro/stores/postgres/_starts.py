@@ -14,7 +14,7 @@ from lro.stores._rows import from_row, micros, moment, to_row
 from lro.stores.postgres._connections import Connections
 from lro.stores.postgres._groups import Groups
 from lro.stores.postgres._known import KnownRecords
-from lro.stores.postgres._statements import FIND_FIRST, INSERT, INSERT_ONCE, REQUEST_LIFE
+from lro.stores.postgres._statements import FIND_FIRST, REQUEST_LIFE
 from lro.stores.postgres._writes import Write, id_of, insertion, start_id, target_id
 
 _TRIES: Final = 10
@@ -24,11 +24,10 @@ _TRIES: Final = 10
 class Starts:
     """The inserts of one process."""
 
-    def __init__(self, connections: Connections, known: KnownRecords) -> None:
+    def __init__(self, connections: Connections, groups: Groups, known: KnownRecords) -> None:
         self._connections = connections
+        self._groups = groups
         self._known = known
-        self._plain = Groups(connections, INSERT)
-        self._once = Groups(connections, INSERT_ONCE)
 
     def insert(self, record: Record, request: Any, key: RequestKey | None) -> Inserted:
         """Add a record, or find the one that the same request started before.
@@ -41,9 +40,8 @@ class Starts:
         """
         row = to_row(record)
         write = insertion(record, row, request, key)
-        groups = self._plain if key is None and not record.target else self._once
         for _ in range(_TRIES):
-            if groups.write(write):
+            if self._groups.write(write):
                 self._known.keep(record, row)
                 return Inserted(record, fresh=True)
             found = self.find(record, key, write)

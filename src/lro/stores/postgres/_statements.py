@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
 
 from lro.stores._rows import COLUMNS
-from lro.stores.postgres._writes import WRITTEN
+from lro.stores.postgres._writes import WRITTEN, Kind
 
 REQUEST_LIFE: Final = timedelta(hours=24)
 """How long a request key is known (spec §9.2(2))."""
@@ -31,62 +32,70 @@ _IN_PROGRESS: Final = "state IN ('IN_PROGRESS', 'HIDDEN')"
 _BUSY: Final = f"o.target_id IS NOT NULL AND o.{_IN_PROGRESS}"
 _DAY: Final = int(REQUEST_LIFE.total_seconds()) * 1_000_000
 
+_UNCHANGED: Final = """o.id = g.id AND o.version = g.old_version
+    AND o.lease_until IS NOT DISTINCT FROM g.old_lease"""
+_WRITTEN: Final = ", ".join(
+    f"{name} = g.{name}" for name in (*WRITTEN, "parent_id", "target_id") if name != "metadata"
+)
+_RECORDS: Final = f"json_to_recordset(%s::json) AS g({_IDS}, {_GIVEN}"
+_TO_INSERT: Final = "request TEXT, key_id UUID, fingerprint TEXT, first TEXT"
+_TO_CHANGE: Final = "same_metadata BOOLEAN, over BOOLEAN, old_version BIGINT, old_lease BIGINT"
+
+_UPDATE: Final = f"""UPDATE operations o SET {_WRITTEN},
+    metadata = CASE WHEN g.same_metadata THEN o.metadata ELSE g.metadata END"""
+
 # A conflict is looked for first, because one that shows itself later leaves an error in the
 # server's log, if not a failed group. ON CONFLICT is for those that come at the same moment.
-INSERT: Final = _sql(f"""WITH given AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s::json) AS g({_IDS}, {_GIVEN}, request TEXT)
-    WHERE NOT EXISTS (SELECT 1 FROM operations o WHERE o.id = g.id)
-), kept AS (
-    INSERT INTO inputs SELECT id, request FROM given ON CONFLICT (id) DO NOTHING
-)
-INSERT INTO operations ({_STORED}) SELECT {_STORED} FROM given
-    ON CONFLICT (id) DO NOTHING RETURNING name""")
+_NEW: Final = "NOT EXISTS (SELECT 1 FROM operations o WHERE o.id = g.id)"
+_FREE: Final = f"""{_NEW}
+    AND NOT EXISTS (SELECT 1 FROM operations o WHERE o.target_id = g.target_id AND {_BUSY})"""
 
-# Keys are locked before targets, both in their order, so that no two inserts wait for each other.
-INSERT_ONCE: Final = _sql(f"""WITH given AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s::json)
-        AS g({_IDS}, {_GIVEN}, request TEXT, key_id UUID, fingerprint TEXT, first TEXT)
-    WHERE NOT EXISTS (SELECT 1 FROM operations o WHERE o.id = g.id)
-        AND NOT EXISTS (SELECT 1 FROM operations o WHERE o.target_id = g.target_id AND {_BUSY})
-), started AS (
+# Keys are locked before targets, both in their order, so that no two groups wait for each other.
+_START: Final = f"""started AS (
     INSERT INTO starts AS s (id, operation, fingerprint, at, first)
-    SELECT key_id, id, fingerprint, create_time, first FROM given
+    SELECT key_id, id, fingerprint, create_time, first FROM wanted
         WHERE key_id IS NOT NULL ORDER BY key_id
     ON CONFLICT (id) DO UPDATE SET (operation, fingerprint, at, first)
         = (excluded.operation, excluded.fingerprint, excluded.at, excluded.first)
         WHERE s.at <= excluded.at - {_DAY}
     RETURNING operation
 ), fresh AS MATERIALIZED (
-    SELECT * FROM given WHERE key_id IS NULL OR id IN (SELECT operation FROM started)
+    SELECT * FROM wanted WHERE key_id IS NULL OR id IN (SELECT operation FROM started)
 ), kept AS (
     INSERT INTO inputs SELECT id, request FROM fresh
-)
-INSERT INTO operations ({_STORED}) SELECT {_STORED} FROM fresh ORDER BY target_id RETURNING name""")
+), added AS (
+    INSERT INTO operations ({_STORED}) SELECT {_STORED} FROM fresh ORDER BY target_id
+    RETURNING name
+)"""
+_FREED: Final = "freed AS (DELETE FROM inputs i USING changed c WHERE i.id = c.id AND c.over)"
 
-# Why an insert was not carried out: what is there of this name, key and target.
-FIND_FIRST: Final = _sql(f"""SELECT
-    (SELECT state FROM operations WHERE id = %s::uuid),
-    EXISTS (SELECT 1 FROM operations o WHERE o.target_id = %s::uuid AND {_BUSY}),
-    s.operation::text, s.fingerprint, s.at, s.first, {_ROW}
-    FROM (VALUES (1)) AS one LEFT JOIN starts s ON s.id = %s::uuid
-    LEFT JOIN operations o ON o.id = s.operation""")
-
-_UNCHANGED: Final = """o.id = g.id AND o.version = g.old_version
-        AND o.lease_until IS NOT DISTINCT FROM g.old_lease"""
-_WRITTEN: Final = ", ".join(
-    f"{name} = g.{name}" for name in (*WRITTEN, "parent_id", "target_id") if name != "metadata"
+INSERT: Final = _sql(f"""WITH given AS MATERIALIZED (
+    SELECT * FROM {_RECORDS}, request TEXT) WHERE {_NEW}
+), kept AS (
+    INSERT INTO inputs SELECT id, request FROM given ON CONFLICT (id) DO NOTHING
 )
+INSERT INTO operations ({_STORED}) SELECT {_STORED} FROM given
+    ON CONFLICT (id) DO NOTHING RETURNING name""")
 
-REPLACE: Final = _sql(f"""WITH changed AS (
-    UPDATE operations o SET {_WRITTEN},
-        metadata = CASE WHEN g.same_metadata THEN o.metadata ELSE g.metadata END
-    FROM json_to_recordset(%s::json) AS g({_IDS}, {_GIVEN}, same_metadata BOOLEAN, over BOOLEAN,
-        old_version BIGINT, old_lease BIGINT)
-    WHERE {_UNCHANGED} RETURNING o.id, o.name, g.over
-), freed AS (
-    DELETE FROM inputs i USING changed c WHERE i.id = c.id AND c.over
-)
-SELECT name FROM changed""")
+START: Final = _sql(f"""WITH wanted AS MATERIALIZED (
+    SELECT * FROM {_RECORDS}, {_TO_INSERT}) WHERE {_FREE}
+), {_START} SELECT name FROM added""")
+
+CHANGE: Final = _sql(f"""{_UPDATE} FROM {_RECORDS}, {_TO_CHANGE})
+    WHERE {_UNCHANGED} RETURNING o.name""")
+
+END: Final = _sql(f"""WITH changed AS (
+    {_UPDATE} FROM {_RECORDS}, {_TO_CHANGE}) WHERE {_UNCHANGED} RETURNING o.id, o.name, g.over
+), {_FREED} SELECT name FROM changed""")
+
+# Records are locked before keys, because their names are asked for first.
+WRITE: Final = _sql(f"""WITH given AS MATERIALIZED (
+    SELECT * FROM {_RECORDS}, {_TO_INSERT}, {_TO_CHANGE})
+), changed AS (
+    {_UPDATE} FROM given g WHERE {_UNCHANGED} RETURNING o.id, o.name, g.over
+), {_FREED}, wanted AS MATERIALIZED (
+    SELECT * FROM given g WHERE g.old_version IS NULL AND {_FREE}
+), {_START} SELECT name FROM changed UNION ALL SELECT name FROM added""")
 
 REMOVE: Final = _sql(f"""WITH removed AS (
     DELETE FROM operations o
@@ -96,6 +105,29 @@ REMOVE: Final = _sql(f"""WITH removed AS (
     DELETE FROM inputs i USING removed r WHERE i.id = r.id
 )
 SELECT name FROM removed""")
+
+
+def statement_for(kinds: Collection[Kind]) -> bytes:
+    """The simplest statement that makes writes of all of these kinds."""
+    return next(sql for made, sql in _WRITING if made.issuperset(kinds))
+
+
+_WRITING: Final = (
+    ({Kind.INSERT}, INSERT),
+    ({Kind.CHANGE}, CHANGE),
+    ({Kind.CHANGE, Kind.END}, END),
+    ({Kind.INSERT, Kind.START}, START),
+    ({Kind.REMOVE}, REMOVE),
+    (set(Kind) - {Kind.REMOVE}, WRITE),
+)
+
+# Why an insert was not carried out: what is there of this name, key and target.
+FIND_FIRST: Final = _sql(f"""SELECT
+    (SELECT state FROM operations WHERE id = %s::uuid),
+    EXISTS (SELECT 1 FROM operations o WHERE o.target_id = %s::uuid AND {_BUSY}),
+    s.operation::text, s.fingerprint, s.at, s.first, {_ROW}
+    FROM (VALUES (1)) AS one LEFT JOIN starts s ON s.id = %s::uuid
+    LEFT JOIN operations o ON o.id = s.operation""")
 
 FORGET: Final = _sql("""WITH gone AS (SELECT %s::uuid AS id), removed AS (
     DELETE FROM operations o USING gone g WHERE o.id = g.id
@@ -108,10 +140,9 @@ SELECT 1""")
 
 GET: Final = _sql(f"SELECT {_ROW} FROM operations o WHERE o.id = %s::uuid")
 
-GET_IF_CHANGED: Final = _sql(f"""SELECT o.version, o.lease_until, n.*
-    FROM operations o LEFT JOIN LATERAL (SELECT {_ROW}) n
-        ON NOT (o.version = %s AND o.lease_until IS NOT DISTINCT FROM %s::bigint)
-    WHERE o.id = %s::uuid""")
+GET_IF_CHANGED: Final = _sql(f"""SELECT CASE
+    WHEN o.version = %s AND o.lease_until IS NOT DISTINCT FROM %s::bigint THEN NULL
+    ELSE json_build_array({_ROW})::text END FROM operations o WHERE o.id = %s::uuid""")
 
 REQUEST: Final = _sql("SELECT request FROM inputs WHERE id = %s::uuid")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import hashlib
 import threading
@@ -52,6 +53,16 @@ def ids_of(names: Sequence[str]) -> str:
     return "{" + ",".join([id_of(name) for name in names]) + "}"
 
 
+class Kind(enum.Enum):
+    """How a record is written."""
+
+    INSERT = "insert"
+    START = "insert, if neither its key nor its target is taken"
+    CHANGE = "change"
+    END = "change to done"
+    REMOVE = "remove"
+
+
 @attrs.define(eq=False, kw_only=True)
 class Write:
     """A record to be written, which waits for its group.
@@ -62,6 +73,7 @@ class Write:
     """
 
     name: str
+    kind: Kind
     text: bytes
     touches: tuple[str, ...]
     order: str
@@ -114,8 +126,13 @@ def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) ->
         fields["fingerprint"] = key.fingerprint
         fields["first"] = dumps(list(row)).decode()  # type: ignore[arg-type]  # a row is JSON
         touches.append(str(fields["key_id"]))
-    order = str(fields.get("key_id", touches[0]))
-    return Write(name=record.name, text=dumps(fields), touches=tuple(touches), order=order)
+    return Write(
+        name=record.name,
+        kind=Kind.INSERT if len(touches) == 1 else Kind.START,
+        text=dumps(fields),
+        touches=tuple(touches),
+        order=touches[0],
+    )
 
 
 def replacement(old: Record, new: Record, row: Row) -> Write:
@@ -130,12 +147,12 @@ def replacement(old: Record, new: Record, row: Row) -> Write:
         fields["metadata"] = None
         fields["same_metadata"] = True
     fields["over"] = new.done
-    return _if_unchanged(old, fields)
+    return _if_unchanged(old, fields, Kind.END if new.done else Kind.CHANGE)
 
 
 def removal(old: Record) -> Write:
     """The removal of a record, if it is still as it was."""
-    return _if_unchanged(old, {"id": id_of(old.name)})
+    return _if_unchanged(old, {"id": id_of(old.name)}, Kind.REMOVE)
 
 
 def start_id(key: RequestKey) -> str:
@@ -156,12 +173,12 @@ def _fields(record: Record, row: Row) -> dict[str, Json]:
     return fields
 
 
-def _if_unchanged(old: Record, fields: dict[str, Json]) -> Write:
+def _if_unchanged(old: Record, fields: dict[str, Json], kind: Kind) -> Write:
     fields["old_version"] = old.version
     # Renewals prolong the lease and leave the version alone.
     fields["old_lease"] = None if old.lease_until is None else micros(old.lease_until)
     id_ = str(fields["id"])
-    return Write(name=old.name, text=dumps(fields), touches=(id_,), order=id_)
+    return Write(name=old.name, kind=kind, text=dumps(fields), touches=(id_,), order=id_)
 
 
 def _encodable(text: str) -> bool:

@@ -32,7 +32,11 @@ class Watch:
             raise OSError("this system tells nothing of files") from exc
         if self._notices < 0:
             raise OSError(ctypes.get_errno(), "this system tells nothing more of files")
-        self._end, self._end_from = os.pipe()
+        try:
+            self._end, self._end_from = os.pipe()
+        except OSError:
+            os.close(self._notices)
+            raise
         descriptors = self._notices, self._end, self._end_from
         self.close: Callable[[], object] = weakref.finalize(self, _close, descriptors)
         """Frees what it holds; only when nobody waits. Idempotent."""
