@@ -39,6 +39,7 @@ class Background:
             owner=owner,
             lease=lease,
             domain=domain,
+            clock=clock,
             nudge=self._nudge,
             hunt=lambda: self.upkeep.hunt(),
         )
@@ -63,8 +64,10 @@ class Background:
     def stop(self) -> None:
         """End the threads."""
         self._started = False
-        self.hearing.stop()
-        self.upkeep.stop()
+        try:
+            self.hearing.stop()
+        finally:
+            self.upkeep.stop()
 
     def forked(self) -> None:
         """Begin anew in a forked process: what the parent holds is the parent's."""

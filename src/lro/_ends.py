@@ -12,9 +12,9 @@ from lro._faults import EncodingError
 from lro._jobs import Ending
 from lro._ledger import Ledger
 from lro._outcomes import internal
-from lro._record import Record
+from lro._record import Record, State
 from lro._spec import MethodSpec, Unsettled
-from lro._states import end
+from lro._states import Change, end
 
 log = logging.getLogger("lro")
 
@@ -27,6 +27,38 @@ class Patiently(Protocol):
     def __call__(self, action: Callable[[], T]) -> T:
         """What the action gives."""
         ...
+
+
+class _Outdated(Exception):
+    """The metadata has changed since the last one was made of it."""
+
+
+def apply_settled(
+    name: str, change: Change, state: State, *, spec: MethodSpec, ledger: Ledger
+) -> Record | None:
+    """Apply a change that ends an operation in this state, with the method's last metadata.
+
+    That is made beside the store, which the application's code must not keep from writing.
+
+    Raises:
+        Unsettled: The last metadata cannot be made.
+        LroError: What the store or the change refuses.
+    """
+    if spec.options.settle is None:
+        return ledger.apply(name, change, spec.stamp)
+    while True:
+        seen = ledger.store.get(name).metadata
+        last = spec.settled(seen, state)
+
+        def stamp(record: Record, seen: Any | None = seen, last: Any | None = last) -> Any | None:
+            if record.metadata != seen:
+                raise _Outdated
+            return spec.stamp(record.with_metadata(last))
+
+        try:
+            return ledger.apply(name, change, stamp)
+        except _Outdated:
+            continue  # a request to cancel may leave its mark in the metadata
 
 
 def write_end(
@@ -50,10 +82,6 @@ def write_end(
     """
 
     def write(ending: Ending, *, settle: bool) -> Record | None:
-        def stamp(record: Record) -> Any | None:
-            last = spec.settled(record.metadata, ending.state) if settle else record.metadata
-            return spec.stamp(record.with_metadata(last))
-
         change = end(
             ending.result,
             now=ledger.store.now(),
@@ -61,7 +89,9 @@ def write_end(
             attempt=attempt,
             acknowledge=ending.acknowledge,
         )
-        return ledger.apply(name, change, stamp)
+        if settle:
+            return apply_settled(name, change, ending.state, spec=spec, ledger=ledger)
+        return ledger.apply(name, change, spec.stamp)
 
     try:
         return patiently(lambda: write(ending, settle=True))

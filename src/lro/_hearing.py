@@ -66,8 +66,13 @@ class Hearing:
             return
         with self._lock:
             if self._thread is None and not self._stopping.is_set():
-                self._thread = threading.Thread(target=self._live, name="lro-ear", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._live, name="lro-ear", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as exc:  # too many threads: the next one in need tries again
+                    log.warning("other processes are not heard now: %s", exc)
+                    return
+                self._thread = thread
         self._wake.set()
 
     def stop(self) -> None:
@@ -95,7 +100,7 @@ class Hearing:
                 if self._stopping.is_set():
                     return
                 log.info("not heard now what other processes change: %s", exc)
-            except Exception:
+            except BaseException:  # whatever code of others has raised
                 log.exception("hearing other processes failed, and goes on")
             self._stopping.wait(1.0)
             if not self._needed:
@@ -104,7 +109,7 @@ class Hearing:
     def _listen(self) -> None:
         try:
             ear = self._ledger.store.listen()
-        except LroError:
+        except Exception:
             self._sweep()  # the store may be there for all that, and somebody waits
             raise
         with self._lock:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import datetime
 from typing import Generic, TypeAlias, TypeVar
 
 import attrs
@@ -30,8 +29,8 @@ class Job(Generic[M]):
         attempt: int,
         publish: Callable[[M], None],
         recall: Callable[[], M | None],
-        clock: Callable[[], datetime],
-        stop_at: datetime | None = None,
+        clock: Callable[[], float],
+        stop_at: float | None = None,
         domain: str = "",
     ) -> None:
         self._name = name
@@ -101,7 +100,7 @@ class Job(Generic[M]):
         """
         left = None
         if self._stop_at is not None:
-            left = max(0.0, (self._stop_at - self._clock()).total_seconds())
+            left = max(0.0, self._stop_at - self._clock())
         overdue = left is not None and left <= seconds
         self._cancel.wait(left if overdue else seconds)
         self.raise_if_cancelled()

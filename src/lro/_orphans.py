@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from lro._any import Any
-from lro._errors import LeaseLost, NotApplied, OperationNotFound, StatusError, Unavailable
+from lro._ends import apply_settled
+from lro._errors import StatusError
 from lro._ledger import Ledger
 from lro._record import Record, State
 from lro._running import Running
-from lro._spec import MethodSpec, WorkerLost
+from lro._spec import MethodSpec, Unsettled, WorkerLost
 from lro._states import abandon, as_seen
 from lro._status import Code
 
@@ -44,14 +44,8 @@ def adopt(record: Record, spec: MethodSpec, running: Running, ledger: Ledger) ->
     status = spec.types.status_of(error, running.domain)
     fail = as_seen(record, abandon(status, ledger.store.now(), spec.expiry))
     try:
-        ledger.apply(record.name, fail, lambda last: _settled(last, spec))
-    except (LeaseLost, NotApplied, OperationNotFound, Unavailable):
-        raise
-    except Exception:  # settle() is the application's code
+        apply_settled(record.name, fail, State.FAILED, spec=spec, ledger=ledger)
+    except Unsettled:
         log.exception("%s: the last metadata could not be made", record.name)
         ledger.apply(record.name, fail, spec.stamp)
     log.warning("%s: ended, worker %d of it was lost", record.name, lost)
-
-
-def _settled(record: Record, spec: MethodSpec) -> Any | None:
-    return spec.stamp(record.with_metadata(spec.settled(record.metadata, State.FAILED)))

@@ -30,6 +30,7 @@ class Running:
         owner: str,
         lease: timedelta,
         domain: str,
+        clock: Callable[[], float],
         nudge: Callable[[], None],
         hunt: Callable[[], None],
     ) -> None:
@@ -37,6 +38,7 @@ class Running:
         self._executor = executor
         self._lease = lease
         self.domain = domain
+        self._clock = clock
         self._nudge = nudge
         self._hunt = hunt
         self.stopping = False
@@ -53,6 +55,7 @@ class Running:
             owner=owner,
             lease=self._lease,
             domain=self.domain,
+            clock=self._clock,
             retire=self._retire,
         )
 

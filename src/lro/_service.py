@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -10,7 +11,7 @@ from typing import Final, Protocol
 
 from lro._background import Background
 from lro._bell import Bell
-from lro._errors import OperationNotFound
+from lro._errors import InvalidArgument, OperationNotFound
 from lro._faults import DeclarationError, MethodNotSupported
 from lro._forks import after_fork
 from lro._hosting import MethodHost
@@ -60,8 +61,8 @@ class Service(MethodHost):
     arguments are known to be well-formed and before existence is revealed (spec §3.1(5)).
     ``owner_only`` hides operations from everybody but the caller who started them.
     ``upkeep=False`` starts no thread: call :meth:`turn` instead. ``clock`` gives the seconds that
-    upkeep goes by. The service closes its store. It survives a fork: in the child it is
-    another process's service, with threads and connections of its own.
+    upkeep and time limits go by. The service closes its store. It survives a fork: in the child it
+    is another process's service, with threads and connections of its own.
     """
 
     def __init__(
@@ -266,18 +267,21 @@ class Service(MethodHost):
         ``drain`` is a timedelta, or seconds.
 
         What is handed back is stored as in progress and unheld: another process on the store, or
-        the next one, does it again. Idempotent.
+        the next one, does it again. Idempotent: the first call does it. Not for signal handlers,
+        which may have interrupted what it would wait for: let them raise, or set an event.
+
+        Raises:
+            InvalidArgument: The drain is no span of time.
         """
+        span = _span(drain)
         if self._closed:
             return
         self._closed = True
-        try:
-            span = drain if isinstance(drain, timedelta) else timedelta(seconds=drain)
+        with contextlib.ExitStack() as steps:  # each is taken, whatever becomes of the others
+            steps.callback(self.store.close)
+            steps.callback(self._background.stop)
+            steps.callback(self._room.close)
             self._background.running.stop(span)
-        finally:
-            self._room.close()
-            self._background.stop()
-            self.store.close()
 
     def __enter__(self) -> Service:
         return self
@@ -325,3 +329,10 @@ class Service(MethodHost):
         self._ledger.forked()
         self._room.forked()
         self._background.forked()
+
+
+def _span(drain: timedelta | float) -> timedelta:
+    try:
+        return drain if isinstance(drain, timedelta) else timedelta(seconds=drain)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument("drain", f"must be seconds or a timedelta, got {drain!r}") from None

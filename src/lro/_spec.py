@@ -56,7 +56,8 @@ class Options:
     operation is given up after ``max_lost`` lost workers. ``target``: gives the resource that one
     request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished record is
     kept (None: as the service says). ``validate``: refuses a request before anything is stored.
-    ``settle``: the last metadata, given the present one and the state that the operation ends in.
+    ``settle``: the last metadata, given the present one and the state that the operation ends in;
+    it may be asked more than once.
     """
 
     concurrency: int | None = None
@@ -200,8 +201,8 @@ class MethodSpec:
         if settle is None or metadata is None:
             return metadata
         try:
-            return self.types.pack(settle(self.types.unpack(metadata, self.metadata), state))
-        except Exception as exc:  # the application's code
+            return self.pack_metadata(settle(self.types.unpack(metadata, self.metadata), state))
+        except BaseException as exc:  # the application's code, in a thread that others need
             raise Unsettled(self.full_name) from exc
 
 

@@ -75,6 +75,8 @@ class Starter:
             spec.options.validate(request)
         if not target and spec.options.target is not None:
             target = spec.options.target(request)
+        if not isinstance(target, str):
+            raise InvalidArgument("target", f"must be a text, got {got(target)}")
         try:
             parent = normalise_parent(parent)
         except InvalidParent as exc:  # List calls it name

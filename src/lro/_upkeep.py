@@ -137,7 +137,7 @@ class Upkeep:
                 self._adopt(record)
             except LroError as exc:
                 log.info("%s: not taken over now: %s", record.name, exc)
-            except Exception:  # one that cannot be must not be in the way of the others
+            except BaseException:  # one that cannot be must not be in the way of the others
                 log.exception("%s: cannot be taken over", record.name)
         latest = self._patience
         next_end = found.next_lease_end
@@ -164,7 +164,7 @@ class Upkeep:
                 if not away:  # once: it is tried every second
                     log.warning("upkeep: %s (%s)", exc, exc.__cause__)
                 seconds, away = 1.0, True
-            except Exception:
+            except BaseException:  # whatever code of others has raised: leases are to be renewed
                 log.exception("upkeep failed and goes on")
                 seconds = 1.0
             self._wake.wait(seconds)

@@ -42,6 +42,8 @@ class Worker:
     owner: str
     lease: timedelta
     domain: str
+    clock: Callable[[], float]
+    """The seconds that time limits go by: nobody can set it."""
     retire: Callable[[Run], None]
     """Told of every run that is over."""
 
@@ -199,8 +201,8 @@ class Run:
             attempt=record.attempt,
             publish=lambda metadata: self._publish(record.attempt, metadata),
             recall=lambda: self._spec.unpack_metadata(record.metadata),
-            clock=self._now,
-            stop_at=None if limit is None else now + limit,
+            clock=self._worker.clock,
+            stop_at=None if limit is None else self._worker.clock() + limit.total_seconds(),
             domain=self._domain,
         )
         self._job = job

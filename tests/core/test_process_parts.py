@@ -804,7 +804,7 @@ def supervision(process):
         attempt=1,
         publish=lambda metadata: None,
         recall=lambda: None,
-        clock=lambda: START,
+        clock=lambda: 0.0,
     )
     return Supervision(process, call_of(direct), spec=direct.spec, job=job, grace=1.0)
 

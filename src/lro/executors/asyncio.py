@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -133,9 +134,27 @@ class AsyncioExecutor(LocalExecutor):
         self._tasks.discard(running)
         self._fill()
 
+    async def _aside(self, task: Task) -> None:
+        # A thread of its own: in a pool, functions that block would keep each other waiting, and
+        # the writes of all the others.
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()
+
+        def live() -> None:
+            try:
+                task.run()
+            except BaseException:
+                log.exception("%s: its task failed outside the method", task.name)
+            finally:
+                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                    loop.call_soon_threadsafe(over.cancel)
+
+        threading.Thread(target=live, name="lro-function", daemon=True).start()
+        await asyncio.wait({over})
+
     async def _run(self, task: Task) -> None:
         try:
-            await task.arun()
+            await (task.arun() if task.is_async else self._aside(task))
         except asyncio.CancelledError:
             raise  # the loop is ending
         except BaseException:  # SystemExit too: it would end the loop, and all tasks with it

@@ -9,10 +9,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from queue import SimpleQueue
 from typing import Any as Anything
-from typing import Final
 
 from lro._errors import Cancelled, LeaseLost
 from lro._faults import EncodingError
@@ -38,8 +36,6 @@ from lro.executors.processes._messages import (
 from lro.executors.processes._prepare import prepare
 
 log = logging.getLogger("lro")
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Unprepared(Exception):
@@ -69,8 +65,8 @@ class Attempt:
             attempt=call.attempt,
             publish=self._publish,
             recall=self._recall,
-            clock=lambda: _moment(time.monotonic()),
-            stop_at=None if call.stop_at is None else _moment(call.stop_at),
+            clock=time.monotonic,
+            stop_at=call.stop_at,
             domain=call.domain,
         )
 
@@ -197,7 +193,3 @@ class Attempt:
                 answer = self._answers.get()
         if answer.refusal is not None:
             raise refused(answer.refusal, self.call.name, self.call.attempt)
-
-
-def _moment(seconds: float) -> datetime:
-    return _EPOCH + timedelta(seconds=seconds)

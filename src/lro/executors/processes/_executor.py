@@ -94,7 +94,9 @@ class ProcessExecutor(StaffedExecutor):
     def reserve(self) -> BacklogSlot:
         """Room for one task."""
         if hands_only():
-            text = "this process runs functions for another one, and starts none: is the main module"
+            text = (
+                "this process runs functions for another one, and starts none: is the main module"
+            )
             raise Unavailable(f'{text} without its guard, if __name__ == "__main__"?')
         return super().reserve()
 
@@ -160,8 +162,8 @@ class _Seat:
 
     def _call(self, spec: MethodSpec, request: object, job: Job[Anything]) -> Call:
         present, stop_at = job.metadata, None
-        if job._stop_at is not None:  # by the clock of the store, which the child does not have
-            stop_at = time.monotonic() + (job._stop_at - job._clock()).total_seconds()
+        if job._stop_at is not None:  # by the clock of the service, which may be another
+            stop_at = time.monotonic() + job._stop_at - job._clock()
         return Call(
             recipe=self._recipe(spec),
             name=job.name,

@@ -36,6 +36,7 @@ class Changes:
             Unavailable: The database cannot be used now.
         """
         known = self._known.get(name)
+        row: Anything
         if known is None:
             row = self._stored(name)
         else:

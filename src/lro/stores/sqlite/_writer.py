@@ -131,9 +131,13 @@ class Writer:
         return (self._commits, self._ended) if self._look() else None
 
     def close(self) -> None:
-        """Close the connection when the last transaction has ended."""
-        with self._lock:
-            self._close()
+        """Close the connection when the last transaction has ended.
+
+        One that goes on for too long ends with the process: it may be this very thread's, which a
+        signal has interrupted.
+        """
+        if self.pause(2 * self._file.busy_seconds + 1):
+            self.resume()
 
     def pause(self, seconds: float) -> bool:
         """Close it and let nobody write until :meth:`resume`; whether that came in time."""
