@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Final
 
 from lro._errors import Cancelled, LeaseLost, NotApplied, OperationNotFound, Unavailable
 from lro._ledger import Ledger
@@ -14,6 +15,9 @@ from lro._record import Record
 from lro._spec import MethodSpec
 from lro._states import Change, as_seen, release, take_over, withdraw
 from lro._worker import Run, Worker
+
+_LAST_SECONDS: Final = 1.0
+"""How long work that is to stop may take for that, before others may begin it anew."""
 
 
 class Running:
@@ -184,8 +188,10 @@ class Running:
                 self._retire(run)
         if not self._executor.join(drain.total_seconds()):
             for run in list(self._runs.values()):
-                there = run.hand_back() if there else run.give_up()
-            self._executor.join(1.0)
+                run.give_up()  # what stops in time hands itself back: nobody else has begun by then
+            self._executor.join(_LAST_SECONDS)
+            for run in list(self._runs.values()):
+                there = there and run.hand_back()
 
     def _retire(self, run: Run) -> None:
         with self._lock:

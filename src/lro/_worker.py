@@ -104,7 +104,7 @@ class Run:
             self._retire(self)
 
     def give_up(self) -> bool:
-        """Stop the work, leaving the lease to run out; False."""
+        """Stop the work, which then hands itself back; False."""
         self._handing_back = True
         self.cancel()
         return False
@@ -323,7 +323,7 @@ class Run:
 
     def _finish(self, attempt: int, outcome: Outcome) -> None:
         self._over = True
-        if isinstance(outcome, HandBack) and not self._handing_back:
+        if isinstance(outcome, HandBack):
             self.hand_back()
         try:
             if isinstance(outcome, Ending):

@@ -56,6 +56,14 @@ def nobody():
 
 
 @pytest.fixture(autouse=True)
+def level():
+    """A worker sets the level of the root logger; the next test wants it as it was."""
+    before = logging.root.level
+    yield
+    logging.root.setLevel(before)
+
+
+@pytest.fixture(autouse=True)
 def no_rest(monkeypatch):
     """A worker gives a message back without a rest."""
     monkeypatch.setattr(_carrier, "REST_SECONDS", 0.0)

@@ -50,7 +50,6 @@ from lro.executors.processes._pool import Pool
 from lro.executors.processes._recipe import Main, Recipe, check_place, recipe_of
 from lro.executors.processes._supervision import Supervision
 from lro.stores.memory import MemoryStore
-from lro.testing import START
 from tests.core import errands
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
 from tests.core.mail import Mail

@@ -301,7 +301,7 @@ def test_upkeep_removes_what_has_expired(build, clock, monkeypatch):
 def test_conventions_are_warned_of(make_service, caplog):
     """AIP-151 wants other names for these types; it works all the same."""
     service = make_service()
-    with caplog.at_level(logging.WARNING, "lro"):
+    with caplog.at_level(logging.INFO, "lro"):
         service.declare(
             "acme.v1.Works.Work", request=WorkRequest, response=Empty, metadata=WorkMetadata
         )
