@@ -811,9 +811,9 @@ def test_a_result_is_given_up_when_the_service_closes(
     step.reached()
     monkeypatch.setattr(Failing, "failures", 10**9)
     step.go.set()
-    with caplog.at_level(logging.ERROR, "lro"):
+    with caplog.at_level(logging.WARNING, "lro"):
         service.close(timedelta(milliseconds=10))
-    assert f"{operation.name}: could not be handed back" in caplog.text
+    assert f"{operation.name}: its result could not be stored" in caplog.text
     record = store.get(operation.name)
     assert (record.state, record.attempt) == ("IN_PROGRESS", 1)
 

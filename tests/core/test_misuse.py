@@ -1,0 +1,205 @@
+"""What applications do wrong, or at a bad moment: it costs them their operation, not more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+
+from lro._errors import InvalidArgument
+from lro._jobs import Job
+from lro._spec import WorkerLost
+from lro._status import Code
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.testing._samples import REQUEST, held
+from tests.core.kit import (
+    PATIENCE,
+    WorkMetadata,
+    WorkRequest,
+    WorkResponse,
+    answer,
+    ended,
+    reason,
+    unpacked,
+)
+
+NAME = "acme.v1.Works.Work"
+
+
+def work_of(service, body=None, name=NAME, **options):
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return WorkResponse("done") if body is None else body(request, job)
+
+    return service.method(name, **options)(work)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
+def test_a_settle_that_raises_what_nobody_catches(make_service, store, error):
+    """It ends its operation with INTERNAL, also in the thread that keeps the leases."""
+
+    def settle(metadata, state):
+        raise error
+
+    service = make_service(store)
+    method = work_of(service, settle=settle)
+    operation = method.start(WorkRequest(), metadata=WorkMetadata(1))
+    assert reason(ended(service, operation)) == (Code.INTERNAL, "METHOD_FAILED")
+
+
+def test_a_settle_that_fails_for_lost_work(make_service, store, clock):
+    """The truth is told without it."""
+
+    def settle(metadata, state):
+        raise SystemExit
+
+    service = make_service(store, InlineExecutor())
+    work_of(service, settle=settle)
+    metadata = service.types.pack(WorkMetadata(1))
+    lost = held(clock, method=NAME, metadata=metadata, attempt=1)
+    store.insert(lost, REQUEST, None)
+    clock.advance(15)
+    service.turn()
+    assert reason(service.get(lost.name)) == (Code.ABORTED, "WORKER_LOST")
+
+
+def test_a_settle_that_calls_the_service(make_service, store):
+    """It is asked beside the store: it may read and even start what it likes, however long."""
+    service = make_service(store, ThreadExecutor(2))
+    other = work_of(service, name="acme.v1.Works.Other")
+    started = []
+
+    def settle(metadata, state):
+        started.append(other.start(WorkRequest()))
+        return WorkMetadata(100)
+
+    method = work_of(service, settle=settle)
+    found = ended(service, method.start(WorkRequest(), metadata=WorkMetadata(1)))
+    assert (found.state, unpacked(service, found).percent) == ("SUCCEEDED", 100)
+    assert ended(service, started[0]).done
+
+
+def test_metadata_that_changes_while_the_last_one_is_made(make_service, store):
+    """A request to cancel leaves its mark: the last metadata is made anew."""
+    service = make_service(store)
+    calls = []
+
+    def settle(metadata, state):
+        calls.append(metadata.cancel_requested)
+        if len(calls) == 1:
+            service.cancel(name[0])
+        return metadata
+
+    name = []
+    go = threading.Event()
+
+    def body(request, job):
+        assert go.wait(PATIENCE)
+        return WorkResponse("in time")
+
+    method = work_of(service, body, settle=settle)
+    name.append(method.start(WorkRequest(), metadata=WorkMetadata(1)).name)
+    go.set()
+    found = ended(service, name[0])
+    assert (calls, unpacked(service, found).cancel_requested) == ([False, True], True)
+    assert answer(service, found) == "in time"
+
+
+def test_a_settle_that_gives_another_class(make_service, store):
+    """As for a function's own result."""
+    service = make_service(store)
+    method = work_of(service, settle=lambda metadata, state: WorkResponse("no metadata"))
+    operation = method.start(WorkRequest(), metadata=WorkMetadata(1))
+    assert reason(ended(service, operation)) == (Code.INTERNAL, "METHOD_FAILED")
+
+
+@pytest.mark.parametrize("drain", [float("nan"), float("inf"), None, "soon"])
+def test_a_drain_that_is_no_time(make_service, drain):
+    """Is refused before anything is closed."""
+    service = make_service()
+    with pytest.raises(InvalidArgument, match="drain"):
+        service.close(drain)
+    assert work_of(service).start(WorkRequest())
+
+
+def test_a_target_that_is_no_text(make_service, store):
+    """Is refused, on every store alike."""
+    service = make_service(store)
+    method = work_of(service, target=lambda request: 7)
+    with pytest.raises(InvalidArgument, match="target"):
+        method.start(WorkRequest())
+
+
+def test_functions_that_block_keep_no_async_function_waiting(make_service):
+    """On an event loop's executor each has a thread of its own."""
+    service = make_service(executor=AsyncioExecutor(100))
+    go = threading.Event()
+    begun = threading.Semaphore(0)
+
+    def body(request, job):
+        begun.release()
+        assert go.wait(PATIENCE)
+        return WorkResponse()
+
+    plain = work_of(service, body)
+
+    @service.method("acme.v1.Works.Async")
+    async def quick(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return WorkResponse("quick")
+
+    blocked = [plain.start(WorkRequest()) for _ in range(40)]
+    assert all(begun.acquire(timeout=PATIENCE) for _ in blocked)
+    assert answer(service, ended(service, quick.start(WorkRequest()))) == "quick"
+    go.set()
+    for operation in blocked:
+        ended(service, operation)
+
+
+def test_work_that_stops_in_time_is_not_begun_twice(make_service, store):
+    """A service that closes tells its work first, and hands it back when that has stopped."""
+    service = make_service(store, ThreadExecutor(1))
+    owners, begun = [], threading.Event()
+
+    def body(request, job):
+        begun.set()
+        try:
+            job.sleep(PATIENCE)
+        finally:
+            owners.append(store.get(job.name).owner)
+        raise AssertionError
+
+    name = work_of(service, body, worker_lost=WorkerLost.FAIL).start(WorkRequest()).name
+    assert begun.wait(PATIENCE)
+    whole, store.close = store.close, lambda: None
+    service.close(timedelta())
+    store.close = whole
+    record = store.get(name)
+    assert (owners != [""], record.owner, record.attempt, record.unclaimed) == (True, "", 1, True)
+
+
+def test_an_ear_whose_thread_cannot_start(make_service, clock, monkeypatch, caplog):
+    """The start succeeds all the same, the next one tries again, and all can be closed."""
+
+    class Shared(MemoryStore):
+        shared = True
+
+    service = make_service(Shared(clock))
+    method = work_of(service)
+    whole = threading.Thread.start
+
+    def start(thread):
+        if thread.name == "lro-ear":
+            raise RuntimeError("can't start new thread")
+        whole(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert ended(service, method.start(WorkRequest())).done
+    assert "other processes are not heard now" in caplog.text
+    monkeypatch.undo()
+    assert ended(service, method.start(WorkRequest())).done
+    assert service._background.hearing._thread.is_alive()
+    service.close()
