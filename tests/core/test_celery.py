@@ -246,6 +246,8 @@ def test_the_broker_comes_back_empty(mortal, shaky):
     """What was started before is done, and so is what is started after, by the same worker."""
     with shaky.worker("threads"):
         assert ended(shaky.service, shaky.start("Echo", "abc")).done
+        while mortal.ask("HLEN", "unacked") != b":0\r\n":
+            pass  # Celery does not survive a broker that dies under an acknowledgement
         mortal.kill()
         mortal.start()
         after = shaky.start("Echo", "abc")

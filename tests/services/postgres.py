@@ -24,7 +24,7 @@ PATIENCE: Final = 60.0
 """Seconds after which what should have happened counts as not happening."""
 
 _DEBIAN: Final = Path("/usr/lib/postgresql")
-_GUARD: Final = 'read _; kill -QUIT "$0" && sleep 1; rm -rf -- "$1"'
+_GUARD: Final = 'read _; kill -QUIT "$0" && kill -CONT "$0" && sleep 1; rm -rf -- "$1"'
 """Outlives a test run that is killed, and clears up after it: its standard input ends then."""
 
 _READY: Final = "ready to accept connections"
