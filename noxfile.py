@@ -15,6 +15,8 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests"]
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+AT_ONCE = ["--numprocesses=3", "--dist=worksteal"]
+"""More than the two processors that most machines have at least: many tests wait for servers."""
 EVERYTHING = ".[celery,docs,examples,fast,postgres,test]"
 CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
 """The tests that need no extra but ``test``; the few that want more skip themselves."""
@@ -24,7 +26,7 @@ CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
 def tests(session: nox.Session) -> None:
     """Every test: of the library, the examples and the docs."""
     session.install("-e", EVERYTHING)
-    session.run("pytest", *session.posargs)
+    session.run("pytest", *AT_ONCE, *session.posargs)
 
 
 @nox.session(python=PYTHONS)
@@ -33,7 +35,7 @@ def core(session: nox.Session) -> None:
     session.install(".")
     session.run("python", "-c", "import lro, lro_client")
     session.install(".[test]")
-    session.run("pytest", *CORE, *session.posargs, env={"LRO_REQUIRE_SERVICES": ""})
+    session.run("pytest", *AT_ONCE, *CORE, *session.posargs, env={"LRO_REQUIRE_SERVICES": ""})
 
 
 @nox.session(python="3.11")
@@ -42,7 +44,7 @@ def lowest(session: nox.Session) -> None:
     constraints = Path(session.create_tmp()) / "lowest.txt"
     constraints.write_text("\n".join(map(as_lowest, requirements("test"))) + "\n")
     session.install("-e", ".[test]", "--constraint", str(constraints))
-    session.run("pytest", *CORE, *session.posargs, env={"LRO_REQUIRE_SERVICES": ""})
+    session.run("pytest", *AT_ONCE, *CORE, *session.posargs, env={"LRO_REQUIRE_SERVICES": ""})
 
 
 @nox.session

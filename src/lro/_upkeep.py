@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lro._errors import LroError
+from lro._errors import LroError, Unavailable
 from lro._ledger import Ledger
 from lro._record import Record
 
@@ -60,8 +60,9 @@ class Upkeep:
         """Begin anew, for another owner: in a forked process, the thread is gone."""
         self._owner = owner
         self._renew_at: float | None = None
-        self._hunt_at = self._expire_at = self._clock()
+        self._hunt_at = self._calm_until = self._expire_at = self._clock()
         self._urgent = False
+        self._away = False
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -93,7 +94,17 @@ class Upkeep:
 
         Idle, a process asks its store once a lease for orphans and once a minute for what has
         expired: no lease made after a look can run out before the next one.
+
+        Raises:
+            Unavailable: The store cannot be reached.
         """
+        try:
+            return self._turn()
+        except Unavailable:
+            self._away = True
+            raise
+
+    def _turn(self) -> float:
         at, now = self._clock(), self._ledger.store.now()
         if not self._held():
             self._renew_at = None
@@ -101,27 +112,44 @@ class Upkeep:
         if self._renew_at is None and self._held():
             self._renew_at = at + self._period
         self._follow_clock(at, now)
+        if self._away:
+            self._follow_outage(at)
         if self._renew_at is not None and self._renew_at <= at:
             self._renew(at, now)
-        if self._urgent or self._hunt_at <= at:
+        if self._next_hunt(at) <= at:
             self._urgent = False
             self._hunt(at, now)
         if self._expire_at <= at:
             self._expire(at)
-        due = [one for one in (self._renew_at, self._hunt_at, self._expire_at) if one is not None]
+        due = [self._next_hunt(at), self._expire_at]
+        if self._renew_at is not None:
+            due.append(self._renew_at)
         return max(0.01, min(due) - at)
 
+    def _next_hunt(self, at: float) -> float:
+        return max(self._calm_until, at if self._urgent else self._hunt_at)
+
     def _follow_clock(self, at: float, now: datetime) -> None:
-        # Somebody has set the store's clock: all leases seem over, or to last too long. Those who
-        # live renew theirs before anybody hunts.
+        # Somebody has set the store's clock: all leases seem over, or to last too long.
         lead = (now - _EPOCH).total_seconds() - at
         before, self._lead = self._lead, lead
         if before is None or abs(lead - before) < _STEP_SECONDS:
             return
         log.warning("the store's clock was set by %+.1f s: leases are renewed", lead - before)
+        self._let_all_renew(at)
+
+    def _follow_outage(self, at: float) -> None:
+        # Nobody could renew a lease while the store was away, so leases that ran out meanwhile say
+        # nothing of who lives.
+        self._ledger.store.orphans((), 1)  # raises unless it is back
+        self._away = False
+        self._let_all_renew(at)
+
+    def _let_all_renew(self, at: float) -> None:
+        # Those who live renew their leases before anybody hunts.
         if self._renew_at is not None:
             self._renew_at = at
-        self._hunt_at = max(self._hunt_at, at + self._period + _STEP_SECONDS)
+        self._calm_until = at + self._period + _STEP_SECONDS
 
     def _renew(self, at: float, now: datetime) -> None:
         asked = self._ledger.store.renew(self._owner, now + self._lease, self._held())

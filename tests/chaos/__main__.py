@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     store = commands.add_parser("store", help="take the store away, again and again")
     _common(store)
     store.add_argument("--seconds", type=float, default=120, help="the length of a trial")
+    store.add_argument("--longest", type=float, default=5, help="the longest outage, in seconds")
     store.set_defaults(run=_store, seeds=1, lease=15.0, executors="threads", at_once=1)
     options = parser.parse_args(arguments)
     status: int = options.run(options)
@@ -86,11 +87,15 @@ def _fence(options: argparse.Namespace) -> int:
 def _store(options: argparse.Namespace) -> int:
     async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
         path = ground.store.partition(":///")[2]
-        outages = crash(shared_server()) if cell.store == "postgres" else lock(path)
+        longest = options.longest
+        outages = (
+            crash(shared_server(), longest) if cell.store == "postgres" else lock(path, longest)
+        )
         found = await outage_trial(ground, seed, options.seconds, outages)
         print(
             f"{cell.store}: away {found.outages} times; {found.operations} operations,"
-            f" {found.unanswered} calls unanswered"
+            f" {found.unanswered} calls unanswered; a Wait was answered at most"
+            f" {found.longest_overrun:.2f} s after its limit"
         )
         return found.verdict
 

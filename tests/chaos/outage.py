@@ -27,7 +27,7 @@ Outages = Callable[[Random, float], int]
 """Takes the store away and gives it back, for so many seconds; how often it did."""
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class Weathered:
     """What came of it: the verdict, how often the store was away, and what was done meanwhile."""
 
@@ -35,6 +35,8 @@ class Weathered:
     outages: int
     operations: int
     unanswered: int
+    longest_overrun: float
+    """How many seconds after its limit a Wait was answered, at most."""
 
 
 async def outage_trial(ground: Ground, seed: int, seconds: float, outages: Outages) -> Weathered:
@@ -61,8 +63,13 @@ async def outage_trial(ground: Ground, seed: int, seconds: float, outages: Outag
         await world.end()
     verdict = judge(world.journal, facts)
     stories = world.journal.stories.values()
-    unanswered = world.callers.unanswered
-    return Weathered(verdict, times, sum(bool(story.names) for story in stories), unanswered)
+    return Weathered(
+        verdict=verdict,
+        outages=times,
+        operations=sum(bool(story.names) for story in stories),
+        unanswered=world.callers.unanswered,
+        longest_overrun=world.callers.longest_overrun,
+    )
 
 
 async def _call(world: World, servers: list[Server], end: float) -> None:
@@ -82,15 +89,15 @@ async def _until_answered(world: World, servers: list[Server]) -> None:
                 await asyncio.sleep(0.1)
 
 
-def crash(server: PostgresServer) -> Outages:
-    """PostgreSQL stopped in immediate mode, as by a crash, and started again."""
+def crash(server: PostgresServer, longest: float = 1.5) -> Outages:
+    """PostgreSQL stopped in immediate mode, as by a crash, and started up to so long after."""
 
     def outages(chance: Random, seconds: float) -> int:
         end, times = time.monotonic() + seconds, 0
         while time.monotonic() < end:
             time.sleep(chance.uniform(0.5, 4))
             with server.away():
-                time.sleep(chance.uniform(0, 1.5))
+                time.sleep(chance.uniform(0, longest))
             times += 1
         return times
 
@@ -98,7 +105,7 @@ def crash(server: PostgresServer) -> Outages:
 
 
 def lock(path: str, longest: float = 7.0) -> Outages:
-    """SQLite's write lock, held by a process that is none of the servers."""
+    """SQLite's write lock, held for up to so long by a process that is none of the servers."""
 
     def outages(chance: Random, seconds: float) -> int:
         end, times = time.monotonic() + seconds, 0

@@ -25,8 +25,7 @@ from tests.chaos.verdict import Facts
 class Ground:
     """What a world stands on.
 
-    ``lease`` is in seconds; ``margin`` is how long after the end of a lease the truth may take,
-    or the answer to a Wait after its limit.
+    ``lease`` is in seconds; ``margin`` is how long after the end of a lease the truth may take.
     """
 
     nursery: Nursery
@@ -82,7 +81,7 @@ class World:
         self.random = self.journal.random
         self.servers: list[Server] = []
         self._unfit: set[int] = set()
-        self.callers = Callers(self.journal, self._callable, ground.margin, ground.stalls)
+        self.callers = Callers(self.journal, self._callable, ground.stalls)
 
     @property
     def remote(self) -> bool:
