@@ -8,7 +8,7 @@ import threading
 from lro._bell import Bell
 from lro._errors import LroError
 from lro._ports import Store
-from lro._record import Record
+from lro._record import Record, State
 from lro._states import Change, Stamp, stamped
 
 log = logging.getLogger("lro")
@@ -31,20 +31,19 @@ class Ledger:
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
         """The record after the change; None if the change has removed it.
 
-        ``stamp`` brings the metadata up to date in the same step.
+        Whoever waits here is woken if the change has ended it or hidden it, and other processes
+        are told of the change. ``stamp`` brings the metadata up to date in the same step.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.
             NotApplied, LeaseLost, CancellationNotRequested: What the change itself refuses.
         """
         after = self.store.update(name, change if stamp is None else stamped(change, stamp))
-        self.ring(name)
-        return after
-
-    def ring(self, name: str) -> None:
-        """Wake who waits for this name, in all processes."""
-        self.bell.ring(name)
+        # Who waits, waits for the end: progress would only have them all look in vain.
+        if after is None or after.state is not State.IN_PROGRESS:
+            self.bell.ring(name)
         self.store.announce(name)
+        return after
 
     @property
     def late_writes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     store.add_argument("--longest", type=float, default=5, help="the longest outage, in seconds")
     store.set_defaults(run=_store, seeds=1, lease=15.0, executors="threads", at_once=1)
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all servers are stopped
     status: int = options.run(options)
     return status
 

@@ -34,7 +34,7 @@ _WITHIN: Final = (
     (Point.CLAIM, Moment.WITHIN, 4),
 )
 _REFUSED: Final = re.compile(r"WARNING .* was refused: ")
-_THREADS: Final = 4
+_WORKERS: Final = {"threads": 4, "processes": 2}
 
 
 @attrs.frozen
@@ -52,16 +52,17 @@ async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Fr
     although the other one, awake again, renews whatever it thinks its own.
     """
     world = World(ground, seed)
+    workers = _WORKERS[ground.executor]
     try:
         point, moment, most = world.random.choice(_WITHIN if within else _PLACES)
         count = world.random.randint(1, most)
         trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
-        winner = (await world.host(workers=12)).web
-        loser = (await world.host(trap, workers=_THREADS)).web
+        winner = (await world.host(workers=3 * workers)).web
+        loser = (await world.host(trap, workers=workers)).web
         world.shun(loser)  # nobody calls who does not answer
         await asyncio.gather(winner.ready(), loser.ready())
         world.callers.begin()
-        stories = _load(world.journal)
+        stories = _load(world.journal, workers + 2)
         pressing = asyncio.create_task(press(world, loser, stories))
         await loser.frozen()
         frozen_at = time.monotonic()
@@ -91,12 +92,11 @@ async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Fr
     return Frozen(attrs.evolve(verdict, violations=(*verdict.violations, *faults)), late)
 
 
-def _load(journal: Journal) -> list[Story]:
-    kinds = ["again", "again", "again", "again", "once", "once"]
-    stories = []
-    for kind in kinds:
-        steps = journal.random.choice((4, 20, 45))
-        end = journal.random.choice(("", "stubborn"))
+def _load(journal: Journal, count: int) -> list[Story]:
+    chance, stories = journal.random, []
+    for number in range(count):
+        kind = "once" if number % 3 == 2 else "again"
+        steps, end = chance.choice((4, 20, 45)), chance.choice(("", "stubborn"))
         stories.append(journal.new(kind, steps=steps, pause_ms=80, end=end))
     return stories
 

@@ -697,6 +697,51 @@ def test_work_survives_sigterm(tmp_path, make_service):
         assert service.store.get(name).lost_attempts == 0
 
 
+# -- outages --------------------------------------------------------------------------------------
+
+
+class Away(MemoryStore):
+    """A store that is away at times."""
+
+    away = False
+
+    def orphans(self, methods, limit):
+        self._look()
+        return super().orphans(methods, limit)
+
+    def renew(self, owner, until, names=None):
+        self._look()
+        return super().renew(owner, until, names)
+
+    def _look(self):
+        if self.away:
+            raise Unavailable("away")
+
+
+def test_after_an_outage_the_living_renew_before_anybody_hunts(make_service, clock):
+    """Leases that ran out while nobody could renew them say nothing of who lives."""
+    store = Away(clock)
+    worker, hunter = (make_service(store, Held()) for _ in range(2))
+    for service in (worker, hunter):
+        method_of(service, never)
+        service.turn()
+    name = worker.start(NAME, WorkRequest()).name
+    store.away = True
+    for _ in range(2):
+        clock.advance(20)
+        for service in (hunter, worker):
+            with pytest.raises(Unavailable):
+                service.turn()
+    store.away = False
+    assert hunter.turn() == 6  # a third of a lease, and a second
+    worker.turn()
+    for seconds in (6, 9):  # then the worker falls silent
+        assert store.get(name).owner == worker._background.running.owner
+        clock.advance(seconds)
+        hunter.turn()
+    assert store.get(name).owner == hunter._background.running.owner
+
+
 # -- the thread -----------------------------------------------------------------------------------
 
 

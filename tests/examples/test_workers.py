@@ -37,9 +37,7 @@ def test_one_of_two_servers_is_killed(servers: Process) -> None:
     """All operations that were answered end, whichever process had them; another one is started."""
     first = children(servers.popen.pid)
     body = as_json(slow_request(8))
-    names = [
-        str(json_object(servers.http.post("/v1/track", json=body))["name"]) for _ in range(4)
-    ]
+    names = [str(json_object(servers.http.post("/v1/track", json=body))["name"]) for _ in range(4)]
     victim = min(first)
     os.kill(victim, signal.SIGKILL)
     with_new_connections = servers.http.__class__(base_url=servers.http.base_url, timeout=60)
