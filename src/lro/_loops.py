@@ -114,13 +114,13 @@ class _LoopRoom:
             self._looks[name] = asyncio.get_running_loop().create_task(self._look_aside(name))
 
     async def _look_aside(self, name: str) -> None:
+        self._again.add(name)
         try:
-            while name in self._waiters:
+            while name in self._again and name in self._waiters:
                 self._again.discard(name)
                 self._found(name, await asyncio.to_thread(self._find, name))
-                if name not in self._again:
-                    return
         finally:
+            self._again.discard(name)
             del self._looks[name]
 
     def _find(self, name: str) -> _Found:

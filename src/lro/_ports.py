@@ -257,7 +257,7 @@ class Task(Protocol):
         ...
 
     async def arun(self) -> None:
-        """Do the work on this event loop."""
+        """Do the work on this event loop; only of a task that ``is_async``."""
         ...
 
 

@@ -147,13 +147,8 @@ class Run:
             self._retire(self)
 
     async def arun(self) -> None:
-        """Do the work on this event loop; a function that is not async gets a thread."""
-        import asyncio
-
-        if self.is_async:
-            await self._awork(alone=False)
-        else:
-            await asyncio.to_thread(self.run)
+        """Do the work of an async function on this event loop."""
+        await self._awork(alone=False)
 
     async def _awork(self, *, alone: bool) -> None:
         import asyncio

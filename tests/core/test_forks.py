@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 
@@ -10,6 +11,8 @@ import pytest
 
 from lro import _forks
 from lro._forks import after_fork
+from lro.stores.memory import MemoryStore
+from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
@@ -118,3 +121,37 @@ def test_holders_are_renewed_in_order_and_each_by_itself(caplog):
     renewed.clear()
     caplog.clear()
     assert len(_forks._holders) < before
+
+
+def test_a_system_that_cannot_fork(monkeypatch):
+    """There is nothing to register then."""
+    monkeypatch.delattr(os, "register_at_fork")
+    assert "after_fork" in runpy.run_path(_forks.__file__)
+
+
+@pytest.mark.parametrize("upkeep", [False, True])
+def test_a_service_begins_anew(make_service, store, upkeep):
+    """With another name, no work, and waiters of its own; what the parent has is the parent's."""
+    service = make_service(store, upkeep=upkeep)
+    method = service.declare(
+        "acme.v1.Works.Work", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+    )
+    name = method.start(WorkRequest()).name
+    parents = service._background.upkeep._thread
+    owner = service._background.running.owner
+    service._forked()
+    assert service._background.running.owner != owner
+    assert (service.waiting, len(service._ledger.bell)) == (0, 0)
+    assert (service._background.upkeep._thread is not None) == upkeep
+    service.reporter(name).complete(WorkResponse("x"))
+    assert service.wait(name, 20).done
+    if parents is not None:  # in a real fork it is not there
+        assert parents is not service._background.upkeep._thread
+
+
+def test_a_record_store_begins_anew():
+    """The lock of a store in memory may be held by a thread that is not there."""
+    store = MemoryStore()
+    store._lock.acquire()
+    store._forked()
+    assert list(store.expire(1).names) == []

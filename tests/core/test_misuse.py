@@ -16,6 +16,7 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 from lro.testing._samples import REQUEST, held
 from tests.core.kit import (
     PATIENCE,
@@ -203,3 +204,23 @@ def test_an_ear_whose_thread_cannot_start(make_service, clock, monkeypatch, capl
     assert ended(service, method.start(WorkRequest())).done
     assert service._background.hearing._thread.is_alive()
     service.close()
+
+
+def test_a_job_that_was_asked_to_stop_before_anybody_watched():
+    """Who begins to watch it then is woken at once."""
+    woken = []
+    job = Job(name="n", attempt=1, publish=print, recall=lambda: None, clock=lambda: 0.0)
+    job._stop()
+    job._on_stop(lambda: woken.append(1))
+    assert woken == [1]
+
+
+def test_closing_from_under_a_write(tmp_path, monkeypatch):
+    """As in a handler of signals: it does not hang, and the connection ends with the process."""
+    store = SQLiteStore(tmp_path / "operations.db")
+    writer = store._file._writer
+    monkeypatch.setattr(writer, "pause", lambda seconds: False)
+    writer.close()
+    assert writer._connection is not None
+    monkeypatch.undo()
+    store.close()

@@ -251,6 +251,28 @@ def test_a_stopping_worker_takes_no_name(service, store):
     assert store.get(name).unclaimed
 
 
+def test_a_method_keeps_its_limit_in_a_worker(make_service, store, sending):
+    """Of names that come at once, as many are worked on as the method says."""
+    service = make_service(store, sending)
+    running, most = [], []
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        running.append(job.name)
+        most.append(len(running))
+        running.remove(job.name)
+        return WorkResponse()
+
+    method = service.method(NAME, concurrency=1)(work)
+    names = [method.start(WorkRequest()).name for _ in range(8)]
+    workers = [threading.Thread(target=service.work, args=(name,)) for name in names]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert all(service.get(name).done for name in names)
+    assert max(most) == 1
+
+
 # -- functions that are called elsewhere ----------------------------------------------------------
 
 

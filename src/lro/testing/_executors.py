@@ -57,10 +57,7 @@ class Work:
             raise self._error
 
     async def arun(self) -> None:
-        """Do the work on this event loop; what is not async gets a thread."""
-        if not self.is_async:
-            await asyncio.to_thread(self.run)
-            return
+        """Do the work on this event loop."""
         self.begun.set()
         while not self._may_end.is_set():
             await asyncio.sleep(0.001)
