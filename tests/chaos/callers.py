@@ -71,6 +71,8 @@ class Callers:
             if exc.code is not lro.Code.ABORTED or story.kind != "alone":  # else its target is busy
                 self._unanswered(story, exc)
             return False
+        if story.told_at is None:
+            story.told_by_start = sent
         story.told(handle.operation, sent, time.monotonic())
         self._watch()
         return True

@@ -47,6 +47,8 @@ class Story:
     """When the start was sent first."""
     told_at: float | None = None
     """When its name was told first."""
+    told_by_start: float = 0.0
+    """When the start was sent whose answer told its name, unless a list has told it before."""
     names: set[str] = attrs.field(factory=set)
     cancel_asked: bool = False
     delete_asked: bool = False

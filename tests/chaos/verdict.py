@@ -227,7 +227,7 @@ class _Judged:
         working = [effect for effect in self._begun if effect.at <= death]
         if not fatal and working and working[-1].server not in self._facts.silent:
             return None
-        since = max(death, self._facts.since)
+        since = max(death, self._facts.since, story.told_by_start)
         # An attempt has begun when a process is started for it, however long that takes to wake.
         again = [e.born if e.born > since else e.at for e in self._begun if e.at > death]
         told = min([*again, math.inf if done is None else done.received])
