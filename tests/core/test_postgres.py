@@ -13,8 +13,11 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 import hypothesis.strategies as st
-import psycopg
 import pytest
+
+pytest.importorskip("psycopg")
+
+import psycopg
 from hypothesis import example, given
 
 import lro.stores.postgres

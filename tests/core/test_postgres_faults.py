@@ -9,8 +9,11 @@ import time
 from contextlib import closing
 from datetime import timedelta
 
-import psycopg
 import pytest
+
+pytest.importorskip("psycopg")
+
+import psycopg
 from psycopg import errors
 
 from lro._errors import (
