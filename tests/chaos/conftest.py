@@ -48,3 +48,10 @@ def run(request: pytest.FixtureRequest) -> Run:
         assert sum(tally.runs for tally in tallies.values()) == len(cells)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def everything() -> None:
+    """The matrix is of all stores and executors."""
+    for extra in ("celery", "psycopg"):
+        pytest.importorskip(extra)
