@@ -104,7 +104,7 @@ def chaos(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """The figures, ours beside their floors and peers."""
-    session.install("-e", ".[bench,fast]")
+    session.install("-e", ".[bench,fast,postgres,test]")
     session.run("python", "-m", "bench", *session.posargs)
 
 
