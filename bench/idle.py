@@ -40,7 +40,7 @@ def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
     services = [
         lro.Service(store, ThreadExecutor(2), max_wait=timedelta(minutes=5))
         for store in counted.values()
-    ]  # type: ignore[arg-type]
+    ]
     methods = [
         service.declare(
             "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress

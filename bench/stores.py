@@ -135,13 +135,13 @@ def postgres_database(server: Any) -> Iterator[Database]:
 
     with psycopg.connect(server.url, autocommit=True) as floor:
         schema = server.fresh_schema()
-        floor.execute(f"CREATE SCHEMA {schema}")  # type: ignore[call-overload]  # no literal
-        floor.execute(f"SET search_path = {schema}")  # type: ignore[call-overload]  # nor that
+        floor.execute(f"CREATE SCHEMA {schema}")
+        floor.execute(f"SET search_path = {schema}")
         floor.execute(TABLE)
 
         def execute_many(sql: str, rows: Rows) -> None:
             with floor.transaction(), floor.cursor() as cursor:
-                cursor.executemany(sql, rows)  # type: ignore[arg-type]  # no literal either
+                cursor.executemany(sql, rows)
 
         def read_many(names: Sequence[str]) -> Rows:
             sql = "SELECT value FROM kept WHERE name = ANY (%s)"
@@ -158,7 +158,10 @@ def postgres_database(server: Any) -> Iterator[Database]:
 
 
 def latency(database: Database) -> Iterator[str]:
-    executors = {"inline": InlineExecutor, "threads": lambda: ThreadExecutor(4)}
+    executors: dict[str, Callable[[], Any]] = {
+        "inline": InlineExecutor,
+        "threads": lambda: ThreadExecutor(4),
+    }
     floor = floor_one_by_one(database)
     for label, make_executor in executors.items():
         service, method = make(database.make_store(), make_executor())

@@ -110,7 +110,7 @@ class Places:
         self._made += 1
         name = f"lane{self._made}"
         with psycopg.connect(self._postgres.url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]  # no literal
+            connection.execute(f"CREATE DATABASE {name}")
         return f"{self._postgres.url.rpartition('/')[0]}/{name}"
 
     def _redis(self) -> str:
@@ -132,7 +132,7 @@ def interpreter(script: str, home: Path) -> str:
     python = home / script / "bin" / "python"
     if not (home / script / "ready").exists():
         venv.create(home / script, with_pip=True, clear=True)
-        pip = [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS[script]]
+        pip = [str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS[script]]
         done = subprocess.run(pip, capture_output=True, text=True)
         if done.returncode:
             raise Failed(f"cannot be installed: {last_line(done.stderr)}")
