@@ -389,7 +389,7 @@ def test_another_file_in_its_place_is_not_taken_for_it(path):
                 store.get("operations/b")
             with pytest.raises(Unavailable, match="deleted or replaced"):
                 insert(store, record_of(clock, "b"))
-            store._file._readers._idle.clear()
+            store._file._readers._close_idle()
             with pytest.raises(Unavailable, match="deleted or replaced"):
                 store.get("operations/b")
             assert ids(other.page("", None, 9)) == ["b"]
@@ -446,8 +446,11 @@ def test_a_spoiled_file_is_unavailable(path, spoil):
                 assert answer == truth[0]
             if verb == "page":
                 assert ids(answer) == truth[1]
-    with pytest.raises((DeclarationError, Unavailable, OperationNotFound)):
-        SQLiteStore(path).get("operations/a")  # an empty file becomes a new one
+    with (
+        pytest.raises((DeclarationError, Unavailable, OperationNotFound)),
+        opened(path) as store,
+    ):
+        store.get("operations/a")  # an empty file becomes a new one
 
 
 def test_dropped_tables_are_unavailable(path):
