@@ -147,6 +147,7 @@ class Store(Protocol):
         Raises:
             RequestIdConflict: The key was used with another fingerprint.
             TargetBusy: The record wants a target alone which other work in progress has.
+            InvalidArgument: The name is taken, or a text has U+0000 or half of a surrogate pair.
         """
         ...
 

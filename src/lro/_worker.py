@@ -274,7 +274,8 @@ class Run:
                 await asyncio.wait({inner})
         except asyncio.CancelledError:  # the event loop is being shut down
             inner.cancel()
-            return HandBack()
+            # Also a function that cancels every task of its loop: it is not to do so for ever.
+            return HandBack() if self._handing_back else Lost()
         finally:
             self._interrupt = None
         outcome = None if inner.cancelled() else inner.result()

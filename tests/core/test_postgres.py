@@ -23,7 +23,7 @@ from hypothesis import example, given
 import lro.stores.postgres
 from lro import testing
 from lro._any import Any
-from lro._errors import InvalidArgument, NotApplied, OperationNotFound, TargetBusy, Unavailable
+from lro._errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
 from lro._faults import DeclarationError, MissingExtra
 from lro._pages import Place
 from lro._ports import Inserted
@@ -395,7 +395,7 @@ def test_a_name_is_taken_once(store, clock, plain):
     record = record_of(clock)
     insert(store, record)
     for key in (None, key_of()):
-        with pytest.raises(NotApplied, match="insert was not applied, the operation is IN_PROGR"):
+        with pytest.raises(InvalidArgument, match="is taken"):
             insert(store, record.moved(caller="x"), key)
     assert store.get(record.name) == record
     assert tables(plain, store._address.schema) == {"operations": 1, "inputs": 1, "starts": 0}

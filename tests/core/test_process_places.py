@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import subprocess
 import sys
 import textwrap
+import threading
 from contextlib import ExitStack
 from datetime import timedelta
 
@@ -20,7 +22,7 @@ from lro._service import Service
 from lro._spec import MethodSpec, Options
 from lro._status import Code
 from lro._types import TypeRegistry
-from lro.executors.processes import ProcessExecutor, _process, _recipe
+from lro.executors.processes import ProcessExecutor, _executor, _pool, _process, _recipe
 from lro.stores.memory import MemoryStore
 from tests.core import errands
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse, answer, ended, reason
@@ -408,6 +410,38 @@ def test_a_child_that_cannot_start(service, tmp_path, monkeypatch, caplog, progr
     assert said in caplog.text
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
     assert answer(service, operation) == " 0"
+
+
+def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, caplog):
+    """A process with too many files open is no reason for an operation to fail."""
+    monkeypatch.setattr(_executor, "_PAUSE", 0.0)
+    start, refusals = _pool.Process, [errno.EMFILE, errno.EAGAIN]
+
+    def process():
+        if refusals:
+            raise OSError(refusals.pop(), "not now")
+        return start()
+
+    monkeypatch.setattr(_pool, "Process", process)
+    method = service.method(NAME)(errands.errand)
+    operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
+    assert answer(service, operation) == " 0"
+    assert caplog.text.count("waits until a process can be started") == 2
+
+
+def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
+    """Whoever waits for room is asked to stop as any other work."""
+    asked = threading.Event()
+
+    def process():
+        asked.set()
+        raise OSError(errno.EMFILE, "never")
+
+    monkeypatch.setattr(_pool, "Process", process)
+    operation = service.method(NAME)(errands.errand).start(WorkRequest(rest={"do": "echo"}))
+    assert asked.wait(PATIENCE)
+    service.cancel(operation.name)
+    assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
 
 
 def test_a_child_runs_as_its_parent_does(service, monkeypatch):

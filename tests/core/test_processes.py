@@ -24,6 +24,7 @@ from lro._spec import WorkerLost
 from lro._states import claim, take_over
 from lro._status import Code
 from lro.executors.processes import ProcessExecutor, _executor
+from lro.executors.processes._process import Process
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -142,6 +143,27 @@ def test_it_needs_posix(monkeypatch):
     monkeypatch.setattr(os, "name", "nt")
     with pytest.raises(DeclarationError, match="POSIX signals; this is nt"):
         ProcessExecutor()
+
+
+def test_a_child_that_does_not_read_is_ended(house, monkeypatch):
+    """However much it was to be told: who tells it is not held up."""
+    service, method = house(own={})
+    send, sent = Process.send, threading.Event()
+
+    def tell(process, message):
+        send(process, message)
+        sent.set()
+
+    assert ended(service, method.start(request("echo"))).state == "SUCCEEDED"
+    (child,) = pids(service._background.running._executor)
+    os.kill(child, signal.SIGSTOP)
+    monkeypatch.setattr(Process, "send", tell)
+    operation = method.start(request("echo", text="x" * 2_000_000))
+    assert sent.wait(PATIENCE)
+    service.cancel(operation.name)
+    assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
+    assert ended(service, method.start(request("echo", text="x" * 2_000_000))).state == "SUCCEEDED"
+    assert child not in pids(service._background.running._executor)
 
 
 def test_a_child_has_no_room(monkeypatch):

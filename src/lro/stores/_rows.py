@@ -12,6 +12,7 @@ import attrs
 from lro._any import Any, Json
 from lro._errors import InvalidArgument
 from lro._jsontext import dumps_bounded, reread
+from lro._ports import RequestKey
 from lro._record import Record, State
 from lro._status import Status
 
@@ -61,17 +62,27 @@ def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object
     return tuple(columns), values
 
 
-def refuse_untextual(record: Record) -> None:
-    """Refuse what is no text to a database.
+def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
+    """Refuse what is no text to a database: in every store, lest tests on one pass by chance.
 
     Raises:
-        InvalidArgument: A text of the record has a NUL or a lone surrogate in it; says which.
+        InvalidArgument: A text has a NUL or a lone surrogate in it; says which.
     """
     fields = record.__dict__
-    if textual("".join([fields[name] for name in _TEXTS])):
+    texts = [fields[name] for name in _TEXTS]
+    if key is not None:
+        texts += (key.method, key.caller, key.request_id, key.fingerprint)
+    if textual("".join(texts)):
         return
-    wrong = next(name for name in _TEXTS if not textual(fields[name]))
-    raise InvalidArgument(wrong, "must be text without NUL and lone surrogates")
+    names = (*_TEXTS, "method", "caller", "request_id", "request_id")
+    wrong, text = next(pair for pair in zip(names, texts, strict=False) if not textual(pair[1]))
+    wanted = "must be Unicode text without the character U+0000"
+    raise InvalidArgument(wrong, f"{wanted}, got {text[:80]!r}")
+
+
+def taken(name: str) -> InvalidArgument:
+    """What a second record of a name is refused with."""
+    return InvalidArgument("name", f"{name!r} is taken")
 
 
 def textual(text: str) -> bool:

@@ -18,6 +18,7 @@ from lro._pages import KEY_BYTES, Place
 from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
 from lro._record import Record
 from lro._states import Change
+from lro.stores._rows import refuse_untextual, taken
 
 REQUEST_LIFE = timedelta(hours=24)
 _OrderKey = tuple[datetime, str]
@@ -93,6 +94,7 @@ class MemoryStore:
         self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
     ) -> Inserted:
         """Add a record, or find the one that the same request started before."""
+        refuse_untextual(record, key)
         with self._lock:
             first = self._first_start(key, record.create_time)
             if first is not None:
@@ -102,6 +104,8 @@ class MemoryStore:
                 return Inserted(present, fresh=False)
             if record.target and record.target in self._targets:
                 raise TargetBusy(record.target)
+            if record.name in self._records:
+                raise taken(record.name)
             if not check_only:
                 self._put(record)
                 self._inputs[record.name] = request

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import attrs
 
 from lro._any import Any
-from lro._errors import NotApplied, OperationNotFound
+from lro._errors import InvalidArgument, NotApplied, OperationNotFound
 from lro._ports import Store
 from lro._record import Record
 from lro._states import Change, delete, report
 from lro._status import Code, Status
 from lro.testing._clock import ManualClock, expect, refuses, same, together
-from lro.testing._samples import DONE, METHODS, REQUEST, end_of, gone, insert, record_of
+from lro.testing._samples import DONE, METHODS, REQUEST, end_of, gone, insert, key_of, record_of
 
 
 def a_record_comes_back_as_it_went_in(store: Store, clock: ManualClock) -> None:
@@ -42,6 +45,30 @@ def a_record_comes_back_as_it_went_in(store: Store, clock: ManualClock) -> None:
     same(answer.record, record, "what insert answers")
     same(store.get(record.name), record, "what get finds")
     same(store.request(record.name), REQUEST, "the request")
+
+
+def what_is_no_text_is_refused(store: Store, clock: ManualClock) -> None:
+    """U+0000 and half a surrogate pair, in any text: the error says where; nothing is stored."""
+    good = record_of(clock)
+    for text in ("a\0b", "\ud800", "x\udcff"):
+        for field in ("parent", "method", "owner", "caller", "request_id", "target"):
+            wrong = good.moved(**{field: text})
+            for check_only in (True, False):
+                call = partial(insert, store, wrong, check_only=check_only)
+                same(refuses(InvalidArgument, call, field).field, field, "the field")
+        for field in ("method", "caller", "request_id", "fingerprint"):
+            key = attrs.evolve(key_of(), **{field: text})
+            refuses(InvalidArgument, partial(insert, store, good, key), f"the {field} of a key")
+    gone(store, good.name)
+
+
+def a_name_is_taken_once(store: Store, clock: ManualClock) -> None:
+    """A second record of a name is refused, and the first one stays."""
+    insert(store, record_of(clock))
+    again = record_of(clock, caller="other")
+    error = refuses(InvalidArgument, lambda: insert(store, again), "a name that is taken")
+    same(error.field, "name", "the field")
+    same(store.get(again.name), record_of(clock), "the first record")
 
 
 def results_come_back_as_they_went_in(store: Store, clock: ManualClock) -> None:

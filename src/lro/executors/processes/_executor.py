@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -27,6 +28,10 @@ from lro.executors.processes._supervision import Supervision, unfit
 log = logging.getLogger("lro")
 
 _GRACE: Final = timedelta(seconds=5)
+_FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+"""Why a process cannot be started just now: the system, or this process, has too much open."""
+_PAUSE: Final = 0.5
+"""Seconds until one is tried again."""
 
 
 class ProcessExecutor(StaffedExecutor):
@@ -144,7 +149,7 @@ class _Seat:
         """Have the method's function called in a child (``lro._ports.Through``)."""
         try:
             call = self._call(spec, request, job)
-            self._process = self._pool.lend()
+            self._process = self._lend(job)
         except (DeclarationError, OSError) as exc:
             log.error("%s: attempt %d: %s", job.name, job.attempt, exc, exc_info=exc)
             raise unfit(spec, job._domain) from None
@@ -154,6 +159,16 @@ class _Seat:
             return supervision.response()
         finally:
             self._spoilt = supervision.spoilt
+
+    def _lend(self, job: Job[Anything]) -> Process:
+        while True:
+            try:
+                return self._pool.lend()
+            except OSError as exc:
+                if exc.errno not in _FULL:
+                    raise
+                log.warning("%s: waits until a process can be started: %s", job.name, exc)
+            job.sleep(_PAUSE)
 
     def leave(self) -> None:
         """Give the child back."""

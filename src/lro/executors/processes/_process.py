@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +25,9 @@ from lro.executors.processes._child import main
 main(connection)
 """
 """What a child runs: first of all it gets the paths by which everything else is imported."""
+
+_SMALL: Final = 16384
+"""Bytes that the system takes at once: a child that was stopped, by SIGSTOP say, reads nothing."""
 
 LEAVE_SECONDS: Final = 2.0
 """How long an idle child may take to end itself, before it is killed."""
@@ -45,6 +49,7 @@ class Process:
         """Whether the child has said so."""
         self.calls = 0
         """How many calls it was given."""
+        self._sender: threading.Thread | None = None
         self._waking = threading.Lock()
         self._alarm, self._bell = Pipe(duplex=False)
         self._connection, theirs = Pipe()
@@ -80,7 +85,18 @@ class Process:
             OSError: It is gone.
             ValueError, TypeError: The message cannot be encoded.
         """
-        self._connection.send_bytes(encode(message))
+        text = encode(message)
+        if len(text) <= _SMALL:
+            self._connection.send_bytes(text)
+            return
+        self._sender = threading.Thread(target=self._send, args=(text,), name="lro-send")
+        self._sender.daemon = True
+        self._sender.start()
+
+    @property
+    def deaf(self) -> bool:
+        """Whether it has yet to take in what it was told: what it is told then has to wait."""
+        return self._sender is not None and self._sender.is_alive()
 
     def hear(self, seconds: float | None) -> FromChild | None:
         """What the child says, or None after so long, or when woken.
@@ -126,8 +142,20 @@ class Process:
                 pass
             self.kill()  # at least what its functions have left running
             self._popen.wait()
+            self._hang_up()
             self._close()
         return _ending(self._popen.returncode)
+
+    def _send(self, text: bytes) -> None:
+        with contextlib.suppress(OSError):  # it is gone: whoever hears it will see
+            self._connection.send_bytes(text)
+
+    def _hang_up(self) -> None:
+        if self._sender is not None:
+            # What is being sent goes nowhere, even if a stranger holds the child's end open.
+            with socket.socket(fileno=os.dup(self._connection.fileno())) as end:
+                end.shutdown(socket.SHUT_RDWR)
+            self._sender.join()
 
     def forsake(self) -> None:
         """Have nothing more to do with it: for a process that was forked from its parent."""

@@ -112,6 +112,8 @@ class Supervision:
 
     def _tell(self) -> None:
         assert self._why is not None  # there is a reason to be on the ladder
+        if self._process.deaf:  # it does not even know of the call
+            self._kill()
         self._process.send(Stop(self._why))
 
     def _interrupt(self) -> None:

@@ -6,11 +6,11 @@ from typing import Any as Anything
 from typing import Final
 
 from lro._any import Any
-from lro._errors import NotApplied, RequestIdConflict, TargetBusy, Unavailable
+from lro._errors import RequestIdConflict, TargetBusy, Unavailable
 from lro._jsontext import reread
 from lro._ports import Inserted, RequestKey
 from lro._record import Record
-from lro.stores._rows import from_row, micros, moment, to_row
+from lro.stores._rows import from_row, micros, moment, taken, to_row
 from lro.stores.postgres._connections import Connections
 from lro.stores.postgres._groups import Groups
 from lro.stores.postgres._known import KnownRecords
@@ -34,8 +34,7 @@ class Starts:
 
         Raises:
             RequestIdConflict, TargetBusy: As :meth:`Store.insert` says.
-            NotApplied: There is a record of this name.
-            InvalidArgument: A text cannot be stored.
+            InvalidArgument: A text cannot be stored, or the name is taken.
             Unavailable: The database cannot be used now; whether it was added may be unknown.
         """
         row = to_row(record)
@@ -56,7 +55,7 @@ class Starts:
         """What an insert finds there already, or None if nothing is in its way.
 
         Raises:
-            RequestIdConflict, TargetBusy, NotApplied: What is there forbids it.
+            RequestIdConflict, TargetBusy, InvalidArgument: What is there forbids it.
         """
         ids = id_of(record.name), target_id(record.target), key and start_id(key)
         ((state, busy, *first),) = self._connections.rows(FIND_FIRST, ids)
@@ -71,7 +70,7 @@ class Starts:
         if busy:
             raise TargetBusy(record.target)
         if state is not None:
-            raise NotApplied(record.name, "insert", state)
+            raise taken(record.name)
         return None
 
     def _first(self, key: RequestKey, first: list[Anything], new: Record) -> Record | None:

@@ -15,14 +15,14 @@ from lro._pages import Place
 from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
 from lro._record import Record
 from lro._states import Change
-from lro.stores._rows import from_row, micros, moment, unpack
+from lro.stores._rows import from_row, micros, moment, refuse_untextual, unpack
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._clock import ServerClock
 from lro.stores.postgres._ear import NotifyEar
 from lro.stores.postgres._link import LEAKED, Address
 from lro.stores.postgres._parts import Parts
 from lro.stores.postgres._schema import check_name, prepare
-from lro.stores.postgres._writes import check_texts, id_of, ids_of
+from lro.stores.postgres._writes import id_of, ids_of
 
 RENEWED_AT_ONCE: Final = 500
 """How many leases one transaction prolongs: it holds up the writers of those records."""
@@ -123,12 +123,11 @@ class PostgresStore:
         """Add a record and its request, or find the one that the same request started before.
 
         Raises:
-            InvalidArgument: A text holds U+0000 or is no Unicode, which PostgreSQL cannot store.
-            NotApplied: There is a record of this name.
+            InvalidArgument: As :meth:`Store.insert` says.
         """
         if not check_only:
             return self._parts.starts.insert(record, request, key)
-        check_texts(record, key)
+        refuse_untextual(record, key)
         return self._parts.starts.find(record, key) or Inserted(record, fresh=True)
 
     def forget(self, name: str) -> None:

@@ -12,19 +12,16 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro._any import Any, Json
-from lro._errors import InvalidArgument
 from lro._jsontext import dumps
 from lro._ports import RequestKey
 from lro._record import Record
-from lro.stores._rows import COLUMNS, micros, pack
+from lro.stores._rows import COLUMNS, micros, pack, refuse_untextual
 
 WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
 """What an update writes: the name is the record's identity."""
 
 Row: TypeAlias = tuple[object, ...]
 """What :func:`to_row` gives."""
-
-_TEXTS: Final = ("name", "parent", "method", "owner", "caller", "request_id", "target")
 
 
 def digest(*texts: str) -> str:
@@ -89,25 +86,6 @@ class Write:
         return attrs.evolve(self, over=False, leads=False, error=None, turn=threading.Lock())
 
 
-def check_texts(record: Record, key: RequestKey | None) -> None:
-    """Refuse what PostgreSQL cannot store as text.
-
-    Raises:
-        InvalidArgument: A text holds U+0000, or half of a surrogate pair.
-    """
-    texts = [getattr(record, field) for field in _TEXTS]
-    if key is not None:
-        texts += (key.method, key.caller, key.request_id, key.fingerprint)
-    whole = "".join(texts)
-    if "\0" not in whole and (whole.isascii() or _encodable(whole)):
-        return
-    for field, text in zip((*_TEXTS, "method", "caller", "request_id"), texts, strict=False):
-        if "\0" in text or not _encodable(text):
-            wanted = "must be Unicode text without the character U+0000"
-            raise InvalidArgument(field, f"{wanted}, got {text[:80]!r}")
-    raise InvalidArgument("request_id", "its fingerprint must be Unicode text")
-
-
 def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) -> Write:
     """The insert of a record, which is this row, its request and its key.
 
@@ -115,7 +93,7 @@ def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) ->
         InvalidArgument: A text cannot be stored.
         ValueError, TypeError: The request is no JSON.
     """
-    check_texts(record, key)
+    refuse_untextual(record, key)
     fields = _fields(record, row)
     fields["request"] = pack(request)
     touches = [id_of(record.name)]
@@ -141,7 +119,7 @@ def replacement(old: Record, new: Record, row: Row) -> Write:
     Raises:
         InvalidArgument: A text cannot be stored.
     """
-    check_texts(new, None)
+    refuse_untextual(new)
     fields = _fields(new, row)
     if new.metadata is old.metadata:  # which may be large, and is not sent again
         fields["metadata"] = None
@@ -179,11 +157,3 @@ def _if_unchanged(old: Record, fields: dict[str, Json], kind: Kind) -> Write:
     fields["old_lease"] = None if old.lease_until is None else micros(old.lease_until)
     id_ = str(fields["id"])
     return Write(name=old.name, kind=kind, text=dumps(fields), touches=(id_,), order=id_)
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -12,7 +12,7 @@ from typing import Any as Anything
 from typing import Final
 
 from lro._any import Any
-from lro._errors import InvalidArgument, OperationNotFound, TargetBusy
+from lro._errors import OperationNotFound, TargetBusy
 from lro._forks import after_fork
 from lro._pages import KEY_BYTES, Place
 from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
@@ -26,6 +26,7 @@ from lro.stores._rows import (
     moment,
     pack,
     refuse_untextual,
+    taken,
     to_row,
     unpack,
 )
@@ -113,7 +114,7 @@ class SQLiteStore:
         self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
     ) -> Inserted:
         """Add a record and its request, or find the one that the same request started before."""
-        refuse_untextual(record)
+        refuse_untextual(record, key)
         if check_only:
             return _checked(self._file.rows, record, key)
         row, packed = to_row(record), pack(request)
@@ -127,7 +128,7 @@ class SQLiteStore:
             try:
                 writer.execute(sql.INSERT, row)
             except sqlite3.IntegrityError as exc:
-                raise InvalidArgument("name", f"{record.name!r} is taken") from exc
+                raise taken(record.name) from exc
             writer.execute(sql.INSERT_INPUT, (record.name, packed))
             if start is not None:
                 starts.remember(writer, start)
