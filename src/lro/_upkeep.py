@@ -100,7 +100,9 @@ class Upkeep:
         """
         try:
             return self._turn()
-        except Unavailable:
+        except Unavailable as exc:
+            if not self._away:  # once: it is tried every second
+                log.warning("upkeep: %s (%s)", exc, exc.__cause__)
             self._away = True
             raise
 
@@ -142,6 +144,7 @@ class Upkeep:
         # Nobody could renew a lease while the store was away, so leases that ran out meanwhile say
         # nothing of who lives.
         self._ledger.store.orphans((), 1)  # raises unless it is back
+        log.warning("upkeep: the store is there again")
         self._away = False
         self._let_all_renew(at)
 
@@ -181,17 +184,11 @@ class Upkeep:
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 
     def _live(self) -> None:
-        away = False
         while not self._stopped:
             try:
                 seconds = self.turn()
-                if away:
-                    log.warning("upkeep: the store is there again")
-                away = False
-            except LroError as exc:
-                if not away:  # once: it is tried every second
-                    log.warning("upkeep: %s (%s)", exc, exc.__cause__)
-                seconds, away = 1.0, True
+            except Unavailable:
+                seconds = 1.0
             except BaseException:  # whatever code of others has raised: leases are to be renewed
                 log.exception("upkeep failed and goes on")
                 seconds = 1.0

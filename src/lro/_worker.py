@@ -274,8 +274,7 @@ class Run:
                 await asyncio.wait({inner})
         except asyncio.CancelledError:  # the event loop is being shut down
             inner.cancel()
-            # Also a function that cancels every task of its loop: it is not to do so for ever.
-            return HandBack() if self._handing_back else Lost()
+            return HandBack()
         finally:
             self._interrupt = None
         outcome = None if inner.cancelled() else inner.result()

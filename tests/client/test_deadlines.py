@@ -29,8 +29,11 @@ from tests.client.sockets import (
     silent,
 )
 
-SLACK = 0.25
-"""Within 50 ms by the specification; a loaded machine may need more."""
+SLACK = 2.0
+"""Within 50 ms by the specification; a loaded machine may need more.
+
+None of these servers ends by itself.
+"""
 
 BEHAVIOURS = {
     "silent": silent,

@@ -413,24 +413,6 @@ def test_a_coroutine_that_cancels_itself_has_failed(service):
     assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
 
 
-def test_a_coroutine_that_cancels_everything_is_lost(make_service):
-    """Also what watches over it, as the end of an event loop does: it is not done for ever."""
-    begun = []
-    service = make_service(executor=InlineExecutor())
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.append(job.attempt)
-        for task in asyncio.all_tasks():
-            task.cancel()
-        return await asyncio.sleep(PATIENCE, WorkResponse("not reached"))
-
-    operation = work.start(WorkRequest())
-    service.turn()
-    assert reason(service.get(operation.name)) == (Code.ABORTED, "WORKER_LOST")
-    assert begun == [1]
-
-
 @EACH
 def test_a_function_may_cancel_its_operation(service, colour):
     """A worker may end with CANCELLED unasked (spec §2.3)."""
