@@ -40,7 +40,7 @@ class Background:
             lease=lease,
             domain=domain,
             clock=clock,
-            nudge=self._nudge,
+            nudge=lambda: self.hearing.need(),
             hunt=lambda: self.upkeep.hunt(),
         )
         self.upkeep = Upkeep(
@@ -77,10 +77,6 @@ class Background:
         self.hearing.forked()
         if self._started:
             self.upkeep.start()
-
-    def _nudge(self) -> None:
-        self.upkeep.nudge()
-        self.hearing.need()
 
     def _methods(self) -> list[str]:
         return [name for name, spec in self._specs().items() if spec.function is not None]

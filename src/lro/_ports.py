@@ -265,6 +265,14 @@ class Task(Protocol):
 class Slot(Protocol):
     """Room for one task, reserved before anything is stored. Used up by either call."""
 
+    @property
+    def at_once(self) -> bool:
+        """Whether somebody is free to begin the task: it is then stored as begun, in one write.
+
+        True is no promise: what is stored so and then has to wait for a worker does no harm.
+        """
+        ...
+
     def submit(self, task: Task) -> None:
         """Run the task as soon as possible.
 

@@ -64,9 +64,16 @@ class Running:
         )
 
     def begin(
-        self, spec: MethodSpec, name: str, slot: Slot, request: object | None = None
+        self,
+        spec: MethodSpec,
+        name: str,
+        slot: Slot,
+        request: object | None = None,
+        begun: Record | None = None,
     ) -> Record | None:
         """Have the work of a stored operation done: in this process, or by whoever claims it.
+
+        ``begun`` is its record if that says already that this process has begun it.
 
         Returns:
             How it has ended, if it has done so already, in this process.
@@ -74,7 +81,7 @@ class Running:
         Raises:
             Unavailable: The executor refuses.
         """
-        task = Run(name, spec, self._worker, request)
+        task = Run(name, spec, self._worker, request, begun)
         if self._executor.redelivery is not None:
             slot.submit(task)
             return None

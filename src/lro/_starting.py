@@ -144,6 +144,9 @@ class Starter:
             if known.fresh or self._waits(known.record):
                 raise
             return known.record.operation
+        at_once = slot.at_once and spec.options.concurrency is None
+        if at_once:
+            record = _begun(record, spec)
         try:
             inserted = store.insert(record, packed, key)
         except BaseException:
@@ -153,7 +156,8 @@ class Starter:
             slot.release()
             return inserted.record.operation
         try:
-            ended = self._running.begin(spec, inserted.record.name, slot, request)
+            begun = inserted.record if at_once else None
+            ended = self._running.begin(spec, inserted.record.name, slot, request, begun)
         except BaseException as exc:
             if isinstance(exc, Unavailable) and self._running.stopping:
                 # Another call with its id may have been answered with it: the next process does it.
@@ -172,6 +176,12 @@ class Starter:
         # Whether a repeated start is to send the name once more: the first one may have failed.
         remote = self._executor.redelivery is not None
         return remote and not record.done and record.unclaimed
+
+
+def _begun(record: Record, spec: MethodSpec) -> Record:
+    # As a claim that follows at once would leave it, for one write less.
+    begun = record.moved(attempt=1, start_time=record.create_time)
+    return begun.with_metadata(spec.stamp(begun))
 
 
 @functools.lru_cache(maxsize=256)

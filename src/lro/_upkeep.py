@@ -79,11 +79,6 @@ class Upkeep:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def nudge(self) -> None:
-        """This process has work to hold now: see to its lease in time."""
-        if self._renew_at is None:
-            self._wake.set()
-
     def hunt(self) -> None:
         """There is an orphan: see to it now."""
         self._urgent = True
@@ -110,9 +105,8 @@ class Upkeep:
         at, now = self._clock(), self._ledger.store.now()
         if not self._held():
             self._renew_at = None
-        # Asked once more: work that came just before the line above has not nudged us.
-        if self._renew_at is None and self._held():
-            self._renew_at = at + self._period
+        elif self._renew_at is None:  # it may have begun a third of a lease ago
+            self._renew_at = at
         self._follow_clock(at, now)
         if self._away:
             self._follow_outage(at)
@@ -123,7 +117,8 @@ class Upkeep:
             self._hunt(at, now)
         if self._expire_at <= at:
             self._expire(at)
-        due = [self._next_hunt(at), self._expire_at]
+        # New work wakes nobody: one looks often enough to find it in time, which asks no store.
+        due = [self._next_hunt(at), self._expire_at, at + self._period]
         if self._renew_at is not None:
             due.append(self._renew_at)
         return max(0.01, min(due) - at)

@@ -51,7 +51,8 @@ class Worker:
 class Run:
     """A task for an executor: one operation's work, from claim to result.
 
-    ``request`` is the message if this process has it still, else it is read from the store.
+    ``request`` is the message if this process has it still, else it is read from the store;
+    ``begun`` the record if it was stored as claimed by this process.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Run:
         spec: MethodSpec,
         worker: Worker,
         request: object | None = None,
+        begun: Record | None = None,
     ) -> None:
         self.name = name
         self.group = spec.full_name
@@ -71,6 +73,7 @@ class Run:
         self._domain = worker.domain
         self._retire = worker.retire
         self._request = request
+        self._begun = begun
         self._job: Job[Anything] | None = None
         self._interrupt: Callable[[], None] | None = None
         self._cancel_asked = False
@@ -173,7 +176,7 @@ class Run:
 
     def _begin(self) -> Job[Anything] | None:
         try:
-            job = self._patiently(self._claim)
+            job = self._job_of(self._begun or self._patiently(self._claim))
         except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
             log.info("%s: not begun: %s", self.name, exc)
             return None
@@ -185,11 +188,14 @@ class Run:
             return job
         return None
 
-    def _claim(self) -> Job[Anything]:
+    def _claim(self) -> Record:
         now = self._now()
         taken = claim(self._worker.owner, now + self._worker.lease, now)
         record = self._ledger.apply(self.name, taken, self._spec.stamp)
         assert record is not None  # a claim removes nothing
+        return record
+
+    def _job_of(self, record: Record) -> Job[Anything]:
         limit = self._spec.options.time_limit
         job: Job[Anything] = Job(
             name=self.name,

@@ -39,6 +39,8 @@ class DoResponse:
 class Waiting(InlineExecutor):
     """Keeps its tasks, begun by nobody; ``refused`` makes it stop as they come."""
 
+    at_once = False
+
     def __init__(self):
         super().__init__()
         self.tasks = []

@@ -29,6 +29,7 @@ class Sending:
 
     reach = Reach.LOOKS
     redelivery = MINUTE
+    at_once = False
 
     def __init__(self):
         self.sent = []

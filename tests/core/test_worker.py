@@ -822,7 +822,7 @@ def test_work_that_never_began_is_left_to_others(make_service, no_patience, monk
     """Closing while the claim is still being offered."""
     store = Failing()
     service = make_service(store, ThreadExecutor(1))
-    method = method_of(service, "sync", lambda request, job: WorkResponse())
+    method = method_of(service, "sync", lambda request, job: WorkResponse(), concurrency=1)
     monkeypatch.setattr(Failing, "failures", 10**9)
     operation = method.start(WorkRequest())
     service.close(timedelta(milliseconds=10))

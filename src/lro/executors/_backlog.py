@@ -25,6 +25,7 @@ class Backlog:
     def __init__(self, at_once: int, queue: int) -> None:
         if at_once < 1 or queue < 0:
             raise ValueError(f"needs at least 1 at once and 0 in the queue, got {at_once}, {queue}")
+        self._at_once = at_once
         self._size = at_once + queue
         self._stopped = False
         self._clear()
@@ -49,7 +50,7 @@ class Backlog:
                 text = f"the queue is full: {inside} operations are running or waiting"
                 raise ResourceExhausted(text, timedelta(seconds=1))
             self._reserved += 1
-        return BacklogSlot(self)
+        return BacklogSlot(self, at_once=inside < self._at_once)
 
     def withdraw(self, name: str) -> bool:
         """Take a waiting task back."""
@@ -118,10 +119,11 @@ class Backlog:
 
 
 class BacklogSlot:
-    """Reserved room for one task."""
+    """Reserved room for one task, and whether a worker was free when it was."""
 
-    def __init__(self, backlog: Backlog) -> None:
+    def __init__(self, backlog: Backlog, *, at_once: bool) -> None:
         self._backlog = backlog
+        self.at_once = at_once
 
     def submit(self, task: Task) -> None:
         """Queue the task."""

@@ -185,6 +185,9 @@ class CeleryExecutor:
 
 
 class _Slot:
+    at_once = False
+    """Who begins the work claims it."""
+
     def __init__(self, executor: CeleryExecutor) -> None:
         self._executor = executor
 

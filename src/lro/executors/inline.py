@@ -19,6 +19,11 @@ class InlineExecutor(LocalExecutor):
     def __init__(self) -> None:
         self._stopped = False
 
+    @property
+    def at_once(self) -> bool:
+        """The caller's thread is there."""
+        return True
+
     def reserve(self) -> InlineExecutor:
         """Room for one task: always there."""
         if self._stopped:

@@ -177,6 +177,18 @@ def as_many_run_as_it_says(make: MakeExecutor) -> None:
     _ends(*tasks, last)
 
 
+def nothing_begins_at_once_where_all_are_busy(make: MakeExecutor) -> None:
+    """What has to wait is not stored as begun."""
+    executor = make(1, 1)
+    task = Work("a")
+    _submit(executor, task)
+    _begins(task)
+    slot = executor.reserve()
+    expect(not slot.at_once, "nobody is free")
+    slot.release()
+    _ends(task)
+
+
 def a_full_house_refuses(make: MakeExecutor) -> None:
     """Running, waiting and reserved together fill it; who asks then is told when to come again."""
     executor = make(1, 2)
@@ -303,6 +315,7 @@ FOREGROUND_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
 EXECUTOR_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
     *FOREGROUND_CHECKS,
     as_many_run_as_it_says,
+    nothing_begins_at_once_where_all_are_busy,
     a_full_house_refuses,
     a_waiting_task_can_be_withdrawn,
     tasks_begin_in_order,
