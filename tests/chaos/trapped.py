@@ -29,6 +29,8 @@ class TrappedStore:
         with writing():
             inserted = self._store.insert(record, *arguments, **options)
         step_on(Point.INSERT, Moment.AFTER)
+        if record.attempt:  # stored as begun
+            step_on(Point.CLAIM, Moment.AFTER)
         return inserted
 
     def update(self, name: str, change: Change) -> Record | None:

@@ -112,6 +112,8 @@ def test_every_endpoint_starts_an_operation(verb: str, analyses: dict[str, Analy
     assert first["name"].startswith("operations/")
     created = first["metadata"].pop("createTime")
     assert datetime.fromisoformat(created).utcoffset() == timedelta()
+    # Where a worker is free, it has begun already.
+    assert first["metadata"].pop("startTime", created) == created
     assert first == {
         "name": first["name"],
         "metadata": {
