@@ -7,6 +7,7 @@ Stores, executors and edges are imported by name: ``lro.stores.sqlite``, ``lro.e
 """
 
 from lro._any import Any, Json, declared_name, message
+from lro._codecs import Codec, CodecFactory
 from lro._details import (
     BadRequest,
     DebugInfo,
@@ -101,7 +102,7 @@ from lro._states import Change
 from lro._status import Code, Status, code_from_http
 from lro._templates import Template
 from lro._times import Duration, Timestamp, parse_duration
-from lro._types import Codec, CodecFactory, TypeRegistry
+from lro._types import TypeRegistry
 from lro._wellknown import (
     BoolValue,
     BytesValue,

@@ -25,6 +25,18 @@ WRAPPED_TYPES: Final = frozenset(
 """Types whose JSON form inside an Any stands under ``value`` (spec §1.10(1))."""
 
 
+UNKNOWN: Final = "lro.unknown"
+
+
+def unknown_fields() -> bytes:
+    """The attribute of a message that carries, in binary form, fields which nobody here knows.
+
+    They come from peers with a newer revision, and are written back (spec §1.7(5)).
+    """
+    found: bytes = attrs.field(default=b"", kw_only=True, repr=False, metadata={UNKNOWN: True})
+    return found
+
+
 def message(full_name: str) -> Callable[[type[T]], type[T]]:
     """Give a message class its full name, for example ``acme.images.v1.ResizeResponse``.
 

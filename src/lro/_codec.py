@@ -40,12 +40,20 @@ class JsonCodec:
 
     ``strict`` is the mode of a server reading requests: unknown fields, enum names and Any types
     are errors. Without it they are dropped (an Any of an unknown type is carried as it came).
-    ``check_any`` validates an Any and gives its canonical form; the type registry provides it.
+    ``check_any`` validates an Any and gives its canonical form, ``show_any`` prints one; the type
+    registry provides both.
     """
 
-    def __init__(self, *, strict: bool, check_any: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        *,
+        strict: bool,
+        check_any: Callable[[Any], Any],
+        show_any: Callable[[Any], Json] = dump_any,
+    ) -> None:
         self.strict = strict
         self._check_any = check_any
+        self._show_any = show_any
         self._converter = cattrs.Converter(detailed_validation=False)
         self._register()
 
@@ -84,7 +92,7 @@ class JsonCodec:
             converter.register_structure_hook_func(_same(cls), _ignoring_type(load))
             converter.register_unstructure_hook_func(_same(cls), dump)
         converter.register_structure_hook_func(_same(Any), _ignoring_type(self._load_any))
-        converter.register_unstructure_hook_func(_same(Any), dump_any)
+        converter.register_unstructure_hook_func(_same(Any), self._show_any)
 
     def _load_any(self, value: Json) -> Any:
         found = load_any(value, strict=self.strict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from lro._any import Any, message
+from lro._any import Any, message, unknown_fields
 from lro._errors import InvalidOperationName
 from lro._names import parse_name
 from lro._shapes import Int32, number
@@ -26,6 +26,7 @@ class Operation:
     metadata: Any | None = None
     done: bool = False
     result: Any | Status | None = None
+    unknown: bytes = unknown_fields()
 
     @property
     def response(self) -> Any | None:
@@ -74,6 +75,7 @@ class GetOperationRequest:
     """Asks for the latest state of an operation."""
 
     name: str = attrs.field(default="", metadata=number(1))
+    unknown: bytes = unknown_fields()
 
 
 @message(PACKAGE + "ListOperationsRequest")
@@ -85,6 +87,7 @@ class ListOperationsRequest:
     filter: str = attrs.field(default="", metadata=number(1))
     page_size: Int32 = attrs.field(default=0, metadata=number(2))
     page_token: str = attrs.field(default="", metadata=number(3))
+    unknown: bytes = unknown_fields()
 
 
 @attrs.frozen
@@ -93,6 +96,7 @@ class ListOperationsResponse:
 
     operations: tuple[Operation, ...] = ()
     next_page_token: str = ""
+    unknown: bytes = unknown_fields()
 
 
 @message(PACKAGE + "CancelOperationRequest")
@@ -101,6 +105,7 @@ class CancelOperationRequest:
     """Asks for an operation to be cancelled."""
 
     name: str = attrs.field(default="", metadata=number(1))
+    unknown: bytes = unknown_fields()
 
 
 @message(PACKAGE + "DeleteOperationRequest")
@@ -109,6 +114,7 @@ class DeleteOperationRequest:
     """Asks for the record of an operation to be removed."""
 
     name: str = attrs.field(default="", metadata=number(1))
+    unknown: bytes = unknown_fields()
 
 
 @message(PACKAGE + "WaitOperationRequest")
@@ -118,6 +124,7 @@ class WaitOperationRequest:
 
     name: str = attrs.field(default="", metadata=number(1))
     timeout: Duration | None = attrs.field(default=None, metadata=number(2))
+    unknown: bytes = unknown_fields()
 
 
 @message(PACKAGE + "OperationInfo")
@@ -127,3 +134,4 @@ class OperationInfo:
 
     response_type: str = attrs.field(default="", metadata=number(1))
     metadata_type: str = attrs.field(default="", metadata=number(2))
+    unknown: bytes = unknown_fields()

@@ -23,7 +23,7 @@ from typing import Annotated, Final
 
 import attrs
 
-from lro._any import Any, declared_name
+from lro._any import UNKNOWN, Any, declared_name
 from lro._faults import DeclarationError
 
 
@@ -207,7 +207,8 @@ _Declared = tuple[str, object, Mapping[str, object]]
 
 def _defaults(cls: type) -> list[_Declared]:
     if attrs.has(cls):
-        return [(a.name, _attrs_default(a), a.metadata) for a in attrs.fields(cls) if a.init]
+        own = [a for a in attrs.fields(cls) if a.init and not a.metadata.get(UNKNOWN)]
+        return [(a.name, _attrs_default(a), a.metadata) for a in own]
     found: list[_Declared] = []
     for f in dataclasses.fields(cls):
         default: object = f.default

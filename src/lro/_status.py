@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from lro._any import Any
+from lro._any import Any, unknown_fields
 
 
 class Code(enum.IntEnum):
@@ -110,3 +110,4 @@ class Status:
     code: int = 0
     message: str = ""
     details: tuple[Any, ...] = ()
+    unknown: bytes = unknown_fields()

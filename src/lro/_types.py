@@ -2,113 +2,46 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any as Anything
-from typing import Final, Protocol, TypeVar, cast
-
-import attrs
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from lro._any import Any, Json, declared_name, type_url
 from lro._codec import JsonCodec
+from lro._codecs import ClassCodec, Codec, CodecFactory, payload_of, protobuf_name
 from lro._details import DETAIL_TYPES
 from lro._errors import InvalidArgument, LroError
-from lro._faults import DeclarationError, EncodingError, UnknownType
-from lro._jsontext import MAX_MESSAGE_DEPTH, deeper_than
-from lro._shapes import Shape, is_message_class, open_ended, shape_of
+from lro._faults import DeclarationError, EncodingError, MissingExtra, UnknownType
+from lro._shapes import is_message_class, open_ended
 from lro._status import Status
 from lro._times import Duration, Timestamp
-from lro._wellknown import MESSAGES, dump_any, dump_json, load_any
+from lro._wellknown import MESSAGES, dump_any, load_any
+
+if TYPE_CHECKING:
+    from lro._protobuf._binary import Binary
 
 M = TypeVar("M")
 
 _FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 
 
-class Codec(Protocol):
-    """How one message class is packed. Write one for a class of a library we do not know."""
-
-    @property
-    def python(self) -> type:
-        """The message class."""
-        ...
-
-    @property
-    def shape(self) -> Shape | None:
-        """The fields, for filters; None if they cannot be told."""
-        ...
-
-    def dump(self, message: Anything) -> Json | bytes:
-        """The payload of a message.
-
-        Raises:
-            InvalidArgument: A field holds what its type does not allow.
-        """
-        ...
-
-    def load(self, payload: Json | bytes, *, strict: bool) -> Anything:
-        """The message of a payload; unknown fields are refused if ``strict``, else dropped.
-
-        Raises:
-            InvalidArgument: The payload says no such message.
-        """
-        ...
-
-
-CodecFactory = Callable[[type], "Codec | None"]
-"""Gives the codec of a class, or None for a class that is not its business."""
-
-
-@attrs.frozen(slots=False)
-class ClassCodec:
-    """The codec of an attrs class or dataclass: ProtoJSON by its shape."""
-
-    python: type
-    strict: JsonCodec
-    lenient: JsonCodec
-    open_ended: bool
-
-    @property
-    def shape(self) -> Shape | None:
-        """The fields; None for the well-known types with a JSON form of their own."""
-        return None if self.python in MESSAGES else shape_of(self.python)
-
-    @functools.cached_property
-    def write(self) -> Callable[[object], Json]:
-        """Message -> JSON value."""
-        return self.strict.writer(self.python)
-
-    @functools.cached_property
-    def read(self) -> Callable[[Json], Anything]:
-        """JSON value -> message, ignoring what is unknown."""
-        return self.lenient.reader(self.python)
-
-    def dump(self, message: Anything) -> Json | bytes:
-        """The JSON value of a message."""
-        return self.write(message)
-
-    def load(self, payload: Json | bytes, *, strict: bool) -> Anything:
-        """The message of a JSON value."""
-        if isinstance(payload, bytes):
-            raise InvalidArgument("", "is in binary form, which this type is not read from")
-        return self.strict.load(payload, self.python) if strict else self.read(payload)
-
-
 class TypeRegistry:
     """Full name <-> message class. The well-known types and error details are always there.
 
+    Message classes are attrs classes, dataclasses, and those of protobuf (with its extra).
     ``factories`` make codecs for classes of other libraries (pydantic, msgspec, ...), asked before
     the built-in one for attrs classes and dataclasses.
     """
 
     def __init__(self, *classes: type, factories: Iterable[CodecFactory] = ()) -> None:
-        self._strict = JsonCodec(strict=True, check_any=self.checked)
-        self._lenient = JsonCodec(strict=False, check_any=self.checked)
-        self._factories = (*factories, self._class_codec)
+        self._strict = JsonCodec(strict=True, check_any=self.checked, show_any=self._shown)
+        self._lenient = JsonCodec(strict=False, check_any=self.checked, show_any=self._shown)
+        self._factories = (*factories, self._class_codec, self._protobuf_codec)
         self._codecs: dict[str, Codec] = {}
         self._names: dict[type, str] = {}
+        self._of_class: dict[type, Codec] = {}
+        self._binary: Binary | None = None
         self._plain: dict[type, tuple[str, ClassCodec]] = {}
         """Type URL and codec of the classes that need no look at how deep a message is."""
         for cls in (*MESSAGES, *DETAIL_TYPES, *classes):
@@ -125,7 +58,7 @@ class TypeRegistry:
                 message can have; or the name belongs to another class.
         """
         known = self._names.get(cls)
-        name = declared_name(cls) or full_name or known
+        name = declared_name(cls) or full_name or known or protobuf_name(cls)
         if name is None:
             raise DeclarationError(cls.__qualname__, "has no full name; decorate it: @lro.message")
         if not _FULL_NAME.fullmatch(name):
@@ -134,10 +67,14 @@ class TypeRegistry:
             return name
         if known is not None:
             raise DeclarationError(cls.__qualname__, f"is registered as {known}, not as {name}")
-        if name in self._codecs:
-            raise DeclarationError(name, f"is the name of {self._codecs[name].python!r} already")
-        codec = self._codecs[name] = self._make_codec(cls)
+        taken = self._codecs.get(name)
+        # Protobuf's own class for a message that is always known goes by the same name.
+        if taken is not None and (taken.python not in _ALWAYS or protobuf_name(cls) != name):
+            raise DeclarationError(name, f"is the name of {taken.python!r} already")
+        codec = self._of_class[cls] = self._make_codec(cls)
+        self._codecs.setdefault(name, codec)
         self._names[cls] = name
+        self._binary = None
         if isinstance(codec, ClassCodec) and not codec.open_ended:
             self._plain[cls] = (type_url(name), codec)
         return name
@@ -196,7 +133,7 @@ class TypeRegistry:
             message = _timestamp(message)
         name = self.name_of(type(message))
         try:
-            return Any(type_url(name), _payload(self._codecs[name], message))
+            return Any(type_url(name), payload_of(self._of_class[type(message)], message))
         except InvalidArgument as exc:
             raise EncodingError(name, exc.field, exc.description) from exc
 
@@ -214,7 +151,7 @@ class TypeRegistry:
         if packed.type_name != name:
             found = packed.type_name or "nothing"
             raise InvalidArgument("@type", f"must be {name}, got {found}")
-        return cast(M, self._codecs[name].load(packed.payload, strict=strict))
+        return cast(M, self._load(self._of_class[cls], name, packed.payload, strict=strict))
 
     def unpack_any(self, packed: Any, *, strict: bool = False) -> object:
         """The message inside, of whatever registered type it is.
@@ -223,7 +160,8 @@ class TypeRegistry:
             UnknownType: Its type is not registered.
             InvalidArgument: Its payload does not fit the type.
         """
-        return self.codec(packed.type_name).load(packed.payload, strict=strict)
+        name = packed.type_name
+        return self._load(self.codec(name), name, packed.payload, strict=strict)
 
     def checked(self, packed: Any) -> Any:
         """The same Any with its payload validated, in canonical form (spec §1.10(4)).
@@ -235,7 +173,8 @@ class TypeRegistry:
             codec = self.codec(packed.type_name)
         except UnknownType as exc:
             raise InvalidArgument("@type", str(exc)) from None
-        return Any(packed.type_url, codec.dump(codec.load(packed.payload, strict=True)))
+        found = self._load(codec, packed.type_name, packed.payload, strict=True)
+        return Any(packed.type_url, codec.dump(found))
 
     def to_json(self, packed: Any) -> Json:
         """The JSON form of an Any, ``@type`` and all.
@@ -244,7 +183,7 @@ class TypeRegistry:
             EncodingError: It cannot be printed.
         """
         try:
-            return dump_any(packed)
+            return self._shown(packed)
         except InvalidArgument as exc:
             raise EncodingError(packed.type_name, exc.field, exc.description) from exc
 
@@ -263,7 +202,7 @@ class TypeRegistry:
         Raises:
             InvalidArgument: The value says no such message.
         """
-        codec = self._codecs.get(self._names.get(cls, ""))
+        codec = self._of_class.get(cls)
         if codec is not None:
             return cast(M, codec.load(value, strict=strict))
         return cast(M, (self._strict if strict else self._lenient).load(value, cls))
@@ -274,20 +213,93 @@ class TypeRegistry:
         Raises:
             EncodingError: It cannot be encoded.
         """
-        codec = self._codecs.get(self._names.get(type(message), ""))
+        codec = self._of_class.get(type(message))
         try:
-            shown = _payload(codec, message) if codec is not None else self._strict.dump(message)
+            shown = payload_of(codec, message) if codec is not None else self._strict.dump(message)
+            if isinstance(shown, bytes):
+                return self.binary.to_json(self._names[type(message)], shown)
+            return shown
+        except UnknownType:  # another library's, which gives bytes and tells no fields
+            raise EncodingError(type(message).__qualname__, "", "has no JSON form") from None
         except InvalidArgument as exc:
             raise EncodingError(type(message).__qualname__, exc.field, exc.description) from exc
-        if isinstance(shown, bytes):
-            raise EncodingError(type(message).__qualname__, "", "has no JSON form")
-        return shown
+
+    @property
+    def binary(self) -> Binary:
+        """The binary form of the registered messages, by descriptors.
+
+        Raises:
+            MissingExtra: The protobuf library is not installed.
+            DeclarationError: A registered class says what proto cannot say.
+        """
+        if self._binary is None:
+            try:
+                from lro._protobuf._binary import Binary
+            except ImportError as exc:
+                raise MissingExtra("the binary form of messages", "protobuf") from exc
+            shapes = {name: codec.shape for name, codec in self._codecs.items()}
+            self._binary = Binary(
+                {name: shape for name, shape in shapes.items() if shape is not None},
+                self._names,
+                [cls for cls in self._of_class if protobuf_name(cls) is not None],
+            )
+        return self._binary
+
+    def binary_payload(self, packed: Any) -> bytes:
+        """The payload of an Any in binary form (spec §1.7(7)); bytes are passed through.
+
+        Raises:
+            UnknownType: It is a JSON value, and no such type is registered.
+            EncodingError: It has no binary form.
+            MissingExtra, DeclarationError: As for :attr:`binary`.
+        """
+        if isinstance(packed.payload, bytes) or packed.empty:
+            return packed.payload or b""  # type: ignore[return-value]  # empty: a mapping
+        name = packed.type_name
+        try:
+            return self.binary.to_binary(name, packed.payload)
+        except InvalidArgument as exc:
+            raise EncodingError(name, exc.field, exc.description) from exc
+
+    def json_payload(self, packed: Any) -> Json:
+        """The payload of an Any as a JSON value, which is passed through.
+
+        Raises:
+            UnknownType: It is in binary form, and no such type is registered.
+            InvalidArgument: Its bytes are no such message, or one without a JSON form.
+            MissingExtra, DeclarationError: As for :attr:`binary`.
+        """
+        if not isinstance(packed.payload, bytes):
+            return packed.payload
+        self.codec(packed.type_name)
+        return self.binary.to_json(packed.type_name, packed.payload)
 
     def status_of(self, error: LroError, domain: str) -> Status:
         """The status that tells a caller of an error, details and all (spec §6.3)."""
         details = tuple(self.pack(detail) for detail in error.details(domain))
         text = str(error).encode("utf-8", "backslashreplace").decode()
         return Status(int(error.status_code), text, details)
+
+    def _shown(self, packed: Any) -> Json:
+        if isinstance(packed, Any) and isinstance(packed.payload, bytes) and not packed.empty:
+            try:
+                packed = Any(packed.type_url, self.json_payload(packed))
+            except UnknownType:
+                what = f"is a {packed.type_name} in binary form"
+                raise InvalidArgument("", f"{what}, which has no JSON here") from None
+        return dump_any(packed)
+
+    def _load(self, codec: Codec, name: str, payload: Json | bytes, *, strict: bool) -> object:
+        if isinstance(payload, bytes) and isinstance(codec, ClassCodec):
+            payload = self.binary.to_json(name, payload)
+        return codec.load(payload, strict=strict)
+
+    def _protobuf_codec(self, cls: type) -> Codec | None:
+        if protobuf_name(cls) is None:
+            return None
+        from lro._protobuf._codec import ProtobufCodec
+
+        return ProtobufCodec(cls, lambda: self.binary)
 
     def _class_codec(self, cls: type) -> Codec | None:
         if cls not in MESSAGES and not is_message_class(cls):
@@ -305,20 +317,7 @@ class TypeRegistry:
         )
 
 
-def _payload(codec: Codec, message: object) -> Json | bytes:
-    payload: Json | bytes = None
-    try:
-        payload = codec.dump(message)
-        if isinstance(payload, bytes) or (isinstance(codec, ClassCodec) and not codec.open_ended):
-            return payload
-        if not isinstance(codec, ClassCodec):
-            payload = dump_json(payload)  # another library may give what JSON has not
-        too_deep = deeper_than(payload, MAX_MESSAGE_DEPTH)
-    except RecursionError:
-        too_deep = True
-    if too_deep:
-        raise InvalidArgument("", f"is nested deeper than {MAX_MESSAGE_DEPTH} levels")
-    return payload
+_ALWAYS: Final = frozenset((*MESSAGES, *DETAIL_TYPES))
 
 
 def _timestamp(moment: datetime) -> Timestamp:

@@ -85,7 +85,7 @@ def refused(service, function, caplog, **classes):
 
 DECLARED = """
 import attrs
-from lro._types import ClassCodec
+from lro._codecs import ClassCodec
 
 class Plain:
     def __init__(self, text):

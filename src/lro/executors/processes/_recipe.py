@@ -10,10 +10,11 @@ from typing import Final
 
 import attrs
 
+from lro._codecs import ClassCodec
 from lro._faults import DeclarationError
 from lro._method import Method
 from lro._spec import MethodSpec
-from lro._types import ClassCodec, TypeRegistry
+from lro._types import TypeRegistry
 
 MAIN: Final = "__main__"
 

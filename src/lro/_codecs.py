@@ -1,0 +1,117 @@
+"""How one message class is packed: the protocol, and the codec of attrs classes and dataclasses."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any as Anything
+from typing import Protocol
+
+import attrs
+
+from lro._any import Json
+from lro._codec import JsonCodec
+from lro._errors import InvalidArgument
+from lro._jsontext import MAX_MESSAGE_DEPTH, deeper_than
+from lro._shapes import Shape, shape_of
+from lro._wellknown import MESSAGES, dump_json
+
+
+class Codec(Protocol):
+    """How one message class is packed. Write one for a class of a library we do not know."""
+
+    @property
+    def python(self) -> type:
+        """The message class."""
+        ...
+
+    @property
+    def shape(self) -> Shape | None:
+        """The fields, for filters; None if they cannot be told."""
+        ...
+
+    def dump(self, message: Anything) -> Json | bytes:
+        """The payload of a message.
+
+        Raises:
+            InvalidArgument: A field holds what its type does not allow.
+        """
+        ...
+
+    def load(self, payload: Json | bytes, *, strict: bool) -> Anything:
+        """The message of a payload; unknown fields are refused if ``strict``, else dropped.
+
+        Raises:
+            InvalidArgument: The payload says no such message.
+        """
+        ...
+
+
+CodecFactory = Callable[[type], "Codec | None"]
+"""Gives the codec of a class, or None for a class that is not its business."""
+
+
+@attrs.frozen(slots=False)
+class ClassCodec:
+    """The codec of an attrs class or dataclass: ProtoJSON by its shape."""
+
+    python: type
+    strict: JsonCodec
+    lenient: JsonCodec
+    open_ended: bool
+
+    @property
+    def shape(self) -> Shape | None:
+        """The fields; None for the well-known types with a JSON form of their own."""
+        return None if self.python in MESSAGES else shape_of(self.python)
+
+    @functools.cached_property
+    def write(self) -> Callable[[object], Json]:
+        """Message -> JSON value."""
+        return self.strict.writer(self.python)
+
+    @functools.cached_property
+    def read(self) -> Callable[[Json], Anything]:
+        """JSON value -> message, ignoring what is unknown."""
+        return self.lenient.reader(self.python)
+
+    def dump(self, message: Anything) -> Json | bytes:
+        """The JSON value of a message."""
+        return self.write(message)
+
+    def load(self, payload: Json | bytes, *, strict: bool) -> Anything:
+        """The message of a JSON value."""
+        if isinstance(payload, bytes):
+            raise InvalidArgument("", "is in binary form, which this type is not read from")
+        return self.strict.load(payload, self.python) if strict else self.read(payload)
+
+
+def protobuf_name(cls: type) -> str | None:
+    """The full name of a class of the protobuf library; None for any other."""
+    library = sys.modules.get("google.protobuf.message")
+    if library is None or not issubclass(cls, library.Message):
+        return None
+    name: str = cls.DESCRIPTOR.full_name  # type: ignore[attr-defined]  # of Message
+    return name
+
+
+def payload_of(codec: Codec, message: object) -> Json | bytes:
+    """The payload of a message, in a form that can be kept and sent.
+
+    Raises:
+        InvalidArgument: A field holds what its type does not allow, or it is nested too deeply.
+    """
+    payload: Json | bytes = None
+    try:
+        payload = codec.dump(message)
+        if isinstance(payload, bytes) or (isinstance(codec, ClassCodec) and not codec.open_ended):
+            return payload
+        if not isinstance(codec, ClassCodec):
+            payload = dump_json(payload)  # another library may give what JSON has not
+        too_deep = deeper_than(payload, MAX_MESSAGE_DEPTH)
+    except RecursionError:
+        too_deep = True
+    if too_deep:
+        raise InvalidArgument("", f"is nested deeper than {MAX_MESSAGE_DEPTH} levels")
+    return payload

@@ -1,0 +1,202 @@
+"""Messages between JSON values and the binary form, by descriptors (spec §1.7, §1.10)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, cast
+
+from google.longrunning import operations_pb2
+from google.protobuf import (
+    any_pb2,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    json_format,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
+from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, EncodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import error_details_pb2, status_pb2
+
+from lro._any import Json
+from lro._errors import InvalidArgument
+from lro._faults import UnknownType
+from lro._protobuf._files import ProtoFiles
+from lro._shapes import Shape
+
+STANDARD: Final = tuple(
+    module.DESCRIPTOR
+    for module in (
+        any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2,
+        status_pb2, error_details_pb2, operations_pb2,
+    )
+)  # fmt: skip
+"""The files of the messages that are always known."""
+
+_KEPT: Final = 1024
+_KEPT_BYTES: Final = 65536
+
+
+class Binary:
+    """The binary form of the messages of one registry.
+
+    ``shapes`` are those of its attrs classes and dataclasses by full name, ``names`` all names of
+    its classes, ``classes`` its protobuf classes.
+
+    Raises:
+        DeclarationError: The classes say what proto cannot say.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Shape],
+        names: Mapping[type, str],
+        classes: Iterable[type],
+    ) -> None:
+        self.pool = DescriptorPool()
+        self._files: dict[str, str] = {}
+        self._known: dict[str, str] = {}
+        self._classes: dict[str, type[Message]] = {}
+        for file in STANDARD:
+            self._add(file)
+        for cls in classes:
+            self._add(cast("type[Message]", cls).DESCRIPTOR.file)
+        own = {name: shape for name, shape in shapes.items() if name not in self._known}
+        self.files = ProtoFiles(own, self._known, names)
+        for said in self.files:
+            self.pool.AddSerializedFile(said.SerializeToString())
+        self._written: OrderedDict[tuple[str, bytes], Json] = OrderedDict()
+
+    def message_class(self, full_name: str) -> type[Message]:
+        """The protobuf class of a message.
+
+        Raises:
+            UnknownType: There is none of this name.
+        """
+        found = self._classes.get(full_name)
+        if found is None:
+            try:
+                found = GetMessageClass(self.pool.FindMessageTypeByName(full_name))
+            except KeyError:
+                raise UnknownType(full_name) from None
+            self._classes[full_name] = found
+        return found
+
+    def descriptor(self, full_name: str) -> Descriptor:
+        """The descriptor of a message.
+
+        Raises:
+            UnknownType: There is none of this name.
+        """
+        return cast(Descriptor, self.message_class(full_name).DESCRIPTOR)
+
+    def to_binary(self, full_name: str, value: Json) -> bytes:
+        """The deterministic binary form of the message that a JSON value says (spec §1.7(7)).
+
+        Raises:
+            UnknownType: There is no such message.
+            InvalidArgument: The value says none.
+        """
+        message = self.message_class(full_name)()
+        fill(message, value, strict=False, pool=self.pool)  # what was carried may have more
+        return serialized(message)
+
+    def to_json(self, full_name: str, payload: bytes) -> Json:
+        """The canonical JSON value of a message in binary form.
+
+        Raises:
+            UnknownType: There is no such message.
+            InvalidArgument: The bytes are no such message, or it has no JSON form.
+        """
+        key = (full_name, payload)
+        if key in self._written:
+            self._written.move_to_end(key)
+            return self._written[key]
+        value = json_of(parsed(self.message_class(full_name), payload), pool=self.pool)
+        if len(payload) <= _KEPT_BYTES:
+            self._written[key] = value
+            if len(self._written) > _KEPT:
+                self._written.popitem(last=False)
+        return value
+
+    def _add(self, file: FileDescriptor) -> None:
+        if file.name in self._files:
+            return
+        self._files[file.name] = file.package
+        for imported in file.dependencies:
+            self._add(imported)
+        self.pool.AddSerializedFile(file.serialized_pb)
+        for name in names_in(file.message_types_by_name.values()):
+            self._known[name] = file.name
+
+
+def names_in(descriptors: Iterable[Descriptor]) -> list[str]:
+    """The full names of messages and of those nested in them, but for the entries of maps."""
+    found = []
+    for descriptor in descriptors:
+        if not descriptor.GetOptions().map_entry:
+            found += [descriptor.full_name, *names_in(descriptor.nested_types)]
+    return found
+
+
+def parsed(cls: type[Message], payload: bytes) -> Message:
+    """A message in binary form.
+
+    Raises:
+        InvalidArgument: The bytes are no such message.
+    """
+    try:
+        return cls.FromString(payload)
+    except DecodeError as exc:
+        text = f"{len(payload)} bytes are no {cls.DESCRIPTOR.full_name} in binary form"
+        raise InvalidArgument("", text) from exc
+
+
+def serialized(message: Message) -> bytes:
+    """The deterministic binary form (spec §1.7(7)).
+
+    Raises:
+        InvalidArgument: It cannot be written.
+    """
+    try:
+        return message.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError) as exc:
+        raise InvalidArgument("", str(exc)) from exc
+
+
+def json_of(message: Message, *, pool: DescriptorPool | None = None) -> Json:
+    """The canonical JSON value of a message (spec §1.8(1)).
+
+    Raises:
+        InvalidArgument: It has none.
+    """
+    return _told(lambda: json_format.MessageToDict(message, descriptor_pool=pool))
+
+
+def fill(
+    message: Message, value: Json, *, strict: bool, pool: DescriptorPool | None = None
+) -> None:
+    """Read a JSON value into an empty message; unknown fields are refused if ``strict``.
+
+    Raises:
+        InvalidArgument: It says no such message.
+    """
+    _told(
+        lambda: json_format.ParseDict(
+            value, message, ignore_unknown_fields=not strict, descriptor_pool=pool
+        )
+    )
+
+
+def _told(action: Callable[[], Json]) -> Json:
+    try:
+        return action()
+    except (json_format.Error, ValueError, TypeError, OverflowError, AttributeError) as exc:
+        raise InvalidArgument("", str(exc)) from exc
+    except RecursionError as exc:
+        raise InvalidArgument("", "is nested too deeply") from exc

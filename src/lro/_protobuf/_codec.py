@@ -1,0 +1,42 @@
+"""The codec of a protobuf class, generated or made of a descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any as Anything
+
+import attrs
+from google.protobuf.message import Message
+
+from lro._any import Json
+from lro._errors import InvalidArgument
+from lro._protobuf._binary import Binary, fill, parsed, serialized
+from lro._scalars import got
+from lro._shapes import Shape
+
+
+@attrs.frozen
+class ProtobufCodec:
+    """Packs messages in binary form, so that fields which this program does not know survive."""
+
+    python: type[Message]
+    binary: Callable[[], Binary]
+
+    @property
+    def shape(self) -> Shape | None:
+        """None: a descriptor says more than a shape can."""
+        return None
+
+    def dump(self, message: Anything) -> Json | bytes:
+        """The deterministic binary form."""
+        if not isinstance(message, self.python):
+            raise InvalidArgument("", f"must be a {self.python.__name__}, got {got(message)}")
+        return serialized(message)
+
+    def load(self, payload: Json | bytes, *, strict: bool) -> Anything:
+        """The message of a JSON value, or of the binary form."""
+        if isinstance(payload, bytes):
+            return parsed(self.python, payload)
+        message = self.python()
+        fill(message, payload, strict=strict, pool=self.binary().pool)
+        return message

@@ -1,0 +1,32 @@
+"""The command ``lro``: check declarations of long-running methods. Needs the extra ``cli``.
+
+This module can be imported without the extra; only running the command needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from lro._faults import MissingExtra
+
+_PACKAGES: Final = ("click", "rich")
+"""What the extra installs."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments, by default those of the process.
+
+    Returns:
+        The exit status: 0 if nothing was found, 1 if something was, 2 if the arguments or files
+        cannot be used or an extra is missing.
+    """
+    try:
+        from lro.cli import _app
+    except ModuleNotFoundError as exc:
+        if exc.name not in _PACKAGES:
+            raise
+        print(f"lro: {MissingExtra('the command lro', 'cli')}", file=sys.stderr)
+        return 2
+    return _app.run(arguments)

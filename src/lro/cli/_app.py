@@ -1,0 +1,52 @@
+"""The command and its parts: a command is a module of its own, and an entry of ``COMMANDS``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from lro._errors import LroError
+from lro.cli._breaking import breaking
+from lro.cli._lint import lint
+
+COMMANDS: Final[Sequence[click.Command]] = (lint, breaking)
+
+
+class _App(click.Group):
+    """Says every error of ours in one line, as a misuse."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except LroError as exc:
+            raise Unusable(str(exc)) from exc
+
+
+class Unusable(click.ClickException):
+    """What was given cannot be used, or is not there."""
+
+    exit_code = 2
+
+
+@click.group(cls=_App, context_settings={"help_option_names": ["-h", "--help"]})
+def app() -> None:
+    """Check the long-running methods of an API.
+
+    Exit status: 0 if nothing was found, 1 if something was, 2 if the input cannot be used.
+    """
+
+
+for _command in COMMANDS:
+    app.add_command(_command)
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run the command and return its exit status."""
+    given = None if arguments is None else list(arguments)
+    try:
+        app.main(given, prog_name="lro")
+    except SystemExit as exc:  # click ends so in every case, and its status is a number
+        return exc.code if isinstance(exc.code, int) else 2
+    raise AssertionError("click always exits")

@@ -1,0 +1,31 @@
+"""Check the ``operation_info`` of real ``.proto`` files (spec §8). Needs the extra ``protobuf``.
+
+:func:`lint` says what is wrong with the long-running methods of a ``FileDescriptorSet``,
+:func:`breaking` what a newer set breaks, :func:`operation_infos` reads the declarations themselves.
+"""
+
+from lro._faults import MissingExtra
+
+try:
+    from google.longrunning import operations_pb2 as _operations_pb2  # noqa: F401
+    from google.protobuf import descriptor_pb2 as _descriptor_pb2  # noqa: F401
+except ImportError as exc:
+    raise MissingExtra("the linter", "protobuf") from exc
+
+from lro.lint._allow import read_allowances
+from lro.lint._breaking import breaking
+from lro.lint._finding import BREAKING_CODES, LINT_CODES, Breaking, Finding, Severity
+from lro.lint._infos import operation_infos
+from lro.lint._lint import lint
+
+__all__ = [
+    "BREAKING_CODES",
+    "LINT_CODES",
+    "Breaking",
+    "Finding",
+    "Severity",
+    "breaking",
+    "lint",
+    "operation_infos",
+    "read_allowances",
+]

@@ -1,0 +1,149 @@
+"""What a newer set breaks for the callers of an older one (spec §8.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import attrs
+
+from lro.lint._allow import Allowances
+from lro.lint._descriptors import DescriptorSet, Rpc
+from lro.lint._finding import BREAKING_CODES, SEVERITIES, Breaking, Finding, in_order
+from lro.lint._numbers import renumbered
+from lro.lint._resolve import Resolution, resolve
+
+
+def breaking(
+    old: bytes,
+    new: bytes,
+    *,
+    old_targets: Collection[str] | None = None,
+    new_targets: Collection[str] | None = None,
+    allow: Collection[str] = (),
+) -> list[Breaking | Finding]:
+    """What callers of the long-running methods in ``old`` lose with ``new`` (spec §8.5).
+
+    Types are compared by their full names, so that another spelling of the same type is no
+    change. Beyond spec §8.5, a field of a method's messages that has another number in ``new`` is
+    ``field-number-changed``. ``old_targets`` and ``new_targets`` are the files whose methods
+    count, by default all that declare a service; ``allow`` is that of :func:`lro.lint.lint`.
+
+    Returns:
+        The findings, sorted by method, then code: :class:`Breaking`, and a :class:`Finding` for
+        each entry of ``allow`` that takes nothing away. They point into the new set, those of a
+        method that is gone into the old one.
+
+    Raises:
+        InvalidArgument: The bytes are no such sets, a target is not in its set, or an entry of
+            ``allow`` has another form.
+    """
+    return compare(
+        DescriptorSet(old),
+        DescriptorSet(new),
+        old_targets=old_targets,
+        new_targets=new_targets,
+        allow=allow,
+    )
+
+
+def compare(
+    old: DescriptorSet,
+    new: DescriptorSet,
+    *,
+    old_targets: Collection[str] | None = None,
+    new_targets: Collection[str] | None = None,
+    allow: Collection[str] = (),
+) -> list[Breaking | Finding]:
+    """:func:`breaking` for sets that are parsed."""
+    allowances = Allowances(allow, BREAKING_CODES)
+    remaining = {str(rpc.name): rpc for rpc in new.rpcs("new_targets", new_targets)}
+    found: list[Breaking] = []
+    for was in old.rpcs("old_targets", old_targets):
+        now = remaining.get(str(was.name))
+        if now is not None:
+            found += _Pair(old, new, was, now).findings()
+        elif was.returns_operation:
+            found.append(_gone(old, was))
+    return sorted(allowances.apply(found), key=in_order)
+
+
+def _gone(old: DescriptorSet, was: Rpc) -> Breaking:
+    line, column = old.place(was)
+    return Breaking(
+        method=str(was.name),
+        code="method-removed",
+        severity=SEVERITIES["method-removed"],
+        message="returned operations, and is not in the new set; keep it, under this name",
+        file=was.file,
+        line=line,
+        column=column,
+    )
+
+
+@attrs.frozen
+class _Pair:
+    """A method as it was and as it is."""
+
+    old: DescriptorSet
+    new: DescriptorSet
+    was: Rpc
+    now: Rpc
+
+    def findings(self) -> Iterator[Breaking]:
+        was, now = self.was, self.now
+        if was.returns_operation != now.returns_operation:
+            message = f"returned {was.output}, and now {now.output}; add a new method instead"
+            yield self._finding("return-type-changed", message)
+        elif was.returns_operation:
+            yield from self._types()
+            yield from self._numbers()
+
+    def _types(self) -> Iterator[Breaking]:
+        if self.was.info is None:
+            return
+        if self.now.info is None:
+            message = "had the option google.longrunning.operation_info; declare it again"
+            yield self._finding("operation-info-removed", message)
+            return
+        for field, before, after in self._declared():
+            was, now = before.compared, after.compared
+            if was and was != now:
+                message = f"{field} was {was} and is {now or 'missing'}; keep {was}"
+                code = f"{field.replace('_', '-')}-changed"
+                yield self._finding(code, message, old=was, new=now)
+
+    def _declared(self) -> Iterator[tuple[str, Resolution, Resolution]]:
+        """Both types, as they were and as they are."""
+        was, now = self.was.info, self.now.info
+        if was is not None and now is not None:
+            for field in ("response_type", "metadata_type"):
+                before = resolve(self.old, self.was, getattr(was, field))
+                yield field, before, resolve(self.new, self.now, getattr(now, field))
+
+    def _numbers(self) -> Iterator[Breaking]:
+        changes = list(renumbered(self.old, self.new, self._shared()))
+        if changes:
+            message = f"{', '.join(changes)}; give them their old numbers"
+            yield self._finding("field-number-changed", message)
+
+    def _shared(self) -> list[str]:
+        """The messages that both versions of the method use."""
+        pairs = [(self.was.request, self.now.request)]
+        pairs += [(before.resolved, after.resolved) for _, before, after in self._declared()]
+        return [before for before, after in pairs if before and before == after]
+
+    def _finding(
+        self, code: str, message: str, *, old: str | None = None, new: str | None = None
+    ) -> Breaking:
+        line, column = self.new.place(self.now)
+        return Breaking(
+            method=str(self.now.name),
+            code=code,
+            severity=SEVERITIES[code],
+            message=message,
+            file=self.now.file,
+            line=line,
+            column=column,
+            old=old,
+            new=new,
+        )

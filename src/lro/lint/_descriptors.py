@@ -1,0 +1,203 @@
+"""The bytes of a FileDescriptorSet as methods, messages and imports (spec §8.3(4)).
+
+No descriptor pool is built: the set may lack imports, or hold what a pool refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
+from typing import Final
+
+import attrs
+from google.api.resource_pb2 import resource
+from google.longrunning.operations_pb2 import operation_info
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+    MethodDescriptorProto,
+    MethodOptions,
+)
+from google.protobuf.message import DecodeError
+
+from lro._errors import InvalidArgument
+from lro._methods import MethodName
+from lro._operation import OperationInfo
+
+OPERATION: Final = "google.longrunning.Operation"
+_INTERFACE: Final = "google.longrunning.Operations."
+"""The methods of the interface itself hand out operations that others have started."""
+_SERVICE: Final = FileDescriptorProto.SERVICE_FIELD_NUMBER
+_METHOD: Final = 2  # ServiceDescriptorProto.method: with _SERVICE the path of a method's location
+
+
+@attrs.frozen(kw_only=True)
+class Rpc:
+    """A method of a service. ``info`` has the names of the types as they are written."""
+
+    name: MethodName
+    file: str
+    path: tuple[int, ...]
+    request: str
+    output: str
+    streaming: bool
+    info: OperationInfo | None
+
+    @property
+    def returns_operation(self) -> bool:
+        """Whether the method is a long-running one."""
+        return self.output == OPERATION
+
+
+class DescriptorSet:
+    """What the linter looks at: the files of a set by name, and an index of their messages.
+
+    Raises:
+        InvalidArgument: The bytes are no FileDescriptorSet, or none with a file in it, or two
+            files of one name differ.
+    """
+
+    def __init__(self, descriptor_set: bytes) -> None:
+        try:
+            self._files = _by_name(FileDescriptorSet.FromString(descriptor_set).file)
+            self._messages = _messages(self._files.values())
+            self._rpcs = {name: list(_rpcs(file)) for name, file in self._files.items()}
+        except (DecodeError, UnicodeDecodeError) as exc:
+            found = f"{len(descriptor_set)} bytes that are no FileDescriptorSet: {exc}"
+            raise InvalidArgument("descriptor_set", found) from exc
+        if not self._files:
+            raise InvalidArgument(
+                "descriptor_set", "holds no file; was it made from the right sources?"
+            )
+        self._seen: dict[str, frozenset[str]] = {}
+        self._places: dict[str, dict[tuple[int, ...], tuple[int, int]]] = {}
+
+    def rpcs(self, field: str, targets: Collection[str] | None) -> list[Rpc]:
+        """The methods of the files named in ``targets``; by default, of all files.
+
+        Raises:
+            InvalidArgument: No file of the set has that name; ``field`` is named as the culprit.
+        """
+        for name in targets or ():
+            if name not in self._files:
+                have = ", ".join(sorted(name for name, rpcs in self._rpcs.items() if rpcs))
+                raise InvalidArgument(
+                    field, f"no file {name!r} in the set; services are in: {have or 'no file'}"
+                )
+        chosen = self._files if targets is None else dict.fromkeys(targets)
+        rpcs = (rpc for name in chosen for rpc in self._rpcs[name])
+        return [rpc for rpc in rpcs if not str(rpc.name).startswith(_INTERFACE)]
+
+    def homes(self, message: str) -> Collection[str]:
+        """The files that declare a message; none if the set has no such message."""
+        return self._messages.get(message, {})
+
+    def fields(self, message: str) -> Mapping[str, tuple[int, str]]:
+        """The number and message type (or ``""``) of each field; none for an unknown message."""
+        found = next(iter(self._messages.get(message, {}).values()), DescriptorProto())
+        return {
+            field.name: (field.number, field.type_name.removeprefix(".")) for field in found.field
+        }
+
+    def is_resource(self, message: str) -> bool:
+        """Whether the message carries ``google.api.resource``."""
+        found = self._messages.get(message, {}).values()
+        return any(one.options.HasExtension(resource) for one in found)
+
+    def visible(self, file: str) -> frozenset[str]:
+        """A file, its imports, and what those import publicly (spec §8.3(2))."""
+        if file not in self._seen:
+            seen, waiting = {file}, list(self._files[file].dependency)
+            while waiting:
+                name = waiting.pop()
+                if name not in seen:
+                    seen.add(name)
+                    waiting += self._public(name)
+            self._seen[file] = frozenset(seen)
+        return self._seen[file]
+
+    def _public(self, file: str) -> Iterator[str]:
+        found = self._files.get(file)
+        if found is not None:
+            for index in found.public_dependency:
+                if 0 <= index < len(found.dependency):
+                    yield found.dependency[index]
+
+    @cached_property
+    def endings(self) -> Mapping[str, str]:
+        """For everything that may stand after a dot of a message's full name, the first such."""
+        found: dict[str, str] = {}
+        for full_name in sorted(self._messages, reverse=True):
+            rest = full_name
+            while "." in rest:
+                rest = rest.partition(".")[2]
+                found[rest] = full_name
+        return found
+
+    def place(self, rpc: Rpc) -> tuple[int | None, int | None]:
+        """Line and column of a method, from 1; None without source information."""
+        if rpc.file not in self._places:
+            self._places[rpc.file] = {
+                tuple(location.path): (location.span[0] + 1, location.span[1] + 1)
+                for location in self._files[rpc.file].source_code_info.location
+                if len(location.path) == len(rpc.path) and len(location.span) >= 2
+            }
+        return self._places[rpc.file].get(rpc.path, (None, None))
+
+
+def _by_name(files: Collection[FileDescriptorProto]) -> dict[str, FileDescriptorProto]:
+    found: dict[str, FileDescriptorProto] = {}
+    for file in files:
+        if not file.name:
+            raise InvalidArgument("descriptor_set", "holds a file without a name")
+        if file.name not in found:
+            found[file.name] = file
+        elif _declared(file) != _declared(found[file.name]):
+            wanted = "two different files of this name; check one set at a time"
+            raise InvalidArgument("descriptor_set", f"{file.name}: {wanted}")
+    return found
+
+
+def _declared(file: FileDescriptorProto) -> bytes:
+    """What a file says, apart from where it says it."""
+    copy = FileDescriptorProto()
+    copy.CopyFrom(file)
+    copy.ClearField("source_code_info")
+    declared: bytes = copy.SerializeToString(deterministic=True)
+    return declared
+
+
+def _messages(files: Collection[FileDescriptorProto]) -> dict[str, dict[str, DescriptorProto]]:
+    """Full name -> file -> message; a name is in two files only where a set is out of order."""
+    found: dict[str, dict[str, DescriptorProto]] = {}
+    for file in files:
+        prefix = file.package + "." if file.package else ""
+        waiting = [(prefix + message.name, message) for message in file.message_type]
+        while waiting:
+            name, message = waiting.pop()
+            found.setdefault(name, {})[file.name] = message
+            waiting += [(f"{name}.{inner.name}", inner) for inner in message.nested_type]
+    return found
+
+
+def _rpcs(file: FileDescriptorProto) -> Iterator[Rpc]:
+    for index, service in enumerate(file.service):
+        for number, method in enumerate(service.method):
+            yield Rpc(
+                name=MethodName(file.package, service.name, method.name),
+                file=file.name,
+                path=(_SERVICE, index, _METHOD, number),
+                request=method.input_type.removeprefix("."),
+                output=method.output_type.removeprefix("."),
+                streaming=method.server_streaming,
+                info=_info(method),
+            )
+
+
+def _info(method: MethodDescriptorProto) -> OperationInfo | None:
+    options: MethodOptions = method.options
+    if not options.HasExtension(operation_info):
+        return None
+    found = options.Extensions[operation_info]
+    return OperationInfo(found.response_type, found.metadata_type)

@@ -1,0 +1,138 @@
+"""The rules for the long-running methods of one set (spec §8.1, §8.2, §8.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from lro._methods import _STANDARD as STANDARD
+from lro._methods import EMPTY, convention_findings
+from lro._operation import OperationInfo
+from lro.lint._allow import Allowances
+from lro.lint._descriptors import OPERATION, DescriptorSet, Rpc
+from lro.lint._finding import LINT_CODES, SEVERITIES, Finding, in_order
+from lro.lint._resolve import (
+    MISSING,
+    NOT_IMPORTED,
+    NOT_QUALIFIED,
+    Resolution,
+    candidates_for,
+    resolve,
+)
+
+_OPTION: Final = "google.longrunning.operation_info"
+
+
+def lint(
+    descriptor_set: bytes, *, targets: Collection[str] | None = None, allow: Collection[str] = ()
+) -> list[Finding]:
+    """What is wrong with the long-running methods of a ``FileDescriptorSet`` (spec §8.2).
+
+    ``targets`` are the names of the files to examine; by default all that declare a service. The
+    other files are only looked at for types. The methods of ``google.longrunning.Operations``
+    itself are left out. ``allow`` takes findings away: ``METHOD:CODE``, ``METHOD`` or ``*:CODE``;
+    an entry that takes none away is a warning, ``unused-allowance``.
+
+    Returns:
+        The findings, sorted by method, then code.
+
+    Raises:
+        InvalidArgument: The bytes are no such set, a target is not in it, or an entry of ``allow``
+            has another form.
+    """
+    return examine(DescriptorSet(descriptor_set), targets=targets, allow=allow)
+
+
+def examine(
+    files: DescriptorSet, *, targets: Collection[str] | None = None, allow: Collection[str] = ()
+) -> list[Finding]:
+    """:func:`lint` for a set that is parsed."""
+    allowances = Allowances(allow, LINT_CODES)
+    found = [
+        _finding(files, rpc, code, message)
+        for rpc in files.rpcs("targets", targets)
+        for code, message in _problems(files, rpc)
+    ]
+    return sorted(allowances.apply(found), key=in_order)
+
+
+def resolved_info(files: DescriptorSet, rpc: Rpc) -> OperationInfo | None:
+    """The full names of a method's types, empty where unresolved; None if it can have none."""
+    if not rpc.returns_operation or rpc.info is None:
+        return None
+    response = resolve(files, rpc, rpc.info.response_type)
+    metadata = resolve(files, rpc, rpc.info.metadata_type)
+    return OperationInfo(response.resolved, metadata.resolved)
+
+
+def _finding(files: DescriptorSet, rpc: Rpc, code: str, message: str) -> Finding:
+    line, column = files.place(rpc)
+    return Finding(
+        method=str(rpc.name),
+        code=code,
+        severity=SEVERITIES[code],
+        message=message,
+        file=rpc.file,
+        line=line,
+        column=column,
+    )
+
+
+def _problems(files: DescriptorSet, rpc: Rpc) -> Iterator[tuple[str, str]]:
+    """The codes and sentences for one method."""
+    if not rpc.returns_operation:
+        if rpc.info is not None:
+            wrong = f"returns {rpc.output}, not {OPERATION}, and yet has the option {_OPTION}"
+            yield "operation-info-not-allowed", f"{wrong}; remove the option or return {OPERATION}"
+        return
+    if rpc.streaming:
+        yield "streaming-response", f"streams {OPERATION}; return one, and let callers poll it"
+    if rpc.info is None:
+        wrong = f"returns {OPERATION} without the option {_OPTION}"
+        yield "missing-operation-info", f"{wrong}; declare its response_type and metadata_type"
+        return
+    response = resolve(files, rpc, rpc.info.response_type)
+    metadata = resolve(files, rpc, rpc.info.metadata_type)
+    for field, found in (("response_type", response), ("metadata_type", metadata)):
+        if found.problem:
+            code = f"{field.replace('_', '-')}-{found.problem}"
+            yield code, _unresolved(files, rpc, field, found)
+    yield from _conventions(files, rpc, response.resolved, metadata.resolved)
+
+
+def _unresolved(files: DescriptorSet, rpc: Rpc, field: str, found: Resolution) -> str:
+    """What to say of a name that does not resolve."""
+    if found.problem == MISSING:
+        return f"{_OPTION} has no {field}; name a message"
+    named = f"{field} {found.written!r}"
+    if found.problem == NOT_IMPORTED:
+        home = min(files.homes(found.full_name))
+        return f"{named} is {found.full_name} of {home}, which is not imported; import it"
+    if found.problem == NOT_QUALIFIED:
+        wrong = f"{named} is no message of its own package"
+        return f"{wrong}; if {found.full_name} is meant, write it in full"
+    looked_for = " or ".join(candidates_for(rpc, found.written))
+    return f"{named} is no message of the set, looked for as {looked_for}"
+
+
+def _conventions(
+    files: DescriptorSet, rpc: Rpc, response: str, metadata: str
+) -> Iterator[tuple[str, str]]:
+    """Warnings about the types that are resolved (spec §8.4)."""
+    standard = STANDARD.fullmatch(rpc.name.name)
+    info = OperationInfo("." + response, "." + metadata)
+    for code in convention_findings(rpc.name, info):
+        if code == "metadata-type-empty":
+            yield code, f"metadata_type is {EMPTY}, which can tell no progress; give it a message"
+        elif not response:
+            continue  # is a finding already
+        elif code == "response-type-empty":
+            wrong = f"response_type is {EMPTY}, to which no field can be added"
+            yield code, f"{wrong}; give it a message"
+        elif standard is not None:
+            verb, noun = standard[1], standard[2]
+            wanted = f"{noun} or {EMPTY}" if verb == "Delete" else noun
+            yield code, f"response_type is {response}; after {verb} it is {wanted}"
+        elif not files.is_resource(response):
+            wanted = f"{rpc.name.name}Response, or a message with the option google.api.resource"
+            yield code, f"response_type is {response}; expected is {wanted}"

@@ -1,0 +1,81 @@
+"""Message types from files of descriptors, as ``protoc --descriptor_set_out`` writes them."""
+
+from __future__ import annotations
+
+from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from lro._errors import InvalidArgument
+from lro._protobuf._binary import STANDARD, names_in
+from lro._types import TypeRegistry
+
+
+def register_file_set(types: TypeRegistry, file_set: bytes) -> tuple[str, ...]:
+    """Register every message of a ``FileDescriptorSet`` (spec §1.14(2)).
+
+    Those that are registered already stay what they are. Imports of what the ``google.protobuf``,
+    ``google.rpc`` and ``google.longrunning`` packages have need not be in the set.
+
+    Returns:
+        The full names that are new.
+
+    Raises:
+        InvalidArgument: The bytes are no such set, or something that it imports is missing.
+    """
+    try:
+        files = FileDescriptorSet.FromString(file_set).file
+    except DecodeError as exc:
+        text = f"{len(file_set)} bytes are no google.protobuf.FileDescriptorSet"
+        raise InvalidArgument("", text) from exc
+    pool = _Pool(files)
+    new = []
+    for file in files:
+        for name in names_in(pool.file(file.name).message_types_by_name.values()):
+            if name not in types:
+                types.register(GetMessageClass(pool.pool.FindMessageTypeByName(name)))
+                new.append(name)
+    return tuple(new)
+
+
+class _Pool:
+    """Adds files behind those that they import, in whatever order the set has them."""
+
+    def __init__(self, files: list[FileDescriptorProto]) -> None:
+        self.pool = DescriptorPool()
+        self._texts = {file.name: file for file in _standard()} | {f.name: f for f in files}
+        self._done: set[str] = set()
+
+    def file(self, name: str, *, of: str = "") -> FileDescriptor:
+        self._add(name, of)
+        return self.pool.FindFileByName(name)
+
+    def _add(self, name: str, of: str) -> None:
+        if name in self._done:
+            return
+        self._done.add(name)
+        file = self._texts.get(name)
+        if file is None:
+            raise InvalidArgument("", f"{of} imports {name}, which the set has not")
+        for imported in file.dependency:
+            self._add(imported, name)
+        try:
+            self.pool.AddSerializedFile(file.SerializeToString())
+        except TypeError as exc:  # what the protobuf library raises for whatever is wrong
+            raise InvalidArgument("", f"{name}: {exc}") from exc
+
+
+def _standard() -> list[FileDescriptorProto]:
+    found: dict[str, FileDescriptorProto] = {}
+
+    def add(file: FileDescriptor) -> None:
+        if file.name not in found:
+            found[file.name] = FileDescriptorProto.FromString(file.serialized_pb)
+            for imported in file.dependencies:
+                add(imported)
+
+    for file in STANDARD:
+        add(file)
+    return list(found.values())
