@@ -101,6 +101,7 @@ def _declare(service: Service, function: Callable[..., Any]) -> AnalysisMethod:
         validate=lambda request: _module(verb).check(request),
         settle=settle,
         time_limit=TIME_LIMIT,
+        path=f"/v1/{verb}",
         worker_lost=WorkerLost.RETRY,  # the same request gives the same response
     )
     return decorate(function)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any as Anything
 from typing import TypeVar
@@ -48,6 +48,11 @@ class MethodHost:
         self._expiry = expiry
         self._specs: dict[str, MethodSpec] = {}
 
+    @property
+    def specs(self) -> Mapping[str, MethodSpec]:
+        """What is declared of each method, by full name."""
+        return self._specs
+
     def method(
         self,
         full_name: str,
@@ -65,6 +70,7 @@ class MethodHost:
         expiry: timedelta | None = None,
         validate: Callable[[Anything], None] | None = None,
         settle: Callable[[Anything, State], Anything] | None = None,
+        path: str = "",
     ) -> MethodDecorator:
         """Decorate a function: calls of it become operations.
 
@@ -86,6 +92,7 @@ class MethodHost:
             expiry=expiry,
             validate=validate,
             settle=settle,
+            path=path,
         )
 
         def decorate(function: Callable[..., object]) -> Method[Anything, Anything, Anything]:

@@ -161,13 +161,17 @@ def shape_of(cls: type) -> Shape:
     except NameError as exc:
         raise DeclarationError(_label(cls), f"has an annotation that names nothing: {exc}") from exc
     fields: dict[int, Field] = {}
+    spelled: set[str] = set()
     for place, (name, default, extra) in enumerate(_defaults(cls), start=1):
         where = extra.get(_NUMBER, place)
         try:
-            if not isinstance(where, int) or not 0 < where < 2**29 or where in fields:
+            if not _is_number(where) or where in fields:
                 raise _Unsupported(f"{where!r} is no field number that is still free")
-            if name.startswith("_"):
-                raise _Unsupported("a field of a message cannot begin with an underscore")
+            if name.startswith("_") or not name.isascii():
+                raise _Unsupported("the name of a field is ASCII, and cannot begin with an underscore")
+            if json_name(name) in spelled:
+                raise _Unsupported(f"another field is called {json_name(name)!r} in JSON")
+            spelled.add(json_name(name))
             fields[where] = _field(name, where, hints[name], default)
         except _Unsupported as exc:
             raise DeclarationError(f"{_label(cls)}.{name}", str(exc)) from None
@@ -196,6 +200,11 @@ _DYNAMIC: Final = object()
 
 class _Unsupported(Exception):
     pass
+
+
+def _is_number(value: object) -> bool:
+    # From 19,000 on, a thousand are protobuf's own.
+    return type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
 
 
 def _label(cls: type) -> str:
@@ -306,6 +315,7 @@ def _kind(annotation: object) -> tuple[Kind, object, str | None]:
     if annotation in _PLAIN:
         return _PLAIN[annotation], annotation, None
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        _check_enum(annotation)
         return Kind.ENUM, annotation, None
     if annotation is datetime:
         return Kind.MESSAGE, datetime, TIMESTAMP
@@ -320,6 +330,16 @@ def _kind(annotation: object) -> tuple[Kind, object, str | None]:
     if is_message_class(annotation):
         return Kind.MESSAGE, annotation, declared_name(typing.cast(type, annotation))
     raise _Unsupported(f"no proto field has the type {annotation!r}")
+
+
+def _check_enum(cls: type[enum.Enum]) -> None:
+    if not issubclass(cls, int):
+        return  # numbered as its members stand
+    values = [int(member.value) for member in cls]
+    if not values or values[0] != 0:
+        raise _Unsupported(f"the first member of {cls.__name__} must be 0, as for any proto3 enum")
+    if not all(-(2**31) <= value < 2**31 for value in values):
+        raise _Unsupported(f"a member of {cls.__name__} has more than 32 bits")
 
 
 def _zero(kind: Kind, python: object) -> object:

@@ -57,7 +57,8 @@ class Options:
     request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished record is
     kept (None: as the service says). ``validate``: refuses a request before anything is stored.
     ``settle``: the last metadata, given the present one and the state that the operation ends in;
-    it may be asked more than once.
+    it may be asked more than once. ``path``: of the POST that starts it, for proto files; by default
+    made of its name (``/v1/images:resize``).
     """
 
     concurrency: int | None = None
@@ -70,6 +71,7 @@ class Options:
     expiry: timedelta | None = None
     validate: Callable[[Anything], None] | None = None
     settle: Callable[[Anything, State], Anything] | None = None
+    path: str = ""
 
     def __attrs_post_init__(self) -> None:
         for name in ("concurrency", "attempts", "max_lost"):

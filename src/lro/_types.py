@@ -58,7 +58,7 @@ class TypeRegistry:
                 message can have; or the name belongs to another class.
         """
         known = self._names.get(cls)
-        name = declared_name(cls) or full_name or known or protobuf_name(cls)
+        name = declared_name(cls) or protobuf_name(cls) or full_name or known
         if name is None:
             raise DeclarationError(cls.__qualname__, "has no full name; decorate it: @lro.message")
         if not _FULL_NAME.fullmatch(name):
@@ -144,14 +144,19 @@ class TypeRegistry:
             InvalidArgument: The Any holds another type, or its payload does not fit.
             UnknownType: ``cls`` is not registered.
         """
-        known = self._plain.get(cls)
-        if known is not None and not strict and packed.type_url == known[0]:
-            return cast(M, known[1].load(packed.payload, strict=False))
+        known, payload = self._plain.get(cls), packed.payload
+        if (
+            known is not None
+            and not strict
+            and packed.type_url == known[0]
+            and not isinstance(payload, bytes)
+        ):
+            return cast(M, known[1].load(payload, strict=False))
         name = self.name_of(cls)
         if packed.type_name != name:
             found = packed.type_name or "nothing"
             raise InvalidArgument("@type", f"must be {name}, got {found}")
-        return cast(M, self._load(self._of_class[cls], name, packed.payload, strict=strict))
+        return cast(M, self._load(self._of_class[cls], name, payload, strict=strict))
 
     def unpack_any(self, packed: Any, *, strict: bool = False) -> object:
         """The message inside, of whatever registered type it is.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, cast
+from typing import Any as Anything
+from typing import Final, TypeVar, cast
 
-from google.longrunning import operations_pb2
+from google.longrunning import operations_proto_pb2
 from google.protobuf import (
     any_pb2,
     duration_pb2,
@@ -29,11 +30,13 @@ from lro._faults import UnknownType
 from lro._protobuf._files import ProtoFiles
 from lro._shapes import Shape
 
+T = TypeVar("T")
+
 STANDARD: Final = tuple(
     module.DESCRIPTOR
     for module in (
         any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2,
-        status_pb2, error_details_pb2, operations_pb2,
+        status_pb2, error_details_pb2, operations_proto_pb2,
     )
 )  # fmt: skip
 """The files of the messages that are always known."""
@@ -60,15 +63,19 @@ class Binary:
     ) -> None:
         self.pool = DescriptorPool()
         self._files: dict[str, str] = {}
-        self._known: dict[str, str] = {}
+        self.known: dict[str, str] = {}
+        """The file of each message that has a descriptor of its own, by full name."""
         self._classes: dict[str, type[Message]] = {}
         for file in STANDARD:
             self._add(file)
         for cls in classes:
-            self._add(cast("type[Message]", cls).DESCRIPTOR.file)
-        own = {name: shape for name, shape in shapes.items() if name not in self._known}
-        self.files = ProtoFiles(own, self._known, names)
-        for said in self.files:
+            descriptor = cast(Descriptor, cast("type[Message]", cls).DESCRIPTOR)
+            self._add(descriptor.file)
+        own = {name: shape for name, shape in shapes.items() if name not in self.known}
+        files = ProtoFiles(own, self.known, names)
+        self.names = files.names
+        """The full names of all classes, given or made up."""
+        for said in files:
             self.pool.AddSerializedFile(said.SerializeToString())
         self._written: OrderedDict[tuple[str, bytes], Json] = OrderedDict()
 
@@ -132,7 +139,7 @@ class Binary:
             self._add(imported)
         self.pool.AddSerializedFile(file.serialized_pb)
         for name in names_in(file.message_types_by_name.values()):
-            self._known[name] = file.name
+            self.known[name] = file.name
 
 
 def names_in(descriptors: Iterable[Descriptor]) -> list[str]:
@@ -164,7 +171,7 @@ def serialized(message: Message) -> bytes:
         InvalidArgument: It cannot be written.
     """
     try:
-        return message.SerializeToString(deterministic=True)
+        return bytes(message.SerializeToString(deterministic=True))
     except (EncodeError, ValueError) as exc:
         raise InvalidArgument("", str(exc)) from exc
 
@@ -186,14 +193,15 @@ def fill(
     Raises:
         InvalidArgument: It says no such message.
     """
+    whole = cast("dict[str, Anything]", value)  # the special types take other values too
     _told(
         lambda: json_format.ParseDict(
-            value, message, ignore_unknown_fields=not strict, descriptor_pool=pool
+            whole, message, ignore_unknown_fields=not strict, descriptor_pool=pool
         )
     )
 
 
-def _told(action: Callable[[], Json]) -> Json:
+def _told(action: Callable[[], T]) -> T:
     try:
         return action()
     except (json_format.Error, ValueError, TypeError, OverflowError, AttributeError) as exc:

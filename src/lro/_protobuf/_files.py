@@ -9,8 +9,9 @@ proto has no two such values side by side.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator, Mapping
-from typing import Final, cast
+from typing import Final
 
 import attrs
 from google.protobuf.descriptor_pb2 import (
@@ -40,9 +41,14 @@ _TYPES: Final = {
 }
 
 
+_VERSION: Final = re.compile(r"v[0-9]+((alpha|beta|p[0-9]+)[a-z0-9]*)?")
+
+
 def file_name(package: str) -> str:
-    """Where the messages of a package stand: ``acme/images/v1/messages.proto``."""
-    return "/".join([*filter(None, package.split(".")), "messages.proto"])
+    """Where the messages of a package stand: ``acme/images/v1/images.proto``."""
+    parts = list(filter(None, package.split(".")))
+    named = [part for part in parts if not _VERSION.fullmatch(part)]
+    return "/".join([*parts, f"{named[-1] if named else 'messages'}.proto"])
 
 
 @attrs.frozen
@@ -99,6 +105,21 @@ class ProtoFiles:
         """The full names of all classes, given or made up."""
         return self._names
 
+    def message(self, full_name: str) -> DescriptorProto:
+        """What is said of a message, to be added to."""
+        return self._messages[full_name]
+
+    def file_of(self, full_name: str) -> str:
+        """The name of the file in which a message stands."""
+        return self._known.get(full_name) or file_name(self._package(full_name))
+
+    def file(self, package: str) -> FileDescriptorProto:
+        """The file of a package, to be added to."""
+        name = file_name(package)
+        if name not in self._files:
+            self._files[name] = FileDescriptorProto(name=name, package=package, syntax="proto3")
+        return self._files[name]
+
     def _in_order(
         self, name: str, done: set[str], above: tuple[str, ...]
     ) -> Iterator[FileDescriptorProto]:
@@ -132,24 +153,20 @@ class ProtoFiles:
 
     def _package(self, name: str) -> str:
         package = name.rpartition(".")[0]
-        while package in self._shapes:  # it is nested in that message
+        while _is_message(package):  # it is nested in that one
             package = package.rpartition(".")[0]
         return package
 
     # -- descriptors --------------------------------------------------------------------------
 
-    def _file(self, package: str) -> FileDescriptorProto:
-        name = file_name(package)
-        if name not in self._files:
-            self._files[name] = FileDescriptorProto(name=name, package=package, syntax="proto3")
-        return self._files[name]
-
     def _declare(self, name: str) -> None:
         outer, _, simple = name.rpartition(".")
-        if outer in self._messages:
+        if _is_message(outer):
+            if outer not in self._messages:
+                self._declare(outer)
             made = self._messages[outer].nested_type.add(name=simple)
         else:
-            made = self._file(outer).message_type.add(name=simple)
+            made = self.file(outer).message_type.add(name=simple)
             self._taken.setdefault(outer, set()).add(simple)
         self._messages[name] = made
 
@@ -192,10 +209,10 @@ class ProtoFiles:
         elif field.kind is Kind.MESSAGE:
             name = field.message_name or self._names[field.python]
             said.type_name = f".{name}"
-            self._import(package, self._known.get(name) or file_name(self._package(name)))
+            self._import(package, self.file_of(name))
 
     def _import(self, package: str, imported: str) -> None:
-        file = self._file(package)
+        file = self.file(package)
         if imported != file.name and imported not in file.dependency:
             file.dependency.append(imported)
 
@@ -204,7 +221,7 @@ class ProtoFiles:
     def _enum(self, cls: type[enum.Enum], package: str) -> _Place:
         if cls in self._enums:
             return self._enums[cls]
-        file, taken = self._file(package), self._taken.setdefault(package, set())
+        file, taken = self.file(package), self._taken.setdefault(package, set())
         names = {cls.__name__, *cls.__members__}
         if names.isdisjoint(taken):
             taken |= names
@@ -222,9 +239,14 @@ class ProtoFiles:
         return place
 
 
+def _is_message(name: str) -> bool:
+    # Packages are written small, whoever makes their messages known, and when.
+    return name.rpartition(".")[2][:1].isupper()
+
+
 def _fill_enum(made: EnumDescriptorProto, cls: type[enum.Enum]) -> None:
     numbers = {member: number for number, member in enum_numbers(cls).items()}
     for name, member in cls.__members__.items():
-        made.value.add(name=name, number=numbers[cast(enum.Enum, member)])
+        made.value.add(name=name, number=numbers[member])
     if len(cls.__members__) != len(numbers):
         made.options.allow_alias = True

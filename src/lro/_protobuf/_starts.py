@@ -1,8 +1,8 @@
-"""What a start says beside its request, in binary form: the request id, and whether it only checks.
+"""What a start says beside its request, in binary form: its id, and whether it only checks.
 
-In JSON these are fields beside those of the request (spec §9.1, §9.7). In binary form they are fields
-of the request message too, with numbers that a message class does not get by itself. A class which
-has such a field of its own goes by that.
+In JSON these are fields beside those of the request (spec §9.1, §9.7). In binary form they are
+fields of the request message too, with numbers that a message class does not get by itself. A class
+which has such a field of its own goes by that.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 import attrs
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 

@@ -39,7 +39,7 @@ def breaking(
     from lro.lint._breaking import compare
     from lro.lint._descriptors import DescriptorSet
 
-    was, now = DescriptorSet(read_set(old)), DescriptorSet(read_set(new))
+    was, now = DescriptorSet(read_set(old), old), DescriptorSet(read_set(new), new)
     chosen = targets or None
     allowed = [*allow, *read_allowance_files(allow_file)]
     findings = compare(was, now, old_targets=chosen, allow=allowed)

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-import click
-
 from lro._errors import InvalidArgument
 from lro._service import Service
 
@@ -26,13 +24,14 @@ def read_set(source: str) -> bytes:
         MissingExtra: A Python service needs the extra ``protobuf``.
     """
     if source == "-":
-        return click.get_binary_stream("stdin").read()
+        return sys.stdin.buffer.read()
     named = _SERVICE.fullmatch(source)
     if named is None or os.path.exists(source):
         return _read(source)
     service = load_service(named["module"], named["attribute"])
-    described: bytes = importlib.import_module("lro.protobuf").descriptor_set(service)
-    return described
+    from lro.protobuf import descriptor_set  # needs an extra that other sources do not
+
+    return descriptor_set(service)
 
 
 def read_sets(sources: Iterable[str]) -> bytes:
@@ -72,7 +71,7 @@ def load_service(module: str, attribute: str) -> Service:
         raise InvalidArgument(named, f"cannot be imported: {type(exc).__name__}: {exc}") from exc
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise InvalidArgument(named, f"there is no {part!r} in {found!r}")
+            raise InvalidArgument(named, f"there is no {part!r} in it")
         found = getattr(found, part)
     if not isinstance(found, Service):
         raise InvalidArgument(named, f"is {type(found).__name__}, not an lro.Service")

@@ -37,7 +37,7 @@ def lint(
     from lro.lint._descriptors import DescriptorSet
     from lro.lint._lint import examine
 
-    files = DescriptorSet(read_sets(sources))
+    files = DescriptorSet(read_sets(sources), " + ".join(sources))
     chosen = targets or None
     findings = examine(files, targets=chosen, allow=[*allow, *read_allowance_files(allow_file)])
     methods = sum(rpc.returns_operation for rpc in files.rpcs("targets", chosen))

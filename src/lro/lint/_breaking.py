@@ -38,8 +38,8 @@ def breaking(
             ``allow`` has another form.
     """
     return compare(
-        DescriptorSet(old),
-        DescriptorSet(new),
+        DescriptorSet(old, "old"),
+        DescriptorSet(new, "new"),
         old_targets=old_targets,
         new_targets=new_targets,
         allow=allow,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
+from typing import Any as Anything
 from typing import Final
 
 import attrs
@@ -26,6 +27,8 @@ from lro._methods import MethodName
 from lro._operation import OperationInfo
 
 OPERATION: Final = "google.longrunning.Operation"
+_OPERATION_INFO: Final[Anything] = operation_info  # has no type where its module has no stubs
+_RESOURCE: Final[Anything] = resource
 _INTERFACE: Final = "google.longrunning.Operations."
 """The methods of the interface itself hand out operations that others have started."""
 _SERVICE: Final = FileDescriptorProto.SERVICE_FIELD_NUMBER
@@ -53,23 +56,24 @@ class Rpc:
 class DescriptorSet:
     """What the linter looks at: the files of a set by name, and an index of their messages.
 
+    ``named`` is how errors call the set.
+
     Raises:
         InvalidArgument: The bytes are no FileDescriptorSet, or none with a file in it, or two
             files of one name differ.
     """
 
-    def __init__(self, descriptor_set: bytes) -> None:
+    def __init__(self, descriptor_set: bytes, named: str = "descriptor_set") -> None:
         try:
-            self._files = _by_name(FileDescriptorSet.FromString(descriptor_set).file)
+            self._files = _by_name(FileDescriptorSet.FromString(descriptor_set).file, named)
             self._messages = _messages(self._files.values())
             self._rpcs = {name: list(_rpcs(file)) for name, file in self._files.items()}
         except (DecodeError, UnicodeDecodeError) as exc:
             found = f"{len(descriptor_set)} bytes that are no FileDescriptorSet: {exc}"
-            raise InvalidArgument("descriptor_set", found) from exc
+            raise InvalidArgument(named, found) from exc
         if not self._files:
-            raise InvalidArgument(
-                "descriptor_set", "holds no file; was it made from the right sources?"
-            )
+            raise InvalidArgument(named, "holds no file; was it made from the right sources?")
+        self._named = named
         self._seen: dict[str, frozenset[str]] = {}
         self._places: dict[str, dict[tuple[int, ...], tuple[int, int]]] = {}
 
@@ -94,16 +98,24 @@ class DescriptorSet:
         return self._messages.get(message, {})
 
     def fields(self, message: str) -> Mapping[str, tuple[int, str]]:
-        """The number and message type (or ``""``) of each field; none for an unknown message."""
+        """The number and type name (or ``""``) of each field; none for an unknown message.
+
+        Raises:
+            InvalidArgument: A name is no text.
+        """
         found = next(iter(self._messages.get(message, {}).values()), DescriptorProto())
-        return {
-            field.name: (field.number, field.type_name.removeprefix(".")) for field in found.field
-        }
+        try:
+            return {
+                _text(field.name): (field.number, _type_name(field.type_name))
+                for field in found.field
+            }
+        except UnicodeDecodeError as exc:
+            raise InvalidArgument(self._named, f"{message}: a field is named by {exc}") from exc
 
     def is_resource(self, message: str) -> bool:
         """Whether the message carries ``google.api.resource``."""
         found = self._messages.get(message, {}).values()
-        return any(one.options.HasExtension(resource) for one in found)
+        return any(one.options.HasExtension(_RESOURCE) for one in found)
 
     def visible(self, file: str) -> frozenset[str]:
         """A file, its imports, and what those import publicly (spec §8.3(2))."""
@@ -146,16 +158,16 @@ class DescriptorSet:
         return self._places[rpc.file].get(rpc.path, (None, None))
 
 
-def _by_name(files: Collection[FileDescriptorProto]) -> dict[str, FileDescriptorProto]:
+def _by_name(files: Collection[FileDescriptorProto], named: str) -> dict[str, FileDescriptorProto]:
     found: dict[str, FileDescriptorProto] = {}
     for file in files:
-        if not file.name:
-            raise InvalidArgument("descriptor_set", "holds a file without a name")
+        if not all(map(_text, (file.name, *file.dependency))):
+            raise InvalidArgument(named, "holds or imports a file without a name")
         if file.name not in found:
             found[file.name] = file
         elif _declared(file) != _declared(found[file.name]):
             wanted = "two different files of this name; check one set at a time"
-            raise InvalidArgument("descriptor_set", f"{file.name}: {wanted}")
+            raise InvalidArgument(named, f"{file.name}: {wanted}")
     return found
 
 
@@ -172,12 +184,12 @@ def _messages(files: Collection[FileDescriptorProto]) -> dict[str, dict[str, Des
     """Full name -> file -> message; a name is in two files only where a set is out of order."""
     found: dict[str, dict[str, DescriptorProto]] = {}
     for file in files:
-        prefix = file.package + "." if file.package else ""
-        waiting = [(prefix + message.name, message) for message in file.message_type]
+        prefix = _text(file.package) + "." if file.package else ""
+        waiting = [(prefix + _text(message.name), message) for message in file.message_type]
         while waiting:
             name, message = waiting.pop()
             found.setdefault(name, {})[file.name] = message
-            waiting += [(f"{name}.{inner.name}", inner) for inner in message.nested_type]
+            waiting += [(f"{name}.{_text(inner.name)}", inner) for inner in message.nested_type]
     return found
 
 
@@ -185,19 +197,29 @@ def _rpcs(file: FileDescriptorProto) -> Iterator[Rpc]:
     for index, service in enumerate(file.service):
         for number, method in enumerate(service.method):
             yield Rpc(
-                name=MethodName(file.package, service.name, method.name),
+                name=MethodName(*map(_text, (file.package, service.name, method.name))),
                 file=file.name,
                 path=(_SERVICE, index, _METHOD, number),
-                request=method.input_type.removeprefix("."),
-                output=method.output_type.removeprefix("."),
+                request=_type_name(method.input_type),
+                output=_type_name(method.output_type),
                 streaming=method.server_streaming,
                 info=_info(method),
             )
 
 
+def _text(value: str | bytes) -> str:
+    """A text of the set; the library hands out bytes where they are no UTF-8."""
+    return value if isinstance(value, str) else value.decode()
+
+
+def _type_name(value: str | bytes) -> str:
+    """A reference to a type, which protoc writes in full with a leading dot."""
+    return _text(value).removeprefix(".")
+
+
 def _info(method: MethodDescriptorProto) -> OperationInfo | None:
     options: MethodOptions = method.options
-    if not options.HasExtension(operation_info):
+    if not options.HasExtension(_OPERATION_INFO):
         return None
-    found = options.Extensions[operation_info]
+    found = options.Extensions[_OPERATION_INFO]
     return OperationInfo(found.response_type, found.metadata_type)

@@ -3,8 +3,7 @@
 from lro._faults import MissingExtra
 
 try:
-    import google.longrunning.operations_pb2
-    import google.protobuf as _protobuf  # noqa: F401
+    import google.longrunning.operations_proto_pb2  # noqa: F401  # asks for both packages
 except ImportError as exc:
     raise MissingExtra("protobuf messages", "protobuf") from exc
 
@@ -17,11 +16,14 @@ from lro.protobuf._messages import (
     status_to_proto,
     to_proto,
 )
+from lro.protobuf._services import descriptor_set, proto_sources
 
 __all__ = [
+    "descriptor_set",
     "from_proto",
     "operation_from_proto",
     "operation_to_proto",
+    "proto_sources",
     "register_file_set",
     "status_from_proto",
     "status_to_proto",

@@ -30,7 +30,7 @@ def register_file_set(types: TypeRegistry, file_set: bytes) -> tuple[str, ...]:
     except DecodeError as exc:
         text = f"{len(file_set)} bytes are no google.protobuf.FileDescriptorSet"
         raise InvalidArgument("", text) from exc
-    pool = _Pool(files)
+    pool = _Pool([*files])
     new = []
     for file in files:
         for name in names_in(pool.file(file.name).message_types_by_name.values()):

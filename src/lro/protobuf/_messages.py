@@ -1,7 +1,7 @@
-"""The messages of the interface as those of ``googleapis-common-protos``, and back (spec §1.2-§1.5).
+"""The messages of the interface as those of ``googleapis-common-protos``, and back (spec §1.2).
 
-Nothing is lost on the way: fields that are not known here stay in ``unknown``, and the payload of an
-Any stays the bytes that came.
+Nothing is lost on the way: fields that are not known here stay in ``unknown``, and the payload of
+an Any stays the bytes that came.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any as Anything
 from typing import Final, TypeVar
 
-from google.longrunning import operations_pb2 as pb
+from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf import any_pb2
 from google.protobuf.duration_pb2 import Duration as DurationProto
 from google.protobuf.message import Message
@@ -108,7 +108,7 @@ def any_from_proto(proto: any_pb2.Any) -> Any:
     return Any(proto.type_url, proto.value)
 
 
-def to_proto(message: object, types: TypeRegistry) -> Message:
+def to_proto(message: object, types: TypeRegistry) -> Anything:
     """The protobuf message of any message of the interface.
 
     Raises:
@@ -192,7 +192,7 @@ def _unknown(proto: Message) -> bytes:
     rest.CopyFrom(proto)
     for field, _ in rest.ListFields():
         rest.ClearField(field.name)
-    return rest.SerializeToString()
+    return bytes(rest.SerializeToString())
 
 
 def _with_unknown(proto: M, unknown: bytes) -> M:

@@ -1,0 +1,121 @@
+"""A service as proto files: its messages, and its methods with their types (spec §1.5, §8.1)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from google.api import annotations_pb2
+from google.longrunning import operations_proto_pb2 as longrunning
+from google.protobuf.descriptor_pb2 import (
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
+from google.protobuf.descriptor_pool import DescriptorPool
+
+from lro._methods import MethodName
+from lro._protobuf._files import ProtoFiles
+from lro._protobuf._options import HTTP, OPERATION_INFO
+from lro._protobuf._starts import add_fields
+from lro._service import Service
+from lro._shapes import Shape
+from lro._spec import MethodSpec
+from lro.protobuf._source import source
+
+_ANNOTATIONS: Final = annotations_pb2.DESCRIPTOR
+_LONGRUNNING: Final = longrunning.DESCRIPTOR
+_VERSION: Final = re.compile(r"v[0-9]+[a-z0-9]*")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def descriptor_set(service: Service) -> bytes:
+    """The ``FileDescriptorSet`` of a service, each file behind all that it imports.
+
+    Raises:
+        DeclarationError: A message class says what proto cannot say.
+    """
+    files = [*_own_files(service)]
+    pool = service.types.binary.pool
+    found: dict[str, FileDescriptorProto] = {}
+    for name in sorted({imported for file in files for imported in file.dependency}):
+        _collect(name, pool, found, {file.name for file in files})
+    whole = FileDescriptorSet(file=[*found.values(), *files])
+    return bytes(whole.SerializeToString(deterministic=True))
+
+
+def proto_sources(service: Service) -> dict[str, str]:
+    """The text of each proto file of a service, by its name; those of Google are only imported.
+
+    Raises:
+        DeclarationError: A message class says what proto cannot say.
+    """
+    return {file.name: source(file) for file in _own_files(service)}
+
+
+def _own_files(service: Service) -> ProtoFiles:
+    binary = service.types.binary
+    specs = service.specs.values()
+    shapes: dict[str, Shape] = {}
+    for spec in specs:
+        for cls in (spec.request, spec.response, spec.metadata):
+            name = service.types.name_of(cls)
+            shape = service.types.codec(name).shape
+            if name not in binary.known and shape is not None:
+                shapes[name] = shape
+    files = ProtoFiles(shapes, binary.known, binary.names)
+    for spec in specs:
+        request = service.types.name_of(spec.request)
+        if request in shapes:
+            add_fields(files.message(request))
+        _add_method(files, spec, request)
+    return files
+
+
+def _add_method(files: ProtoFiles, spec: MethodSpec, request: str) -> None:
+    name = MethodName.parse(spec.full_name)
+    file = files.file(name.package)
+    service = next((one for one in file.service if one.name == name.service), None)
+    service = service or file.service.add(name=name.service)
+    method = service.method.add(
+        name=name.name,
+        input_type=f".{request}",
+        output_type=f".{longrunning.Operation.DESCRIPTOR.full_name}",
+    )
+    info = method.options.Extensions[OPERATION_INFO]
+    info.response_type = _shortest(spec.info.response_type, name.package)
+    info.metadata_type = _shortest(spec.info.metadata_type, name.package)
+    rule = method.options.Extensions[HTTP]
+    rule.post, rule.body = spec.options.path or _path(name), "*"
+    needed = [_ANNOTATIONS.name, _LONGRUNNING.name]
+    for type_name in (request, spec.info.response_type, spec.info.metadata_type):
+        needed.append(files.file_of(type_name))
+    for imported in needed:
+        if imported != file.name and imported not in file.dependency:
+            file.dependency.append(imported)
+
+
+def _path(name: MethodName) -> str:
+    version = next((part for part in name.package.split(".") if _VERSION.fullmatch(part)), "v1")
+    collection = _HUMP.sub("-", name.service).lower()
+    return f"/{version}/{collection}:{name.name[:1].lower()}{name.name[1:]}"
+
+
+def _shortest(type_name: str, package: str) -> str:
+    # A type of the method's own package is written without it (spec §8.3).
+    inside = type_name.removeprefix(f"{package}.") if package else type_name
+    return inside if "." not in inside else type_name
+
+
+def _collect(
+    name: str, pool: DescriptorPool, found: dict[str, FileDescriptorProto], own: set[str]
+) -> None:
+    if name in found or name in own:
+        return
+    file = FileDescriptorProto()
+    if name == _ANNOTATIONS.name:
+        _ANNOTATIONS.CopyToProto(file)
+    else:
+        pool.FindFileByName(name).CopyToProto(file)
+    for imported in file.dependency:
+        _collect(imported, _ANNOTATIONS.pool if name == _ANNOTATIONS.name else pool, found, own)
+    found[name] = file

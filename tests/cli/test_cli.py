@@ -1,0 +1,301 @@
+"""The command: what it reads, what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+pytest.importorskip("google.longrunning.operations_pb2")
+
+from lro.cli import main
+from tests.lint.sets import BARE, GOOD, Declared, located, packed, proto
+
+WARNED = Declared("Export", ("Metadata", "Metadata"))
+MODULE = """
+import attrs
+import lro
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+
+@attrs.frozen
+class ExportRequest:
+    name: str = ""
+
+@attrs.frozen
+class ExportMetadata:
+    rows: lro.Int32 = 0
+
+@attrs.frozen
+class {response}:
+    rows: lro.Int32 = 0
+
+house = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False)
+number = 7
+
+@house.method("acme.v1.Books.Export")
+def export(request: ExportRequest, job: lro.Job[ExportMetadata]) -> {response}:
+    return {response}()
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to stand in, with the files ``good``, ``bad`` and ``warned``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, method in (("good", GOOD), ("bad", BARE), ("warned", WARNED)):
+        (tmp_path / name).write_bytes(packed(located(proto(method), 41, 2)))
+    return tmp_path
+
+
+def module(name: str, response: str = "ExportResponse") -> None:
+    """Write a module with a Python service in it, and forget an earlier one of that name."""
+    Path(f"{name}.py").write_text(MODULE.format(response=response), encoding="utf-8")
+
+
+def test_nothing_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 0, and the number of methods that were examined."""
+    assert main(["lint", "good"]) == 0
+    assert capsys.readouterr().out == "no findings in 1 long-running method\n"
+
+
+def test_a_finding_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """With its place first, so that editors and CI find it; status 1."""
+    assert main(["lint", "bad"]) == 1
+    heading, line, summary = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["where", "method", "code", "what"]
+    place, method, code, *what = line.split()
+    assert (place, method) == ("acme/v1/books.proto:42:3", "acme.v1.Books.Export")
+    assert code == "missing-operation-info"
+    assert what[:2] == ["returns", "google.longrunning.Operation"]
+    assert summary == "1 error in 1 long-running method"
+
+
+def test_a_place_that_is_not_known_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """A set without source information names the file."""
+    Path("bad").write_bytes(packed(proto(BARE, Declared("Import"))))
+    assert main(["lint", "bad"]) == 1
+    _, line, _, summary = capsys.readouterr().out.splitlines()
+    assert line.startswith("acme/v1/books.proto ")
+    assert summary == "2 errors in 2 long-running methods"
+
+
+def test_a_terminal_has_its_own_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There the table is folded to fit."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "dumb")
+    assert main(["lint", "bad"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 3
+    assert max(map(len, lines)) <= 60
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """A list of objects which all have the same keys."""
+    assert main(["lint", "--json", "bad"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert list(found) == ["method", "code", "severity", "message", "file", "line", "column"]
+    assert (found["severity"], found["line"], found["column"]) == ("error", 42, 3)
+    assert main(["lint", "--json", "good"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_warnings_count_only_when_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are printed in either case."""
+    assert main(["lint", "warned"]) == 0
+    assert "1 warning in 1 long-running method" in capsys.readouterr().out
+    assert main(["lint", "--strict", "warned"]) == 1
+
+
+def test_allowances(capsys: pytest.CaptureFixture[str]) -> None:
+    """By option and by file, both as often as wanted; an unused one is a warning."""
+    Path("allowed.txt").write_text("# known\n*:missing-operation-info\n", encoding="utf-8")
+    assert main(["lint", "bad", "--allow", "acme.v1.Books.Export"]) == 0
+    assert main(["lint", "--allow-file", "allowed.txt", "bad"]) == 0
+    capsys.readouterr()
+    assert main(["lint", "--allow-file", "allowed.txt", "good"]) == 0
+    assert "unused-allowance" in capsys.readouterr().out
+    assert main(["lint", "--strict", "--allow-file", "allowed.txt", "good"]) == 1
+
+
+def test_several_sets_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """A type may stand in another file than its method."""
+    far = Declared("Export", ("ExportResponse", "far.Meta"))
+    Path("a").write_bytes(packed(proto(far, imports=["far.proto"])))
+    Path("b").write_bytes(packed(proto(name="far.proto", package="far", messages=["Meta"])))
+    assert main(["lint", "a"]) == 1
+    assert main(["lint", "a", "b"]) == 0
+
+
+def test_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the files that are named are examined; of a comparison, those of the old set."""
+    Path("two").write_bytes(
+        packed(proto(GOOD), proto(BARE, name="o.proto", service="O", messages=()))
+    )
+    assert main(["lint", "two"]) == 1
+    assert main(["lint", "two", "--target", "acme/v1/books.proto"]) == 0
+    assert main(["lint", "two", "--target", "gone.proto"]) == 2
+    assert main(["breaking", "two", "good"]) == 1
+    assert main(["breaking", "two", "good", "--target", "acme/v1/books.proto"]) == 0
+
+
+def test_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``-`` reads what another program writes."""
+    given = SimpleNamespace(buffer=io.BytesIO(Path("bad").read_bytes()))
+    monkeypatch.setattr(sys, "stdin", given)
+    assert main(["lint", "-"]) == 1
+
+
+def test_breaking(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same output and status, with the old and the new type in JSON."""
+    assert main(["breaking", "good", "good"]) == 0
+    assert main(["breaking", "good", "bad", "--allow", "*:operation-info-removed"]) == 0
+    capsys.readouterr()
+    assert main(["breaking", "good", "warned", "--json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert list(found)[-2:] == ["old", "new"]
+    assert (found["old"], found["new"]) == ("acme.v1.ExportResponse", "acme.v1.Metadata")
+
+
+def test_a_python_service(capsys: pytest.CaptureFixture[str]) -> None:
+    """A service is described and then examined like any set; modules are found where we stand."""
+    module("kept")
+    module("altered", "ExportResult")
+    assert main(["lint", "kept:house"]) == 0
+    assert main(["lint", "altered:house", "--strict"]) == 1
+    assert "response-type-convention" in capsys.readouterr().out
+    assert main(["breaking", "kept:house", "altered:house"]) == 1
+    assert "response-type-changed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("nowhere", "Error: nowhere: cannot be read: No such file or directory"),
+        ("no\0where", "cannot be read: embedded null byte"),
+        ("no_such_module:house", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("failing:house", "Error: failing:house: cannot be imported: ZeroDivisionError"),
+        ("leaving:house", "cannot be imported: SystemExit: 3"),
+        ("plain:gone", "Error: plain:gone: there is no 'gone' in it"),
+        ("plain:number", "Error: plain:number: is int, not an lro.Service"),
+        ("plain:house.gone", "there is no 'gone'"),
+        ("text", "Error: text: 19 bytes that are no FileDescriptorSet"),
+    ],
+)
+def test_unreadable_input(source: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2 and one line that says what is wrong with what; never a traceback."""
+    module("plain")
+    Path("failing.py").write_text("1 / 0", encoding="utf-8")
+    Path("leaving.py").write_text("raise SystemExit(3)", encoding="utf-8")
+    Path("text").write_text("syntax = 'proto3';\n", encoding="utf-8")
+    assert main(["lint", source]) == 2
+    assert why in capsys.readouterr().err
+    assert main(["breaking", "good", source]) == 2
+
+
+def test_a_file_may_be_called_like_a_service() -> None:
+    """What is there is read."""
+    Path("a:b").write_bytes(Path("good").read_bytes())
+    assert main(["lint", "a:b"]) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["lint"],
+        ["nonsense"],
+        ["lint", "good", "--nonsense"],
+        ["breaking", "good"],
+        ["lint", "good", "--allow", "*:typo"],
+        ["lint", "good", "--allow-file", "nowhere"],
+        ["lint", "good", "--allow-file", "binary"],
+    ],
+)
+def test_misuse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2, with the reason on standard error."""
+    Path("binary").write_bytes(b"\xff")
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Error: " in captured.err
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command is listed, and explains itself."""
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert "lint" in listed
+    assert "breaking" in listed
+    assert main(["breaking", "-h"]) == 0
+    assert "OLD" in capsys.readouterr().out
+
+
+def test_without_the_extra(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sentence that says what to install."""
+    for name in [one for one in sys.modules if one.startswith("lro.cli.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("lro.cli._app", raising=False)
+    monkeypatch.setitem(sys.modules, "click", None)
+    assert main(["lint", "good"]) == 2
+    said = capsys.readouterr().err
+    assert said == "lro: the command lro needs the extra 'cli': pip install 'lro[cli]'\n"
+
+
+def test_another_missing_module_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not hidden behind advice that would not help."""
+    for name in [one for one in sys.modules if one.startswith("lro.cli.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("lro.cli._app", raising=False)
+    monkeypatch.setitem(sys.modules, "lro.cli._lint", None)
+    with pytest.raises(ModuleNotFoundError, match=r"lro\.cli\._lint"):
+        main(["lint", "good"])
+
+
+def test_without_protobuf(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even then the command answers in one line."""
+    for name in [one for one in sys.modules if one.startswith("lro.lint")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "google.longrunning", None)
+    monkeypatch.delitem(sys.modules, "lro.cli._report", raising=False)
+    assert main(["lint", "good"]) == 2
+    assert "pip install 'lro[protobuf]'" in capsys.readouterr().err
+
+
+def test_the_module_is_the_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``python -m lro.cli``, with the arguments of the process."""
+    monkeypatch.setattr(sys, "argv", ["lro", "lint", "bad"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("lro.cli", run_name="__main__")
+    assert end.value.code == 1
+    runpy.run_module("lro.cli.__main__", run_name="imported")
+
+
+def test_a_process(here: Path) -> None:
+    """The status reaches the shell, and a service with upkeep does not keep the command alive."""
+    module("alive")
+    text = Path("alive.py").read_text(encoding="utf-8").replace(", upkeep=False", "")
+    Path("alive.py").write_text(text, encoding="utf-8")
+    for source, status in (("bad", 1), ("alive:house", 0)):
+        command = [sys.executable, "-W", "error", "-m", "lro.cli", "lint", source]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (run.returncode, run.stderr) == (status, "")

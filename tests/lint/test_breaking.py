@@ -1,0 +1,137 @@
+"""What ``breaking`` says beyond the vectors: places, numbers of fields, allowances."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("google.longrunning.operations_pb2")
+
+from lro._errors import InvalidArgument
+from lro.lint import Breaking, breaking
+from tests.lint.sets import (
+    BARE,
+    BOOKS,
+    GOOD,
+    Declared,
+    field,
+    interface_file,
+    located,
+    packed,
+    proto,
+)
+
+ALL = ("Request", "ExportResponse", "Metadata", "Inner")
+
+
+def test_findings_point_into_the_new_set() -> None:
+    """Except for a method that is gone, which stands only in the old one."""
+    old = packed(located(proto(GOOD), 6, 2))
+    (removed,) = breaking(old, packed(located(proto(BARE), 9, 4)))
+    assert (removed.code, removed.line, removed.column) == ("operation-info-removed", 10, 5)
+    (gone,) = breaking(old, packed(proto(Declared("Import"))))
+    assert (gone.code, gone.file, gone.line, gone.column) == ("method-removed", BOOKS, 7, 3)
+
+
+def test_a_changed_type_is_told_with_both_names() -> None:
+    """In the fields for programs and in the sentence for people."""
+    changed = Declared("Export", ("ExportResponse", "Inner"))
+    old, new = packed(proto(GOOD, messages=ALL)), packed(proto(changed, messages=ALL))
+    (found,) = breaking(old, new)
+    assert isinstance(found, Breaking)
+    assert (found.old, found.new) == ("acme.v1.Metadata", "acme.v1.Inner")
+    assert (
+        found.message
+        == "metadata_type was acme.v1.Metadata and is acme.v1.Inner; keep acme.v1.Metadata"
+    )
+
+
+def test_a_missing_type_is_told_so() -> None:
+    """The new name is empty then."""
+    (found,) = breaking(packed(proto(GOOD)), packed(proto(Declared("Export", ("", "Metadata")))))
+    assert (
+        found.message
+        == "response_type was acme.v1.ExportResponse and is missing; keep acme.v1.ExportResponse"
+    )
+
+
+def test_another_return_type_is_told_with_both() -> None:
+    """And nothing else is said of the method."""
+    ordinary = Declared("Export", ("Metadata", "Metadata"), output="acme.v1.Metadata")
+    (found,) = breaking(packed(proto(GOOD)), packed(proto(ordinary)))
+    assert found.message == (
+        "returned google.longrunning.Operation, and now acme.v1.Metadata; add a new method instead"
+    )
+    assert breaking(packed(proto(ordinary)), packed(proto(ordinary))) == []
+
+
+def test_the_interface_itself_does_not_count() -> None:
+    """A set that leaves the imports out has not removed their methods."""
+    assert breaking(packed(proto(GOOD), interface_file()), packed(proto(GOOD))) == []
+
+
+def numbered(*numbers: int, method: Declared = GOOD) -> bytes:
+    """A set whose request, response, metadata and what is in the metadata have such numbers."""
+    file = proto(method, messages=ALL)
+    for index, number in enumerate(numbers):
+        field(file, index, "name", number)
+    field(file, 2, "inner", 9, nested="acme.v1.Inner")
+    field(file, 3, "inner", 9, nested="acme.v1.Inner")
+    return packed(file)
+
+
+def test_a_field_that_has_another_number_is_found() -> None:
+    """Old callers would read it as another field: of the request, both types, and inside them."""
+    (found,) = breaking(numbered(1, 1, 1, 1), numbered(2, 3, 4, 5))
+    assert found.code == "field-number-changed"
+    assert found.message == (
+        "acme.v1.Request.name was number 1 and is 2,"
+        " acme.v1.ExportResponse.name was number 1 and is 3,"
+        " acme.v1.Metadata.name was number 1 and is 4,"
+        " acme.v1.Inner.name was number 1 and is 5; give them their old numbers"
+    )
+
+
+def test_fields_that_come_or_go_are_no_change_of_numbers() -> None:
+    """Nor are messages of which there is only one version."""
+    assert breaking(numbered(1, 1), numbered(1, 1, 1)) == []
+    assert breaking(numbered(1, 1, 1), numbered(1, 1)) == []
+    bare = Declared("Export", None, request="acme.v1.Inner")
+    assert breaking(numbered(1, method=BARE), numbered(2, method=bare)) == []
+
+
+def test_targets_of_both_sets() -> None:
+    """By default a method may have moved to another file of the set."""
+    old, new = packed(proto(GOOD)), packed(proto(GOOD, name="moved.proto"))
+    assert breaking(old, new, old_targets=[BOOKS]) == []
+    assert [one.code for one in breaking(old, packed(proto(GOOD)), new_targets=[])] == [
+        "method-removed"
+    ]
+    with pytest.raises(InvalidArgument, match="new_targets: no file"):
+        breaking(old, new, new_targets=[BOOKS])
+    with pytest.raises(InvalidArgument, match="old_targets: no file"):
+        breaking(old, new, old_targets=["moved.proto"])
+
+
+def test_the_set_that_cannot_be_read_is_named() -> None:
+    """Old or new."""
+    with pytest.raises(InvalidArgument, match="old: "):
+        breaking(b"x", packed(proto(GOOD)))
+    with pytest.raises(InvalidArgument, match="new: "):
+        breaking(packed(proto(GOOD)), b"")
+
+
+def test_a_field_whose_name_is_no_text_is_refused() -> None:
+    """With the message that has it."""
+    old, new = numbered(1), numbered(2)
+    with pytest.raises(InvalidArgument, match=r"new: acme\.v1\.Request: a field is named by"):
+        breaking(old, new.replace(b"\x0a\x04name", b"\x0a\x04na\xffe"))
+
+
+def test_allowances_take_changes_away() -> None:
+    """As for ``lint``."""
+    old, new = packed(proto(GOOD)), packed(proto(BARE))
+    assert breaking(old, new, allow=["*:operation-info-removed"]) == []
+    assert [one.code for one in breaking(old, new, allow=["*:method-removed"])] == [
+        "unused-allowance",
+        "operation-info-removed",
+    ]

@@ -1,0 +1,276 @@
+"""What ``lint`` says, where, and what it refuses."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("google.longrunning.operations_pb2")
+
+from lro._errors import InvalidArgument
+from lro._faults import DeclarationError, MissingExtra
+from lro._operation import OperationInfo
+from lro.lint import BREAKING_CODES, LINT_CODES, Finding, Severity, breaking, lint, operation_infos
+from tests.lint.sets import (
+    BARE,
+    BOOKS,
+    GOOD,
+    OPERATION,
+    Declared,
+    empty_file,
+    field,
+    interface_file,
+    located,
+    packed,
+    proto,
+)
+
+EMPTY = "google.protobuf.Empty"
+
+
+def codes(found: list[Finding]) -> list[str]:
+    """The codes of findings, in their order."""
+    return [one.code for one in found]
+
+
+def said(method: Declared, *messages: str, **more: object) -> str:
+    """The only sentence about a method of a file with these messages, beside Google's own."""
+    book = proto(method, messages=messages, imports=["google/protobuf/empty.proto"])
+    (found,) = lint(packed(book, empty_file(), interface_file()))
+    return found.message
+
+
+def test_a_good_method_has_no_findings() -> None:
+    """Neither has the interface itself, whose methods return operations without an annotation."""
+    assert lint(packed(proto(GOOD), interface_file())) == []
+    assert lint(packed(interface_file())) == []
+
+
+def test_a_finding_says_where() -> None:
+    """Lines and columns count from 1 and are those of the method, if the set knows them."""
+    (known,) = lint(packed(located(proto(BARE), 41, 2)))
+    assert (known.file, known.line, known.column) == (BOOKS, 42, 3)
+    (unknown,) = lint(packed(proto(BARE)))
+    assert (unknown.file, unknown.line, unknown.column) == (BOOKS, None, None)
+    assert known == attrs.evolve(unknown, line=42, column=3)
+
+
+@pytest.mark.parametrize(
+    ("method", "wanted"),
+    [
+        (
+            Declared("Export", ("", "M")),
+            "google.longrunning.operation_info has no response_type; name a message",
+        ),
+        (
+            Declared("Export", ("ExportResponse", "Nope")),
+            "metadata_type 'Nope' is no message of the set, looked for as acme.v1.Nope",
+        ),
+        (
+            Declared("Export", ("ExportResponse", "no.Pe")),
+            "metadata_type 'no.Pe' is no message of the set, looked for as no.Pe or acme.v1.no.Pe",
+        ),
+        (
+            Declared("Export", ("ExportResponse", "Empty")),
+            "metadata_type 'Empty' is no message of its own package;"
+            " if google.protobuf.Empty is meant, write it in full",
+        ),
+        (
+            Declared("Export", ("ExportResponse", OPERATION)),
+            "metadata_type 'google.longrunning.Operation' is google.longrunning.Operation of"
+            " google/longrunning/operations.proto, which is not imported; import it",
+        ),
+        (
+            Declared("Export", ("ExportResponse", EMPTY)),
+            "metadata_type is google.protobuf.Empty, which can tell no progress; give it a message",
+        ),
+        (
+            Declared("Export", (EMPTY, "M")),
+            "response_type is google.protobuf.Empty, to which no field can be added;"
+            " give it a message",
+        ),
+        (
+            Declared("Export", ("M", "M")),
+            "response_type is acme.v1.M; expected is ExportResponse, or a message with the option"
+            " google.api.resource",
+        ),
+        (Declared("CreateBook", ("M", "M")), "response_type is acme.v1.M; after Create it is Book"),
+        (
+            Declared("DeleteBook", ("M", "M")),
+            "response_type is acme.v1.M; after Delete it is Book or google.protobuf.Empty",
+        ),
+        (
+            Declared("Get", None),
+            "returns google.longrunning.Operation without the option"
+            " google.longrunning.operation_info; declare its response_type and metadata_type",
+        ),
+        (
+            Declared("Get", ("M", "M"), output="acme.v1.M"),
+            "returns acme.v1.M, not google.longrunning.Operation, and yet has the option"
+            " google.longrunning.operation_info; remove the option or return"
+            " google.longrunning.Operation",
+        ),
+    ],
+)
+def test_a_finding_has_the_facts(method: Declared, wanted: str) -> None:
+    """The sentence says what was found and what is wanted."""
+    assert said(method, "Request", "ExportResponse", "M") == wanted
+
+
+def test_a_streamed_operation_is_refused() -> None:
+    """One operation is returned, and polled (spec §8.1)."""
+    file = proto(GOOD)
+    file.service[0].method[0].server_streaming = True
+    (found,) = lint(packed(file))
+    assert (
+        found.message == "streams google.longrunning.Operation; return one, and let callers poll it"
+    )
+
+
+def test_severities_are_texts() -> None:
+    """A program that reads JSON sees ``error`` and ``warning``."""
+    assert LINT_CODES["missing-operation-info"] == Severity.ERROR == "error"
+    assert LINT_CODES["response-type-empty"] == Severity.WARNING == "warning"
+
+
+def test_all_files_with_services_are_examined_by_default() -> None:
+    """With targets, only those; the others still declare types."""
+    other = proto(BARE, name="acme/v1/other.proto", service="Other", messages=())
+    data = packed(proto(BARE), other)
+    assert [one.method for one in lint(data)] == ["acme.v1.Books.Export", "acme.v1.Other.Export"]
+    assert [one.file for one in lint(data, targets=["acme/v1/other.proto"])] == [
+        "acme/v1/other.proto"
+    ]
+    assert lint(data, targets=[]) == []
+
+
+def test_findings_are_sorted_by_method_then_code() -> None:
+    """By text, whatever order the file has."""
+    file = proto(Declared("Zip", ("", "")), Declared("Add"), messages=())
+    assert [(one.method[14:], one.code) for one in lint(packed(file))] == [
+        ("Add", "missing-operation-info"),
+        ("Zip", "metadata-type-missing"),
+        ("Zip", "response-type-missing"),
+    ]
+
+
+def test_an_unknown_target_is_refused() -> None:
+    """The error names it, and the files that could have been meant."""
+    with pytest.raises(InvalidArgument, match=r"targets: no file 'x' in the set; .* acme/v1/books"):
+        lint(packed(proto(BARE)), targets=["x"])
+    with pytest.raises(InvalidArgument, match="services are in: no file"):
+        lint(packed(proto()), targets=["x"])
+
+
+def test_an_empty_set_is_refused() -> None:
+    """A check that sees nothing must not look as if all were well."""
+    with pytest.raises(InvalidArgument, match="descriptor_set: holds no file"):
+        lint(b"")
+
+
+@pytest.mark.parametrize(
+    "data", [b"syntax = 'proto3';", b"\x0a\x02\x0a", b"\x0a\x04\x0a\x02\xff\xff"]
+)
+def test_other_bytes_are_refused(data: bytes) -> None:
+    """The source text, a cut set, and a name that is no text: each is one clear error."""
+    with pytest.raises(InvalidArgument, match="bytes that are no FileDescriptorSet"):
+        lint(data)
+
+
+def test_a_file_needs_a_name() -> None:
+    """A FileDescriptorProto with no name may come of other bytes by chance."""
+    with pytest.raises(InvalidArgument, match="a file without a name"):
+        lint(packed(proto(GOOD, name="")))
+
+
+def test_the_same_file_may_come_twice() -> None:
+    """As when sets with imports are put together; where it stands does not matter."""
+    assert codes(lint(packed(proto(BARE)) + packed(located(proto(BARE), 1, 1)))) == [
+        "missing-operation-info"
+    ]
+
+
+def test_two_versions_of_a_file_are_refused() -> None:
+    """Only one of them would be examined, and nobody could say which."""
+    with pytest.raises(InvalidArgument, match=r"books\.proto: two different files of this name"):
+        lint(packed(proto(BARE)) + packed(proto(GOOD)))
+
+
+def test_public_imports_of_the_missing_are_skipped() -> None:
+    """A set may lack imports, and have indexes that point nowhere (spec §8.3(4))."""
+    far = proto(name="far.proto", package="far", messages=["Far"])
+    via = proto(name="via.proto", package="via", messages=[], imports=["far.proto", "gone.proto"])
+    via.public_dependency.extend([0, 1, 7, -1])
+    method = Declared("Export", ("ExportResponse", "far.Far"))
+    book = proto(method, imports=["via.proto", "gone.proto", "via.proto"])
+    assert lint(packed(book, via, far)) == []
+
+
+def test_a_message_of_two_files_is_seen_in_either() -> None:
+    """A set in which a file was moved has it twice; the visible one counts."""
+    moved = [proto(name=name, package="far", messages=["Far"]) for name in ("a.proto", "b.proto")]
+    method = Declared("Export", ("ExportResponse", "far.Far"))
+    assert lint(packed(proto(method, imports=["b.proto"]), *moved)) == []
+
+
+def test_the_registry_is_filled_from_a_set() -> None:
+    """With full names; a method with a finding about its types is left out."""
+    bad = Declared("Import", ("ImportResponse", "Metadata"))
+    registry = operation_infos(packed(proto(GOOD, bad), interface_file()))
+    assert list(registry) == ["acme.v1.Books.Export"]
+    assert registry["acme.v1.Books.Export"] == OperationInfo(
+        "acme.v1.ExportResponse", "acme.v1.Metadata"
+    )
+
+
+def test_types_outside_any_package_keep_their_name() -> None:
+    """A full name without a dot is not taken for one of the method's package."""
+    top = proto(name="top.proto", package="", messages=["Top"])
+    method = Declared("Export", ("ExportResponse", ".Top"))
+    registry = operation_infos(packed(proto(method, imports=["top.proto"]), top))
+    assert registry["acme.v1.Books.Export"].metadata_type == "Top"
+
+
+def test_a_method_is_declared_once() -> None:
+    """Two files with one method are no registry."""
+    files = proto(GOOD), proto(GOOD, name="again.proto")
+    with pytest.raises(DeclarationError, match="declared twice"):
+        operation_infos(packed(*files))
+
+
+def some() -> bytes:
+    """A set with something of everything in it."""
+    file = located(proto(GOOD, Declared("Get", ("far.Far", ""))), 3, 4)
+    field(file, 0, "inner", 1, nested="acme.v1.Metadata")
+    field(file, 2, "percent", 1)
+    return packed(file, empty_file())
+
+
+SOME = some()
+
+
+@given(st.data())
+def test_any_bytes_give_findings_or_an_error(data: st.DataObject) -> None:
+    """Whatever a set looks like, the answer is a list or InvalidArgument."""
+    at = data.draw(st.integers(0, len(SOME)))
+    cut = data.draw(st.integers(0, 3))
+    altered = SOME[:at] + data.draw(st.binary(max_size=4)) + SOME[at + cut :]
+    try:
+        found = [*lint(altered), *breaking(altered, SOME), *breaking(SOME, altered)]
+    except InvalidArgument:
+        return
+    assert set(codes(found)) <= {*LINT_CODES, *BREAKING_CODES}
+
+
+def test_without_protobuf_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing the linter says what to install."""
+    for name in [one for one in sys.modules if one.startswith("lro.lint")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "google.longrunning", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'lro\[protobuf\]'"):
+        importlib.import_module("lro.lint")

@@ -1,0 +1,25 @@
+"""Registries of the vectors' messages, as classes of both kinds."""
+
+from __future__ import annotations
+
+import base64
+
+from lro._types import TypeRegistry
+from lro.protobuf import register_file_set
+from tests.core.kit import vectors
+from tests.core.scalars import Scalars
+from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata
+
+FILE_SET = base64.b64decode(vectors("fixtures")["descriptor_set"])
+
+
+def of_attrs() -> TypeRegistry:
+    """The messages as attrs classes."""
+    return TypeRegistry(ExportMetadata, ExportResponse, ImportMetadata, Book, Scalars)
+
+
+def of_protobuf() -> TypeRegistry:
+    """The messages as classes made of the vectors' descriptors."""
+    types = TypeRegistry()
+    register_file_set(types, FILE_SET)
+    return types

@@ -1,0 +1,360 @@
+"""What the shapes of attrs classes say in descriptors, and what proto cannot say."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import attrs
+import pytest
+
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
+from google.protobuf import empty_pb2, struct_pb2
+from google.rpc import error_details_pb2
+
+from lro._any import Any, message
+from lro._details import ErrorInfo
+from lro._errors import InvalidArgument
+from lro._faults import DeclarationError, EncodingError, UnknownType
+from lro._protobuf._files import file_name
+from lro._shapes import Float, Int32, UInt64, number
+from lro._types import TypeRegistry
+from lro._wellknown import Empty, StringValue
+from lro.protobuf import register_file_set
+from tests.protobuf.fixtures import FILE_SET, of_protobuf
+
+
+class Color(enum.IntEnum):
+    UNSPECIFIED = 0
+    RED = 1
+    CRIMSON = 1
+    BLUE = -5
+
+
+class Shade(enum.Enum):
+    UNSPECIFIED = "?"
+    DARK = "dark"
+
+
+@attrs.frozen
+class Inner:
+    text: str = ""
+    again: Inner | None = None
+
+
+@message("acme.v1.Outer.Nested")
+@attrs.frozen
+class Nested:
+    inner: Inner | None = None
+
+
+@message("acme.v1.Outer")
+@attrs.frozen
+class Outer:
+    zero: str = attrs.field(default="", metadata=number(70))
+    maybe: int | None = None
+    five: Int32 = 5
+    color: Color = Color.UNSPECIFIED
+    shade: Shade = Shade.UNSPECIFIED
+    shades: tuple[Shade, ...] = ()
+    inner: Inner | None = None
+    nested: tuple[Nested, ...] = ()
+    by_name: Mapping[str, Inner] = attrs.field(factory=dict)
+    by_flag: Mapping[bool, Color] = attrs.field(factory=dict)
+    moment: datetime | None = None
+    span: timedelta | None = None
+    anything: object = None
+    struct: Mapping[str, object] = attrs.field(factory=dict)
+    packed: Any | None = None
+    name: StringValue | None = None
+    rate: Float = 0.0
+    big: tuple[UInt64, ...] = ()
+
+
+def described(*classes):
+    """The descriptor of the first class."""
+    types = TypeRegistry(*classes)
+    return types.binary.descriptor(types.name_of(classes[0]))
+
+
+def test_fields_are_what_the_class_says():
+    """Numbers in declared order or as given; presence, lists, maps, enums, well-known types."""
+    fields = described(Outer, Nested).fields_by_name
+    assert (fields["zero"].number, fields["maybe"].number, fields["five"].number) == (70, 2, 3)
+    assert [name for name in fields if fields[name].has_presence] == [
+        *("maybe", "five", "inner", "moment", "span", "anything", "struct", "packed", "name"),
+    ]
+    assert fields["inner"].message_type.full_name == "acme.v1.Inner"
+    assert fields["nested"].message_type.full_name == "acme.v1.Outer.Nested"
+    assert fields["nested"].message_type.containing_type.full_name == "acme.v1.Outer"
+    entry = fields["by_flag"].message_type
+    assert entry.GetOptions().map_entry
+    assert entry.fields_by_name["value"].enum_type.full_name == "acme.v1.Color"
+    assert fields["moment"].message_type.full_name == "google.protobuf.Timestamp"
+    assert fields["span"].message_type.full_name == "google.protobuf.Duration"
+    assert fields["anything"].message_type.full_name == "google.protobuf.Value"
+    assert fields["struct"].message_type.full_name == "google.protobuf.Struct"
+    assert fields["name"].message_type.full_name == "google.protobuf.StringValue"
+    assert described(Outer, Nested).file.name == "acme/v1/acme.proto"
+
+
+def test_enums_stand_in_their_package_once():
+    """With aliases; one whose value is there already, within a message of its own."""
+    fields = described(Outer, Nested).fields_by_name
+    color, shade = fields["color"].enum_type, fields["shade"].enum_type
+    assert [(one.name, one.number) for one in color.values] == [
+        *(("UNSPECIFIED", 0), ("RED", 1), ("CRIMSON", 1), ("BLUE", -5)),
+    ]
+    assert color.GetOptions().allow_alias
+    assert shade.full_name == "acme.v1.ShadeEnum.Shade"
+    assert [(one.name, one.number) for one in shade.values] == [("UNSPECIFIED", 0), ("DARK", 1)]
+    assert fields["shades"].enum_type is shade
+
+
+def test_everything_comes_back():
+    """Through the binary form of all that a class can say."""
+    types = TypeRegistry(Outer, Nested)
+    inner = Inner("x", Inner("y"))
+    whole = Outer(
+        maybe=0,
+        five=0,
+        color=Color.BLUE,
+        shade=Shade.DARK,
+        shades=(Shade.DARK, Shade.UNSPECIFIED),
+        inner=inner,
+        nested=(Nested(inner), Nested()),
+        by_name={"a": inner},
+        by_flag={True: Color.RED},
+        span=timedelta(seconds=-1.5),
+        anything=[1.0, None, {"a": "b"}],
+        struct={"a": [True]},
+        packed=types.pack(Nested(inner)),
+        name=StringValue(""),
+        rate=0.5,
+        big=(2**64 - 1,),
+    )
+    packed = types.pack(whole)
+    binary = Any(packed.type_url, types.binary_payload(packed))
+    assert types.unpack(binary, Outer) == whole
+    assert types.json_payload(binary) == packed.payload
+    assert types.json_payload(packed) is packed.payload
+    assert types.binary_payload(binary) is binary.payload
+    assert types.binary_payload(Any()) == b""
+
+
+def test_an_any_in_binary_form_within_a_message():
+    """It prints as its message does, and is refused where nobody knows it."""
+    types = TypeRegistry(Outer, Nested)
+    inside = Any("x/acme.v1.Outer.Nested", types.binary_payload(types.pack(Nested(Inner("x")))))
+    assert types.dump(Outer(packed=inside)) == {
+        "five": 5,
+        "packed": {"@type": "x/acme.v1.Outer.Nested", "inner": {"text": "x"}},
+    }
+    with pytest.raises(EncodingError, match=r"packed is a a\.B in binary form"):
+        types.dump(Outer(packed=Any("x/a.B", b"x")))
+
+
+def test_types_that_come_later_are_seen():
+    """The descriptors are made anew."""
+    types = TypeRegistry(Nested)
+    assert types.binary.descriptor("acme.v1.Inner").full_name == "acme.v1.Inner"
+    types.register(Outer)
+    assert types.binary.descriptor("acme.v1.Outer").full_name == "acme.v1.Outer"
+    with pytest.raises(UnknownType):
+        types.binary.descriptor("acme.v1.Nobody")
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        ("", "messages.proto"),
+        ("acme.images.v1", "acme/images/v1/images.proto"),
+        ("acme.v1beta2", "acme/v1beta2/acme.proto"),
+        ("v1", "v1/messages.proto"),
+    ],
+)
+def test_files_are_called_after_their_packages(package, name):
+    """Without the version."""
+    assert file_name(package) == name
+
+
+def test_messages_without_a_package():
+    """They stand in a file of their own, enums and all."""
+
+    @message("Plain")
+    @attrs.frozen
+    class Plain:
+        inner: Inner | None = None
+        color: Color = Color.UNSPECIFIED
+
+    fields = described(Plain).fields_by_name
+    assert fields["inner"].message_type.full_name == "Inner"
+    assert fields["color"].enum_type.full_name == "Color"
+
+
+# -- what proto cannot say ------------------------------------------------------------------------
+
+
+class FromOne(enum.IntEnum):
+    ONE = 1
+
+
+class TooBig(enum.IntEnum):
+    ZERO = 0
+    BIG = 2**31
+
+
+class Nothing(enum.IntEnum):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("annotation", "metadata", "said"),
+    [
+        (FromOne, {}, "first member of FromOne must be 0"),
+        (Nothing, {}, "first member of Nothing must be 0"),
+        (TooBig, {}, "a member of TooBig has more than 32 bits"),
+        (str, number(19_500), "19500 is no field number"),
+        (str, number(True), "True is no field number"),
+    ],
+)
+def test_what_no_field_can_be_is_refused_when_it_is_registered(annotation, metadata, said):
+    """With the name of the field."""
+    made = attrs.make_class("Made", {"odd": attrs.field(type=annotation, metadata=metadata)})
+    with pytest.raises(DeclarationError, match=rf"Made\.odd: .*{said}"):
+        TypeRegistry().register(made, "acme.v1.Made")
+
+
+@pytest.mark.parametrize("names", [("größe",), ("a_b", "aB")])
+def test_names_that_no_field_can_have(names):
+    """Letters beyond ASCII, and two fields with one name in JSON."""
+    made = attrs.make_class("Made", {name: attrs.field(type=str, default="") for name in names})
+    with pytest.raises(DeclarationError, match=rf"Made\.{names[-1]}: "):
+        TypeRegistry().register(made, "acme.v1.Made")
+
+
+def test_two_classes_of_one_name():
+    """Neither has a name of its own, and both would be the same message."""
+    first, second = (attrs.make_class("Same", {"a": attrs.field(type=str)}) for _ in range(2))
+    made = attrs.make_class("Made", {"x": attrs.field(type=first), "y": attrs.field(type=second)})
+    types = TypeRegistry()
+    types.register(made, "acme.v1.Made")
+    with pytest.raises(DeclarationError, match=r"acme.v1.Made.y: acme.v1.Same is another class"):
+        types.binary  # noqa: B018  # made when it is asked for
+
+
+def test_packages_that_import_each_other():
+    """Proto has no cycles of files."""
+
+    def made(full_name, inner=str):
+        cls = attrs.make_class("Made", {"x": attrs.field(type=inner)})
+        return message(full_name)(cls)
+
+    first, second = made("a.One"), made("b.Two")
+    types = TypeRegistry(first, second, made("b.Three", first), made("a.Four", second))
+    with pytest.raises(DeclarationError, match="imports itself by way of others"):
+        types.binary  # noqa: B018
+
+
+def test_an_enum_whose_place_is_taken():
+    """Its message would have the name of another one."""
+
+    @message("acme.v1.ShadeEnum")
+    @attrs.frozen
+    class Taken:
+        color: Color = Color.UNSPECIFIED
+        shade: Shade = Shade.UNSPECIFIED
+
+    with pytest.raises(DeclarationError, match=r"acme\.v1\.ShadeEnum is there already"):
+        TypeRegistry(Taken).binary  # noqa: B018
+
+
+# -- protobuf classes -----------------------------------------------------------------------------
+
+
+def test_a_class_of_protobuf_is_registered_by_its_own_name():
+    """Its messages are packed in binary form, so that nothing unknown is lost."""
+    source = of_protobuf()
+    book = source.codec("lrofix.v1.Book").python
+    types = TypeRegistry(book)
+    message = book(title="t")
+    message.MergeFromString(b"\x98\x06\x01")  # field 99
+    packed = types.pack(message)
+    assert packed.payload == message.SerializeToString()
+    assert types.unpack(packed, book) == message
+    assert types.to_json(packed) == {"@type": packed.type_url, "title": "t"}
+    assert types.dump(message) == {"title": "t"}
+    assert types.load({"title": "t"}, book) == book(title="t")
+    with pytest.raises(InvalidArgument, match="no field named"):
+        types.load({"titel": "t"}, book)
+    assert types.load({"titel": "t"}, book, strict=False) == book()
+    with pytest.raises(InvalidArgument, match="must be a Book, got 5"):
+        types.codec("lrofix.v1.Book").dump(5)
+    assert types.codec("lrofix.v1.Book").shape is None
+    with pytest.raises(InvalidArgument, match=r"1 bytes are no lrofix\.v1\.Book in binary form"):
+        types.unpack(Any(packed.type_url, b"\xff"), book)
+
+
+def test_both_kinds_of_the_messages_that_are_always_known():
+    """Protobuf's own class may be used as well as ours."""
+    types = TypeRegistry(empty_pb2.Empty, error_details_pb2.ErrorInfo)
+    packed = types.pack(error_details_pb2.ErrorInfo(reason="R"))
+    assert types.unpack(packed, ErrorInfo) == ErrorInfo(reason="R")
+    assert types.unpack(types.pack(ErrorInfo("R")), error_details_pb2.ErrorInfo).reason == "R"
+    assert types.pack(empty_pb2.Empty()).payload == b""
+    assert types.pack(Empty()).payload == {}
+    assert types.codec("google.protobuf.Empty").python is Empty
+
+
+def test_a_name_belongs_to_one_class():
+    """Else nobody knew what to read."""
+    types = of_protobuf()
+    other = of_protobuf().codec("lrofix.v1.Book").python
+    with pytest.raises(DeclarationError, match=r"lrofix\.v1\.Book: is the name of"):
+        types.register(other)
+
+
+def test_what_protobuf_cannot_write_is_refused():
+    """As text with half of a pair."""
+    types = TypeRegistry(struct_pb2.Value)
+    with pytest.raises(EncodingError, match="Value: Fail to serialize NaN"):
+        types.dump(struct_pb2.Value(number_value=float("nan")))
+    with pytest.raises(EncodingError):
+        types.binary_payload(Any("x/google.protobuf.Duration", "soon"))
+    with pytest.raises(UnknownType):
+        types.binary_payload(Any("x/acme.v1.Nobody", {}))
+
+
+# -- files of descriptors -------------------------------------------------------------------------
+
+
+def test_a_file_set_is_registered():
+    """What is new, once; what is there stays what it is."""
+    types = TypeRegistry()
+    new = register_file_set(types, FILE_SET)
+    assert "lrofix.v1.ExportMetadata.Window" in new
+    assert "lrofix.v1.ExportMetadata.LabelsEntry" not in new
+    assert types.codec("google.rpc.ErrorInfo").python is ErrorInfo
+    assert register_file_set(types, FILE_SET) == ()
+
+
+def test_a_set_may_lack_what_is_always_known(tmp_path):
+    """``protoc`` puts imports into it only when it is told to."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    whole = FileDescriptorSet.FromString(FILE_SET)
+    own = [file for file in whole.file if file.package == "lrofix.v1"]
+    new = register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())
+    assert "lrofix.v1.Book" in new
+    own[0].dependency.append("elsewhere.proto")
+    with pytest.raises(InvalidArgument, match=r"imports elsewhere\.proto, which the set has not"):
+        register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())
+
+
+@pytest.mark.parametrize("wrong", [b"\xff", b"\x0a\x03\x12\x01a\x0a\x08\x0a\x01b\x22\x03\x0a\x01."])
+def test_what_is_no_file_set(wrong):
+    """A sentence says so."""
+    with pytest.raises(InvalidArgument):
+        register_file_set(TypeRegistry(), wrong)
