@@ -19,6 +19,7 @@ NAMES: Final = (
     "http_get",
     "wake",
     "codec",
+    "lint",
     "imports",
 )
 

@@ -17,7 +17,7 @@ FLOORS: Final = {
     "lro": [
         """
         _any _status _details _errors _faults _times _jsontext _shapes _scalars _wellknown _compiled
-        _codec _types _names _operation _record _states _conventions _methods _spec _filters
+        _codec _codecs _protobuf _types _names _operation _record _states _conventions _methods _spec _filters
         _pages _wire _templates _routes _query _bodies _enums _mounts
         """,
         "_jobs _ports _forks _role",
@@ -31,13 +31,13 @@ FLOORS: Final = {
         executors._local executors._crew executors._backlog executors._staffed
         executors.inline executors.threads executors.asyncio executors.processes
         executors._broker executors._carrier executors.celery
-        _replies _steps http asgi wsgi testing
+        _replies _steps http asgi wsgi protobuf grpc lint cli testing
         """,
         "__init__",
     ],
     "lro_client": [
         "_errors _policy _calls _flows _requests _drive",
-        "transports.http transports.local",
+        "transports.http transports.local transports.grpc",
         "_handles _client _async_client",
         "__init__",
     ],

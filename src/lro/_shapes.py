@@ -168,7 +168,7 @@ def shape_of(cls: type) -> Shape:
             if not _is_number(where) or where in fields:
                 raise _Unsupported(f"{where!r} is no field number that is still free")
             if name.startswith("_") or not name.isascii():
-                raise _Unsupported("the name of a field is ASCII, and cannot begin with an underscore")
+                raise _Unsupported("a field's name is ASCII, and cannot begin with an underscore")
             if json_name(name) in spelled:
                 raise _Unsupported(f"another field is called {json_name(name)!r} in JSON")
             spelled.add(json_name(name))

@@ -57,8 +57,8 @@ class Options:
     request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished record is
     kept (None: as the service says). ``validate``: refuses a request before anything is stored.
     ``settle``: the last metadata, given the present one and the state that the operation ends in;
-    it may be asked more than once. ``path``: of the POST that starts it, for proto files; by default
-    made of its name (``/v1/images:resize``).
+    it may be asked more than once. ``path``: of the POST that starts it, for proto files; by
+    default made of its name (``/v1/images:resize``).
     """
 
     concurrency: int | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -92,14 +93,16 @@ def test_a_place_that_is_not_known_is_left_out(capsys: pytest.CaptureFixture[str
 def test_a_terminal_has_its_own_width(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There the table is folded to fit."""
+    """There the table is folded to fit, and nothing is cut off."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
     assert main(["lint", "bad"]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
     assert len(lines) > 3
     assert max(map(len, lines)) <= 60
+    assert "…" not in "".join(lines)
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,9 @@ def report(findings: Sequence[Finding], *, methods: int, as_json: bool, strict: 
 
 
 def _table(findings: Sequence[Finding]) -> Table:
-    table = Table("where", "method", "code", "what", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("where", "method", "code", "what"):
+        table.add_column(heading, overflow="fold")
     for one in findings:
         code = Text(one.code, _COLOURS[one.severity])
         table.add_row(Text(_where(one)), Text(one.method), code, Text(one.message))

@@ -59,10 +59,11 @@ class _Printer:
     def _method(self, method: MethodDescriptorProto) -> Iterator[str]:
         def options() -> Iterator[str]:
             rule = method.options.Extensions[HTTP]
-            yield from _option("google.api.http", f'post: "{rule.post}"', f'body: "{rule.body}"')
+            http, path = self._known(".google.api.http"), f'post: "{rule.post}"'
+            yield from _option(http, path, f'body: "{rule.body}"')
             info = method.options.Extensions[OPERATION_INFO]
             yield from _option(
-                "google.longrunning.operation_info",
+                self._known(".google.longrunning.operation_info"),
                 f'response_type: "{info.response_type}"',
                 f'metadata_type: "{info.metadata_type}"',
             )

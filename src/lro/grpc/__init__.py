@@ -1,0 +1,17 @@
+"""The gRPC edge: the Operations service, and the methods that start operations (spec §12).
+
+:func:`add_to` puts a service on a ``grpc.Server`` or ``grpc.aio.Server``. Needs the extra ``grpc``.
+"""
+
+from lro._faults import MissingExtra
+
+try:
+    import google.longrunning.operations_proto_pb2
+    import grpc as _grpc  # noqa: F401
+except ImportError as exc:
+    raise MissingExtra("the gRPC edge", "grpc") from exc
+
+from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, Authenticate, StartMethod
+from lro.grpc._server import add_to
+
+__all__ = ["DEFAULT_MAX_REQUEST", "Authenticate", "StartMethod", "add_to"]

@@ -1,0 +1,109 @@
+"""Requests of the gRPC edge: binary form in, the messages of the interface out (spec §1.4, §1.7)."""
+
+from __future__ import annotations
+
+from typing import Any as Anything
+from typing import Final, TypeVar
+
+import attrs
+from google.longrunning import operations_proto_pb2 as pb
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from lro._any import Any, type_url
+from lro._errors import InvalidArgument, MalformedRequest
+from lro._faults import PartialSuccessNotSupported
+from lro._operation import ListOperationsRequest, WaitOperationRequest
+from lro._protobuf._starts import StartOptions, read_options
+from lro._types import TypeRegistry
+from lro.protobuf import from_proto
+
+M = TypeVar("M", bound=Message)
+
+_PARTIAL_SUCCESS: Final = 5
+_OPTIONS: Final = tuple(field.name for field in attrs.fields(StartOptions))
+
+
+def read_name(cls: type[Message], payload: bytes) -> str:
+    """The name in a request that has nothing else.
+
+    Raises:
+        MalformedRequest: The bytes are no such request.
+    """
+    name: str = _parsed(cls, payload).name  # type: ignore[attr-defined]  # each of these has one
+    return name
+
+
+def read_list(payload: bytes) -> ListOperationsRequest:
+    """The request of ListOperations.
+
+    Raises:
+        MalformedRequest: The bytes are no such request.
+        PartialSuccessNotSupported: It asks for ``return_partial_success`` (spec §1.6(2)).
+    """
+    found: ListOperationsRequest = from_proto(_parsed(pb.ListOperationsRequest, payload))
+    # Older versions of the package do not have the field; its number is read in any case.
+    asked: Anything = _parsed(_PARTIAL, payload)
+    if asked.return_partial_success:
+        raise PartialSuccessNotSupported()
+    return found
+
+
+def read_wait(payload: bytes) -> WaitOperationRequest:
+    """The request of WaitOperation.
+
+    Raises:
+        MalformedRequest: The bytes are no such request.
+    """
+    found: WaitOperationRequest = from_proto(_parsed(pb.WaitOperationRequest, payload))
+    return found
+
+
+def read_start(payload: bytes, cls: type[Anything], types: TypeRegistry) -> Anything:
+    """The request message of a method, and what is said beside it, as a pair.
+
+    Raises:
+        InvalidArgument: The bytes are no such message, or one that the class does not allow.
+        DeclarationError: The registered classes say what proto cannot say.
+    """
+    name = types.name_of(cls)
+    said = _parsed(types.binary.message_class(name), payload)
+    message = types.unpack(Any(type_url(name), payload), cls, strict=True)
+    beside = read_options(payload)
+    own = types.binary.descriptor(name).fields_by_name
+    return message, attrs.evolve(beside, **{n: _own(said, n) for n in _OPTIONS if n in own})
+
+
+def _own(message: Message, name: str) -> str | bool:
+    found = getattr(message, name)
+    wanted = type(getattr(StartOptions(), name))
+    if type(found) is not wanted:
+        raise InvalidArgument(name, f"must be a {wanted.__name__}, got {found!r}")
+    return found  # type: ignore[no-any-return]  # of the type just looked at
+
+
+def _parsed(cls: type[M], payload: bytes) -> M:
+    try:
+        return cls.FromString(payload)
+    except DecodeError:
+        text = f"{len(payload)} bytes are no {cls.DESCRIPTOR.full_name} in binary form"
+        raise MalformedRequest("", text) from None
+
+
+def _partial() -> type[Message]:
+    file = FileDescriptorProto(name="lro/partial.proto", package="lro", syntax="proto3")
+    message = file.message_type.add(name="ListOperationsRequest")
+    message.field.add(
+        name="return_partial_success",
+        number=_PARTIAL_SUCCESS,
+        type=FieldDescriptorProto.TYPE_BOOL,
+        label=FieldDescriptorProto.LABEL_OPTIONAL,
+    )
+    pool = DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return GetMessageClass(pool.FindMessageTypeByName("lro.ListOperationsRequest"))
+
+
+_PARTIAL: Final = _partial()

@@ -1,0 +1,214 @@
+"""What the gRPC edge answers to each call, whatever the server that it arrived at (spec §12)."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any as Anything
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+import attrs
+from google.longrunning import operations_proto_pb2 as pb
+
+from lro._errors import RequestTooLarge
+from lro._method import Method
+from lro._operation import Operation
+from lro._service import VERBS, Service
+from lro._steps import Call, Hold
+from lro.grpc._replies import Answer, OperationWriter, refusal
+from lro.grpc._requests import read_list, read_name, read_start, read_wait
+
+Req = TypeVar("Req")
+
+DEFAULT_MAX_REQUEST: Final = 1024 * 1024
+SERVICE: Final = "google.longrunning.Operations"
+
+Authenticate = Callable[[Mapping[str, str]], str]
+"""The application's say on who is calling: the call's metadata, keys in lower case -> caller.
+
+Raise :class:`lro.Unauthenticated` to refuse. Binary metadata (``-bin``) is left out. On an asyncio
+server it is called on the event loop, so it must be quick.
+"""
+
+Exchange: TypeAlias = Generator[Call | Hold, Anything, Answer]
+"""The steps of an answer, as those of :mod:`lro.http`."""
+
+
+class Context(Protocol):
+    """What is asked of the context of a call, be the server one of threads or of asyncio."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
+        """The metadata that the caller sent."""
+        ...
+
+    def time_remaining(self) -> float | None:
+        """Seconds to the deadline; None for none."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class StartMethod(Generic[Req]):
+    """A method that starts operations, as gRPC offers it.
+
+    ``parent`` gives the parent of a new operation for a request and the call's metadata (keys in
+    lower case), ``metadata`` the first metadata of the operation.
+    """
+
+    method: Method[Req, Anything, Anything]
+    parent: Callable[[Req, Mapping[str, str]], str] | None = None
+    metadata: Callable[[Req], object] | None = None
+
+
+class Rpc(abc.ABC):
+    """One RPC of the edge. ``holds`` says that it waits for an operation."""
+
+    def __init__(
+        self, service: Service, name: str, authenticate: Authenticate | None, max_request: int
+    ) -> None:
+        self.service = service
+        self.name = name
+        self.holds = False
+        self._authenticate = authenticate
+        self._max_request = max_request
+
+    def exchange(self, payload: bytes, context: Context) -> Exchange:
+        """Answer a call; every failure becomes a refusal."""
+        try:
+            return (yield from self._answer(payload, context))
+        except Exception as exc:
+            return refusal(exc, self.service, asked=self.name)
+
+    def at_once(self, payload: bytes, context: Context) -> Answer | None:  # noqa: ARG002
+        """The answer to a call for which nothing can block; None: take :meth:`exchange`."""
+        return None
+
+    @abc.abstractmethod
+    def _answer(self, payload: bytes, context: Context) -> Exchange: ...
+
+    def _caller(self, context: Context) -> str:
+        return "" if self._authenticate is None else self._authenticate(texts_of(context))
+
+    def _check_size(self, payload: bytes) -> None:
+        if len(payload) > self._max_request:
+            raise RequestTooLarge("request", f"must have at most {self._max_request} bytes")
+
+
+def texts_of(context: Context) -> dict[str, str]:
+    """The metadata of a call but for what is binary; a key given several times is one list."""
+    found: dict[str, str] = {}
+    for key, value in context.invocation_metadata() or ():
+        if isinstance(value, str):
+            name = key.lower()
+            found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+class OperationsRpc(Rpc):
+    """One of the five verbs over operations (spec §3)."""
+
+    def __init__(
+        self,
+        service: Service,
+        verb: str,
+        writer: OperationWriter,
+        authenticate: Authenticate | None = None,
+        max_request: int = DEFAULT_MAX_REQUEST,
+    ) -> None:
+        super().__init__(service, f"{SERVICE}/{verb}", authenticate, max_request)
+        self.holds = verb == "WaitOperation"
+        self._verb = verb
+        self._writer = writer
+        self._verbs: Mapping[str, Callable[[bytes, Context, str], Exchange]] = {
+            "GetOperation": self._get,
+            "ListOperations": self._list,
+            "DeleteOperation": self._delete,
+            "CancelOperation": self._cancel,
+            "WaitOperation": self._wait,
+        }
+        self._ready = verb == "GetOperation" and not service.store.reads_block
+
+    def at_once(self, payload: bytes, context: Context) -> Answer | None:
+        """The answer to a poll, where the store keeps that from blocking: the most frequent."""
+        if not self._ready:
+            return None
+        try:
+            caller = self._caller(context)
+            name = read_name(pb.GetOperationRequest, payload)
+            return self._writer.operation(self.service.get(name, caller=caller))
+        except Exception as exc:
+            return refusal(exc, self.service, asked=self.name)
+
+    def _answer(self, payload: bytes, context: Context) -> Exchange:
+        self.service.require(self._verb)
+        caller = self._caller(context)
+        self._check_size(payload)
+        return (yield from self._verbs[self._verb](payload, context, caller))
+
+    def _get(self, payload: bytes, _: Context, caller: str) -> Exchange:
+        name = read_name(pb.GetOperationRequest, payload)
+        operation = yield Call(
+            lambda: self.service.get(name, caller=caller), self.service.store.reads_block
+        )
+        return self._writer.operation(operation)
+
+    def _list(self, payload: bytes, _: Context, caller: str) -> Exchange:
+        wanted = read_list(payload)
+        page = yield self._slow(lambda: self.service.list(wanted, caller=caller))
+        return self._writer.page(page)
+
+    def _delete(self, payload: bytes, _: Context, caller: str) -> Exchange:
+        name = read_name(pb.DeleteOperationRequest, payload)
+        yield self._slow(lambda: self.service.delete(name, caller=caller))
+        return b""
+
+    def _cancel(self, payload: bytes, _: Context, caller: str) -> Exchange:
+        name = read_name(pb.CancelOperationRequest, payload)
+        yield self._slow(lambda: self.service.cancel(name, caller=caller))
+        return b""
+
+    def _wait(self, payload: bytes, context: Context, caller: str) -> Exchange:
+        operation = yield Hold(read_wait(payload), context.time_remaining(), caller)
+        return self._writer.operation(operation)
+
+    def _slow(self, function: Callable[[], object]) -> Call:
+        return Call(function, self.service.store.writes_block)
+
+
+class StartRpc(Rpc):
+    """A method that starts operations: its request in binary form, an Operation as reply."""
+
+    def __init__(
+        self,
+        service: Service,
+        start: StartMethod[Anything],
+        writer: OperationWriter,
+        authenticate: Authenticate | None = None,
+        max_request: int = DEFAULT_MAX_REQUEST,
+    ) -> None:
+        super().__init__(service, start.method.full_name, authenticate, max_request)
+        self._start = start
+        self._writer = writer
+
+    def _answer(self, payload: bytes, context: Context) -> Exchange:
+        caller = self._caller(context)
+        self._check_size(payload)
+        # Reading a big message and writing it down both take too long for an event loop.
+        operation = yield Call(lambda: self._started(payload, context, caller), blocks=True)
+        return self._writer.operation(operation)
+
+    def _started(self, payload: bytes, context: Context, caller: str) -> Operation:
+        start, method = self._start, self._start.method
+        message, beside = read_start(payload, method.spec.request, self.service.types)
+        return method.start(
+            message,
+            request_id=beside.request_id,
+            validate_only=beside.validate_only,
+            parent=start.parent(message, texts_of(context)) if start.parent else "",
+            metadata=start.metadata(message) if start.metadata else None,
+            caller=caller,
+        )
+
+
+def operations_rpcs(service: Service, **options: Anything) -> dict[str, Rpc]:
+    """The five verbs by their paths; ``options`` are those of :class:`OperationsRpc`."""
+    return {f"/{SERVICE}/{verb}": OperationsRpc(service, verb, **options) for verb in VERBS}

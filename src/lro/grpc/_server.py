@@ -1,0 +1,172 @@
+"""The gRPC edge on a server, of threads or of asyncio (spec §12.1, §12.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any as Anything
+from typing import cast
+
+import grpc
+import grpc.aio
+
+from lro._method import Method
+from lro._operation import Operation
+from lro._service import Service
+from lro._steps import Exchange as HttpExchange
+from lro._steps import adrive, drive
+from lro.grpc._replies import Answer, OperationWriter
+from lro.grpc._rpcs import (
+    DEFAULT_MAX_REQUEST,
+    Authenticate,
+    Exchange,
+    Rpc,
+    StartMethod,
+    StartRpc,
+    operations_rpcs,
+)
+
+Methods = bool | Sequence[StartMethod[Anything]]
+
+
+def add_to(
+    server: grpc.Server | grpc.aio.Server,
+    service: Service,
+    *,
+    authenticate: Authenticate | None = None,
+    methods: Methods = True,
+    max_request: int = DEFAULT_MAX_REQUEST,
+) -> None:
+    """Serve ``google.longrunning.Operations``, and the methods of a service, on a gRPC server.
+
+    ``methods``: all of the service's, also those declared later (True), none (False), or these, each
+    with what gives its operations a parent and first metadata. They are called at
+    ``/package.Service/Method``, take their request message and return an Operation. ``authenticate``
+    gives the caller of a call by its metadata. ``max_request`` bounds requests, in bytes; the server
+    has a bound of its own (``grpc.max_receive_message_length``, 4 MiB).
+
+    On a ``grpc.Server`` each waiting call holds a thread of its pool; on a ``grpc.aio.Server`` none
+    does. Closing the service is the application's part.
+
+    Raises:
+        DeclarationError: A registered message class says what proto cannot say.
+    """
+    _ = service.types.binary  # refuse now what could only fail at each call
+    handlers = _Handlers(
+        service,
+        _on_asyncio if isinstance(server, grpc.aio.Server) else _in_thread,
+        methods,
+        {"authenticate": authenticate, "max_request": max_request},
+    )
+    server.add_generic_rpc_handlers((handlers,))
+
+
+class _Handlers(grpc.GenericRpcHandler[bytes, bytes]):
+    """Finds what serves a path."""
+
+    def __init__(
+        self,
+        service: Service,
+        serving: Callable[[Rpc], Callable[..., Anything]],
+        methods: Methods,
+        options: dict[str, Anything],
+    ) -> None:
+        self._service = service
+        self._serving = serving
+        self._options = {**options, "writer": OperationWriter(service.types)}
+        self._declared = methods is True
+        self._found: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
+        for path, rpc in operations_rpcs(service, **self._options).items():
+            self._add(path, rpc)
+        for start in () if isinstance(methods, bool) else methods:
+            self._start(start)
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """The handler of a path, or None."""
+        path = handler_call_details.method
+        found = self._found.get(path)
+        if found is None and self._declared:
+            name = path.removeprefix("/").replace("/", ".")
+            spec = self._service.specs.get(name)
+            if spec is not None and path == path_of(name):
+                method: Method[Anything, Anything, Anything] = self._service.declared(name)
+                found = self._start(StartMethod(method=method))
+        return found
+
+    def _start(self, start: StartMethod[Anything]) -> grpc.RpcMethodHandler[bytes, bytes]:
+        rpc = StartRpc(self._service, start, **self._options)
+        return self._add(path_of(start.method.full_name), rpc)
+
+    def _add(self, path: str, rpc: Rpc) -> grpc.RpcMethodHandler[bytes, bytes]:
+        # Without (de)serialisers: bytes that are no message are to be told from a defect.
+        made = grpc.unary_unary_rpc_method_handler(self._serving(rpc))
+        self._found[path] = made
+        return made
+
+
+def path_of(full_name: str) -> str:
+    """The path of a method: ``/package.Service/Method``."""
+    service, _, method = full_name.rpartition(".")
+    return f"/{service}/{method}"
+
+
+def _in_thread(rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    def serve(payload: bytes, context: grpc.ServicerContext) -> bytes:
+        answer = rpc.at_once(payload, context)
+        if answer is None:
+            exchange = rpc.exchange(payload, context)
+            answer = _held(exchange, rpc, context) if rpc.holds else _driven(exchange, rpc)
+        if isinstance(answer, bytes):
+            return answer
+        context.set_trailing_metadata(answer.trailers)
+        context.abort(answer.code, answer.message)
+
+    return serve
+
+
+def _driven(exchange: Exchange, rpc: Rpc) -> Answer:
+    # The drivers hand on what an exchange returns, whatever that is.
+    return cast(Answer, drive(cast(HttpExchange, exchange), rpc.service))
+
+
+async def _adriven(exchange: Exchange, rpc: Rpc) -> Answer:
+    return cast(Answer, await adrive(cast(HttpExchange, exchange), rpc.service, _plainly))
+
+
+async def _plainly(waiting: Awaitable[Operation]) -> Operation:
+    return await waiting
+
+
+def _held(exchange: Exchange, rpc: Rpc, context: grpc.ServicerContext) -> Answer:
+    # An event loop of its own, since only that can be woken when the caller goes away (spec §4.8).
+    async def serve() -> Answer:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+
+        def ended() -> None:  # in a thread of gRPC's, also after a call that ended well
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(task.cancel)
+
+        if not context.add_callback(ended):
+            return b""
+        return await _adriven(exchange, rpc)
+
+    try:
+        return asyncio.run(serve())
+    except asyncio.CancelledError:
+        return b""  # nobody hears it
+
+
+def _on_asyncio(rpc: Rpc) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Anything]:
+    async def serve(payload: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        answer = rpc.at_once(payload, context)
+        if answer is None:
+            answer = await _adriven(rpc.exchange(payload, context), rpc)
+        if isinstance(answer, bytes):
+            return answer
+        await context.abort(answer.code, answer.message, answer.trailers)
+
+    return serve

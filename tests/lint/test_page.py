@@ -1,0 +1,82 @@
+"""The reference page: each example is compiled, and gives just the finding that it stands for."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+pytest.importorskip("google.longrunning.operations_pb2")
+pytest.importorskip("grpc_tools")
+
+from grpc_tools import protoc
+
+from lro.lint import BREAKING_CODES, LINT_CODES, breaking, lint
+
+PAGE: Final = (Path(__file__).resolve().parents[2] / "docs/reference/linter.md").read_text(
+    encoding="utf-8"
+)
+BLOCK: Final = re.compile(r"```proto\n(.*?)```", re.DOTALL)
+FRAME: Final = BLOCK.findall(PAGE)[0]
+SECTIONS: Final = {
+    heading: BLOCK.findall(text)
+    for heading, text in re.findall(r"^### ([a-z-]+)\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.M)
+}
+NAME: Final = "library.proto"
+
+
+@pytest.fixture(scope="session")
+def imports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Where the compiler finds Google's files: one of them is installed under another name."""
+    renamed = tmp_path_factory.mktemp("protos")
+    source = importlib.resources.files("google.longrunning") / "operations_proto.proto"
+    target = renamed / "google" / "longrunning" / "operations.proto"
+    target.parent.mkdir(parents=True)
+    target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    api = importlib.resources.files("google.api") / "resource.proto"
+    with importlib.resources.as_file(api) as path:
+        installed = path.parents[2]
+    own = importlib.resources.files("grpc_tools") / "_proto"
+    return [f"-I{folder}" for folder in (renamed, installed, own)]
+
+
+def compiled(example: str, folder: Path, imports: list[str]) -> bytes:
+    """The set of the frame with an example in it."""
+    lines = example.splitlines()
+    messages = "\n".join(line for line in lines if line.startswith("message "))
+    methods = "\n".join(line for line in lines if not line.startswith("message "))
+    source = FRAME.replace("service Library", f"{messages}\nservice Library")
+    (folder / NAME).write_text(source.replace("  // The example.", methods), encoding="utf-8")
+    made = folder / "made.binpb"
+    options = ["--include_imports", "--include_source_info", f"--descriptor_set_out={made}"]
+    assert protoc.main(["protoc", f"-I{folder}", *imports, *options, NAME]) == 0
+    return made.read_bytes()
+
+
+def test_every_kind_is_explained() -> None:
+    """No code without its section, and no section without a code."""
+    assert set(SECTIONS) == {*LINT_CODES, *BREAKING_CODES}
+    assert [one for one in SECTIONS if one in LINT_CODES] == list(SECTIONS)[: len(LINT_CODES)]
+
+
+@pytest.mark.parametrize("code", LINT_CODES)
+def test_lint_example(code: str, tmp_path: Path, imports: list[str]) -> None:
+    """The first example gives the finding, with its place; one that mends it gives none."""
+    wrong, *mended = SECTIONS[code]
+    (found,) = lint(compiled(wrong, tmp_path, imports), targets=[NAME])
+    assert (found.code, found.file, found.line) == (code, NAME, FRAME.count("\n"))
+    for example in mended:
+        assert lint(compiled(example, tmp_path, imports)) == []
+
+
+@pytest.mark.parametrize("code", BREAKING_CODES)
+def test_breaking_example(code: str, tmp_path: Path, imports: list[str]) -> None:
+    """The two halves of the example differ in just this."""
+    (example,) = SECTIONS[code]
+    _, before, after = re.split(r"^// (?:before|after)\n", example, flags=re.M)
+    old, new = compiled(before, tmp_path, imports), compiled(after, tmp_path, imports)
+    assert [one.code for one in breaking(old, new)] == [code]
+    assert breaking(old, old) == []

@@ -1,0 +1,208 @@
+"""A service as proto files: they compile, and a client generated from them reads our replies."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import attrs
+import pytest
+
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+pytest.importorskip("grpc_tools")
+
+import grpc_tools
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from lro import Job, Service, protobuf
+from lro._any import message
+from lro._protobuf._options import HTTP, OPERATION_INFO
+from lro._protobuf._starts import StartOptions, read_options, write_options
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from tests.protobuf.fixtures import of_protobuf
+
+
+class Color(enum.IntEnum):
+    UNSPECIFIED = 0
+    RED = 1
+    CRIMSON = 1
+
+
+class Shade(enum.Enum):
+    UNSPECIFIED = "?"
+
+
+@attrs.frozen
+class google:  # what a name of another package could be taken for
+    """A message that is called as a package is."""
+
+    text: str = ""
+
+
+@message("acme.google.v1.Nested.Part")
+@attrs.frozen
+class Part:
+    color: Color = Color.UNSPECIFIED
+    shade: Shade = Shade.UNSPECIFIED
+
+
+@message("acme.google.v1.Nested")
+@attrs.frozen
+class Nested:
+    parts: tuple[Part, ...] = ()
+    maybe: int | None = None
+
+
+@attrs.frozen
+class PaintRequest:
+    things: dict[str, google] = attrs.field(factory=dict)
+    request_id: str = ""
+
+
+@attrs.frozen
+class PaintResponse:
+    nested: Nested | None = None
+    took: timedelta | None = None
+
+
+@attrs.frozen
+class PaintMetadata:
+    """Nothing is known of how far it is."""
+
+
+def paint(request: PaintRequest, job: Job[PaintMetadata]) -> PaintResponse:
+    job.report(PaintMetadata())
+    return PaintResponse(Nested((Part(Color.RED),), maybe=0), timedelta(seconds=2.5))
+
+
+def wash(request: PaintRequest, job: Job[PaintMetadata]) -> PaintResponse:
+    raise AssertionError("not called here")
+
+
+@pytest.fixture
+def service():
+    """A service with two methods, one of whose paths was given."""
+    with Service(MemoryStore(), InlineExecutor(), domain="acme.test") as made:
+        made.method("acme.google.v1.PictureShop.Paint")(paint)
+        made.method("acme.google.v1.PictureShop.Wash", path="/v9/wash")(wash)
+        yield made
+
+
+@pytest.fixture
+def include(tmp_path):
+    """The proto files of Google, as compilers look for them."""
+    root = Path(next(iter(importlib.import_module("google.longrunning").__path__))).parent
+    folder = tmp_path / "include"
+    shutil.copytree(root, folder / "google", ignore=shutil.ignore_patterns("*.py", "*.pyc"))
+    longrunning = folder / "google" / "longrunning"
+    shutil.copy(longrunning / "operations_proto.proto", longrunning / "operations.proto")
+    return folder
+
+
+def compiled(sources, include, folder):
+    """Compile the files with protoc; where the modules are."""
+    for name, text in sources.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    own = Path(grpc_tools.__file__).parent / "_proto"
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{include}"]
+    command += [f"-I{own}", f"--python_out={folder}", *sources]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert not done.returncode, done.stderr
+    return folder
+
+
+def test_the_files_compile_and_read_our_replies(service, include, tmp_path, monkeypatch):
+    """Whoever generates a client from them decodes what we send (issue: proto printed)."""
+    sources = protobuf.proto_sources(service)
+    assert list(sources) == ["acme/google/v1/google.proto"]
+    folder = compiled(sources, include, tmp_path)
+    operation = service.start("acme.google.v1.PictureShop.Paint", PaintRequest())
+    sent = protobuf.operation_to_proto(operation, service.types).SerializeToString()
+    code = f"""
+from acme.google.v1 import google_pb2 as pb
+from google.longrunning import operations_proto_pb2
+operation = operations_proto_pb2.Operation.FromString({sent!r})
+found = pb.PaintResponse()
+assert operation.response.Unpack(found)
+assert found.nested.parts[0].color == pb.CRIMSON
+assert found.nested.HasField("maybe")
+assert found.took.ToTimedelta().total_seconds() == 2.5
+assert operation.metadata.Is(pb.PaintMetadata.DESCRIPTOR)
+assert [field.number for field in pb.PaintRequest.DESCRIPTOR.fields] == [1, 2, 2047]
+print("ok")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
+    assert (done.stdout, done.stderr) == ("ok\n", "")
+
+
+def test_the_text_says_what_the_descriptors_say(service):
+    """Names of the own package are short; what they could be taken for is written out."""
+    (text,) = protobuf.proto_sources(service).values()
+    for line in (
+        "package acme.google.v1;",
+        "rpc Paint(PaintRequest) returns (.google.longrunning.Operation) {",
+        'post: "/v1/picture-shop:paint"',
+        'post: "/v9/wash"',
+        'response_type: "PaintResponse"',
+        "map<string, google> things = 1;",
+        "bool validate_only = 2047;",
+        ".google.protobuf.Duration took = 2;",
+        "optional int64 maybe = 2;",
+        "repeated Nested.Part parts = 1;",
+        "message PaintMetadata {}",
+        "option allow_alias = true;",
+        "ShadeEnum.Shade shade = 2;",
+    ):
+        assert f"{line}\n" in text
+    assert text.count("CRIMSON = 1;") == 1
+
+
+def test_the_set_of_descriptors_is_whole(service):
+    """Every file stands behind those that it imports, and a registry can be filled from it."""
+    files = FileDescriptorSet.FromString(protobuf.descriptor_set(service)).file
+    seen = set()
+    for file in files:
+        assert set(file.dependency) <= seen
+        seen.add(file.name)
+    types = type(service.types)()
+    assert "acme.google.v1.Nested.Part" in protobuf.register_file_set(
+        types, protobuf.descriptor_set(service)
+    )
+    (shop,) = files[-1].service
+    assert [method.options.Extensions[HTTP].post for method in shop.method] == [
+        "/v1/picture-shop:paint",
+        "/v9/wash",
+    ]
+    info = shop.method[0].options.Extensions[OPERATION_INFO]
+    assert (info.response_type, info.metadata_type) == ("PaintResponse", "PaintMetadata")
+
+
+def test_messages_of_protobuf_are_imported_from_where_they_are(service):
+    """And their types, of another package, are named in full."""
+    source = of_protobuf()
+    book, step = (source.codec(f"lrofix.v1.{name}").python for name in ("Book", "Step"))
+    service.declare("acme.google.v1.Other.Read", request=book, response=book, metadata=step)
+    (text,) = protobuf.proto_sources(service).values()
+    file = book.DESCRIPTOR.file.name
+    assert f'import "{file}";\n' in text
+    assert "rpc Read(lrofix.v1.Book) returns" in text
+    assert 'response_type: "lrofix.v1.Book"' in text
+    names = [
+        one.name for one in FileDescriptorSet.FromString(protobuf.descriptor_set(service)).file
+    ]
+    assert names.index(file) < names.index("acme/google/v1/google.proto")
+
+
+@pytest.mark.parametrize(
+    "options", [StartOptions(), StartOptions("6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01", True)]
+)
+def test_options_of_a_start_travel_behind_the_request(options):
+    """In whatever message, and none is disturbed by them."""
+    assert read_options(b"\x0a\x01x" + write_options(options)) == options
