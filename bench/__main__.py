@@ -17,6 +17,7 @@ NAMES: Final = (
     "across",
     "peers",
     "http_get",
+    "grpc_get",
     "wake",
     "codec",
     "lint",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from google.longrunning import operations_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
@@ -59,7 +60,8 @@ def fill(file: FileDescriptorProto, number: int, ending: str) -> None:
                 message.field.add(name=f"field_{field}", number=field + 1, type=9, label=1)
         rpc = service.method.add(name=f"Do{index}", output_type=".google.longrunning.Operation")
         rpc.input_type = f".{file.package}.{names[0]}"
-        info = rpc.options.Extensions[operations_pb2.operation_info]
+        extensions: Any = rpc.options.Extensions
+        info = extensions[operations_pb2.operation_info]
         info.response_type, info.metadata_type = names[1:]
 
 

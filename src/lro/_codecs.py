@@ -10,11 +10,11 @@ from typing import Protocol
 
 import attrs
 
-from lro._any import Json
+from lro._any import Any, Json
 from lro._codec import JsonCodec
 from lro._errors import InvalidArgument
 from lro._jsontext import MAX_MESSAGE_DEPTH, deeper_than
-from lro._shapes import Shape, shape_of
+from lro._shapes import Shape, is_message_class, shape_of
 from lro._wellknown import MESSAGES, dump_json
 
 
@@ -85,6 +85,22 @@ class ClassCodec:
         if isinstance(payload, bytes):
             raise InvalidArgument("", "is in binary form, which this type is not read from")
         return self.strict.load(payload, self.python) if strict else self.read(payload)
+
+
+@functools.cache
+def open_ended(cls: type) -> bool:
+    """Whether messages of this class can nest to any depth: they hold JSON, an Any, themselves."""
+    return cls is Any or _open_ended(cls, ())
+
+
+def _open_ended(cls: type, above: tuple[type, ...]) -> bool:
+    for field in shape_of(cls).fields:
+        inner = field.python
+        if inner in (object, dict, Any) or inner in above or inner is cls:
+            return True
+        if is_message_class(inner) and _open_ended(inner, (*above, cls)):
+            return True
+    return False
 
 
 def protobuf_name(cls: type) -> str | None:

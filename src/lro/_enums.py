@@ -17,7 +17,7 @@ import attrs
 from lro._any import WRAPPED_TYPES, Any, Json
 from lro._operation import ListOperationsResponse, Operation
 from lro._scalars import enum_numbers
-from lro._shapes import ANY, Field, Kind, Label, Shape, is_message_class, shape_of
+from lro._shapes import ANY, Field, Kind, Label, Shape, is_message_class
 from lro._status import Status
 from lro._types import TypeRegistry
 
@@ -48,9 +48,10 @@ def with_enum_numbers(operation: Operation, types: TypeRegistry) -> Operation:
 
 
 def _packed(packed: Any, types: TypeRegistry) -> Any:
-    if isinstance(packed.payload, bytes):
+    payload = types.readable(packed).payload
+    if isinstance(payload, bytes):
         return packed
-    return Any(packed.type_url, _payload(packed.payload, packed.type_name, types))
+    return Any(packed.type_url, _payload(payload, packed.type_name, types))
 
 
 def _payload(value: Json, type_name: str, types: TypeRegistry) -> Json:
@@ -98,14 +99,15 @@ def _one(value: Json, field: Field, types: TypeRegistry) -> Json:
         return numbers.get(value, value) if isinstance(value, str) else value
     if field.message_name == ANY:
         return _any(value, types)
-    shape = _shape(field.python, types)
+    shape = _shape(field, types)
     return value if shape is None else _message(value, shape, types)
 
 
-def _shape(cls: type, types: TypeRegistry) -> Shape | None:
+def _shape(field: Field, types: TypeRegistry) -> Shape | None:
+    cls = field.python
     if types.knows(cls):
         return types.codec(types.name_of(cls)).shape
-    return shape_of(cls) if is_message_class(cls) else None
+    return field.shape if field.below or is_message_class(cls) else None
 
 
 @functools.cache

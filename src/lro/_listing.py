@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from lro._any import Any
 from lro._names import normalise_parent
 from lro._operation import ListOperationsRequest, ListOperationsResponse
 from lro._pages import Place, effective_page_size, seal, unseal
 from lro._ports import Store
 from lro._record import Record
 from lro._spec import MethodSpec
+from lro._types import TypeRegistry
 
 if TYPE_CHECKING:
     from lro._filters import Filter, MessageType
@@ -30,9 +32,16 @@ class Query:
     filter: Filter | None
     page_size: int
     after: Place | None
+    types: TypeRegistry
 
     @classmethod
-    def of(cls, request: ListOperationsRequest, store: Store, specs: Iterable[MethodSpec]) -> Query:
+    def of(
+        cls,
+        request: ListOperationsRequest,
+        store: Store,
+        specs: Iterable[MethodSpec],
+        types: TypeRegistry,
+    ) -> Query:
         """Check the arguments of a request.
 
         Raises:
@@ -52,7 +61,12 @@ class Query:
                 now=store.now(),
             )
         return cls(
-            parent=parent, filter_text=request.filter, filter=wanted, page_size=size, after=after
+            parent=parent,
+            filter_text=request.filter,
+            filter=wanted,
+            page_size=size,
+            after=after,
+            types=types,
         )
 
     def page(self, store: Store, *, only_caller: str | None) -> ListOperationsResponse:
@@ -86,7 +100,16 @@ class Query:
     def _matches(self, record: Record, only_caller: str | None) -> bool:
         if only_caller is not None and record.caller != only_caller:
             return False
-        return self.filter is None or self.filter.matches(record)
+        return self.filter is None or self.filter.matches(_readable(record, self.types))
+
+
+def _readable(record: Record, types: TypeRegistry) -> Record:
+    # Filters look into JSON values; what came in binary form is read for them.
+    seen: dict[str, Any] = {}
+    for name, packed in (("metadata", record.metadata), ("result", record.result)):
+        if isinstance(packed, Any) and isinstance(packed.payload, bytes):
+            seen[name] = types.readable(packed)
+    return record.moved(**seen) if seen else record
 
 
 def _place(record: Record) -> Place:

@@ -145,7 +145,7 @@ class Service(MethodHost):
             MethodNotSupported: List is switched off.
         """
         self.require("ListOperations")
-        query = Query.of(request, self.store, self._specs.values())
+        query = Query.of(request, self.store, self._specs.values(), self.types)
         self._permit(caller, "ListOperations", query.parent)
         return query.page(self.store, only_caller=caller if self._owner_only else None)
 

@@ -17,7 +17,7 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Final
 
@@ -104,7 +104,8 @@ class Field:
     ``python`` is the Python type of one value (of an element, of a map's value), ``message_name``
     the full name of a message kind where it has a fixed one (the well-known types), ``zero`` what
     an implicit field is when it is missing, ``required`` that the class itself has no default,
-    ``nullable`` that None says absent, ``container`` what a repeated field is read as.
+    ``nullable`` that None says absent, ``container`` what a repeated field is read as, ``below``
+    gives the shape of messages that are no attrs classes.
     """
 
     name: str
@@ -119,6 +120,12 @@ class Field:
     required: bool = False
     nullable: bool = False
     container: type = tuple
+    below: Callable[[], Shape] | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the messages that it holds, if these have fields."""
+        return shape_of(self.python) if self.below is None else self.below()
 
 
 @attrs.frozen
@@ -176,22 +183,6 @@ def shape_of(cls: type) -> Shape:
         except _Unsupported as exc:
             raise DeclarationError(f"{_label(cls)}.{name}", str(exc)) from None
     return Shape(cls, tuple(fields.values()))
-
-
-@functools.cache
-def open_ended(cls: type) -> bool:
-    """Whether messages of this class can nest to any depth: they hold JSON, an Any, themselves."""
-    return cls is Any or _open_ended(cls, ())
-
-
-def _open_ended(cls: type, above: tuple[type, ...]) -> bool:
-    for field in shape_of(cls).fields:
-        inner = field.python
-        if inner in (object, dict, Any) or inner in above or inner is cls:
-            return True
-        if is_message_class(inner) and _open_ended(inner, (*above, cls)):
-            return True
-    return False
 
 
 _REQUIRED: Final = object()

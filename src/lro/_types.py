@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from lro._any import Any, Json, declared_name, type_url
 from lro._codec import JsonCodec
-from lro._codecs import ClassCodec, Codec, CodecFactory, payload_of, protobuf_name
+from lro._codecs import (
+    ClassCodec,
+    Codec,
+    CodecFactory,
+    open_ended,
+    payload_of,
+    protobuf_name,
+)
 from lro._details import DETAIL_TYPES
 from lro._errors import InvalidArgument, LroError
 from lro._faults import DeclarationError, EncodingError, MissingExtra, UnknownType
-from lro._shapes import is_message_class, open_ended
+from lro._shapes import is_message_class
 from lro._status import Status
 from lro._times import Duration, Timestamp
 from lro._wellknown import MESSAGES, dump_any, load_any
@@ -284,6 +291,15 @@ class TypeRegistry:
         details = tuple(self.pack(detail) for detail in error.details(domain))
         text = str(error).encode("utf-8", "backslashreplace").decode()
         return Status(int(error.status_code), text, details)
+
+    def readable(self, packed: Any) -> Any:
+        """The same Any with a JSON value in it, if one can be had of its bytes."""
+        if not isinstance(packed.payload, bytes):
+            return packed
+        try:
+            return Any(packed.type_url, self.json_payload(packed))
+        except LroError:
+            return packed
 
     def _shown(self, packed: Any) -> Json:
         if isinstance(packed, Any) and isinstance(packed.payload, bytes) and not packed.empty:

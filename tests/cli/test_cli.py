@@ -189,7 +189,7 @@ def test_a_python_service(capsys: pytest.CaptureFixture[str]) -> None:
     ("source", "why"),
     [
         ("nowhere", "Error: nowhere: cannot be read: No such file or directory"),
-        ("no\0where", "cannot be read: embedded null byte"),
+        ("no\0where", "cannot be read: embedded null"),
         ("no_such_module:house", "cannot be imported: ModuleNotFoundError: No module named"),
         ("failing:house", "Error: failing:house: cannot be imported: ZeroDivisionError"),
         ("leaving:house", "cannot be imported: SystemExit: 3"),

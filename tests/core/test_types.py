@@ -14,6 +14,7 @@ import attrs
 import pytest
 
 from lro._any import Any, declared_name, message
+from lro._codecs import open_ended
 from lro._details import BadRequest, ErrorInfo, FieldViolation, RetryInfo
 from lro._errors import InvalidArgument, LroError, Unavailable
 from lro._faults import DeclarationError, EncodingError, UnknownType
@@ -28,7 +29,6 @@ from lro._shapes import (
     UInt64,
     json_name,
     number,
-    open_ended,
     shape_of,
 )
 from lro._status import Code, Status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import attrs
@@ -47,9 +48,8 @@ def proto(
     file = FileDescriptorProto(name=name, package=package, dependency=imports)
     for message in messages:
         file.message_type.add(name=message)
-    if methods:
-        made = file.service.add(name=service)
-    for method in methods:
+    services = [file.service.add(name=service)] if methods else []
+    for made, method in product(services, methods):
         rpc = made.method.add(
             name=method.name, input_type=f".{method.request}", output_type=f".{method.output}"
         )

@@ -45,6 +45,17 @@ def test_a_changed_type_is_told_with_both_names() -> None:
     )
 
 
+def test_a_missing_import_that_was_added_is_no_change() -> None:
+    """The type was that of the same set before, and is so still."""
+    far = proto(name="far.proto", package="acme.v1", messages=["Far"])
+    method = Declared("Export", ("ExportResponse", "Far"))
+    old, new = proto(method), proto(method, imports=["far.proto"])
+    assert breaking(packed(old, far), packed(new, far)) == []
+    assert [one.code for one in breaking(packed(old), packed(new, far))] == [
+        "metadata-type-changed"
+    ]
+
+
 def test_a_missing_type_is_told_so() -> None:
     """The new name is empty then."""
     (found,) = breaking(packed(proto(GOOD)), packed(proto(Declared("Export", ("", "Metadata")))))

@@ -14,16 +14,22 @@ pytest.importorskip("google.longrunning.operations_proto_pb2")
 from google.protobuf import empty_pb2, struct_pb2
 from google.rpc import error_details_pb2
 
+import lro
 from lro._any import Any, message
 from lro._details import ErrorInfo
+from lro._enums import with_enum_numbers
 from lro._errors import InvalidArgument
 from lro._faults import DeclarationError, EncodingError, UnknownType
+from lro._operation import Operation
 from lro._protobuf._files import file_name
+from lro._service import Service
 from lro._shapes import Float, Int32, UInt64, number
 from lro._types import TypeRegistry
 from lro._wellknown import Empty, StringValue
+from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set
-from tests.protobuf.fixtures import FILE_SET, of_protobuf
+from lro.stores.memory import MemoryStore
+from tests.protobuf.fixtures import FILE_SET, of_attrs, of_protobuf
 
 
 class Color(enum.IntEnum):
@@ -292,7 +298,6 @@ def test_a_class_of_protobuf_is_registered_by_its_own_name():
     assert types.load({"titel": "t"}, book, strict=False) == book()
     with pytest.raises(InvalidArgument, match="must be a Book, got 5"):
         types.codec("lrofix.v1.Book").dump(5)
-    assert types.codec("lrofix.v1.Book").shape is None
     with pytest.raises(InvalidArgument, match=r"1 bytes are no lrofix\.v1\.Book in binary form"):
         types.unpack(Any(packed.type_url, b"\xff"), book)
 
@@ -358,3 +363,52 @@ def test_what_is_no_file_set(wrong):
     """A sentence says so."""
     with pytest.raises(InvalidArgument):
         register_file_set(TypeRegistry(), wrong)
+
+
+# -- shapes ---------------------------------------------------------------------------------------
+
+
+def test_the_shape_of_a_protobuf_class():
+    """As that of the attrs class for the same message, but for the Python types."""
+    ours, theirs = of_attrs(), of_protobuf()
+    for name in ("lrofix.v1.ExportMetadata", "lrofix.v1.ImportMetadata", "lrofix.v1.Book"):
+        expected, found = ours.codec(name).shape, theirs.codec(name).shape
+        assert expected is not None
+        assert found is not None
+        for one, other in zip(expected.fields, found.fields, strict=True):
+            same = ("name", "json_name", "label", "kind", "key_kind", "message_name")
+            known = [x for x in same if x != "message_name" or one.message_name is not None]
+            assert [getattr(one, x) for x in known] == [getattr(other, x) for x in known]
+
+
+def test_lists_look_into_messages_of_protobuf():
+    """A filter reads the binary form as JSON; what cannot be read does not match."""
+    types = of_protobuf()
+    book, meta = (types.codec(f"lrofix.v1.{x}").python for x in ("Book", "ExportMetadata"))
+    with Service(MemoryStore(), InlineExecutor(), types=types) as service:
+        method = service.declare("lrofix.v1.Books.Read", request=book, response=book, metadata=meta)
+        names = [
+            method.start(book(), metadata=meta(verb=verb, stage="COPYING", steps=[{"note": verb}]))
+            for verb in ("export", "import")
+        ]
+        service.reporter(names[0].name).complete(Any("x/lrofix.v1.Book", b"\xff"))
+
+        def found(text):
+            page = service.list(lro.ListOperationsRequest(filter=text))
+            return {names.index(one) for one in page.operations if one in names}
+
+        assert found('metadata.verb = "import"') == {1}
+        assert found("metadata.stage = COPYING") >= {1}
+        assert found('metadata.steps.label = "import"') == {1}
+        assert found("response.title:*") == set()
+
+
+def test_enum_numbers_in_messages_of_protobuf():
+    """Asked for by Google's REST clients; nested ones too."""
+    types = of_protobuf()
+    meta = types.codec("lrofix.v1.ExportMetadata").python
+    packed = types.pack(meta(stage="COPYING"))
+    shown = with_enum_numbers(Operation(metadata=packed), types)
+    assert shown.metadata.payload == {"stage": 2}
+    unreadable = Operation(metadata=Any("x/lrofix.v1.Book", b"\xff"))
+    assert with_enum_numbers(unreadable, types) == unreadable

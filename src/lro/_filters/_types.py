@@ -17,7 +17,7 @@ import attrs
 
 from lro._any import WRAPPED_TYPES, Json
 from lro._filters._literals import double, duration, single, timestamp
-from lro._shapes import Field, Kind, Label, Shape, shape_of
+from lro._shapes import Field, Kind, Label, Shape
 
 
 @attrs.frozen
@@ -182,7 +182,7 @@ def type_of_field(field: Field) -> ValueType:
 
 def shape_below(field: Field) -> Shape:
     """The shape of the messages in a message field."""
-    return shape_of(field.python)
+    return field.shape
 
 
 def enum_names(field: Field) -> Mapping[str, str]:

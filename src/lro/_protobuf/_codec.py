@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any as Anything
+from typing import cast
 
 import attrs
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from lro._any import Json
+from lro._any import WRAPPED_TYPES, Json
 from lro._errors import InvalidArgument
 from lro._protobuf._binary import Binary, fill, parsed, serialized
+from lro._protobuf._shape import shape_of_descriptor
 from lro._scalars import got
 from lro._shapes import Shape
 
@@ -24,8 +27,11 @@ class ProtobufCodec:
 
     @property
     def shape(self) -> Shape | None:
-        """None: a descriptor says more than a shape can."""
-        return None
+        """The fields, by the descriptor; None for the well-known types."""
+        descriptor = cast(Descriptor, self.python.DESCRIPTOR)
+        if descriptor.full_name in WRAPPED_TYPES:
+            return None
+        return shape_of_descriptor(descriptor)
 
     def dump(self, message: Anything) -> Json | bytes:
         """The deterministic binary form."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any as Anything
 from typing import Final, TypeVar
 
-import attrs
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -17,13 +16,14 @@ from lro._errors import InvalidArgument, MalformedRequest
 from lro._faults import PartialSuccessNotSupported
 from lro._operation import ListOperationsRequest, WaitOperationRequest
 from lro._protobuf._starts import StartOptions, read_options
+from lro._scalars import got
 from lro._types import TypeRegistry
 from lro.protobuf import from_proto
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T", str, bool)
 
 _PARTIAL_SUCCESS: Final = 5
-_OPTIONS: Final = tuple(field.name for field in attrs.fields(StartOptions))
 
 
 def read_name(cls: type[Message], payload: bytes) -> str:
@@ -61,8 +61,10 @@ def read_wait(payload: bytes) -> WaitOperationRequest:
     return found
 
 
-def read_start(payload: bytes, cls: type[Anything], types: TypeRegistry) -> Anything:
-    """The request message of a method, and what is said beside it, as a pair.
+def read_start(
+    payload: bytes, cls: type[Anything], types: TypeRegistry
+) -> tuple[Anything, StartOptions]:
+    """The request message of a method, and what is said beside it.
 
     Raises:
         InvalidArgument: The bytes are no such message, or one that the class does not allow.
@@ -72,16 +74,19 @@ def read_start(payload: bytes, cls: type[Anything], types: TypeRegistry) -> Anyt
     said = _parsed(types.binary.message_class(name), payload)
     message = types.unpack(Any(type_url(name), payload), cls, strict=True)
     beside = read_options(payload)
-    own = types.binary.descriptor(name).fields_by_name
-    return message, attrs.evolve(beside, **{n: _own(said, n) for n in _OPTIONS if n in own})
+    request_id = _own(said, "request_id", beside.request_id)
+    validate_only = _own(said, "validate_only", beside.validate_only)
+    return message, StartOptions(request_id, validate_only)
 
 
-def _own(message: Message, name: str) -> str | bool:
+def _own(message: Message, name: str, beside: T) -> T:
+    """What a message says in a field of this name that its class has, else what is said beside."""
+    if name not in message.DESCRIPTOR.fields_by_name:
+        return beside
     found = getattr(message, name)
-    wanted = type(getattr(StartOptions(), name))
-    if type(found) is not wanted:
-        raise InvalidArgument(name, f"must be a {wanted.__name__}, got {found!r}")
-    return found  # type: ignore[no-any-return]  # of the type just looked at
+    if not isinstance(found, type(beside)):
+        raise InvalidArgument(name, f"must be a {type(beside).__name__}, got {got(found)}")
+    return found
 
 
 def _parsed(cls: type[M], payload: bytes) -> M:

@@ -133,6 +133,7 @@ class OperationsRpc(Rpc):
             return None
         try:
             caller = self._caller(context)
+            self._check_size(payload)
             name = read_name(pb.GetOperationRequest, payload)
             return self._writer.operation(self.service.get(name, caller=caller))
         except Exception as exc:
@@ -180,31 +181,34 @@ class StartRpc(Rpc):
     def __init__(
         self,
         service: Service,
-        start: StartMethod[Anything],
+        name: str,
         writer: OperationWriter,
+        start: StartMethod[Anything] | None = None,
         authenticate: Authenticate | None = None,
         max_request: int = DEFAULT_MAX_REQUEST,
     ) -> None:
-        super().__init__(service, start.method.full_name, authenticate, max_request)
-        self._start = start
+        super().__init__(service, name, authenticate, max_request)
+        self._parent = start.parent if start else None
+        self._metadata = start.metadata if start else None
+        self._request = service.specs[name].request
         self._writer = writer
 
     def _answer(self, payload: bytes, context: Context) -> Exchange:
         caller = self._caller(context)
         self._check_size(payload)
         # Reading a big message and writing it down both take too long for an event loop.
-        operation = yield Call(lambda: self._started(payload, context, caller), blocks=True)
+        operation = yield Call(lambda: self._start(payload, context, caller), blocks=True)
         return self._writer.operation(operation)
 
-    def _started(self, payload: bytes, context: Context, caller: str) -> Operation:
-        start, method = self._start, self._start.method
-        message, beside = read_start(payload, method.spec.request, self.service.types)
-        return method.start(
+    def _start(self, payload: bytes, context: Context, caller: str) -> Operation:
+        message, beside = read_start(payload, self._request, self.service.types)
+        return self.service.start(
+            self.name,
             message,
             request_id=beside.request_id,
             validate_only=beside.validate_only,
-            parent=start.parent(message, texts_of(context)) if start.parent else "",
-            metadata=start.metadata(message) if start.metadata else None,
+            parent=self._parent(message, texts_of(context)) if self._parent else "",
+            metadata=self._metadata(message) if self._metadata else None,
             caller=caller,
         )
 

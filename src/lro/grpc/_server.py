@@ -11,7 +11,7 @@ from typing import cast
 import grpc
 import grpc.aio
 
-from lro._method import Method
+from lro._faults import DeclarationError
 from lro._operation import Operation
 from lro._service import Service
 from lro._steps import Exchange as HttpExchange
@@ -50,7 +50,8 @@ def add_to(
     does. Closing the service is the application's part.
 
     Raises:
-        DeclarationError: A registered message class says what proto cannot say.
+        DeclarationError: A registered message class says what proto cannot say, or a method is not
+            the service's.
     """
     _ = service.types.binary  # refuse now what could only fail at each call
     handlers = _Handlers(
@@ -62,7 +63,7 @@ def add_to(
     server.add_generic_rpc_handlers((handlers,))
 
 
-class _Handlers(grpc.GenericRpcHandler[bytes, bytes]):
+class _Handlers(grpc.GenericRpcHandler):
     """Finds what serves a path."""
 
     def __init__(
@@ -80,7 +81,7 @@ class _Handlers(grpc.GenericRpcHandler[bytes, bytes]):
         for path, rpc in operations_rpcs(service, **self._options).items():
             self._add(path, rpc)
         for start in () if isinstance(methods, bool) else methods:
-            self._start(start)
+            self._start(start.method.full_name, start)
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
@@ -90,18 +91,21 @@ class _Handlers(grpc.GenericRpcHandler[bytes, bytes]):
         found = self._found.get(path)
         if found is None and self._declared:
             name = path.removeprefix("/").replace("/", ".")
-            spec = self._service.specs.get(name)
-            if spec is not None and path == path_of(name):
-                method: Method[Anything, Anything, Anything] = self._service.declared(name)
-                found = self._start(StartMethod(method=method))
+            if name in self._service.specs and path == path_of(name):
+                found = self._start(name, None)
         return found
 
-    def _start(self, start: StartMethod[Anything]) -> grpc.RpcMethodHandler[bytes, bytes]:
-        rpc = StartRpc(self._service, start, **self._options)
-        return self._add(path_of(start.method.full_name), rpc)
+    def _start(
+        self, name: str, start: StartMethod[Anything] | None
+    ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        if name not in self._service.specs:
+            raise DeclarationError(name, "is not declared by this service")
+        rpc = StartRpc(self._service, name, start=start, **self._options)
+        return self._add(path_of(name), rpc)
 
     def _add(self, path: str, rpc: Rpc) -> grpc.RpcMethodHandler[bytes, bytes]:
         # Without (de)serialisers: bytes that are no message are to be told from a defect.
+        made: grpc.RpcMethodHandler[bytes, bytes]
         made = grpc.unary_unary_rpc_method_handler(self._serving(rpc))
         self._found[path] = made
         return made

@@ -34,8 +34,13 @@ class Resolution:
 
     @property
     def compared(self) -> str:
-        """What :func:`lro.lint.breaking` goes by: the full name, else the text (spec §8.5)."""
-        return self.resolved or self.written.removeprefix(".")
+        """What :func:`lro.lint.breaking` goes by: the full name, else the text (spec §8.5).
+
+        The full name of a type that is only not imported is known: importing it changes nothing.
+        """
+        if self.problem in (FOUND, NOT_IMPORTED):
+            return self.full_name
+        return self.written.removeprefix(".")
 
 
 def resolve(files: DescriptorSet, rpc: Rpc, written: str) -> Resolution:

@@ -7,6 +7,7 @@ try:
 except ImportError as exc:
     raise MissingExtra("protobuf messages", "protobuf") from exc
 
+from lro._protobuf._starts import StartOptions, read_options, write_options
 from lro.protobuf._files import register_file_set
 from lro.protobuf._messages import (
     from_proto,
@@ -19,13 +20,16 @@ from lro.protobuf._messages import (
 from lro.protobuf._services import descriptor_set, proto_sources
 
 __all__ = [
+    "StartOptions",
     "descriptor_set",
     "from_proto",
     "operation_from_proto",
     "operation_to_proto",
     "proto_sources",
+    "read_options",
     "register_file_set",
     "status_from_proto",
     "status_to_proto",
     "to_proto",
+    "write_options",
 ]

@@ -1,0 +1,142 @@
+"""GetOperation over gRPC, CPU of the server's process; against a bare grpcio servicer."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.longrunning import operations_proto_pb2 as pb
+
+import lro
+import lro.grpc
+from bench.codec import BOOK, META, BookResponse, Meta
+from bench.measure import compare
+from bench.start_to_result import Request
+from lro.executors.inline import InlineExecutor
+from lro.protobuf import operation_to_proto
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+
+GET = "/google.longrunning.Operations/GetOperation"
+CPU = "/bench.v1.Bench/Cpu"
+CALLS = 2000
+AT_ONCE = 16
+THREADS = 4
+
+
+def service_of(kind: str) -> tuple[lro.Service, str]:
+    """A service with one finished operation, and the name of that."""
+    store: Any = MemoryStore()
+    if kind == "sqlite":
+        store = SQLiteStore(Path(tempfile.mkdtemp()) / "operations.db")
+    service = lro.Service(store, InlineExecutor())
+    method = service.declare(
+        "bench.v1.Bench.Book", request=Request, response=BookResponse, metadata=Meta
+    )
+    name = method.start(Request(), metadata=META).name
+    service.reporter(name).complete(BOOK)
+    return service, name
+
+
+class Fixed(grpc.GenericRpcHandler):
+    """Answers a path with what a function gives: the least that a servicer can do."""
+
+    def __init__(self, path: str, give: Callable[[], bytes], on_asyncio: bool) -> None:
+        async def aserve(_: bytes, context: Any) -> bytes:
+            return give()
+
+        def serve(_: bytes, context: Any) -> bytes:
+            return give()
+
+        chosen: Any = aserve if on_asyncio else serve
+        self.path, self.handler = path, grpc.unary_unary_rpc_method_handler(chosen)
+
+    def service(self, details: Any) -> Any:
+        return self.handler if details.method == self.path else None
+
+
+def fill(server: Any, kind: str, on_asyncio: bool) -> str:
+    """Put what is measured on a server; the name of its operation."""
+    service, name = service_of(kind)
+    if kind == "bare":
+        shown = operation_to_proto(service.get(name), service.types).SerializeToString()
+        server.add_generic_rpc_handlers((Fixed(GET, lambda: shown, on_asyncio),))
+    else:
+        lro.grpc.add_to(server, service)
+    cpu = Fixed(CPU, lambda: str(time.process_time()).encode(), on_asyncio)
+    server.add_generic_rpc_handlers((cpu,))
+    return name
+
+
+def serve(kind: str) -> None:
+    server = grpc.server(ThreadPoolExecutor(THREADS))
+    name = fill(server, kind, on_asyncio=False)
+    print(server.add_insecure_port("127.0.0.1:0"), name, flush=True)
+    server.start()
+    server.wait_for_termination()
+
+
+async def aserve(kind: str) -> None:
+    server = grpc.aio.server()
+    name = fill(server, kind, on_asyncio=True)
+    print(server.add_insecure_port("127.0.0.1:0"), name, flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+
+class Server:
+    """One server in a process of its own, and a channel to it."""
+
+    def __init__(self, face: str, kind: str) -> None:
+        command = [sys.executable, "-m", "bench.grpc_get", face, kind]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        port, name = self.process.stdout.readline().split()
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        self.get = self.channel.unary_unary(GET)
+        self.cpu = self.channel.unary_unary(CPU)
+        self.payload = pb.GetOperationRequest(name=name).SerializeToString()
+        assert pb.Operation.FromString(self.get(self.payload, wait_for_ready=True)).done
+
+    def sample(self) -> float:
+        """Seconds of the server's CPU for each call."""
+        before = float(self.cpu(b""))
+        for _ in range(CALLS // AT_ONCE):
+            for call in [self.get.future(self.payload) for _ in range(AT_ONCE)]:
+                call.result()
+        return (float(self.cpu(b"")) - before) / (CALLS // AT_ONCE * AT_ONCE)
+
+    def close(self) -> None:
+        self.channel.close()
+        self.process.terminate()
+        self.process.wait()
+
+
+def run() -> Iterator[str]:
+    for face in ("threads", "asyncio"):
+        bare = Server(face, "bare")
+        try:
+            for kind in ("memory", "sqlite"):
+                server = Server(face, kind)
+                try:
+                    yield str(compare(f"GetOperation, {face}, {kind}", server.sample, bare.sample))
+                finally:
+                    server.close()
+        finally:
+            bare.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "asyncio":
+        asyncio.run(aserve(sys.argv[2]))
+    else:
+        serve(sys.argv[2])

@@ -1,0 +1,78 @@
+"""The shape of a protobuf message, for filters and for whoever looks into its JSON value."""
+
+from __future__ import annotations
+
+import enum
+import functools
+from typing import Any as Anything
+from typing import Final
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from lro._shapes import Field, Kind, Label, Shape
+
+_KINDS: Final = {
+    FieldDescriptor.TYPE_DOUBLE: Kind.DOUBLE,
+    FieldDescriptor.TYPE_FLOAT: Kind.FLOAT,
+    FieldDescriptor.TYPE_INT64: Kind.INT64,
+    FieldDescriptor.TYPE_SINT64: Kind.INT64,
+    FieldDescriptor.TYPE_SFIXED64: Kind.INT64,
+    FieldDescriptor.TYPE_UINT64: Kind.UINT64,
+    FieldDescriptor.TYPE_FIXED64: Kind.UINT64,
+    FieldDescriptor.TYPE_INT32: Kind.INT32,
+    FieldDescriptor.TYPE_SINT32: Kind.INT32,
+    FieldDescriptor.TYPE_SFIXED32: Kind.INT32,
+    FieldDescriptor.TYPE_UINT32: Kind.UINT32,
+    FieldDescriptor.TYPE_FIXED32: Kind.UINT32,
+    FieldDescriptor.TYPE_BOOL: Kind.BOOL,
+    FieldDescriptor.TYPE_STRING: Kind.STRING,
+    FieldDescriptor.TYPE_BYTES: Kind.BYTES,
+    FieldDescriptor.TYPE_ENUM: Kind.ENUM,
+    FieldDescriptor.TYPE_MESSAGE: Kind.MESSAGE,
+    FieldDescriptor.TYPE_GROUP: Kind.MESSAGE,
+}
+_ZERO: Final = {Kind.STRING: "", Kind.BYTES: b"", Kind.BOOL: False, Kind.FLOAT: 0.0}
+
+
+@functools.cache
+def shape_of_descriptor(descriptor: Descriptor) -> Shape:
+    """The fields of a message, in declared order."""
+    cls: Anything = GetMessageClass(descriptor)
+    return Shape(cls, tuple(_field(field) for field in descriptor.fields))
+
+
+def _field(field: FieldDescriptor) -> Field:
+    value, key_kind, label = field, None, Label.OPTIONAL
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        entry = field.message_type.fields_by_name
+        value, key_kind, label = entry["value"], _KINDS[entry["key"].type], Label.MAP
+    elif field.is_repeated:
+        label = Label.REPEATED
+    elif not field.has_presence:
+        label = Label.IMPLICIT
+    kind = _KINDS[value.type]
+    python: Anything = None
+    zero: object = _ZERO.get(kind, 0)
+    if kind is Kind.ENUM:
+        python = _enum(value.enum_type)
+        zero = next(iter(python))
+    message = value.message_type
+    return Field(
+        name=field.name,
+        json_name=field.json_name,
+        number=field.number,
+        label=label,
+        kind=kind,
+        python=python if message is None else GetMessageClass(message),
+        key_kind=key_kind,
+        message_name=None if message is None else message.full_name,
+        zero=None if kind is Kind.MESSAGE else zero,
+        below=None if message is None else lambda: shape_of_descriptor(message),
+    )
+
+
+@functools.cache
+def _enum(descriptor: EnumDescriptor) -> Anything:
+    values = [(value.name, value.number) for value in descriptor.values]
+    return enum.IntEnum(descriptor.name, values)

@@ -1,0 +1,291 @@
+"""Calls over gRPC by grpcio (spec §12, §11.10). Needs the extra ``grpc``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any as Anything
+from typing import Final, Generic, TypeVar, cast
+from urllib.parse import quote
+
+from lro import (
+    CancelOperationRequest,
+    Code,
+    DeleteOperationRequest,
+    InvalidArgument,
+    ListOperationsRequest,
+    LroError,
+    MissingExtra,
+    RetryInfo,
+    Status,
+    TypeRegistry,
+)
+from lro_client._calls import Call, Reply, Request, StartRequest
+from lro_client._errors import CallError, decoded, too_late
+
+try:
+    import grpc
+    import grpc.aio
+    from google.longrunning import operations_proto_pb2 as pb
+    from google.protobuf.message import DecodeError
+    from google.rpc.status_pb2 import Status as StatusProto
+except ImportError as exc:
+    raise MissingExtra("the gRPC transport", "grpc") from exc
+
+from lro.protobuf import from_proto, status_from_proto, to_proto
+
+MAX_REPLY: Final = 32 * 1024 * 1024
+"""The largest reply that is read, in bytes."""
+
+Metadata = Iterable[tuple[str, str | bytes]]
+Options = Sequence[tuple[str, Anything]]
+C = TypeVar("C")
+
+_SERVICE: Final = "/google.longrunning.Operations/"
+_STATUS_DETAILS: Final = "grpc-status-details-bin"
+_OWN_WORDS: Final = frozenset({"", "Deadline Exceeded"})
+"""What grpcio says where the caller's own deadline is over."""
+
+_OPTIONS: Final[Options] = (
+    ("grpc.max_receive_message_length", MAX_REPLY),
+    ("grpc.max_metadata_size", 64 * 1024),
+    # When to ask again is for the client's policies: the channel tries to connect about as often.
+    ("grpc.initial_reconnect_backoff_ms", 250),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+_LONGEST_SECONDS: Final = 1e9
+
+
+class Coder:
+    """Calls to gRPC and back, the same for both faces."""
+
+    def __init__(self, metadata: Metadata, types: TypeRegistry) -> None:
+        self._metadata = tuple(metadata)
+        self._types = types
+        self._lock = threading.Lock()
+
+    def encode(self, call: Call) -> tuple[str, bytes, tuple[tuple[str, str | bytes], ...]]:
+        """The path of a call, its message and its metadata.
+
+        Raises:
+            CallError: The message cannot be encoded.
+        """
+        try:
+            path, payload = self._encode(call)
+        except LroError as exc:
+            raise CallError(call.verb, Status(int(exc.status_code), str(exc))) from exc
+        name = "" if isinstance(call.request, StartRequest) else call.request.name
+        if not name:
+            return path, payload, self._metadata
+        return path, payload, (*self._metadata, ("x-goog-request-params", f"name={quote(name)}"))
+
+    def _encode(self, call: Call) -> tuple[str, bytes]:
+        request: Request = call.request
+        if isinstance(request, StartRequest):
+            return _path(request.target), self._start(request)
+        return _SERVICE + call.verb, to_proto(request, self._types).SerializeToString()
+
+    def _start(self, request: StartRequest) -> bytes:
+        with self._lock:  # as registering replaces what is made of the classes
+            self._register(type(request.message), request.target)
+            return start_to_binary(request, self._types)
+
+    def _register(self, cls: type, target: str) -> None:
+        if not self._types.knows(cls):
+            package = target.strip("/").replace("/", ".").rsplit(".", 2)[0]
+            self._types.register(cls, f"{package}.{cls.__name__}")
+
+    def decode(self, call: Call, payload: bytes) -> Reply:
+        """The reply of a response message.
+
+        Raises:
+            CallError: It is not what was asked for.
+        """
+        if isinstance(call.request, (DeleteOperationRequest, CancelOperationRequest)):
+            return Reply(None)
+        listed = isinstance(call.request, ListOperationsRequest)
+        try:
+            proto = (pb.ListOperationsResponse if listed else pb.Operation).FromString(payload)
+        except DecodeError as exc:
+            text = f"the reply is not what was asked for: {exc}"
+            raise CallError(call.verb, Status(Code.UNKNOWN, text)) from exc
+        return Reply(from_proto(proto))
+
+    def error(self, call: Call, error: Anything) -> CallError:
+        """The error of a call that grpcio says has failed."""
+        code = Code.of(error.code().value[0])
+        told = _told(error, code)
+        if told is None:
+            text = error.details() or ""
+            if code is Code.DEADLINE_EXCEEDED and text in _OWN_WORDS:
+                return too_late(call.verb, call.budget)
+            # Nobody who knows of details said this: it is the line that failed, or a proxy.
+            passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
+            return CallError(call.verb, Status(code, text), passing=passing)
+        return CallError(call.verb, told, retry_after=_retry_after(told))
+
+
+def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
+    """The message of a start in binary form, with what is said beside it (spec §9.1, §9.7).
+
+    Raises:
+        EncodingError, DeclarationError: It has no binary form.
+    """
+    from lro._protobuf._starts import StartOptions, write_options
+
+    packed = types.pack(request.message)
+    payload = types.binary_payload(packed)
+    options = StartOptions(request.request_id, request.validate_only)
+    message: Anything = types.binary.message_class(packed.type_name).FromString(payload)
+    own = message.DESCRIPTOR.fields_by_name
+    for name in ("request_id", "validate_only"):
+        if name in own and getattr(options, name):
+            setattr(message, name, getattr(options, name))
+    beside = {n: getattr(options, n) for n in ("request_id", "validate_only") if n not in own}
+    return bytes(message.SerializeToString()) + write_options(StartOptions(**beside))
+
+
+def _path(target: str) -> str:
+    if target.startswith("/"):
+        return target
+    service, _, method = target.rpartition(".")
+    if not service or "/" in target:
+        wanted = "must be package.Service.Method or /package.Service/Method"
+        raise InvalidArgument("target", f"{wanted}, got {target!r}")
+    return f"/{service}/{method}"
+
+
+def _told(error: Anything, code: Code) -> Status | None:
+    for key, value in error.trailing_metadata() or ():
+        if key == _STATUS_DETAILS:
+            try:
+                status = status_from_proto(StatusProto.FromString(value))
+            except DecodeError:
+                return None
+            if status.code == code:  # as it must be (spec §12.2)
+                return status
+    return None
+
+
+def _retry_after(status: Status) -> float | None:
+    found = None
+    for detail in decoded(status.details, None):
+        if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
+            found = min(detail.retry_delay.total_seconds(), _LONGEST_SECONDS)
+    return found
+
+
+class _Line(Generic[C]):
+    """A channel, made when it is first needed, and the callables of its paths."""
+
+    def __init__(self, make: Callable[[], C], given: C | None) -> None:
+        self.own = given is None
+        self._make = make
+        self._channel = given
+        self._lock = threading.Lock()
+        self._paths: dict[str, Anything] = {}
+
+    def path(self, path: str) -> Anything:
+        found = self._paths.get(path)
+        if found is None:
+            found = self._paths[path] = cast(Anything, self._opened()).unary_unary(path)
+        return found
+
+    def _opened(self) -> C:
+        with self._lock:
+            if self._channel is None:
+                self._channel = self._make()
+            return self._channel
+
+    def taken(self) -> C | None:
+        """The channel to close, if there is one of our own; the line has none from now on."""
+        if not self.own:
+            return None
+        with self._lock:
+            found, self._channel = self._channel, None
+            self._paths.clear()
+            return found
+
+
+class GrpcTransport:
+    """Calls over a ``grpc.Channel``.
+
+    ``target`` is a server's address such as ``localhost:50051``, or a channel, which is then not
+    closed with this. ``credentials`` are those of the channel (None: no TLS), ``metadata`` is sent
+    with every call, ``types`` are the message classes of starts, ``options`` further options of
+    the channel. The channel is made with the first call.
+    """
+
+    def __init__(
+        self,
+        target: str | grpc.Channel,
+        *,
+        metadata: Metadata = (),
+        credentials: grpc.ChannelCredentials | None = None,
+        types: TypeRegistry | None = None,
+        options: Options = (),
+    ) -> None:
+        every = (*_OPTIONS, *options)
+
+        def make() -> grpc.Channel:
+            assert isinstance(target, str)
+            if credentials is None:
+                return grpc.insecure_channel(target, every)
+            return grpc.secure_channel(target, credentials, every)
+
+        self._line = _Line(make, None if isinstance(target, str) else target)
+        self._coder = Coder(metadata, types or TypeRegistry())
+
+    def send(self, call: Call) -> Reply:
+        """The server's reply."""
+        path, payload, metadata = self._coder.encode(call)
+        try:
+            found = self._line.path(path)(payload, timeout=call.budget, metadata=metadata)
+        except grpc.RpcError as exc:
+            raise self._coder.error(call, exc) from exc
+        return self._coder.decode(call, found)
+
+    def close(self) -> None:
+        """Close the channel, if it was made here."""
+        channel = self._line.taken()
+        if channel is not None:
+            channel.close()
+
+
+class AsyncGrpcTransport:
+    """Calls over a ``grpc.aio.Channel``; the arguments are those of :class:`GrpcTransport`."""
+
+    def __init__(
+        self,
+        target: str | grpc.aio.Channel,
+        *,
+        metadata: Metadata = (),
+        credentials: grpc.ChannelCredentials | None = None,
+        types: TypeRegistry | None = None,
+        options: Options = (),
+    ) -> None:
+        every = (*_OPTIONS, *options)
+
+        def make() -> grpc.aio.Channel:  # on the event loop that it will belong to
+            assert isinstance(target, str)
+            if credentials is None:
+                return grpc.aio.insecure_channel(target, every)
+            return grpc.aio.secure_channel(target, credentials, every)
+
+        self._line = _Line(make, None if isinstance(target, str) else target)
+        self._coder = Coder(metadata, types or TypeRegistry())
+
+    async def send(self, call: Call) -> Reply:
+        """The server's reply."""
+        path, payload, metadata = self._coder.encode(call)
+        try:
+            found = await self._line.path(path)(payload, timeout=call.budget, metadata=metadata)
+        except grpc.aio.AioRpcError as exc:
+            raise self._coder.error(call, exc) from exc
+        return self._coder.decode(call, found)
+
+    async def close(self) -> None:
+        """Close the channel, if it was made here."""
+        channel = self._line.taken()
+        if channel is not None:
+            await channel.close()

@@ -1,0 +1,72 @@
+"""A service on gRPC servers of both kinds, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import grpc.aio
+import lro.grpc
+
+HOST = "127.0.0.1"
+Add = Callable[[Any], None]
+"""Puts something on a server."""
+
+
+@contextlib.contextmanager
+def on_threads(add: Add, threads: int = 8) -> Iterator[str]:
+    """The address of a ``grpc.Server``."""
+    with ThreadPoolExecutor(threads, "grpc-pool") as pool:
+        server = grpc.server(pool)
+        add(server)
+        port = server.add_insecure_port(f"{HOST}:0")
+        server.start()
+        try:
+            yield f"{HOST}:{port}"
+        finally:
+            server.stop(None).wait()
+
+
+@contextlib.contextmanager
+def on_asyncio(add: Add) -> Iterator[str]:
+    """The address of a ``grpc.aio.Server``, on an event loop in a thread of its own."""
+    ready, ports = threading.Event(), []
+    loop = asyncio.new_event_loop()
+    stopped = asyncio.Event()
+
+    async def serve() -> None:
+        server = grpc.aio.server()
+        add(server)
+        ports.append(server.add_insecure_port(f"{HOST}:0"))
+        await server.start()
+        ready.set()
+        await stopped.wait()
+        await server.stop(None)
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(serve())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield f"{HOST}:{ports[0]}"
+    finally:
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join()
+
+
+KINDS = {"threads": on_threads, "asyncio": on_asyncio}
+
+
+@contextlib.contextmanager
+def serving(kind: str, service: lro.Service, **options: Any) -> Iterator[str]:
+    """The address of a server of this kind with a service on it."""
+    with KINDS[kind](lambda server: lro.grpc.add_to(server, service, **options)) as address:
+        yield address

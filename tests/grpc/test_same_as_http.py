@@ -1,0 +1,409 @@
+"""The same request over HTTP and gRPC: the same result, error code and details (spec §12.4)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import attrs
+import httpx
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("uvicorn")
+
+from google.longrunning import operations_proto_pb2 as pb
+from google.protobuf import empty_pb2, json_format
+from google.rpc.status_pb2 import Status as StatusProto
+
+import grpc
+import lro
+import lro.asgi
+from lro.protobuf import operation_from_proto, status_from_proto
+from tests.edges.house import CountMetadata, CountRequest, CountResponse, House, Wrapped, build
+from tests.edges.servers import HOST, uvicorn_serving
+from tests.grpc.serving import serving
+
+START = "/acme.v1.Things.Count"
+REPLIES = {
+    "GetOperation": pb.Operation,
+    "ListOperations": pb.ListOperationsResponse,
+    "DeleteOperation": empty_pb2.Empty,
+    "CancelOperation": empty_pb2.Empty,
+    "WaitOperation": pb.Operation,
+}
+Fields = dict[str, Any]
+
+
+@attrs.frozen
+class Asked:
+    """One request: a verb (or Start), the fields of its message as JSON, who asks."""
+
+    verb: str
+    fields: Fields
+    caller: str = "ann"
+
+
+@attrs.frozen
+class Place:
+    """A house, and the ways to ask it: HTTP, gRPC on threads, gRPC on asyncio."""
+
+    house: House
+    ways: Mapping[str, Callable[[Asked], Any]]
+
+
+# -- the ways ---------------------------------------------------------------------------------
+
+
+def by_http(client: httpx.Client, asked: Asked) -> Any:
+    """What HTTP answers: the reply's JSON, or the error's code, message and details."""
+    fields = dict(asked.fields)
+    headers = {"x-caller": asked.caller}
+    if asked.verb == "Start":
+        reply = client.post(START, json=fields, headers=headers)
+    elif asked.verb == "ListOperations":
+        parent = fields.pop("name", "")
+        path = f"/v1/{quote(parent)}/operations" if parent else "/v1/operations"
+        query = urlencode({key: json_text(value) for key, value in fields.items()})
+        reply = client.get(f"{path}?{query}", headers=headers)
+    else:
+        method, suffix = {
+            "GetOperation": ("GET", ""),
+            "DeleteOperation": ("DELETE", ""),
+            "CancelOperation": ("POST", ":cancel"),
+            "WaitOperation": ("POST", ":wait"),
+        }[asked.verb]
+        path = f"/v1/{quote(fields.pop('name'))}{suffix}"
+        body = {"json": fields} if method == "POST" else {}
+        reply = client.request(method, path, headers=headers, **body)  # type: ignore[arg-type]
+    value = reply.json()
+    if reply.status_code == 200:
+        return value
+    error = value["error"]
+    return [error["status"], error["message"], error["details"]]
+
+
+def json_text(value: Any) -> str:
+    """A value as it stands in a query."""
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def by_grpc(channel: Any, house: House, asked: Asked) -> Any:
+    """The same of gRPC."""
+    types = house.service.types
+    if asked.verb == "Start":
+        path = "/" + "/".join(house.count.full_name.rsplit(".", 1))
+        payload, reply = start_payload(asked.fields, types), None
+    else:
+        path = f"/google.longrunning.Operations/{asked.verb}"
+        request = getattr(pb, f"{asked.verb}Request")()
+        payload = json_format.ParseDict(asked.fields, request).SerializeToString()
+        reply = REPLIES[asked.verb]
+    try:
+        metadata = (("x-caller", asked.caller), ("blob-bin", b"\x00"))
+        found = channel.unary_unary(path)(payload, metadata=metadata, timeout=20)
+    except grpc.RpcError as exc:
+        trailers = dict(exc.trailing_metadata())
+        proto = StatusProto.FromString(trailers["grpc-status-details-bin"])
+        status = status_from_proto(proto)
+        assert (exc.code().value[0], exc.details()) == (status.code, status.message)
+        details = [types.to_json(detail) for detail in status.details]
+        return [exc.code().name, status.message, details]
+    message = (reply or pb.Operation).FromString(found)
+    if isinstance(message, pb.Operation):
+        return lro.operation_to_json(operation_from_proto(message), types)
+    if isinstance(message, pb.ListOperationsResponse):
+        page = {}
+        if message.operations:
+            page["operations"] = [
+                lro.operation_to_json(operation_from_proto(one), types)
+                for one in message.operations
+            ]
+        return page | ({"nextPageToken": "..."} if message.next_page_token else {})
+    return {}
+
+
+def start_payload(fields: Fields, types: lro.TypeRegistry) -> bytes:
+    """A start's message in binary form, and behind it what is said beside it."""
+    options = pytest.importorskip("lro._protobuf._starts")
+    beside = options.StartOptions(
+        fields.get("requestId", ""), bool(fields.get("validateOnly", False))
+    )
+    own = {k: v for k, v in fields.items() if k not in ("requestId", "validateOnly")}
+    packed = types.pack(types.load(own, CountRequest))
+    written: bytes = types.binary_payload(packed) + options.write_options(beside)
+    return written
+
+
+# -- the houses -------------------------------------------------------------------------------
+
+
+def authenticate(headers: Mapping[str, str]) -> str:
+    """Anybody who says who they are; one of them breaks it."""
+    assert not any(name.endswith("-bin") for name in headers)
+    caller = headers.get("x-caller", "")
+    if not caller:
+        raise lro.Unauthenticated("say who you are")
+    if caller == "mallory":
+        raise ZeroDivisionError("secret")
+    return caller
+
+
+def authorize(caller: str, verb: str, name: str) -> None:
+    """Everybody but bob."""
+    if caller == "bob":
+        raise lro.PermissionDenied("not bob")
+
+
+def refuse(request: CountRequest) -> None:
+    """What the method refuses, as each kind of error."""
+    refused: dict[str, Exception] = {
+        "unnamed": lro.InvalidArgument("label", "must not be 'unnamed'"),
+        "full": lro.ResourceExhausted("too much to do"),
+        "secret": ZeroDivisionError("secret"),
+        "data loss": lro.StatusError(lro.Code.DATA_LOSS, "secret", why="LOST"),
+        "help": lro.StatusError(
+            lro.Code.OUT_OF_RANGE, "no", (lro.Help(links=()), lro.LocalizedMessage("de", "nein"))
+        ),
+    }
+    if request.label in refused:
+        raise refused[request.label]
+
+
+def plain() -> House:
+    """A house where everything works."""
+    house = build(authorize=authorize)
+    options = lro.Options(
+        validate=refuse, target=lambda request: "it" if request.label == "busy" else ""
+    )
+    method = house.service.declare(
+        "acme.v1.Things.Measure",
+        request=CountRequest,
+        response=CountResponse,
+        metadata=CountMetadata,
+        options=options,
+    )
+    house.start("projects/many")
+    house.start("projects/many")
+    house.start("projects/many")
+    return House(house.service, method)
+
+
+def raising(error: Exception) -> House:
+    """A house whose store fails."""
+
+    def fail() -> None:
+        raise error
+
+    return build(Wrapped(fail, "get", "list", "delete", "update", "insert"))
+
+
+HOUSES: Mapping[str, Callable[[], House]] = {
+    "plain": plain,
+    "only Get": lambda: build(verbs=[]),
+    "private": lambda: build(owner_only=True),
+    "away": lambda: raising(lro.Unavailable("the store is away")),
+    "broken": lambda: raising(ZeroDivisionError("secret")),
+}
+
+
+@pytest.fixture(scope="module")
+def places() -> Iterator[Callable[[str], Place]]:
+    """Each house once, served in all ways."""
+    made: dict[str, Place] = {}
+    with contextlib.ExitStack() as stack:
+
+        def place(name: str) -> Place:
+            if name not in made:
+                made[name] = stack.enter_context(served(HOUSES[name]()))
+            return made[name]
+
+        yield place
+
+
+@contextlib.contextmanager
+def served(house: House) -> Iterator[Place]:
+    """A house behind uvicorn and both kinds of gRPC server."""
+    service = house.service
+    start = lro.asgi.StartApp(service, house.count, authenticate=authenticate)
+    app = lro.asgi.OperationsApp(
+        service, parents=["projects/*"], authenticate=authenticate, otherwise=start
+    )
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(uvicorn_serving(app))
+        client = stack.enter_context(httpx.Client(base_url=f"http://{HOST}:{port}", verify=False))
+        ways: dict[str, Callable[[Asked], Any]] = {"http": lambda asked: by_http(client, asked)}
+        for kind in ("threads", "asyncio"):
+            address = stack.enter_context(serving(kind, service, authenticate=authenticate))
+            channel = stack.enter_context(grpc.insecure_channel(address))
+            ways[kind] = lambda asked, channel=channel: by_grpc(channel, house, asked)
+        yield Place(house, ways)
+
+
+# -- the table --------------------------------------------------------------------------------
+
+Prepare = Callable[[House], Fields]
+MISSING = "operations/none"
+ID = str(uuid.UUID(int=5))
+
+
+def named(name: str, **more: Any) -> Prepare:
+    """A request for this name."""
+    return lambda house: {"name": name, **more}
+
+
+def fresh(**more: Any) -> Prepare:
+    """A request for a new operation."""
+    return lambda house: {"name": house.start(metadata=CountMetadata(percent=7)), **more}
+
+
+def ended(end: Callable[[Any], object]) -> Prepare:
+    """A request for an operation that has ended so."""
+
+    def prepare(house: House) -> Fields:
+        name = house.start()
+        assert end(house.service.reporter(name))
+        return {"name": name}
+
+    return prepare
+
+
+def failing(reporter: Any) -> Any:
+    """An end with an error that has details."""
+    error = lro.StatusError(lro.Code.ABORTED, "not now", (lro.RetryInfo(),), "LATER")
+    return reporter.fail(error, metadata=CountMetadata(percent=3))
+
+
+def cancelled(house: House) -> Fields:
+    """A request for a cancelled operation."""
+    name = house.start()
+    house.service.cancel(name)
+    assert house.service.reporter(name).acknowledge_cancel()
+    return {"name": name}
+
+
+def of_ann(house: House) -> Fields:
+    """A request for what ann has started."""
+    return {"name": house.start(caller="ann")}
+
+
+def again(house: House) -> Fields:
+    """A start whose request id was used for another request."""
+    house.count.start(CountRequest(steps=1), request_id=ID, caller="ann")
+    return {"steps": 2, "requestId": ID}
+
+
+def busy(house: House) -> Fields:
+    """A start on a target that somebody works on."""
+    with contextlib.suppress(lro.TargetBusy):
+        house.count.start(CountRequest(label="busy"))
+    return {"label": "busy"}
+
+
+Get, List, Delete, Cancel, Wait = REPLIES
+TABLE: list[tuple[str, str, Prepare]] = [
+    ("plain", Get, fresh()),
+    ("plain", Get, ended(lambda r: r.complete(CountResponse(total=9)))),
+    ("plain", Get, ended(lambda r: r.finish())),
+    ("plain", Get, ended(failing)),
+    ("plain", Get, cancelled),
+    ("plain", List, named("projects/many", pageSize=2)),
+    ("plain", List, named("projects/many", pageSize=2, filter="done = false")),
+    ("plain", List, named("projects/none")),
+    ("plain", List, named("projects/p", pageSize=-1)),
+    ("plain", List, named("projects/p", pageToken="x")),
+    ("plain", List, named("projects/p", filter="done =")),
+    ("plain", List, named("projects/p", filter="nothing = 1")),
+    ("plain", List, named("projects/p", returnPartialSuccess=True)),
+    ("plain", Delete, fresh()),
+    ("plain", Cancel, fresh()),
+    ("plain", Cancel, cancelled),
+    ("plain", Wait, fresh(timeout="0s")),
+    ("plain", Wait, fresh(timeout="0.010s")),
+    ("plain", Wait, fresh(timeout="-1s")),
+    ("plain", Wait, named(MISSING, timeout="-1s")),
+    ("plain", Wait, ended(lambda r: r.complete(CountResponse(total=9)))),
+    ("private", Get, of_ann),
+    ("private", List, named("projects/p")),
+    *[("plain", verb, named(MISSING)) for verb in (Get, Delete, Cancel, Wait)],
+    *[("plain", verb, named("operations/-")) for verb in (Get, Delete, Cancel, Wait)],
+    *[("only Get", verb, named(MISSING)) for verb in (Get, Delete, Cancel, Wait)],
+    ("only Get", List, named("projects/p")),
+    *[("away", verb, named(MISSING)) for verb in (Get, Delete, Cancel, Wait)],
+    ("away", List, named("projects/p")),
+    *[("broken", verb, named(MISSING)) for verb in (Get, Delete, Cancel, Wait)],
+    ("broken", List, named("projects/p")),
+    *[
+        ("plain", "Start", lambda _, fields=fields: fields)  # type: ignore[misc]
+        for fields in (
+            {"steps": 3, "label": "x"},
+            {"requestId": ID.upper().replace("5", "6")},
+            {"requestId": "none"},
+            {"requestId": "none", "validateOnly": True},
+            {"validateOnly": True},
+            {"label": "unnamed"},
+            {"label": "unnamed", "validateOnly": True},
+            {"label": "full"},
+            {"label": "secret"},
+            {"label": "data loss"},
+            {"label": "help"},
+        )
+    ],
+    ("plain", "Start", again),
+    ("plain", "Start", busy),
+    ("away", "Start", lambda _: {}),
+    ("broken", "Start", lambda _: {}),
+]
+CALLERS = [
+    (caller, verb, {} if verb == "Start" else {"name": name})
+    for caller in ("", "bob", "mallory")
+    for verb, name in [*dict.fromkeys(REPLIES, MISSING).items(), ("Start", "")]
+    if verb != List
+] + [(caller, List, {"name": "projects/p"}) for caller in ("", "bob", "mallory")]
+
+
+def anonymous(found: Any, name: str) -> Any:
+    """An answer without the name of the operation that it is about, or that was started."""
+    text = json.dumps(found, sort_keys=True)
+    name = name if name != MISSING else ""
+    name = name or (found.get("name", "") if isinstance(found, dict) else "")
+    if isinstance(found, dict) and "nextPageToken" in found:
+        text = json.dumps({**found, "nextPageToken": "..."}, sort_keys=True)
+    return json.loads(text.replace(name, "NAME") if name else text)
+
+
+@pytest.mark.parametrize(
+    ("where", "verb", "prepare"), TABLE, ids=[f"{n}-{w}-{v}" for n, (w, v, _) in enumerate(TABLE)]
+)
+def test_the_same(where: str, verb: str, prepare: Prepare, places: Callable[[str], Place]) -> None:
+    """Each way gives the same result or error, each asked for an operation of its own."""
+    place = places(where)
+    found = {}
+    for way, ask in place.ways.items():
+        fields = prepare(place.house)
+        found[way] = anonymous(ask(Asked(verb, fields)), fields.get("name", ""))
+    assert found["threads"] == found["http"]
+    assert found["asyncio"] == found["http"]
+    assert "secret" not in json.dumps(found)
+
+
+@pytest.mark.parametrize(("caller", "verb", "fields"), CALLERS)
+def test_the_same_for_callers(
+    caller: str, verb: str, fields: Fields, places: Callable[[str], Place]
+) -> None:
+    """Who may not call, and who breaks the check, is told the same by each way."""
+    found = [ask(Asked(verb, fields, caller)) for ask in places("plain").ways.values()]
+    wanted = {"": "UNAUTHENTICATED", "bob": "PERMISSION_DENIED", "mallory": "INTERNAL"}[caller]
+    assert [one[0] for one in found] == [wanted] * 3
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_request_id_is_one_for_all_ways(places: Callable[[str], Place]) -> None:
+    """A start over HTTP that is repeated over gRPC starts nothing more."""
+    asked = Asked("Start", {"steps": 4, "requestId": str(uuid.UUID(int=99))})
+    found = [ask(asked)["name"] for ask in places("plain").ways.values()]
+    assert len(set(found)) == 1

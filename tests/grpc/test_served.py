@@ -1,0 +1,29 @@
+"""The flows of the client over gRPC: the same tests as over HTTP, both faces, both servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
+from tests.client import test_served as flows
+from tests.client.faces import Face
+from tests.client.house import FULL_NAME, House, Way
+from tests.grpc.serving import serving
+
+house = flows.house
+client = flows.client
+globals().update({name: test for name, test in vars(flows).items() if name.startswith("test_")})
+
+
+@pytest.fixture
+def way(kind: str, house: House, face: Face) -> Iterator[Way]:
+    """Over gRPC, by a transport that makes its channel itself."""
+    with serving(kind, house.service) as address:
+        made: Any = {"sync": GrpcTransport, "async": AsyncGrpcTransport}[face.name](address)
+        yield Way(house, face, FULL_NAME, {"transport": made})
+        face.run(made.close)
