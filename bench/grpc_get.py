@@ -51,10 +51,10 @@ class Fixed(grpc.GenericRpcHandler):
     """Answers a path with what a function gives: the least that a servicer can do."""
 
     def __init__(self, path: str, give: Callable[[], bytes], on_asyncio: bool) -> None:
-        async def aserve(_: bytes, context: Any) -> bytes:
+        async def aserve(_: bytes, __: Any) -> bytes:
             return give()
 
-        def serve(_: bytes, context: Any) -> bytes:
+        def serve(_: bytes, __: Any) -> bytes:
             return give()
 
         chosen: Any = aserve if on_asyncio else serve

@@ -22,7 +22,7 @@ FLOORS: Final = {
         """,
         "_jobs _ports _forks _role",
         """
-        _bell _ledger _patience _outcomes _ends _worker _running _starting _method
+        _bell _ledger _patience _outcomes _ends _calling _worker _running _starting _method
         _hosting _listing _orphans _loops _waiting _hearing _upkeep
         _background _service
         """,

@@ -52,6 +52,7 @@ class Background:
             cancel=self.running.cancel,
             adopt=self._adopt,
             methods=self._methods,
+            unbegun=self.running.return_unbegun,
             clock=clock,
         )
         self.hearing = Hearing(ledger, held=self.running.held, cancel=self.running.cancel)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Final
 
@@ -18,6 +19,10 @@ from lro._worker import Run, Worker
 
 _LAST_SECONDS: Final = 1.0
 """How long work that is to stop may take for that, before others may begin it anew."""
+
+
+_MOMENT: Final = 0.005
+"""Seconds between two looks whether a start is over, while the service stops."""
 
 
 class Running:
@@ -52,6 +57,8 @@ class Running:
         """Begin anew, for another owner: in a forked process, all work is the parent's."""
         self.owner = owner
         self._lock = threading.Lock()
+        self._starting: set[Run] = set()
+        self._unbegun: list[Record] = []
         self._runs: dict[str, Run] = {}
         self._rooms: dict[str, threading.Semaphore] = {}
         self._worker = Worker(
@@ -63,17 +70,32 @@ class Running:
             retire=self._retire,
         )
 
-    def begin(
-        self,
-        spec: MethodSpec,
-        name: str,
-        slot: Slot,
-        request: object | None = None,
-        begun: Record | None = None,
-    ) -> Record | None:
-        """Have the work of a stored operation done: in this process, or by whoever claims it.
+    @contextlib.contextmanager
+    def starting(
+        self, spec: MethodSpec, record: Record, request: object, *, begun: bool
+    ) -> Iterator[Run]:
+        """The work of an operation that is stored meanwhile: from now on this process has it.
 
-        ``begun`` is its record if that says already that this process has begun it.
+        ``begun``: the record says that this process has begun it. Unless it begins, it is handed
+        back. The store is not closed before all these blocks are left.
+        """
+        run = Run(record.name, spec, self._worker, request, record if begun else None)
+        with self._lock:
+            self._starting.add(run)
+            if self._executor.redelivery is None:
+                self._runs[run.name] = run
+        try:
+            yield run
+        except BaseException:
+            run.revoke()
+            raise
+        finally:
+            if run.revoked:
+                self._retire(run)
+            self._starting.discard(run)
+
+    def begin(self, run: Run, slot: Slot) -> Record | None:
+        """Have the work of a stored operation done: in this process, or by whoever claims it.
 
         Returns:
             How it has ended, if it has done so already, in this process.
@@ -81,19 +103,10 @@ class Running:
         Raises:
             Unavailable: The executor refuses.
         """
-        task = Run(name, spec, self._worker, request, begun)
-        if self._executor.redelivery is not None:
-            slot.submit(task)
-            return None
-        with self._lock:
-            self._runs[name] = task
-        try:
-            slot.submit(task)
-        except BaseException:
-            self._retire(task)
-            raise
-        self._nudge()
-        return task.ended
+        slot.submit(run)
+        if self._executor.redelivery is None:
+            self._nudge()
+        return run.ended
 
     def work(self, spec: MethodSpec, name: str) -> None:
         """Claim the work of a stored operation and do it in this thread, unless somebody has it.
@@ -134,7 +147,8 @@ class Running:
             slot.release()
             raise
         try:
-            self.begin(spec, seen.name, slot)
+            with self.starting(spec, taken, None, begun=False) as run:
+                self.begin(run, slot)
         except BaseException:
             if taken.owner:  # the executor is stopping: others must not wait for our lease
                 self._ledger.apply(seen.name, release(taken.attempt, self._ledger.store.now()))
@@ -182,6 +196,20 @@ class Running:
         with self._lock:
             return frozenset(self._runs)
 
+    def return_unbegun(self) -> None:
+        """Hand back what is stored as begun by this process, which could not begin it after all.
+
+        Raises:
+            Unavailable: The store is away.
+        """
+        while self._unbegun:
+            record = self._unbegun[0]
+            back = release(record.attempt, self._ledger.store.now())
+            with contextlib.suppress(NotApplied, LeaseLost, OperationNotFound):
+                self._ledger.apply(record.name, as_seen(record, back))
+                self._hunt()
+            self._unbegun.remove(record)
+
     def stop(self, drain: timedelta) -> None:
         """Start nothing more; give running work time to end; hand the rest back (design §5)."""
         self.stopping = True
@@ -193,6 +221,10 @@ class Running:
             if run is not None:
                 there = there and run.hand_back()
                 self._retire(run)
+        until = time.monotonic() + drain.total_seconds() + _LAST_SECONDS
+        # What is just being stored is refused by the executor now, and handed back.
+        while any(run.undecided for run in [*self._starting]) and time.monotonic() < until:
+            time.sleep(_MOMENT)
         if not self._executor.join(drain.total_seconds()):
             for run in list(self._runs.values()):
                 run.give_up()  # what stops in time hands itself back: nobody else has begun by then
@@ -204,5 +236,7 @@ class Running:
         with self._lock:
             if self._runs.get(run.name) is run:  # not a later one, begun after a lost lease
                 del self._runs[run.name]
+            if run.unbegun is not None:
+                self._unbegun.append(run.unbegun)
         if run.lost:
             self._hunt()

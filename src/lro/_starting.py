@@ -30,6 +30,7 @@ from lro._scalars import got
 from lro._spec import MethodSpec
 from lro._states import release
 from lro._wellknown import Empty
+from lro._worker import Run
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NIL: Final = "00000000-0000-0000-0000-000000000000"
@@ -147,30 +148,39 @@ class Starter:
         at_once = slot.at_once and spec.options.concurrency is None
         if at_once:
             record = _begun(record, spec)
-        try:
-            inserted = store.insert(record, packed, key)
-        except BaseException:
-            slot.release()
-            raise
-        if not inserted.fresh and not self._waits(inserted.record):
-            slot.release()
-            return inserted.record.operation
-        try:
-            begun = inserted.record if at_once else None
-            ended = self._running.begin(spec, inserted.record.name, slot, request, begun)
-        except BaseException as exc:
-            if isinstance(exc, Unavailable) and self._running.stopping:
-                # Another call with its id may have been answered with it: the next process does it.
-                now = store.now()
-                self._ledger.apply(inserted.record.name, release(inserted.record.attempt, now))
+        with self._running.starting(spec, record, request, begun=at_once) as run:
+            try:
+                inserted = store.insert(record, packed, key)
+            except BaseException:
+                slot.release()
+                raise
+            if not inserted.fresh and not self._waits(inserted.record):
+                run.revoke()
+                slot.release()
                 return inserted.record.operation
-            # A failed start is not remembered (spec §9.3). But where a name is all that is sent,
-            # another call with its id may have sent it; and it is sent again in any case.
-            if key is None or self._executor.redelivery is None:
-                store.forget(record.name)
-            raise
+            try:
+                ended = self._running.begin(run, slot)
+            except BaseException as exc:
+                return self._refused(inserted.record, run, key, exc)
         # Over already: the inline executor, or very quick work (spec §9.8).
         return (ended or inserted.record).operation
+
+    def _refused(
+        self, record: Record, run: Run, key: RequestKey | None, error: BaseException
+    ) -> Operation:
+        """What is answered where the executor has refused; its error unless there is something."""
+        store = self._ledger.store
+        if not run.revoke():  # it was taken, and then somebody was interrupted
+            raise error
+        if isinstance(error, Unavailable) and self._running.stopping:
+            # Another call with its id may have been answered with it: the next process does it.
+            self._ledger.apply(record.name, release(record.attempt, store.now()))
+            return record.operation
+        # A failed start is not remembered (spec §9.3). But where a name is all that is sent,
+        # another call with its id may have sent it; and it is sent again in any case.
+        if key is None or self._executor.redelivery is None:
+            store.forget(run.name)
+        raise error
 
     def _waits(self, record: Record) -> bool:
         # Whether a repeated start is to send the name once more: the first one may have failed.

@@ -27,8 +27,9 @@ class Upkeep:
 
     ``held`` are the operations whose leases this process is to renew; ``cancel`` is told those that
     are asked to stop, ``adopt`` is given each orphan of ``methods``, which are looked for once in
-    ``patience``, by default a lease. What is due when goes by ``clock``, in seconds, which nobody
-    can set; leases end by the store's clock, which one can.
+    ``patience``, by default a lease; ``unbegun`` hands back what could not begin. What is due when
+    goes by ``clock``, in seconds, which nobody can set; leases end by the store's clock, which one
+    can.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Upkeep:
         cancel: Callable[[str], None],
         adopt: Callable[[Record], None],
         methods: Callable[[], Collection[str]],
+        unbegun: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
@@ -52,6 +54,7 @@ class Upkeep:
         self._cancel = cancel
         self._adopt = adopt
         self._methods = methods
+        self._return_unbegun = unbegun
         self._clock = clock
         self._lead: float | None = None
         self.forked(owner)
@@ -110,6 +113,7 @@ class Upkeep:
         self._follow_clock(at, now)
         if self._away:
             self._follow_outage(at)
+        self._return_unbegun()
         if self._renew_at is not None and self._renew_at <= at:
             self._renew(at, now)
         if self._next_hunt(at) <= at:
@@ -121,7 +125,7 @@ class Upkeep:
         due = [self._next_hunt(at), self._expire_at, at + self._period]
         if self._renew_at is not None:
             due.append(self._renew_at)
-        return max(0.01, min(due) - at)
+        return max(0.01, min(due) - self._clock())
 
     def _next_hunt(self, at: float) -> float:
         return max(self._calm_until, at if self._urgent else self._hunt_at)
@@ -159,6 +163,8 @@ class Upkeep:
     def _hunt(self, at: float, now: datetime) -> None:
         found = self._ledger.store.orphans(self._methods(), _BATCH)
         for record in found.records:
+            if self._renew_at is not None and self._renew_at <= self._clock():
+                break  # our own work first: the rest is found again at once
             try:
                 self._adopt(record)
             except LroError as exc:

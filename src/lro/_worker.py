@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any as Anything
@@ -11,21 +11,21 @@ from typing import TypeVar
 
 import attrs
 
+from lro._calling import FunctionCall
 from lro._ends import write_end
 from lro._errors import (
     Cancelled,
-    DeadlineExceeded,
     LeaseLost,
     NotApplied,
     OperationNotFound,
     Unavailable,
 )
-from lro._jobs import Ended, Ending, HandBack, Job, Lost, Outcome, Void, WorkerDied
+from lro._jobs import Ending, HandBack, Job, Lost, Outcome
 from lro._ledger import Ledger
 from lro._outcomes import failure, internal
-from lro._patience import arepeated, patiently, repeated
+from lro._patience import patiently
 from lro._ports import Through
-from lro._record import Record, State
+from lro._record import Record
 from lro._spec import MethodSpec
 from lro._states import claim, lose, release, report
 
@@ -52,7 +52,7 @@ class Run:
     """A task for an executor: one operation's work, from claim to result.
 
     ``request`` is the message if this process has it still, else it is read from the store;
-    ``begun`` the record if it was stored as claimed by this process.
+    ``begun`` the record if it is stored as claimed by this process.
     """
 
     def __init__(
@@ -75,14 +75,32 @@ class Run:
         self._request = request
         self._begun = begun
         self._job: Job[Anything] | None = None
-        self._interrupt: Callable[[], None] | None = None
+        self._call: FunctionCall | None = None
         self._cancel_asked = False
         self._handing_back = self._over = False
+        self._deciding = threading.Lock()
+        self._started = self.revoked = False
         self.lost = False
         self.ended: Record | None = None
         """What this run has stored as the end of the operation."""
 
     # -- from the service's side --------------------------------------------------------------
+
+    @property
+    def unbegun(self) -> Record | None:
+        """The record, if it says that this process has begun what it has not begun."""
+        return self._begun if self._job is None else None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it has neither begun, nor was revoked."""
+        return not (self._started or self.revoked)
+
+    def revoke(self) -> bool:
+        """Let it never begin, whoever has it; False if it has begun."""
+        with self._deciding:
+            self.revoked = not self._started
+            return self.revoked
 
     def cancel(self) -> None:
         """Let a request to cancel reach the function, if it runs. Once: it may be tidying up."""
@@ -91,9 +109,8 @@ class Run:
         if job is None or job.cancel_requested:
             return
         job._stop()  # first: a coroutine that begins just now looks at it
-        interrupt = self._interrupt
-        if interrupt is not None:
-            interrupt()
+        if self._call is not None:
+            self._call.interrupt()
 
     def end_unbegun(self) -> None:
         """End the operation as cancelled, its task having been withdrawn before it began."""
@@ -145,7 +162,7 @@ class Run:
         try:
             job = self._begin()
             if job is not None:
-                self._finish(job.attempt, self._called(job, through))
+                self._finish(job.attempt, self._calling(job).called(through))
         finally:
             self._retire(self)
 
@@ -165,7 +182,7 @@ class Run:
         try:
             job = await apart(self._begin)
             if job is not None:
-                await apart(self._finish, job.attempt, await self._acalled(job))
+                await apart(self._finish, job.attempt, await self._calling(job).acalled())
         finally:
             self._retire(self)
 
@@ -175,21 +192,28 @@ class Run:
         return self._ledger.store.now()
 
     def _begin(self) -> Job[Anything] | None:
+        with self._deciding:
+            if self.revoked:
+                return None
+            self._started = True
         try:
-            job = self._job_of(self._begun or self._patiently(self._claim))
+            job = self._job_of(self._patiently(self._claimed))
         except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
             log.info("%s: not begun: %s", self.name, exc)
             return None
         if self._handing_back:  # the claim took again what was just given back
             self.hand_back()
         elif job.cancel_requested:
-            self._finish(job.attempt, self._failure(job, Cancelled()))
+            self._finish(job.attempt, self._cancelled(job))
         elif self._request is not None or self._read_request(job):
             return job
         return None
 
-    def _claim(self) -> Record:
+    def _claimed(self) -> Record:
         now = self._now()
+        # It may have waited for so long that others have seen its lease run out, or soon will.
+        if self._begun is not None and now - self._begun.create_time < self._worker.lease / 3:
+            return self._begun
         taken = claim(self._worker.owner, now + self._worker.lease, now)
         record = self._ledger.apply(self.name, taken, self._spec.stamp)
         assert record is not None  # a claim removes nothing
@@ -245,82 +269,19 @@ class Run:
                 self._ledger.refused(self.name, f"metadata of attempt {attempt}", exc)
                 raise LeaseLost(self.name, attempt, attempt) from exc
 
-    def _arguments(self, job: Job[Anything]) -> tuple[object, ...]:
-        return (self._request, job) if self._spec.takes_job else (self._request,)
+    def _calling(self, job: Job[Anything]) -> FunctionCall:
+        self._call = FunctionCall(
+            self._spec,
+            self._request,
+            job,
+            domain=self._domain,
+            handing_back=lambda: self._handing_back,
+        )
+        return self._call
 
-    def _called(self, job: Job[Anything], through: Through | None) -> Outcome:
-        function: Anything = self._spec.function
-        options = self._spec.options
-        try:
-            if through is not None:  # who calls it there also repeats it
-                return self._success(through(self._spec, self._request, job))
-            if options.attempts == 1:
-                return self._success(function(*self._arguments(job)))
-            again = repeated(options.attempts, options.retry_on, job.sleep)
-            return self._success(again(function, *self._arguments(job)))
-        except BaseException as exc:  # also SystemExit: it ends the job, no thread
-            return self._failure(job, exc)
-
-    async def _acalled(self, job: Job[Anything]) -> Outcome:
-        import asyncio
-
-        loop = asyncio.get_running_loop()
-        inner = asyncio.ensure_future(self._awaited(job))
-
-        def interrupt() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
-                loop.call_soon_threadsafe(inner.cancel)
-
-        self._interrupt = interrupt
-        limit = self._spec.options.time_limit
-        try:
-            await asyncio.wait({inner}, timeout=None if limit is None else limit.total_seconds())
-            overdue = inner.cancel()  # false if it has ended
-            if overdue:
-                await asyncio.wait({inner})
-        except asyncio.CancelledError:  # the event loop is being shut down
-            inner.cancel()
-            return HandBack()
-        finally:
-            self._interrupt = None
-        outcome = None if inner.cancelled() else inner.result()
-        if isinstance(outcome, (Void, HandBack, Lost)) or (
-            outcome and outcome.state is State.SUCCEEDED
-        ):
-            return outcome
-        if overdue:
-            return self._failure(job, DeadlineExceeded("the time limit of the method is over"))
-        if outcome is None:  # it may also have cancelled itself, which is its own mistake
-            error = Cancelled() if job.cancel_requested else asyncio.CancelledError()
-            return self._failure(job, error)
-        return outcome
-
-    async def _awaited(self, job: Job[Anything]) -> Outcome:
-        import asyncio
-
-        function: Anything = self._spec.function
-        options = self._spec.options
-        try:
-            job.raise_if_cancelled()
-            if options.attempts == 1:
-                return self._success(await function(*self._arguments(job)))
-            again = arepeated(options.attempts, options.retry_on)
-            return self._success(await again(function, *self._arguments(job)))
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException as exc:  # also SystemExit: it ends the job, no event loop
-            return self._failure(job, exc)
-
-    def _success(self, returned: object) -> Ending:
-        return Ending(self._spec.pack_response(returned))
-
-    def _failure(self, job: Job[Anything], error: BaseException) -> Outcome:
-        if isinstance(error, Ended):
-            return error.ending
-        if isinstance(error, WorkerDied):
-            log.error("%s: attempt %d: %s", self.name, job.attempt, error)
-            return Lost()
-        return failure(self._spec, self._domain, job, error, handing_back=self._handing_back)
+    def _cancelled(self, job: Job[Anything]) -> Outcome:
+        back = self._handing_back
+        return failure(self._spec, self._domain, job, Cancelled(), handing_back=back)
 
     def _finish(self, attempt: int, outcome: Outcome) -> None:
         self._over = True

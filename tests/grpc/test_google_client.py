@@ -21,6 +21,7 @@ with warnings.catch_warnings():
     from google.api_core.retry import AsyncRetry
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf import struct_pb2, wrappers_pb2
+from google.rpc import error_details_pb2, status_pb2
 
 import grpc
 import grpc.aio
@@ -29,6 +30,8 @@ from lro.executors.inline import InlineExecutor
 from lro.protobuf import operation_to_proto
 from lro.stores.memory import MemoryStore
 from tests.grpc.serving import serving
+
+pytestmark = pytest.mark.filterwarnings("ignore:Please install grpcio-status:ImportWarning")
 
 QUICK = polling.DEFAULT_POLLING.with_delay(initial=0.001, maximum=0.001, multiplier=1.0)
 
@@ -138,8 +141,13 @@ def test_cancel_and_delete(served: Served, client: Any) -> None:
     client.cancel_operation(started.name)
     assert served.service.reporter(started.name).cancel_requested
     client.delete_operation(started.name)
-    with pytest.raises(exceptions.NotFound, match="there is no operation"):
+    with pytest.raises(exceptions.NotFound, match="there is no operation") as caught:
         client.get_operation(started.name)
+    trailers = dict(caught.value.response.trailing_metadata())
+    told = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
+    info = error_details_pb2.ErrorInfo()
+    assert told.details[0].Unpack(info)
+    assert (info.reason, info.domain) == ("OPERATION_NOT_FOUND", "acme.example")
 
 
 def test_errors_are_understood(served: Served, client: Any) -> None:
@@ -218,5 +226,7 @@ def test_asynchronous_futures(served: Served) -> None:
         assert await found.cancel()
         served.service.reporter(stopped.name).acknowledge_cancel()
         assert await found.cancelled()
+        with pytest.raises(exceptions.GoogleAPICallError):
+            await found.result(timeout=20)
 
     served.run(steps)

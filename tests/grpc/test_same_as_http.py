@@ -100,8 +100,11 @@ def by_grpc(channel: Any, house: House, asked: Asked) -> Any:
         payload, reply = start_payload(asked.fields, types), None
     else:
         path = f"/google.longrunning.Operations/{asked.verb}"
-        request = getattr(pb, f"{asked.verb}Request")()
-        payload = json_format.ParseDict(asked.fields, request).SerializeToString()
+        fields = {**asked.fields}
+        # A field that only newer versions of the package have, by its number (spec §1.6).
+        more = b"\x28\x01" if fields.pop("returnPartialSuccess", False) else b""
+        request = json_format.ParseDict(fields, getattr(pb, f"{asked.verb}Request")())
+        payload = request.SerializeToString() + more
         reply = REPLIES[asked.verb]
     try:
         metadata = (("x-caller", asked.caller), ("blob-bin", b"\x00"))

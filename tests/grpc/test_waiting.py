@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +20,9 @@ from google.protobuf.duration_pb2 import Duration
 
 import grpc
 import grpc.aio
+from lro.grpc._replies import OperationWriter
+from lro.grpc._rpcs import OperationsRpc
+from lro.grpc._server import _Threaded
 from tests.edges.house import CountMetadata, House, Wrapped, build
 from tests.grpc.serving import serving
 
@@ -96,11 +99,22 @@ def test_not_done(timeout: Duration, served: Served) -> None:
     assert (found.name, found.done, found.HasField("metadata")) == (name, False, True)
 
 
-def test_a_deadline_shorter_than_the_timeout(served: Served) -> None:
-    """The reply arrives before the deadline, with the present state (spec §4.4)."""
+def test_a_deadline_shorter_than_the_timeout(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call's deadline is the service's, which answers before it with the present state."""
+    service, seen = served.house.service, []
+    await_ = service.await_
+
+    def sooner(*args: Any, deadline_seconds: float, **options: Any) -> Any:
+        seen.append(deadline_seconds)
+        return await_(*args, deadline_seconds=0.2, **options)
+
+    monkeypatch.setattr(service, "await_", sooner)
     name = served.house.start()
-    found = served.stub.WaitOperation(wait(name, LONG), timeout=2)
+    found = served.stub.WaitOperation(wait(name, LONG), timeout=25)
     assert (found.name, found.done) == (name, False)
+    assert 0 < seen[0] < 26
 
 
 def test_deleted_meanwhile(served: Served) -> None:
@@ -132,6 +146,28 @@ def test_a_cancelled_call(served: Served) -> None:
     assert not served.stub.GetOperation(pb.GetOperationRequest(name=name)).done
 
 
+@pytest.mark.parametrize("max_waiting", [0, 2])
+def test_waiting_leaves_threads_for_others(max_waiting: int, house: House) -> None:
+    """Beyond the bound a call is told the present state, and polls go on (spec §4.7, §4.8)."""
+    name = house.start()
+    with (
+        serving("threads", house.service, max_waiting=max_waiting) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        stub = operations_pb2_grpc.OperationsStub(channel)
+        served = Served(house, address, stub)
+        calls = [stub.WaitOperation.future(wait(name, LONG)) for _ in range(max_waiting)]
+        served.waits(max_waiting)
+        for timeout in (None, 20):
+            assert not stub.WaitOperation(wait(name, LONG), timeout=timeout).done
+        with pytest.raises(grpc.RpcError, match="must be a duration of 0 or more"):
+            stub.WaitOperation(wait(name, Duration(seconds=-1)))
+        assert not stub.GetOperation(pb.GetOperationRequest(name=name)).done
+        house.finish(name)
+        assert all(call.result(timeout=20).done for call in calls)
+        assert stub.WaitOperation(wait(name, LONG)).done
+
+
 def test_a_caller_who_was_gone_before(served: Served) -> None:
     """A call whose turn comes after its caller has left waits for nothing."""
     name = served.house.start()
@@ -142,26 +178,43 @@ def test_a_caller_who_was_gone_before(served: Served) -> None:
     assert served.stub.WaitOperation(wait(name, Duration()), timeout=20).name == name
 
 
+class Over:
+    """The context of a call that is over."""
+
+    def add_callback(self, _: Any) -> bool:
+        return False
+
+
+def test_a_call_that_is_over_when_its_turn_comes(house: House) -> None:
+    """The thread looks at nothing."""
+    rpc = OperationsRpc(house.service, "WaitOperation", OperationWriter(house.service.types))
+    context: Any = Over()
+    assert _Threaded(1)(rpc)(b"", context) == b""
+
+
 def test_waiting_calls_need_no_thread_each() -> None:
     """Thousands wait on an asyncio server, all wake, and the threads stay a handful."""
     house = build()
     name = house.start()
 
-    async def call_all(address: str, parked: Callable[[], bool]) -> tuple[int, int]:
-        async with grpc.aio.insecure_channel(address) as channel:
-            stub = operations_pb2_grpc.OperationsStub(channel)
+    async def park(stub: Any) -> list[Any]:
+        calls: list[Any] = []
+        while len(calls) < MANY:  # in steps: grpcio drops calls that come in bursts of a thousand
+            calls += [stub.WaitOperation(wait(name, LONG)) for _ in range(MANY // 8)]
+            while house.service.waiting < len(calls):
+                await asyncio.sleep(0.005)
+        return calls
+
+    async def call_all(address: str) -> tuple[int, int]:
+        async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(60):
             before = threading.active_count()
-            calls = [stub.WaitOperation(wait(name, LONG)) for _ in range(MANY)]
-            async with asyncio.timeout(60):
-                while not parked():
-                    await asyncio.sleep(0.01)
+            calls = await park(operations_pb2_grpc.OperationsStub(channel))
             more = threading.active_count() - before
             house.finish(name)
-            found = await asyncio.gather(*calls)
-        return more, sum(one.done for one in found)
+            return more, sum([(await call).done for call in calls])
 
     with serving("asyncio", house.service) as address:
-        more, done = asyncio.run(call_all(address, lambda: house.service.waiting == MANY))
+        more, done = asyncio.run(call_all(address))
     assert done == MANY
     assert more <= 4
     assert house.service.waiting == 0

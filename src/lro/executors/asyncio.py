@@ -17,6 +17,9 @@ from lro.executors._local import LocalExecutor
 
 log = logging.getLogger("lro")
 
+_PAUSE: Final = 0.5
+"""Seconds until another thread is tried."""
+
 _left_behind: Final[list[object]] = []
 """Loops of a process that we were forked from, and their tasks.
 
@@ -149,7 +152,13 @@ class AsyncioExecutor(LocalExecutor):
                 with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                     loop.call_soon_threadsafe(over.cancel)
 
-        threading.Thread(target=live, name="lro-function", daemon=True).start()
+        while True:
+            try:
+                threading.Thread(target=live, name="lro-function", daemon=True).start()
+                break
+            except RuntimeError as exc:  # as many as the system allows
+                log.warning("%s: waits until a thread can be started: %s", task.name, exc)
+                await asyncio.sleep(_PAUSE)
         await asyncio.wait({over})
 
     async def _run(self, task: Task) -> None:

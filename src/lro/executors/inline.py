@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from lro._errors import Unavailable
+from lro._forks import after_fork
 from lro._ports import Task
 from lro.executors._local import LocalExecutor
 
@@ -18,6 +20,12 @@ class InlineExecutor(LocalExecutor):
 
     def __init__(self) -> None:
         self._stopped = False
+        self._renew()
+        after_fork(self, InlineExecutor._renew)
+
+    def _renew(self) -> None:
+        self._quiet = threading.Condition()
+        self._inside: list[int] = []
 
     @property
     def at_once(self) -> bool:
@@ -32,7 +40,17 @@ class InlineExecutor(LocalExecutor):
 
     def submit(self, task: Task) -> None:
         """Run the task now."""
-        task.run()
+        thread = threading.get_ident()
+        with self._quiet:
+            if self._stopped:
+                raise Unavailable("the executor is stopping")
+            self._inside.append(thread)
+        try:
+            task.run()
+        finally:
+            with self._quiet:
+                self._inside.remove(thread)
+                self._quiet.notify_all()
 
     def release(self) -> None:
         """Nothing was taken."""
@@ -46,6 +64,8 @@ class InlineExecutor(LocalExecutor):
         self._stopped = True
         return ()
 
-    def join(self, seconds: float) -> bool:  # noqa: ARG002
-        """Nothing runs beside the caller."""
-        return True
+    def join(self, seconds: float) -> bool:
+        """Wait for what other threads do, at most so long; whether that is over."""
+        own = threading.get_ident()
+        with self._quiet:
+            return self._quiet.wait_for(lambda: set(self._inside) <= {own}, seconds)

@@ -6,7 +6,7 @@
 from lro._faults import MissingExtra
 
 try:
-    import google.longrunning.operations_proto_pb2
+    import google.longrunning.operations_proto_pb2  # noqa: F401  # asks for both packages
     import grpc as _grpc  # noqa: F401
 except ImportError as exc:
     raise MissingExtra("the gRPC edge", "grpc") from exc

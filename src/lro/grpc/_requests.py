@@ -1,4 +1,4 @@
-"""Requests of the gRPC edge: binary form in, the messages of the interface out (spec §1.4, §1.7)."""
+"""Requests of the gRPC edge: binary form in, messages of the interface out (spec §1.4, §1.7)."""
 
 from __future__ import annotations
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any as Anything
-from typing import cast
+from typing import Final, cast
 
+import attrs
 import grpc
 import grpc.aio
 
@@ -20,12 +22,16 @@ from lro.grpc._replies import Answer, OperationWriter
 from lro.grpc._rpcs import (
     DEFAULT_MAX_REQUEST,
     Authenticate,
+    Context,
     Exchange,
     Rpc,
     StartMethod,
     StartRpc,
     operations_rpcs,
 )
+
+_NO_TIME: Final = 1e-6
+"""Seconds: not yet over, and not worth waiting for."""
 
 Methods = bool | Sequence[StartMethod[Anything]]
 
@@ -37,17 +43,20 @@ def add_to(
     authenticate: Authenticate | None = None,
     methods: Methods = True,
     max_request: int = DEFAULT_MAX_REQUEST,
+    max_waiting: int = 4,
 ) -> None:
     """Serve ``google.longrunning.Operations``, and the methods of a service, on a gRPC server.
 
-    ``methods``: all of the service's, also those declared later (True), none (False), or these, each
-    with what gives its operations a parent and first metadata. They are called at
-    ``/package.Service/Method``, take their request message and return an Operation. ``authenticate``
-    gives the caller of a call by its metadata. ``max_request`` bounds requests, in bytes; the server
-    has a bound of its own (``grpc.max_receive_message_length``, 4 MiB).
+    ``methods``: all of the service's, also those declared later (True), none (False), or these,
+    each with what gives its operations a parent and first metadata. They are called at
+    ``/package.Service/Method``, take their request message and return an Operation.
+    ``authenticate`` gives the caller of a call by its metadata. ``max_request`` bounds requests, in
+    bytes; the server has a bound of its own (``grpc.max_receive_message_length``, 4 MiB).
 
-    On a ``grpc.Server`` each waiting call holds a thread of its pool; on a ``grpc.aio.Server`` none
-    does. Closing the service is the application's part.
+    On a ``grpc.Server`` a waiting call holds a thread of its pool, so that ``max_waiting`` of them
+    wait at once at most, and others are told the present state (spec §4.7, §4.8): choose it below
+    the number of threads. On a ``grpc.aio.Server`` they hold none, and it says nothing. Closing the
+    service is the application's part.
 
     Raises:
         DeclarationError: A registered message class says what proto cannot say, or a method is not
@@ -56,7 +65,7 @@ def add_to(
     _ = service.types.binary  # refuse now what could only fail at each call
     handlers = _Handlers(
         service,
-        _on_asyncio if isinstance(server, grpc.aio.Server) else _in_thread,
+        _on_asyncio if isinstance(server, grpc.aio.Server) else _Threaded(max_waiting),
         methods,
         {"authenticate": authenticate, "max_request": max_request},
     )
@@ -117,18 +126,47 @@ def path_of(full_name: str) -> str:
     return f"/{service}/{method}"
 
 
-def _in_thread(rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:
-    def serve(payload: bytes, context: grpc.ServicerContext) -> bytes:
-        answer = rpc.at_once(payload, context)
-        if answer is None:
-            exchange = rpc.exchange(payload, context)
-            answer = _held(exchange, rpc, context) if rpc.holds else _driven(exchange, rpc)
-        if isinstance(answer, bytes):
-            return answer
-        context.set_trailing_metadata(answer.trailers)
-        context.abort(answer.code, answer.message)
+class _Threaded:
+    """Serves RPCs in the threads of a ``grpc.Server``, of which so many may wait."""
 
-    return serve
+    def __init__(self, max_waiting: int) -> None:
+        self._room = threading.Semaphore(max_waiting)
+
+    def __call__(self, rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+        def serve(payload: bytes, context: grpc.ServicerContext) -> bytes:
+            answer = rpc.at_once(payload, context)
+            if answer is None:
+                answer = self._answer(rpc, payload, context)
+            if isinstance(answer, bytes):
+                return answer
+            context.set_trailing_metadata(answer.trailers)
+            context.abort(answer.code, answer.message)
+
+        return serve
+
+    def _answer(self, rpc: Rpc, payload: bytes, context: grpc.ServicerContext) -> Answer:
+        if not rpc.holds:
+            return _driven(rpc.exchange(payload, context), rpc)
+        if not self._room.acquire(blocking=False):
+            return _driven(rpc.exchange(payload, _Brief(context)), rpc)
+        try:
+            return _held(rpc.exchange(payload, context), rpc, context)
+        finally:
+            self._room.release()
+
+
+@attrs.frozen
+class _Brief:
+    """The context of a call that must not wait."""
+
+    context: Context
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
+        return self.context.invocation_metadata()
+
+    def time_remaining(self) -> float:
+        left = self.context.time_remaining()
+        return _NO_TIME if left is None else min(left, _NO_TIME)
 
 
 def _driven(exchange: Exchange, rpc: Rpc) -> Answer:

@@ -8,6 +8,8 @@ from typing import Any as Anything
 from typing import Final, Generic, TypeVar, cast
 from urllib.parse import quote
 
+import attrs
+
 from lro import (
     CancelOperationRequest,
     Code,
@@ -20,7 +22,7 @@ from lro import (
     Status,
     TypeRegistry,
 )
-from lro_client._calls import Call, Reply, Request, StartRequest
+from lro_client._calls import Call, Reply, StartRequest
 from lro_client._errors import CallError, decoded, too_late
 
 try:
@@ -32,7 +34,7 @@ try:
 except ImportError as exc:
     raise MissingExtra("the gRPC transport", "grpc") from exc
 
-from lro.protobuf import from_proto, status_from_proto, to_proto
+from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
 
 MAX_REPLY: Final = 32 * 1024 * 1024
 """The largest reply that is read, in bytes."""
@@ -80,7 +82,7 @@ class Coder:
         return path, payload, (*self._metadata, ("x-goog-request-params", f"name={quote(name)}"))
 
     def _encode(self, call: Call) -> tuple[str, bytes]:
-        request: Request = call.request
+        request = call.request
         if isinstance(request, StartRequest):
             return _path(request.target), self._start(request)
         return _SERVICE + call.verb, to_proto(request, self._types).SerializeToString()
@@ -128,21 +130,33 @@ class Coder:
 def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
     """The message of a start in binary form, with what is said beside it (spec §9.1, §9.7).
 
-    Raises:
-        EncodingError, DeclarationError: It has no binary form.
-    """
-    from lro._protobuf._starts import StartOptions, write_options
+    A message that has a field of the name says it there.
 
+    Raises:
+        UnknownType, EncodingError, DeclarationError: The message has no binary form.
+        InvalidArgument: The request id does not fit.
+    """
     packed = types.pack(request.message)
-    payload = types.binary_payload(packed)
-    options = StartOptions(request.request_id, request.validate_only)
-    message: Anything = types.binary.message_class(packed.type_name).FromString(payload)
-    own = message.DESCRIPTOR.fields_by_name
-    for name in ("request_id", "validate_only"):
-        if name in own and getattr(options, name):
-            setattr(message, name, getattr(options, name))
-    beside = {n: getattr(options, n) for n in ("request_id", "validate_only") if n not in own}
-    return bytes(message.SerializeToString()) + write_options(StartOptions(**beside))
+    cls: Anything = types.binary.message_class(packed.type_name)
+    message = cls.FromString(types.binary_payload(packed))
+    beside = {}
+    for field in attrs.fields(StartOptions):
+        value = getattr(request, field.name)
+        if field.name not in cls.DESCRIPTOR.fields_by_name:
+            beside[field.name] = value
+        elif value:
+            _set(message, field.name, value)
+    try:
+        return bytes(message.SerializeToString()) + write_options(StartOptions(**beside))
+    except (TypeError, ValueError) as exc:
+        raise InvalidArgument("request_id", str(exc)) from exc
+
+
+def _set(message: Anything, name: str, value: str | bool) -> None:
+    try:
+        setattr(message, name, value)
+    except (TypeError, ValueError) as exc:
+        raise InvalidArgument(name, str(exc)) from exc
 
 
 def _path(target: str) -> str:
@@ -156,15 +170,14 @@ def _path(target: str) -> str:
 
 
 def _told(error: Anything, code: Code) -> Status | None:
-    for key, value in error.trailing_metadata() or ():
-        if key == _STATUS_DETAILS:
-            try:
-                status = status_from_proto(StatusProto.FromString(value))
-            except DecodeError:
-                return None
-            if status.code == code:  # as it must be (spec §12.2)
-                return status
-    return None
+    # As pairs: that of asyncio is a mapping too, of which not every version can make a dict.
+    pairs = error.trailing_metadata() or ()
+    details = next((value for key, value in pairs if key == _STATUS_DETAILS), b"")
+    try:
+        status = status_from_proto(StatusProto.FromString(details))
+    except DecodeError:
+        return None
+    return status if details and status.code == code else None  # as it must be (spec §12.2)
 
 
 def _retry_after(status: Status) -> float | None:
@@ -225,7 +238,7 @@ class GrpcTransport:
         types: TypeRegistry | None = None,
         options: Options = (),
     ) -> None:
-        every = (*_OPTIONS, *options)
+        every = tuple({**dict(_OPTIONS), **dict(options)}.items())
 
         def make() -> grpc.Channel:
             assert isinstance(target, str)
@@ -264,7 +277,7 @@ class AsyncGrpcTransport:
         types: TypeRegistry | None = None,
         options: Options = (),
     ) -> None:
-        every = (*_OPTIONS, *options)
+        every = tuple({**dict(_OPTIONS), **dict(options)}.items())
 
         def make() -> grpc.aio.Channel:  # on the event loop that it will belong to
             assert isinstance(target, str)

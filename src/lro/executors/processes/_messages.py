@@ -204,6 +204,8 @@ def _make_converter() -> Converter:
     converter = Converter(detailed_validation=False)
     converter.register_unstructure_hook_func(_is_any, _dump_any)
     converter.register_structure_hook_func(_is_any, _load_any)
+    converter.register_unstructure_hook(bytes, lambda value: base64.b64encode(value).decode())
+    converter.register_structure_hook(bytes, lambda value, _: base64.b64decode(value))
     for union in (ToChild, FromChild):
         configure_tagged_union(union, converter, tag_name="message")
     return converter

@@ -14,11 +14,13 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.spawn import get_executable
 from typing import Final
 
+from lro.executors.processes._inbox import Inbox
 from lro.executors.processes._messages import FromChild, Leave, ToChild, encode, of_child
 
 _PROGRAM: Final = """\
-import json, sys
+import json, os, sys
 from multiprocessing.connection import Connection
+os.set_inheritable(int(sys.argv[1]), False)
 connection = Connection(int(sys.argv[1]))
 sys.path[:], sys.argv[:] = json.loads(connection.recv_bytes())
 from lro.executors.processes._child import main
@@ -47,6 +49,7 @@ class Process:
     def __init__(self) -> None:
         self.started = False
         """Whether the child has said so."""
+        self._inbox = Inbox()
         self.calls = 0
         """How many calls it was given."""
         self._sender: threading.Thread | None = None
@@ -107,7 +110,12 @@ class Process:
         ready = wait([self._connection, self._alarm], seconds)
         if self._alarm in ready:
             self._alarm.recv_bytes()
-        return of_child(self._connection.recv_bytes()) if self._connection in ready else None
+        while self._connection in ready:
+            text = self._inbox.take(self._connection.fileno())
+            if text is not None:
+                return of_child(text)
+            ready = wait([self._connection], 0)
+        return None
 
     def wake(self) -> None:
         """Have :meth:`hear` return soon; by any thread."""
@@ -153,8 +161,11 @@ class Process:
     def _hang_up(self) -> None:
         if self._sender is not None:
             # What is being sent goes nowhere, even if a stranger holds the child's end open.
-            with socket.socket(fileno=os.dup(self._connection.fileno())) as end:
+            end = socket.socket(fileno=self._connection.fileno())
+            try:
                 end.shutdown(socket.SHUT_RDWR)
+            finally:
+                end.detach()  # the connection's own descriptor: there may be none to spare
             self._sender.join()
 
     def forsake(self) -> None:

@@ -1,0 +1,84 @@
+"""A start as the client writes it is what the server reads, whatever it says (spec §9.1, §9.7)."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+pytest.importorskip("grpc")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro.grpc._requests import read_start
+from lro_client import StartRequest
+from lro_client.transports.grpc import start_to_binary
+
+
+@lro.message("acme.v1.Plain")
+@attrs.frozen
+class Plain:
+    """A request without such fields."""
+
+    label: str = ""
+    sizes: tuple[int, ...] = ()
+    inner: dict[str, bytes] = attrs.field(factory=dict)
+
+
+@lro.message("acme.v1.Own")
+@attrs.frozen
+class Own:
+    """A request with both of them."""
+
+    label: str = ""
+    request_id: str = ""
+    validate_only: bool = False
+
+
+TYPES = lro.TypeRegistry(Plain, Own)
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+WIDE = st.integers(-(2**63), 2**63 - 1)
+PLAIN = st.builds(
+    Plain,
+    label=TEXTS,
+    sizes=st.lists(WIDE, max_size=5).map(tuple),
+    inner=st.dictionaries(TEXTS, st.binary(max_size=9), max_size=3),
+)
+
+
+def start(message: object, request_id: str, validate_only: bool) -> bytes:
+    """The request in binary form."""
+    asked = StartRequest(
+        target="x.Y.Z", message=message, request_id=request_id, validate_only=validate_only
+    )
+    return start_to_binary(asked, TYPES)
+
+
+@given(PLAIN, TEXTS, st.booleans())
+def test_beside_the_message(message: Plain, request_id: str, validate_only: bool) -> None:
+    """Neither disturbs the message, nor the message them."""
+    found, beside = read_start(start(message, request_id, validate_only), Plain, TYPES)
+    assert found == message
+    assert (beside.request_id, beside.validate_only) == (request_id, validate_only)
+
+
+@given(TEXTS, TEXTS, TEXTS, st.booleans(), st.booleans())
+def test_within_the_message(
+    label: str, own_id: str, request_id: str, own_flag: bool, validate_only: bool
+) -> None:
+    """Where the message has the fields, what the call says goes over what the message says."""
+    payload = start(Own(label, own_id, own_flag), request_id, validate_only)
+    found, beside = read_start(payload, Own, TYPES)
+    assert found == Own(label, request_id or own_id, validate_only or own_flag)
+    assert (beside.request_id, beside.validate_only) == (found.request_id, found.validate_only)
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes(payload: bytes) -> None:
+    """They are a request or the caller's mistake, never anything else."""
+    try:
+        found, _ = read_start(payload, Plain, TYPES)
+    except lro.InvalidArgument:
+        return
+    assert isinstance(found, Plain)

@@ -1,0 +1,370 @@
+"""What the gRPC edge takes and refuses, and what it tells (spec §12)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import pytest
+
+pytest.importorskip("grpc")
+
+from google.longrunning import operations_proto_pb2 as pb
+from google.protobuf import struct_pb2, wrappers_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+import grpc
+import lro
+import lro.grpc
+from lro.grpc._replies import MAX_DETAILS, MAX_MESSAGE, OperationWriter
+from tests.edges.house import CountMetadata, CountRequest, CountResponse, build
+from tests.grpc.serving import serving
+
+OPERATIONS = "/google.longrunning.Operations/"
+COUNT = "/acme.v1.Things/Count"
+VERBS = [f"{OPERATIONS}{verb}" for verb in ("GetOperation", "ListOperations", "DeleteOperation")]
+VERBS += [f"{OPERATIONS}{verb}" for verb in ("CancelOperation", "WaitOperation")]
+
+
+@attrs.frozen
+class Refused:
+    """An error as the caller sees it."""
+
+    code: grpc.StatusCode
+    message: str
+    status: status_pb2.Status
+
+    @property
+    def info(self) -> Any:
+        """Its ErrorInfo."""
+        info = error_details_pb2.ErrorInfo()
+        assert self.status.details[0].Unpack(info)
+        return info
+
+
+def ask(address: str, path: str, payload: bytes = b"", **metadata: Any) -> Any:
+    """The reply's bytes, or the error."""
+    sent = [(key.replace("_", "-"), value) for key, value in metadata.items()]
+    with grpc.insecure_channel(address) as channel:
+        try:
+            return channel.unary_unary(path)(payload, metadata=sent, timeout=20)
+        except grpc.RpcError as error:
+            call: Any = error
+            trailers = dict(call.trailing_metadata())
+            status = status_pb2.Status.FromString(trailers.get("grpc-status-details-bin", b""))
+            return Refused(call.code(), call.details(), status)
+
+
+def request(**fields: Any) -> bytes:
+    """A CountRequest in binary form."""
+    types = lro.TypeRegistry(CountRequest)
+    return types.binary_payload(types.pack(CountRequest(**fields)))
+
+
+@pytest.mark.parametrize("path", [*VERBS, COUNT])
+@pytest.mark.parametrize("payload", [b"\xff", b"\x07", b"\x12\x05x"])
+def test_bytes_that_are_no_message(path: str, payload: bytes, kind: str) -> None:
+    """They are the caller's mistake, told with a sentence (spec §1.7(6))."""
+    with serving(kind, build().service) as address:
+        refused = ask(address, path, payload)
+    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.info.reason == "MALFORMED_REQUEST"
+    assert refused.message.startswith(f"{len(payload)} bytes are no ")
+    assert refused.message.endswith(" in binary form")
+
+
+@pytest.mark.parametrize("path", [*VERBS, COUNT])
+def test_unknown_fields_are_tolerated(path: str, kind: str) -> None:
+    """A newer client may say more than this server knows."""
+    house = build()
+    payload = pb.GetOperationRequest(name=house.start()).SerializeToString()
+    if path.endswith("WaitOperation"):
+        payload += b"\x12\x00"  # for zero seconds
+    if path in (VERBS[1], COUNT):
+        payload = b""
+    with serving(kind, house.service) as address:
+        assert isinstance(ask(address, path, payload + b"\xa2\x06\x01x"), bytes)
+
+
+@pytest.mark.parametrize("path", [*VERBS, COUNT])
+def test_a_request_that_is_too_large(path: str, kind: str) -> None:
+    """It is refused before it is read, as over HTTP (spec §5.9(4))."""
+    with serving(kind, build().service, max_request=100) as address:
+        refused = ask(address, path, b"\x0a" + b"\x65" + b"x" * 101)
+    assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.info.reason == "REQUEST_TOO_LARGE"
+    assert refused.message == "request: must have at most 100 bytes"
+
+
+@pytest.mark.parametrize(
+    "path", ["/acme/v1.Things/Count", "/acme.v1.Things/Other", "/acme.v1.Things.Count", "/x"]
+)
+def test_a_path_that_nobody_has(path: str, kind: str) -> None:
+    """It is grpcio's to refuse: other services may be on the same server."""
+    with serving(kind, build().service) as address:
+        assert ask(address, path).code is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_methods_switched_off(kind: str) -> None:
+    """Only the operations are served then."""
+    with serving(kind, build().service, methods=False) as address:
+        assert ask(address, COUNT).code is grpc.StatusCode.UNIMPLEMENTED
+        assert isinstance(ask(address, VERBS[1]), bytes)
+
+
+def test_a_method_declared_later(kind: str) -> None:
+    """It is served too."""
+    house = build()
+    with serving(kind, house.service) as address:
+        house.service.declare(
+            "Later.Count", request=CountRequest, response=CountResponse, metadata=CountMetadata
+        )
+        for _ in range(2):
+            started = pb.Operation.FromString(ask(address, "/Later/Count", request(steps=2)))
+            assert house.service.get(started.name) == lro.Operation(name=started.name)
+
+
+def test_parent_and_metadata_of_a_start(kind: str) -> None:
+    """They are made of the request and of the call's metadata."""
+    house = build()
+
+    def parent(message: CountRequest, metadata: Mapping[str, str]) -> str:
+        return f"projects/{message.label}-{metadata['x-project']}"
+
+    start = lro.grpc.StartMethod(
+        method=house.count,
+        parent=parent,
+        metadata=lambda message: CountMetadata(percent=message.steps),
+    )
+    with serving(kind, house.service, methods=[start]) as address:
+        payload = request(steps=5, label="a")
+        started = pb.Operation.FromString(ask(address, COUNT, payload, x_project="b"))
+    assert started.name.startswith("projects/a-b/operations/")
+    assert house.service.get(started.name).metadata == house.service.types.pack(CountMetadata(5))
+
+
+def test_a_method_of_another_service() -> None:
+    """It is refused when it is added."""
+    other = build().service.declare(
+        "acme.v1.Things.Other", request=CountRequest, response=CountResponse, metadata=CountMetadata
+    )
+    start = lro.grpc.StartMethod(method=other)
+    with (
+        pytest.raises(lro.DeclarationError, match=r"acme\.v1\.Things\.Other: is not declared"),
+        serving("threads", build().service, methods=[start]),
+    ):
+        pass
+
+
+def test_a_key_given_twice(kind: str) -> None:
+    """It is one list, as of HTTP headers; binary metadata is not shown."""
+    seen: list[Mapping[str, str]] = []
+
+    def authenticate(metadata: Mapping[str, str]) -> str:
+        seen.append(metadata)
+        return ""
+
+    with (
+        serving(kind, build().service, authenticate=authenticate) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        sent = (("x-a", "1"), ("x-a", "2"), ("b-bin", b"\x00"))
+        channel.unary_unary(VERBS[1])(b"", metadata=sent, timeout=20)
+    assert seen[0]["x-a"] == "1, 2"
+    assert not [key for key in seen[0] if key.endswith("-bin")]
+
+
+@lro.message("acme.v1.OwnRequest")
+@attrs.frozen
+class OwnRequest:
+    """A request with these fields of its own, as AIP-155 and AIP-163 have them."""
+
+    request_id: str = ""
+    validate_only: bool = False
+
+
+@lro.message("acme.v1.OddRequest")
+@attrs.frozen
+class OddRequest:
+    """A request whose field of this name is something else."""
+
+    request_id: int = 0
+
+
+def own(cls: type, seen: Callable[[Any], None]) -> lro.Service:
+    """A service with a method of this request."""
+    service = build().service
+    service.declare(
+        "acme.v1.Owns.Start",
+        request=cls,
+        response=CountResponse,
+        metadata=CountMetadata,
+        options=lro.Options(validate=seen),
+    )
+    return service
+
+
+def test_a_request_with_such_fields_of_its_own(kind: str) -> None:
+    """They say which start it is and whether it only checks; the method sees them too."""
+    seen: list[OwnRequest] = []
+    service = own(OwnRequest, seen.append)
+    message = OwnRequest("00000000-0000-0000-0000-000000000007")
+    payload = service.types.binary_payload(service.types.pack(message))
+    checking = service.types.binary_payload(service.types.pack(OwnRequest("", True)))
+    with serving(kind, service) as address:
+        found = [
+            pb.Operation.FromString(ask(address, "/acme.v1.Owns/Start", payload)) for _ in "ab"
+        ]
+        checked = pb.Operation.FromString(ask(address, "/acme.v1.Owns/Start", checking))
+    assert found[0].name == found[1].name != ""
+    assert (checked.name, checked.done) == ("", True)
+    assert seen == [message, message, OwnRequest("", True)]
+
+
+def test_a_field_of_that_name_and_another_kind(kind: str) -> None:
+    """It is refused, as over HTTP."""
+    service = own(OddRequest, lambda _: None)
+    payload = service.types.binary_payload(service.types.pack(OddRequest(5)))
+    with serving(kind, service) as address:
+        refused = ask(address, "/acme.v1.Owns/Start", payload)
+    assert refused.message == "request_id: must be a str, got 5"
+
+
+def test_protobuf_classes(kind: str) -> None:
+    """The messages of a method may be generated classes."""
+    service = build().service
+    seen: list[Any] = []
+    service.declare(
+        "acme.v1.Names.Name",
+        request=struct_pb2.Struct,
+        response=wrappers_pb2.StringValue,
+        metadata=struct_pb2.Struct,
+        options=lro.Options(validate=seen.append),
+    )
+    sent = struct_pb2.Struct()
+    sent.update({"a": 1.5})
+    with serving(kind, service) as address:
+        payload = sent.SerializeToString()
+        started = pb.Operation.FromString(ask(address, "/acme.v1.Names/Name", payload))
+        assert service.reporter(started.name).complete(wrappers_pb2.StringValue(value="x"))
+        asked = pb.GetOperationRequest(name=started.name).SerializeToString()
+        found = pb.Operation.FromString(ask(address, VERBS[0], asked))
+    value = wrappers_pb2.StringValue()
+    assert found.response.Unpack(value)
+    assert (seen, value.value) == ([sent], "x")
+
+
+@lro.message("a.v1.One")
+@attrs.frozen
+class One:
+    """Of one package, with a field of the other."""
+
+
+@lro.message("b.v1.Two")
+@attrs.frozen
+class Two:
+    """Of the other, with a field of the first."""
+
+    one: One | None = None
+
+
+@lro.message("a.v1.Three")
+@attrs.frozen
+class Three:
+    """Closes the circle."""
+
+    two: Two | None = None
+
+
+def test_classes_that_proto_cannot_say() -> None:
+    """They are refused when the service is added, and not at each call."""
+    service = build().service
+    for cls in (One, Two, Three):
+        service.types.register(cls)
+    with (
+        pytest.raises(lro.DeclarationError, match="imports itself"),
+        serving("threads", service),
+    ):
+        pass
+
+
+def test_classes_that_come_later(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Errors are told without details then, and the log says why."""
+    service = build().service
+    with serving(kind, service) as address:
+        for cls in (One, Two, Three):
+            service.types.register(cls)
+        asked = pb.GetOperationRequest(name="operations/none").SerializeToString()
+        refused = ask(address, VERBS[0], asked)
+    assert refused.code is grpc.StatusCode.NOT_FOUND
+    assert (refused.status.code, len(refused.status.details)) == (5, 0)
+    assert "the details of the error of google.longrunning.Operations/GetOperation" in caplog.text
+
+
+@pytest.mark.parametrize("character", ["x", "ä", "\N{GRINNING FACE}", "%"])
+def test_names_too_long_for_trailers(character: str, kind: str) -> None:
+    """Message and details are cut to what clients accept; code and reason remain."""
+    name = "operations/" + character * 1010
+    with serving(kind, build().service) as address:
+        asked = pb.GetOperationRequest(name=name).SerializeToString()
+        refused = ask(address, VERBS[0], asked)
+    assert refused.code is grpc.StatusCode.NOT_FOUND
+    assert refused.status.message == refused.message
+    assert len(refused.message.encode()) <= MAX_MESSAGE
+    assert (name in refused.message) == (character == "x")
+    assert refused.status.ByteSize() <= MAX_DETAILS
+    assert refused.info.reason == "OPERATION_NOT_FOUND"
+    assert ("name" in refused.info.metadata) == (character != "\N{GRINNING FACE}")
+
+
+def test_what_is_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal is no news; a defect is, once, with its cause."""
+
+    def break_it(request: CountRequest) -> None:
+        raise ZeroDivisionError("secret")
+
+    service = build().service
+    service.declare(
+        "acme.v1.Things.Break",
+        request=CountRequest,
+        response=CountResponse,
+        metadata=CountMetadata,
+        options=lro.Options(validate=break_it),
+    )
+    with serving(kind, service) as address:
+        caplog.set_level(logging.INFO)
+        assert ask(address, VERBS[0]).code is grpc.StatusCode.INVALID_ARGUMENT
+        assert caplog.records == []
+        refused = ask(address, "/acme.v1.Things/Break")
+    assert (refused.code, refused.message) == (
+        grpc.StatusCode.INTERNAL,
+        "the server failed internally",
+    )
+    assert [record.name for record in caplog.records] == ["lro"]
+    assert "acme.v1.Things.Break ended with INTERNAL: secret" in caplog.text
+
+
+def test_written_operations_are_kept() -> None:
+    """The same object is converted once; another one, or a large one, is converted anew."""
+    types = lro.TypeRegistry(CountMetadata)
+    writer = OperationWriter(types)
+    small = lro.Operation(name="operations/a", metadata=types.pack(CountMetadata(percent=1)))
+    large = lro.Operation(name="operations/" + "x" * 20_000)
+    assert writer.operation(small) is writer.operation(small)
+    assert writer.operation(large) is not writer.operation(large)
+    again = attrs.evolve(small)
+    assert writer.operation(again) is not writer.operation(small)
+    assert writer.operation(again) == writer.operation(small)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """The oldest make room."""
+    writer = OperationWriter(lro.TypeRegistry())
+    first = lro.Operation(name="operations/first")
+    written = writer.operation(first)
+    for number in range(1100):
+        writer.operation(lro.Operation(name=f"operations/{number}"))
+    assert len(writer._kept) == 1024
+    assert writer.operation(first) is not written

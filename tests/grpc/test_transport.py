@@ -1,0 +1,397 @@
+"""The gRPC transport of both faces: what it sends, and what it makes of failures (spec §11)."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import attrs
+import pytest
+
+pytest.importorskip("grpc")
+
+from google.longrunning import operations_proto_pb2 as pb
+from google.protobuf import struct_pb2
+from google.rpc.status_pb2 import Status as StatusProto
+
+import grpc
+import grpc.aio
+import lro
+from lro.protobuf import status_to_proto
+from lro_client import Call, CallError, Polling, PollTimeout, Retry
+from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
+from tests.client.faces import Clock, Face
+from tests.client.messages import NAME, TYPES, ResizeRequest
+from tests.grpc.odd import Answer, Odd, odd_server, refusing, replying, sending
+from tests.grpc.serving import HOST
+
+GET = "/google.longrunning.Operations/GetOperation"
+Code = grpc.StatusCode
+STRUCTS = {"response": lro.Struct, "metadata": lro.Struct}
+
+
+def transport(face: Face, target: Any, **options: Any) -> Any:
+    """The transport of a face."""
+    return {"sync": GrpcTransport, "async": AsyncGrpcTransport}[face.name](target, **options)
+
+
+Asking = Callable[..., tuple[Odd, Any]]
+
+
+@pytest.fixture
+def asking(face: Face) -> Iterator[Asking]:
+    """Makes a server with these answers, and a client of it that retries nothing by itself."""
+    open_servers = []
+
+    def make(*answers: Answer, send: Any = None, **options: Any) -> tuple[Odd, Any]:
+        server = odd_server(*answers)
+        odd = server.__enter__()
+        open_servers.append(server)
+        options.setdefault("retry", Retry(codes=frozenset()))
+        made = transport(face, odd.address, **(send or {}))
+        return odd, face.client(transport=made, **options)
+
+    yield make
+    for server in open_servers:
+        server.__exit__(None, None, None)
+
+
+def details_of(code: lro.Code, *details: Any, text: str = "no") -> bytes:
+    """A status with details as it stands in the trailer."""
+    types = lro.TypeRegistry()
+    status = lro.Status(code, text, tuple(types.pack(detail) for detail in details))
+    return status_to_proto(status, types).SerializeToString()
+
+
+def failure(client: Any, verb: str = "get", *args: Any) -> CallError:
+    """How a call fails."""
+    with pytest.raises(CallError) as caught:
+        getattr(client, verb)(*(args or (NAME,)))
+    return caught.value
+
+
+def test_what_is_sent(asking: Asking) -> None:
+    """Metadata of the user, the routing header, the message; a name without odd characters."""
+    odd, client = asking(sending(b""), send={"metadata": [("x-a", "1"), ("b-bin", b"\x01")]})
+    client.get("projects/ä b/operations/x:y%")
+    client.cancel("operations/c")
+    client.delete("operations/d")
+    client.wait(NAME, timeout=2)
+    list(client.list("", "done = true", page_size=3))
+    list(client.list("projects/p"))
+    paths = [path.rpartition("/")[2].removesuffix("Operation") for path, _, _ in odd.calls]
+    assert paths == ["Get", "Cancel", "Delete", "Wait", "ListOperations", "ListOperations"]
+    routed = [sent.get("x-goog-request-params") for _, _, sent in odd.calls]
+    assert routed == [
+        "name=projects/%C3%A4%20b/operations/x%3Ay%25",
+        "name=operations/c",
+        "name=operations/d",
+        f"name={NAME}",
+        None,
+        "name=projects/p",
+    ]
+    assert all((sent["x-a"], sent["b-bin"]) == ("1", b"\x01") for _, _, sent in odd.calls)
+    waited = pb.WaitOperationRequest.FromString(odd.calls[3][1])
+    assert (waited.name, waited.timeout.seconds) == (NAME, 2)
+    listed = pb.ListOperationsRequest.FromString(odd.calls[4][1])
+    assert (listed.filter, listed.page_size) == ("done = true", 3)
+
+
+@pytest.mark.parametrize("target", ["acme.v1.Images.Resize", "/acme.v1.Images/Resize"])
+def test_starts(target: str, asking: Asking) -> None:
+    """A method goes by its full name or its path; id and validate_only go beside the message."""
+    odd, client = asking(replying(name=NAME))
+    for options in ({}, {"request_id": "ab"}, {"validate_only": True}):
+        client.start(target, ResizeRequest(source="a"), **TYPES, **options)
+    assert [path for path, _, _ in odd.calls] == ["/acme.v1.Images/Resize"] * 3
+    plain, with_id, checking = [payload for _, payload, _ in odd.calls]
+    assert plain == b"\x0a\x01a"
+    assert with_id == plain + b"\xf2\x7f\x02ab"
+    assert checking == plain + b"\xf8\x7f\x01"
+
+
+@attrs.frozen
+class OwnRequest:
+    """A request with fields of these names, and without a full name of its own."""
+
+    request_id: str = ""
+    validate_only: bool = False
+
+
+@lro.message("acme.v1.HalfRequest")
+@attrs.frozen
+class HalfRequest:
+    """A request with one of them."""
+
+    validate_only: bool = False
+
+
+@attrs.frozen
+class OddRequest:
+    """A request whose field of this name is something else."""
+
+    request_id: int = 0
+
+
+def test_fields_of_these_names(asking: Asking) -> None:
+    """A class that has them gets them there; what the message says itself stays."""
+    odd, client = asking(replying(name=NAME))
+    client.start("a.B.C", OwnRequest(), **TYPES, request_id="ab", validate_only=True)
+    client.start("a.B.C", OwnRequest("cd"), **TYPES)
+    client.start("a.B.C", HalfRequest(), **TYPES, request_id="ab", validate_only=True)
+    assert [payload for _, payload, _ in odd.calls] == [
+        b"\x0a\x02ab\x10\x01",
+        b"\x0a\x02cd",
+        b"\x08\x01\xf2\x7f\x02ab",
+    ]
+
+
+def test_a_protobuf_message(asking: Asking) -> None:
+    """It is sent as it is."""
+    odd, client = asking(replying(name=NAME))
+    message = struct_pb2.Value(number_value=1.5)
+    client.start("a.B.C", message, **TYPES)
+    assert odd.calls[0][1] == message.SerializeToString()
+
+
+@pytest.mark.parametrize("target", ["Resize", "", "acme.v1/Images.Resize"])
+def test_a_target_that_is_none(target: str, asking: Asking) -> None:
+    """It is refused without a call."""
+    odd, client = asking(replying())
+    with pytest.raises(CallError, match=r"Start failed with INVALID_ARGUMENT: target: must be"):
+        client.start(target, ResizeRequest(), **TYPES)
+    assert odd.calls == []
+
+
+def test_what_cannot_be_encoded(asking: Asking) -> None:
+    """It is refused without a call."""
+    odd, client = asking(replying())
+    assert failure(client, "get", "operations/\ud800").code is lro.Code.INVALID_ARGUMENT
+    with pytest.raises(CallError, match="Start failed with"):
+        client.start("a.B.C", object(), **TYPES)
+    for message in (OddRequest(), ResizeRequest(), OwnRequest()):
+        with pytest.raises(CallError, match="Start failed with INVALID_ARGUMENT: request_id: "):
+            client.start("a.B.C", message, **TYPES, request_id="\ud800")
+    assert odd.calls == []
+
+
+def test_details(asking: Asking) -> None:
+    """The trailer gives message and details, and how long to wait."""
+    info = lro.ErrorInfo(reason="FULL", domain="acme.test")
+    retry = lro.RetryInfo(retry_delay=timedelta(seconds=7))
+    trailer = details_of(lro.Code.RESOURCE_EXHAUSTED, info, retry, text="später")
+    _, client = asking(refusing(Code.RESOURCE_EXHAUSTED, "other words", trailer))
+    error = failure(client)
+    assert (error.code, error.status.message) == (lro.Code.RESOURCE_EXHAUSTED, "später")
+    assert error.details() == (info, retry)
+    assert (error.retry_after, error.passing, error.http_status) == (7, False, None)
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [None, b"\xff", details_of(lro.Code.ABORTED, lro.ErrorInfo("A", "b")), b""],
+    ids=["none", "broken", "another code", "empty"],
+)
+def test_without_details(trailer: bytes | None, asking: Asking) -> None:
+    """Code and message are those of gRPC, and the details are empty (spec §12.2)."""
+    _, client = asking(refusing(Code.FAILED_PRECONDITION, "not now", trailer))
+    error = failure(client)
+    assert (error.code, error.status.message) == (lro.Code.FAILED_PRECONDITION, "not now")
+    assert (error.status.details, error.retry_after, error.passing) == ((), None, False)
+
+
+@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
+def test_each_code(code: Any, asking: Asking) -> None:
+    """They are mapped one to one; two of them may be the line's, where nobody gave details."""
+    number = code.value[0]
+    _, client = asking(
+        refusing(code, "words"),
+        refusing(code, "words", StatusProto(code=number, message="words").SerializeToString()),
+    )
+    passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
+    for wanted in (passing, False):
+        error = failure(client)
+        assert (error.status, error.passing) == (lro.Status(number, "words"), wanted)
+
+
+def test_a_long_delay(asking: Asking) -> None:
+    """A delay that no clock can sleep is cut; a RetryInfo without one says nothing."""
+    for detail, wanted in [
+        (lro.RetryInfo(retry_delay=timedelta(days=99_999)), 1e9),
+        (lro.RetryInfo(), None),
+    ]:
+        trailer = details_of(lro.Code.UNAVAILABLE, detail)
+        _, client = asking(refusing(Code.UNAVAILABLE, "no", trailer))
+        assert failure(client).retry_after == wanted
+
+
+def test_nobody_listens(face: Face) -> None:
+    """A connection that is refused is UNAVAILABLE, and passes."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        address = f"{HOST}:{probe.getsockname()[1]}"
+        client = face.client(transport=transport(face, address), retry=Retry(codes=frozenset()))
+        error = failure(client)
+    assert (error.code, error.passing) == (lro.Code.UNAVAILABLE, True)
+
+
+def test_retries(asking: Asking, face: Face) -> None:
+    """UNAVAILABLE is asked again, as long as the server wishes at least (spec §11.5)."""
+    clock = Clock()
+    retry = lro.RetryInfo(retry_delay=timedelta(seconds=9))
+    odd, client = asking(
+        refusing(Code.UNAVAILABLE),
+        refusing(Code.UNAVAILABLE, "no", details_of(lro.Code.UNAVAILABLE, retry)),
+        replying(name=NAME, done=True),
+        retry=None,
+        clock=clock,
+    )
+    assert client.get(NAME).done
+    assert len(odd.calls) == 3
+    assert clock.sleeps[0] == pytest.approx(0.5)
+    assert clock.sleeps[1] == 9
+
+
+def test_polling_goes_on_after_failures(asking: Asking) -> None:
+    """A poll that fails for a passing reason is not the end of waiting (spec §11.5(2))."""
+    odd, client = asking(
+        refusing(Code.UNAVAILABLE),
+        refusing(Code.INTERNAL),
+        refusing(Code.RESOURCE_EXHAUSTED),
+        replying(name=NAME, done=True),
+        clock=Clock(),
+        polling=Polling(jitter=0.0),
+    )
+    assert client.operation(NAME, **STRUCTS).wait().done
+    assert len(odd.calls) == 4
+
+
+def test_a_call_has_a_deadline(asking: Asking) -> None:
+    """A server that does not answer is given up; it knows when, so it may give up too."""
+    over, left = threading.Event(), []
+
+    def hang(context: Any) -> bytes:
+        left.append(context.time_remaining())
+        over.wait(20)
+        return b""
+
+    _, client = asking(hang, call_seconds=0.1)
+    began = time.monotonic()
+    error = failure(client)
+    over.set()
+    assert time.monotonic() - began < 5
+    assert (error.code, error.passing) == (lro.Code.DEADLINE_EXCEEDED, True)
+    assert error.status.message == "no complete answer within 0.1 s"
+    assert 0 < left[0] < 1
+
+
+def test_patience_with_a_server_that_hangs(asking: Asking) -> None:
+    """Waiting ends at its deadline, and the operation can be waited for again."""
+    over = threading.Event()
+    odd, client = asking(lambda _: bytes(over.wait(20) * 0))
+    began = time.monotonic()
+    with pytest.raises(PollTimeout) as caught:
+        client.operation(NAME, **STRUCTS).result(timeout=0.2)
+    over.set()
+    assert time.monotonic() - began < 5
+    assert caught.value.name == NAME
+    assert odd.calls
+
+
+def test_the_deadline_of_the_channel(face: Face) -> None:
+    """Without the driver's own, grpcio's deadline is told in the same words."""
+    over = threading.Event()
+    with odd_server(lambda _: bytes(over.wait(20) * 0)) as odd:
+        made = transport(face, odd.address)
+        call = Call(request=lro.GetOperationRequest(NAME), budget=0.05)
+        with pytest.raises(CallError, match=r"no complete answer within 0\.05 s") as caught:
+            face.run(made.send, call)
+        assert caught.value.passing
+        over.set()
+        face.run(made.close)
+
+
+@pytest.mark.parametrize("verb", ["get", "list"])
+def test_a_reply_that_is_none(verb: str, asking: Asking) -> None:
+    """Bytes that are no such message are UNKNOWN, and do not pass."""
+    _, client = asking(sending(b"\xff"))
+    with pytest.raises(CallError, match="UNKNOWN: the reply is not what was asked for") as caught:
+        client.get(NAME) if verb == "get" else list(client.list())
+    assert not caught.value.passing
+
+
+def test_a_reply_that_is_too_large(asking: Asking) -> None:
+    """It is not read on."""
+    options = [("grpc.max_receive_message_length", 1000)]
+    _, client = asking(replying(name="x" * 1001), send={"options": options})
+    assert failure(client).code is lro.Code.RESOURCE_EXHAUSTED
+
+
+def test_unknown_fields_are_kept(asking: Asking) -> None:
+    """What a newer server says is there, if nobody here can read it."""
+    _, client = asking(sending(pb.Operation(name=NAME).SerializeToString() + b"\xa2\x06\x01x"))
+    assert client.get(NAME).unknown == b"\xa2\x06\x01x"
+
+
+def test_a_channel_of_the_user(face: Face) -> None:
+    """It is used as it is, and outlives the client."""
+    with odd_server(replying(name=NAME)) as odd:
+        module: Any = grpc if face.name == "sync" else grpc.aio
+        channel = face.run(lambda: module.insecure_channel(odd.address))
+        for _ in range(2):
+            made = transport(face, channel)
+            client = face.client(transport=made)
+            assert client.get(NAME).name == NAME
+            face.run(made.close)
+        face.run(channel.close)
+    assert len(odd.calls) == 2
+
+
+def test_closing(face: Face) -> None:
+    """A channel that was made here is closed, once; a transport never used has none."""
+    with odd_server(replying(name=NAME)) as odd:
+        made = transport(face, odd.address)
+        face.run(made.close)
+        client = face.client(transport=made)
+        for _ in range(2):  # it is made again when it is needed again
+            assert client.get(NAME).name == NAME
+            face.run(made.close)
+            face.run(made.close)
+
+
+def test_credentials(face: Face) -> None:
+    """They are those of the channel."""
+    odd = Odd([replying(name=NAME)])
+    with ThreadPoolExecutor(2) as pool:
+        server = grpc.server(pool)
+        server.add_generic_rpc_handlers((odd,))
+        port = server.add_secure_port(f"{HOST}:0", grpc.local_server_credentials())
+        server.start()
+        made = transport(face, f"{HOST}:{port}", credentials=grpc.local_channel_credentials())
+        try:
+            assert face.client(transport=made).get(NAME).name == NAME
+            face.run(made.close)
+        finally:
+            server.stop(None).wait()
+
+
+@pytest.mark.parametrize(
+    ("module", "part"), [("lro_client.transports.grpc", "transport"), ("lro.grpc", "edge")]
+)
+def test_without_the_extra(module: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import says what to install."""
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    source = importlib.util.find_spec(module)
+    assert source is not None
+    assert source.loader is not None
+    with pytest.raises(lro.MissingExtra) as caught:
+        source.loader.exec_module(importlib.util.module_from_spec(source))
+    wanted = f"the gRPC {part} needs the extra 'grpc': pip install 'lro[grpc]'"
+    assert str(caught.value) == wanted
