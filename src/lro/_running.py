@@ -79,7 +79,8 @@ class Running:
         ``begun``: the record says that this process has begun it. Unless it begins, it is handed
         back. The store is not closed before all these blocks are left.
         """
-        run = Run(record.name, spec, self._worker, request, record if begun else None)
+        held = record if record.owner == self.owner else None
+        run = Run(record.name, spec, self._worker, request, held, begun=begun)
         with self._lock:
             self._starting.add(run)
             if self._executor.redelivery is None:

@@ -19,6 +19,8 @@ _BATCH: Final = 100
 _EXPIRY_BATCH: Final = 1000
 _EXPIRY_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 1.0
+_HURRY_SECONDS: Final = 0.1
+"""The least between two hunts, lest what cannot begin be tried and handed back without a pause."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -63,7 +65,7 @@ class Upkeep:
         """Begin anew, for another owner: in a forked process, the thread is gone."""
         self._owner = owner
         self._renew_at: float | None = None
-        self._hunt_at = self._calm_until = self._expire_at = self._clock()
+        self._hunt_at = self._hurry_at = self._calm_until = self._expire_at = self._clock()
         self._urgent = False
         self._away = False
         self._wake = threading.Event()
@@ -116,19 +118,19 @@ class Upkeep:
         self._return_unbegun()
         if self._renew_at is not None and self._renew_at <= at:
             self._renew(at, now)
-        if self._next_hunt(at) <= at:
+        if self._next_hunt() <= at:
             self._urgent = False
             self._hunt(at, now)
         if self._expire_at <= at:
             self._expire(at)
         # New work wakes nobody: one looks often enough to find it in time, which asks no store.
-        due = [self._next_hunt(at), self._expire_at, at + self._period]
+        due = [self._next_hunt(), self._expire_at, at + self._period]
         if self._renew_at is not None:
             due.append(self._renew_at)
         return max(0.01, min(due) - self._clock())
 
-    def _next_hunt(self, at: float) -> float:
-        return max(self._calm_until, at if self._urgent else self._hunt_at)
+    def _next_hunt(self) -> float:
+        return max(self._calm_until, self._hurry_at if self._urgent else self._hunt_at)
 
     def _follow_clock(self, at: float, now: datetime) -> None:
         # Somebody has set the store's clock: all leases seem over, or to last too long.
@@ -177,6 +179,7 @@ class Upkeep:
             latest = min(latest, max(0.0, (next_end - now).total_seconds()))
         # What could not be taken over (a full queue, say) is tried again soon.
         self._hunt_at = at + (min(latest, 1.0) if found.records else latest)
+        self._hurry_at = at + _HURRY_SECONDS
 
     def _expire(self, at: float) -> None:
         removed = self._ledger.store.expire(_EXPIRY_BATCH)

@@ -52,7 +52,7 @@ class Run:
     """A task for an executor: one operation's work, from claim to result.
 
     ``request`` is the message if this process has it still, else it is read from the store;
-    ``begun`` the record if it is stored as claimed by this process.
+    ``held`` the record as it is stored, held by this process; ``begun`` says that it is claimed.
     """
 
     def __init__(
@@ -61,7 +61,9 @@ class Run:
         spec: MethodSpec,
         worker: Worker,
         request: object | None = None,
-        begun: Record | None = None,
+        held: Record | None = None,
+        *,
+        begun: bool = False,
     ) -> None:
         self.name = name
         self.group = spec.full_name
@@ -73,7 +75,8 @@ class Run:
         self._domain = worker.domain
         self._retire = worker.retire
         self._request = request
-        self._begun = begun
+        self._held = held
+        self._begun = held if begun else None
         self._job: Job[Anything] | None = None
         self._call: FunctionCall | None = None
         self._cancel_asked = False
@@ -88,8 +91,8 @@ class Run:
 
     @property
     def unbegun(self) -> Record | None:
-        """The record, if it says that this process has begun what it has not begun."""
-        return self._begun if self._job is None else None
+        """The record, if it says that this process has the work, which it has not begun."""
+        return self._held if self._job is None else None
 
     @property
     def undecided(self) -> bool:

@@ -13,6 +13,7 @@ import pytest
 
 from lro._errors import Unavailable
 from lro._ports import Reach
+from lro.executors import asyncio as asyncio_executor
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -328,3 +329,52 @@ def test_threads_are_started_anew_after_a_fork():
     assert len(set(threading.enumerate()) - before) == 1
     executor.stop()
     assert executor.join(PATIENCE)
+
+
+# -- what the system has not to spare -------------------------------------------------------------
+
+
+def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
+    """Beside an event loop: it is neither lost, nor does it block the others."""
+    monkeypatch.setattr(asyncio_executor, "_PAUSE", 0.0)
+    executor = AsyncioExecutor(2)
+    executor.reserve().release()  # the loop's own thread
+    start, refusals = threading.Thread.start, [1, 2]
+
+    def refused(thread):
+        if refusals and thread.name == "lro-function":
+            refusals.pop()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    task = Work("a", held=False)
+    executor.reserve().submit(task)
+    assert task.over.wait(PATIENCE)
+    executor.stop()
+    assert executor.join(PATIENCE)
+    assert refusals == []
+
+
+def test_the_inline_executor_waits_for_other_threads():
+    """A service that closes gives them time; what its own thread does is no reason to wait."""
+    executor = InlineExecutor()
+    task = Work("a")
+    other = threading.Thread(target=lambda: executor.reserve().submit(task))
+    other.start()
+    assert task.begun.wait(PATIENCE)
+    assert not executor.join(0)
+    task.let_end()
+    assert executor.join(PATIENCE)
+    slot, own = executor.reserve(), []
+
+    class Own(Work):
+        def run(self, through=None):
+            own.append(executor.join(PATIENCE))
+
+    slot.submit(Own("b"))
+    assert own == [True]
+    executor.stop()
+    with pytest.raises(Unavailable):
+        slot.submit(task)
+    other.join(PATIENCE)

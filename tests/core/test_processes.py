@@ -24,6 +24,7 @@ from lro._spec import WorkerLost
 from lro._states import claim, take_over
 from lro._status import Code
 from lro.executors.processes import ProcessExecutor, _executor
+from lro.executors.processes._inbox import Inbox
 from lro.executors.processes._process import Process
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
@@ -164,6 +165,27 @@ def test_a_child_that_does_not_read_is_ended(house, monkeypatch):
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
     assert ended(service, method.start(request("echo", text="x" * 2_000_000))).state == "SUCCEEDED"
     assert child not in pids(service._background.running._executor)
+
+
+def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(house, monkeypatch):
+    """The rest of the answer never comes: the ladder goes on without it."""
+    service, method = house(own={})
+    take, half = Inbox.take, threading.Event()
+
+    def stopping(inbox, descriptor):
+        text = take(inbox, descriptor)
+        if len(inbox._bytes) > 50_000 and not half.is_set():
+            (child,) = pids(service._background.running._executor)
+            os.kill(child, signal.SIGSTOP)
+            half.set()
+        return text
+
+    monkeypatch.setattr(Inbox, "take", stopping)
+    text = "x" * 3_000_000
+    operation = method.start(request("big", text=text, size=len(text)))
+    assert half.wait(PATIENCE)
+    service.cancel(operation.name)
+    assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
 
 
 def test_a_child_has_no_room(monkeypatch):

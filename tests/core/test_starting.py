@@ -28,6 +28,7 @@ from lro._wellknown import Empty
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
 from tests.core.kit import (
     PATIENCE,
     Step,
@@ -183,6 +184,147 @@ def test_a_worker_dies_between_the_start_and_the_beginning(
     clock.advance(15)
     services[1].turn()
     assert services[1].get(name).state == state
+
+
+class Doubtful(MemoryStore):
+    """Stores what is inserted, and then says that nobody knows; or something else happens then."""
+
+    then = None
+
+    def insert(self, record, request, key, *, check_only=False):
+        found = super().insert(record, request, key, check_only=check_only)
+        if self.then is not None:
+            self.then(record)
+        return found
+
+
+@pytest.fixture
+def doubtful(make_service, clock):
+    """A service on such a store, and a method of it."""
+    store = Doubtful(clock)
+    service = make_service(store, InlineExecutor())
+    return service, store, method_of(service)
+
+
+def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
+    """It may have been stored; whoever repeats it is told of it, so it must not be lost."""
+    service, store, method = doubtful
+
+    def away(record):
+        store.then = None
+        raise Unavailable("the connection was lost")
+
+    store.then = away
+    with pytest.raises(Unavailable):
+        method.start(WorkRequest("x"), request_id=ID)
+    again = method.start(WorkRequest("x"), request_id=ID)
+    assert not again.done
+    service.turn()
+    assert answer(service, service.get(again.name)) == "x"
+    assert store.get(again.name).lost_attempts == 0
+
+
+def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
+    """Nobody has heard of its name."""
+    service, _, method = doubtful
+    method.start(WorkRequest("x"), target="t")
+    swap(service, Kept())
+    method.start(WorkRequest("y"), target="t")
+    with pytest.raises(TargetBusy):
+        method.start(WorkRequest("z"), target="t")
+    assert len(service._background.running._unbegun) == 1
+    service.turn()
+    assert service._background.running._unbegun == []
+    assert len(service._background.running.held()) == 1
+
+
+def test_work_that_is_cancelled_while_it_is_stored(doubtful):
+    """Its name is known from a list: the function is not called, and the truth is told at once."""
+    service, store, method = doubtful
+    store.then = lambda record: service.cancel(record.name)
+    assert method.start(WorkRequest("x")).state == "CANCELLED"
+
+
+def test_a_start_that_took_long_is_claimed(doubtful, clock):
+    """Its lease counts from before it was stored, and may be over for others."""
+    service, store, method = doubtful
+    store.then = lambda record: clock.advance(5)
+    operation = method.start(WorkRequest("x"))
+    assert answer(service, operation) == "x"
+    assert store.get(operation.name).attempt == 2
+
+
+def test_a_start_while_the_service_closes(make_service, clock):
+    """What is being stored then is handed back before the store is closed."""
+    store = Doubtful(clock)
+    service = make_service(store, ThreadExecutor(1))
+    method = method_of(service)
+    inside, go, found = threading.Event(), threading.Event(), []
+
+    def wait(record):
+        inside.set()
+        assert go.wait(PATIENCE)
+
+    store.then = wait
+    starting = threading.Thread(target=lambda: found.append(method.start(WorkRequest("x"))))
+    starting.start()
+    assert inside.wait(PATIENCE)
+    stop, stopped = service._executor.stop, threading.Event()
+
+    def told():
+        try:
+            return stop()
+        finally:
+            stopped.set()
+
+    service._executor.stop = told
+    closing = threading.Thread(target=service.close)
+    closing.start()
+    assert stopped.wait(PATIENCE)
+    go.set()
+    closing.join(PATIENCE)
+    starting.join(PATIENCE)
+    record = store.get(found[0].name)
+    assert (record.done, record.owner, record.attempt) == (False, "", 1)
+
+
+def test_a_start_that_is_interrupted_when_its_work_has_begun(store, make_service, monkeypatch):
+    """By Ctrl-C, say: what runs must have a record."""
+    service = make_service(store, ThreadExecutor(1))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse("done")
+
+    def interrupted():
+        step.reached()
+        raise KeyboardInterrupt
+
+    method = method_of(service, body)
+    monkeypatch.setattr(service._background.running, "_nudge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        method.start(WorkRequest())
+    (operation,) = service.list(ListOperationsRequest()).operations
+    step.go.set()
+    assert answer(service, ended(service, operation)) == "done"
+
+
+def test_a_start_that_is_interrupted_before_its_work_begins(store, make_service, monkeypatch):
+    """Nobody has the record, and whoever takes the task finds that there is nothing to do."""
+    executor = Kept()
+    service = make_service(store, executor)
+    method = method_of(service, lambda request, job: pytest.fail("it was forgotten"))
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(service._background.running, "_nudge", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        method.start(WorkRequest())
+    assert stored(service) == 0
+    executor.task.run()
+    assert not service._background.running.held()
 
 
 def test_quick_work_may_be_over(quick):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ from tests.grpc.serving import serving
 
 MANY = 2000
 LONG = Duration(seconds=30)
+ANN = (("x-caller", "ann"),)
 
 
 @attrs.frozen
@@ -149,23 +150,32 @@ def test_a_cancelled_call(served: Served) -> None:
 @pytest.mark.parametrize("max_waiting", [0, 2])
 def test_waiting_leaves_threads_for_others(max_waiting: int, house: House) -> None:
     """Beyond the bound a call is told the present state, and polls go on (spec §4.7, §4.8)."""
-    name = house.start()
+    name, callers = house.start(), set()
+
+    def authenticate(metadata: Mapping[str, str]) -> str:
+        callers.add(metadata["x-caller"])
+        return metadata["x-caller"]
+
+    options = {"max_waiting": max_waiting, "authenticate": authenticate}
     with (
-        serving("threads", house.service, max_waiting=max_waiting) as address,
+        serving("threads", house.service, **options) as address,
         grpc.insecure_channel(address) as channel,
     ):
         stub = operations_pb2_grpc.OperationsStub(channel)
         served = Served(house, address, stub)
-        calls = [stub.WaitOperation.future(wait(name, LONG)) for _ in range(max_waiting)]
+        calls = [
+            stub.WaitOperation.future(wait(name, LONG), metadata=ANN) for _ in range(max_waiting)
+        ]
         served.waits(max_waiting)
         for timeout in (None, 20):
-            assert not stub.WaitOperation(wait(name, LONG), timeout=timeout).done
+            assert not stub.WaitOperation(wait(name, LONG), timeout=timeout, metadata=ANN).done
         with pytest.raises(grpc.RpcError, match="must be a duration of 0 or more"):
-            stub.WaitOperation(wait(name, Duration(seconds=-1)))
-        assert not stub.GetOperation(pb.GetOperationRequest(name=name)).done
+            stub.WaitOperation(wait(name, Duration(seconds=-1)), metadata=ANN)
+        assert not stub.GetOperation(pb.GetOperationRequest(name=name), metadata=ANN).done
         house.finish(name)
         assert all(call.result(timeout=20).done for call in calls)
-        assert stub.WaitOperation(wait(name, LONG)).done
+        assert stub.WaitOperation(wait(name, LONG), metadata=ANN).done
+    assert callers == {"ann"}
 
 
 def test_a_caller_who_was_gone_before(served: Served) -> None:

@@ -1,1 +1,1 @@
-"""How calls reach a server: over HTTP, or straight into a service of this process."""
+"""How calls reach a server: over HTTP or gRPC, or straight into a service of this process."""
