@@ -888,3 +888,10 @@ def test_it_survives_a_fork(server, schema):
         assert forking.wait(PATIENCE) == 0
     with opened(server, schema) as store:
         assert sorted(ids(store.page("", None, 9))) == ["after", "before", "child"]
+
+
+def test_a_database_that_is_not_there_is_told(server):
+    """To whoever makes the store: later callers learn no more than that it is away."""
+    url = f"{server.url.rpartition('/')[0]}/nope"
+    with pytest.raises(Unavailable, match='database "nope" does not exist'):
+        PostgresStore(url)

@@ -8,7 +8,7 @@ from typing import Any as Anything
 from typing import Final
 
 from lro._any import Any
-from lro._errors import OperationNotFound
+from lro._errors import OperationNotFound, Unavailable
 from lro._forks import after_fork
 from lro._jsontext import dumps
 from lro._pages import Place
@@ -82,8 +82,13 @@ class PostgresStore:
         self._clock = clock or self._server.now
         self._size = connections
         self._parts = Parts(self._address, self._server, connections)
-        with self._parts.connections.extra() as link:
-            self._secret = prepare(link, schema)
+        try:
+            with self._parts.connections.extra() as link:
+                self._secret = prepare(link, schema)
+        except Unavailable as exc:
+            # Nobody calls yet but who sets it up, and may know what is wrong.
+            why = str(exc.__cause__ or "").strip().partition("\n")[0]
+            raise Unavailable(f"{exc}: {why}" if why else str(exc)) from exc
         after_fork(self, PostgresStore._forked)
 
     def _forked(self) -> None:
