@@ -31,7 +31,7 @@ FLOORS: Final = {
         executors._local executors._crew executors._backlog executors._staffed
         executors.inline executors.threads executors.asyncio executors.processes
         executors._broker executors._carrier executors.celery
-        _replies _steps http asgi wsgi protobuf grpc lint cli testing
+        _disclosure _replies _steps http asgi wsgi protobuf grpc lint cli testing
         """,
         "__init__",
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
@@ -38,16 +39,47 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def make_app(service: Service) -> Starlette:
-    """The whole server as an application, which closes the service when it ends."""
-    router = Router(service, register(service))
+def make_app(service: Service, grpc_address: str = "") -> Starlette:
+    """The whole server as an application, which closes the service when it ends.
+
+    It also serves gRPC at an address, such as ``127.0.0.1:50051``, if one is given.
+    """
+    methods = register(service)
+    router = Router(service, methods)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(service.close)
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(asyncio.to_thread, service.close)
+            if grpc_address:
+                await stack.enter_async_context(serving_grpc(service, methods, grpc_address))
+            yield
 
     return Starlette(routes=[Mount("/", app=router)], lifespan=lifespan)
+
+
+@contextlib.asynccontextmanager
+async def serving_grpc(
+    service: Service, methods: Mapping[str, AnalysisMethod], address: str
+) -> AsyncIterator[None]:
+    """Serve the operations and the ten methods over gRPC too, beside HTTP on its event loop."""
+    import grpc
+
+    import lro.grpc
+
+    # Several server processes may listen on one port: the system shares the calls out.
+    limits = [("grpc.max_receive_message_length", MAX_BODY), ("grpc.so_reuseport", 1)]
+    server = grpc.aio.server(options=limits)
+    starts = [
+        lro.grpc.StartMethod(method=method, metadata=functools.partial(first_metadata, verb))
+        for verb, method in methods.items()
+    ]
+    lro.grpc.add_to(server, service, methods=starts, max_request=MAX_BODY)
+    port = server.add_insecure_port(address)
+    await server.start()
+    print("grpc://{}:{}".format(address.rpartition(":")[0], port), flush=True)
+    yield
+    await server.stop(STOP_SECONDS)
 
 
 class Router:
@@ -125,12 +157,15 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--broker", default=plain.broker, help="of Celery")
     parser.add_argument("--concurrency", type=int, default=2, help="analyses at once in a process")
     parser.add_argument("--workers", type=int, default=1, help="server processes on the store")
+    parser.add_argument("--grpc", type=int, help="a port for gRPC too; 0: any that is free")
     parser.add_argument("--lease", type=float, default=15.0, help="seconds of silence allowed")
     options = parser.parse_args(arguments)
     try:
         listener = socket.create_server((options.host, options.port))
     except (OSError, OverflowError) as exc:
         parser.error(f"cannot listen: {exc}")
+    if options.grpc == 0 and options.workers > 1:
+        parser.error("--grpc: several workers share a port, which must be given")
     deployment = Deployment(
         store=options.store,
         executor=options.executor,
@@ -143,17 +178,18 @@ def main(arguments: list[str]) -> None:
     except (LroError, ValueError) as exc:
         parser.error(f"cannot serve {options.store}: {exc}")
     print("http://{}:{}".format(*listener.getsockname()), flush=True)
+    grpc_address = "" if options.grpc is None else f"{options.host}:{options.grpc}"
     if options.workers == 1:
-        serve(service, listener)
+        serve(service, listener, grpc_address)
         return
     service.close()
-    Workers(deployment, listener, options.workers).run()
+    Workers(deployment, listener, options.workers, grpc_address).run()
 
 
-def serve(service: Service, listener: socket.socket) -> None:
-    """Serve on this socket until told to stop."""
+def serve(service: Service, listener: socket.socket, grpc_address: str = "") -> None:
+    """Serve on this socket, and maybe over gRPC, until told to stop."""
     config = uvicorn.Config(
-        make_app(service),
+        make_app(service, grpc_address),
         log_level="warning",
         ws="none",
         timeout_graceful_shutdown=STOP_SECONDS,

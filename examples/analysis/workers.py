@@ -23,7 +23,10 @@ class Workers:
     at one, wait for it at another, and never notice that a third one took the work over.
     """
 
-    def __init__(self, deployment: Deployment, listener: socket.socket, count: int) -> None:
+    def __init__(
+        self, deployment: Deployment, listener: socket.socket, count: int, grpc_address: str = ""
+    ) -> None:
+        self._grpc_address = grpc_address
         self._deployment = deployment
         self._listener = listener
         self._count = count
@@ -46,7 +49,8 @@ class Workers:
             process.join()
 
     def _start(self) -> BaseProcess:
-        process = _SPAWN.Process(target=_serve, args=(self._deployment, self._listener))
+        told = (self._deployment, self._listener, self._grpc_address)
+        process = _SPAWN.Process(target=_serve, args=told)
         process.start()
         return process
 
@@ -56,11 +60,11 @@ class Workers:
             process.terminate()
 
 
-def _serve(deployment: Deployment, listener: socket.socket) -> None:
+def _serve(deployment: Deployment, listener: socket.socket, grpc_address: str) -> None:
     from examples.analysis.server import serve
 
     threading.Thread(target=_follow_parent, daemon=True).start()
-    serve(deployment.make_service(), listener)
+    serve(deployment.make_service(), listener, grpc_address)
 
 
 def _follow_parent() -> None:

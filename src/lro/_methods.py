@@ -17,10 +17,10 @@ _METHOD_NAME: Final = re.compile(
     r"(?:(?P<package>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.)?(?P<service>[A-Za-z_]\w*)\.(?P<name>[A-Za-z_]\w*)",
     re.ASCII,
 )
-_STANDARD: Final = re.compile(r"(Get|Create|Update|Delete)([A-Z]\w*)", re.ASCII)
+STANDARD: Final = re.compile(r"(Get|Create|Update|Delete)([A-Z]\w*)", re.ASCII)
 FINDINGS: Final = {
     "response-type-empty": "an empty response cannot grow; give the method a response of its own",
-    "response-type-convention": "the response should be called like the method, with Response",
+    "response-type-convention": "the response should be called <Method>Response, or of a standard method be the resource",
     "metadata-type-empty": "empty metadata cannot tell of progress; give the method its own",
 }
 """What the warnings mean."""
@@ -71,7 +71,7 @@ def convention_findings(method: MethodName, info: OperationInfo) -> list[str]:
     """Warnings about types that go against the conventions, as codes of spec §8.2 and §8.4."""
     findings = []
     response = method.qualify(info.response_type)
-    standard = _STANDARD.fullmatch(method.name)
+    standard = STANDARD.fullmatch(method.name)
     simple = response.rpartition(".")[2]
     if standard is None:
         fits = simple == method.name + "Response"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
@@ -11,16 +10,14 @@ import attrs
 
 from lro._any import Json
 from lro._details import RetryInfo
+from lro._disclosure import Told, disclosed, undisclosed
 from lro._enums import with_enum_numbers
-from lro._errors import LroError, RequestTooLarge, StatusError, UnsupportedMediaType
+from lro._errors import RequestTooLarge, UnsupportedMediaType
 from lro._faults import HttpMethodNotAllowed
 from lro._jsontext import dumps
 from lro._operation import Operation
-from lro._status import Code
 from lro._types import TypeRegistry
 from lro._wire import error_body, operation_to_json
-
-log = logging.getLogger("lro")
 
 _NO_STORE: Final = ("cache-control", "no-store")
 _JSON: Final = ("content-type", "application/json; charset=utf-8")
@@ -29,8 +26,6 @@ _OWN_STATUS: Final[Mapping[type[Exception], int]] = {
     RequestTooLarge: 413,
     UnsupportedMediaType: 415,
 }
-_DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
-"""Codes that tell of the server's own fault; OK is no code of an error."""
 
 
 @attrs.frozen
@@ -99,36 +94,16 @@ def operation_reply(
 def error_reply(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str = "a call"
 ) -> HttpReply:
-    """The reply that tells of an error, details and all (spec §5.12, §6.3).
-
-    What is the server's own fault, as every exception that is no :class:`LroError`, goes into the
-    log; ``asked`` is what the log calls the request. Callers are told its code and no more, since
-    messages must not disclose internals (spec §6.2).
-    """
-    told = _disclosed(error, asked)
+    """The reply that tells of an error, as :func:`disclosed` does (spec §5.12, §6.3)."""
+    told = disclosed(error, types, domain, asked=asked)
     try:
         return _tell(told, types, domain)
     except Exception as exc:  # details that the application gave, which may be anything
-        log.error("the error of %s cannot be told: %s", asked, exc, exc_info=exc)
-        return _tell(_fault(Code.INTERNAL), types, domain)
+        return _tell(undisclosed(exc, types, domain, asked=asked), types, domain)
 
 
-def _fault(code: Code, why: str = "") -> StatusError:
-    return StatusError(code, "the server failed internally", why=why)
-
-
-def _disclosed(error: Exception, asked: str) -> LroError:
-    if isinstance(error, LroError) and error.status_code not in _DEFECTS:
-        return error
-    code = error.status_code or Code.UNKNOWN if isinstance(error, LroError) else Code.INTERNAL
-    log.error("%s ended with %s: %s", asked, code.name, error, exc_info=error)
-    if isinstance(error, StatusError):
-        return _fault(code, error.why)
-    return _fault(code, error.reason if isinstance(error, LroError) else "")
-
-
-def _tell(error: LroError, types: TypeRegistry, domain: str) -> HttpReply:
-    status = types.status_of(error, domain)
+def _tell(told: Told, types: TypeRegistry, domain: str) -> HttpReply:
+    error = told.error
     http = _OWN_STATUS.get(type(error), error.status_code.http)
     more = []
     if isinstance(error, HttpMethodNotAllowed):
@@ -137,4 +112,4 @@ def _tell(error: LroError, types: TypeRegistry, domain: str) -> HttpReply:
         if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
             seconds = -(-detail.retry_delay.total_seconds() // 1)  # rounded up (spec §5.13(2))
             more.append(("retry-after", str(max(1, int(seconds)))))
-    return json_reply(http, error_body(status, types, http), *more)
+    return json_reply(http, error_body(told.status, types, http), *more)

@@ -19,7 +19,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeGuard
 
 import attrs
 
@@ -193,7 +193,7 @@ class _Unsupported(Exception):
     pass
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int]:
     # From 19,000 on, a thousand are protobuf's own.
     return type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any as Anything
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import attrs
 
@@ -35,10 +35,14 @@ class Hold:
     caller: str
 
 
-Exchange: TypeAlias = Generator[Call | Hold, Anything, HttpReply]
+R = TypeVar("R")
+
+Steps: TypeAlias = Generator[Call | Hold, Anything, R]
+"""Gives steps, and at last what the caller is answered."""
+Exchange: TypeAlias = Steps[HttpReply]
 
 
-def drive(exchange: Exchange, service: Service) -> HttpReply:
+def drive(exchange: Steps[R], service: Service) -> R:
     """Obey an exchange in this thread."""
 
     def act(step: Call | Hold) -> object:
@@ -61,13 +65,13 @@ def drive(exchange: Exchange, service: Service) -> HttpReply:
             else:
                 step = exchange.send(result)
     except StopIteration as end:
-        reply: HttpReply = end.value
+        reply: R = end.value
         return reply
 
 
 async def adrive(
-    exchange: Exchange, service: Service, hold: Callable[[Awaitable[Operation]], Awaitable[object]]
-) -> HttpReply:
+    exchange: Steps[R], service: Service, hold: Callable[[Awaitable[Operation]], Awaitable[object]]
+) -> R:
     """Obey an exchange on the running event loop; ``hold`` awaits a wait, or gives it up."""
 
     async def act(step: Call | Hold) -> object:
@@ -92,5 +96,5 @@ async def adrive(
             else:
                 step = exchange.send(result)
     except StopIteration as end:
-        reply: HttpReply = end.value
+        reply: R = end.value
         return reply

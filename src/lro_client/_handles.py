@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any as Anything
 from typing import Final, Generic, TypeVar, cast
 
-from lro import Any, Empty, Json, Operation, Status, TypeRegistry, declared_name
+from lro import Any, Empty, Operation, Status, TypeRegistry, declared_name
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed
 
 Resp = TypeVar("Resp")
@@ -117,14 +118,23 @@ def _decode(
     if not known and packed.type_name.rpartition(".")[2] != cls.__name__:
         wanted = f"its {role} must be a {cls.__name__}, got {packed.type_name or 'nothing'}"
         raise DecodingError(name, wanted, packed)
-    if not known and isinstance(packed.payload, bytes):
-        raise DecodingError(name, f"its {role} is in binary form", packed)
     try:
         if known:
             return types.unpack(packed, cls)
-        return types.load(cast(Json, packed.payload), cls, strict=False)
+        if isinstance(packed.payload, bytes):
+            named: TypeRegistry = _called(cls, packed.type_name)  # type: ignore[arg-type]  # a class
+            return named.unpack(packed, cls)
+        return types.load(packed.payload, cls, strict=False)
     except Exception as exc:  # the codec of another library raises what it likes
         raise DecodingError(name, f"its {role} does not fit: {exc}", packed) from exc
+
+
+@functools.lru_cache(maxsize=256)
+def _called(cls: type, full_name: str) -> TypeRegistry:
+    # For a class without a name: it has the one that the server gives it.
+    types = TypeRegistry()
+    types.register(cls, full_name)
+    return types
 
 
 def register(types: TypeRegistry, *classes: type | None) -> None:

@@ -181,11 +181,11 @@ def test_a_handle_without_classes(face: Face) -> None:
 
 
 def test_a_payload_in_binary_form(face: Face) -> None:
-    """A response that came as bytes cannot be read without the protobuf extra."""
-    packed_bytes = lro.Any("type.googleapis.com/acme.ResizeReport", b"\x08\x01")
+    """Bytes that say no such message are told, as is a missing protobuf extra."""
+    packed_bytes = lro.Any("type.googleapis.com/acme.ResizeReport", b"\xff")
     operation = lro.Operation(name=NAME, done=True, result=packed_bytes)
     handle = face.client().operation(operation, response=ResizeReport, metadata=Unnamed)
-    with pytest.raises(DecodingError, match="its response is in binary form"):
+    with pytest.raises(DecodingError, match="its response does not fit"):
         handle.result()
 
 

@@ -42,7 +42,7 @@ STANDARD: Final = tuple(
 """The files of the messages that are always known."""
 
 _KEPT: Final = 1024
-_KEPT_BYTES: Final = 65536
+_KEPT_BYTES: Final = 4096
 
 
 class Binary:

@@ -10,8 +10,9 @@ import click
 from lro._errors import LroError
 from lro.cli._breaking import breaking
 from lro.cli._lint import lint
+from lro.cli._proto import proto
 
-COMMANDS: Final[Sequence[click.Command]] = (lint, breaking)
+COMMANDS: Final[Sequence[click.Command]] = (lint, breaking, proto)
 
 
 class _App(click.Group):
@@ -32,7 +33,7 @@ class Unusable(click.ClickException):
 
 @click.group(cls=_App, context_settings={"help_option_names": ["-h", "--help"]})
 def app() -> None:
-    """Check the long-running methods of an API.
+    """Check the long-running methods of an API, or print those of a Python service.
 
     Exit status: 0 if nothing was found, 1 if something was, 2 if the input cannot be used.
     """

@@ -34,6 +34,18 @@ def read_set(source: str) -> bytes:
     return descriptor_set(service)
 
 
+def read_service(source: str) -> Service:
+    """The service of ``module:service``.
+
+    Raises:
+        InvalidArgument: There is none.
+    """
+    named = _SERVICE.fullmatch(source)
+    if named is None:
+        raise InvalidArgument(source, "is not module:service")
+    return load_service(named["module"], named["attribute"])
+
+
 def read_sets(sources: Iterable[str]) -> bytes:
     """Several sets as one: the format is made so that they are just put together."""
     return b"".join(map(read_set, sources))

@@ -15,14 +15,12 @@ from google.protobuf.any_pb2 import Any as AnyProto
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status as StatusProto
 
+from lro._disclosure import disclosed
 from lro._errors import LroError
-from lro._jsontext import loads
 from lro._operation import ListOperationsResponse, Operation
-from lro._replies import error_reply
 from lro._service import Service
 from lro._status import Status
 from lro._types import TypeRegistry
-from lro._wire import status_from_error_body
 from lro.protobuf import operation_to_proto, status_to_proto
 
 log = logging.getLogger("lro")
@@ -108,9 +106,7 @@ def refusal(error: Exception, service: Service, *, asked: str) -> Refusal:
     ``asked`` is what the log calls the request.
     """
     types = service.types
-    reply = error_reply(error, types, service.domain, asked=asked)
-    # The body of HTTP is the one place that decides what may be disclosed (spec §6.2, §12.4).
-    status = status_from_error_body(reply.status, loads(reply.body), types)
+    status = disclosed(error, types, service.domain, asked=asked).status
     message = _clipped(status.message)
     told = StatusProto(code=int(status.code), message=message)
     for detail in _details(status, types, asked):

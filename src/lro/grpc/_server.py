@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any as Anything
-from typing import Final, cast
+from typing import Final
 
 import attrs
 import grpc
@@ -16,7 +16,6 @@ import grpc.aio
 from lro._faults import DeclarationError
 from lro._operation import Operation
 from lro._service import Service
-from lro._steps import Exchange as HttpExchange
 from lro._steps import adrive, drive
 from lro.grpc._replies import Answer, OperationWriter
 from lro.grpc._rpcs import (
@@ -171,11 +170,11 @@ class _Brief:
 
 def _driven(exchange: Exchange, rpc: Rpc) -> Answer:
     # The drivers hand on what an exchange returns, whatever that is.
-    return cast(Answer, drive(cast(HttpExchange, exchange), rpc.service))
+    return drive(exchange, rpc.service)
 
 
 async def _adriven(exchange: Exchange, rpc: Rpc) -> Answer:
-    return cast(Answer, await adrive(cast(HttpExchange, exchange), rpc.service, _plainly))
+    return await adrive(exchange, rpc.service, _plainly)
 
 
 async def _plainly(waiting: Awaitable[Operation]) -> Operation:
