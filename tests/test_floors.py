@@ -17,8 +17,8 @@ FLOORS: Final = {
     "lro": [
         """
         _any _status _details _errors _faults _times _jsontext _shapes _scalars _wellknown _compiled
-        _codec _codecs _protobuf _types _names _operation _record _states _conventions _methods _spec _filters
-        _pages _wire _templates _routes _query _bodies _enums _mounts
+        _codec _codecs _protobuf _types _names _operation _record _states _conventions _methods
+        _spec _filters _pages _wire _templates _routes _query _bodies _enums _mounts
         """,
         "_jobs _ports _forks _role",
         """

@@ -20,7 +20,7 @@ _METHOD_NAME: Final = re.compile(
 STANDARD: Final = re.compile(r"(Get|Create|Update|Delete)([A-Z]\w*)", re.ASCII)
 FINDINGS: Final = {
     "response-type-empty": "an empty response cannot grow; give the method a response of its own",
-    "response-type-convention": "the response should be called <Method>Response, or of a standard method be the resource",
+    "response-type-convention": "the response should be called <Method>Response, or the resource",
     "metadata-type-empty": "empty metadata cannot tell of progress; give the method its own",
 }
 """What the warnings mean."""

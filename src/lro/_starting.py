@@ -158,6 +158,7 @@ class Starter:
                 run.revoke()
                 slot.release()
                 return inserted.record.operation
+            run.name = inserted.record.name  # of the first start, where that is sent once more
             try:
                 ended = self._running.begin(run, slot)
             except BaseException as exc:

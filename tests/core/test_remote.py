@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -311,7 +312,8 @@ def test_a_process_that_dies_under_its_function(make_service, store, policy, cap
             raise deaths.pop()
         return WorkResponse(f"attempt {job.attempt}")
 
-    service = with_method(make_service(store, Elsewhere(through), upkeep=True), worker_lost=policy)
+    service = make_service(store, Elsewhere(through), upkeep=True, clock=time.monotonic)
+    with_method(service, worker_lost=policy)
     found = ended(service, service.start(NAME, WorkRequest()))
     if policy is WorkerLost.FAIL:
         assert reason(found) == (Code.ABORTED, "WORKER_LOST")

@@ -30,6 +30,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing._executors import Work
+from lro.testing._samples import REQUEST, held
 from tests.core.kit import (
     PATIENCE,
     Step,
@@ -799,6 +800,35 @@ def test_the_thread_may_stop_itself():
     assert stopped.wait(PATIENCE)
     upkeep._thread.join(PATIENCE)
     assert not upkeep._thread.is_alive()
+
+
+def test_leases_come_before_orphans(clock):
+    """However many there are, and however long each takes: the rest is found again at once."""
+    store, seen = MemoryStore(clock), []
+    for number in range(3):
+        store.insert(held(clock, str(number), seconds=0), REQUEST, None)
+    clock.advance(1)
+    at = [0.0]
+
+    def adopt(record):
+        seen.append(record.name)
+        at[0] += 3.0
+        clock.advance(3)
+
+    upkeep = Upkeep(
+        Ledger(store, Bell()),
+        owner="me",
+        lease=LEASE,
+        held=lambda: ["operations/mine"],
+        cancel=print,
+        adopt=adopt,
+        methods=lambda: ["M"],
+        clock=lambda: at[0],
+    )
+    upkeep.turn()
+    assert len(seen) == 2  # the lease was due after five seconds
+    assert upkeep.turn() <= 1.0
+    assert len(seen) >= 3
 
 
 def test_expiry_goes_on_in_batches(clock):

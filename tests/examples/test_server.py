@@ -332,6 +332,7 @@ def test_the_example_shows_what_users_write() -> None:
         "lro.executors.celery",
         "lro.executors.processes",
         "lro.executors.threads",
+        "lro.grpc",
         "lro.http",
         "lro.stores.postgres",
         "lro.stores.sqlite",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import importlib
+import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -12,6 +14,7 @@ import pytest
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from google.protobuf import empty_pb2, struct_pb2
+from google.protobuf.descriptor_pb2 import UninterpretedOption
 from google.rpc import error_details_pb2
 
 import lro
@@ -19,13 +22,14 @@ from lro._any import Any, message
 from lro._details import ErrorInfo
 from lro._enums import with_enum_numbers
 from lro._errors import InvalidArgument
-from lro._faults import DeclarationError, EncodingError, UnknownType
+from lro._faults import DeclarationError, EncodingError, MissingExtra, UnknownType
 from lro._operation import Operation
+from lro._protobuf import _binary
 from lro._protobuf._files import file_name
 from lro._service import Service
 from lro._shapes import Float, Int32, UInt64, number
 from lro._types import TypeRegistry
-from lro._wellknown import Empty, StringValue
+from lro._wellknown import Empty, StringValue, Value
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set
 from lro.stores.memory import MemoryStore
@@ -313,6 +317,50 @@ def test_both_kinds_of_the_messages_that_are_always_known():
     assert types.codec("google.protobuf.Empty").python is Empty
 
 
+def test_an_attrs_class_is_not_read_from_bytes_by_itself():
+    """Its codec knows JSON; the registry has the descriptors."""
+    with pytest.raises(InvalidArgument, match="in binary form"):
+        TypeRegistry(Nested).codec("acme.v1.Outer.Nested").load(b"", strict=True)
+
+
+def test_what_was_printed_is_kept_for_a_while(monkeypatch):
+    """So that a poll need not read it again; not for ever, and not what is large."""
+    types = TypeRegistry(StringValue)
+    name = "google.protobuf.StringValue"
+    value = types.binary.to_json(name, b"\x0a\x01x")
+    assert types.binary.to_json(name, b"\x0a\x01x") is value
+    monkeypatch.setattr(_binary, "_KEPT", 2)
+    monkeypatch.setattr(_binary, "_KEPT_BYTES", 4)
+    for text in "abcdef":
+        assert types.binary.to_json(name, b"\x0a\x01" + text.encode()) == text
+    assert types.binary.to_json(name, b"\x0a\x04long") == "long"
+    assert len(types.binary._written) == 1
+
+
+def test_a_field_of_a_type_that_is_always_known():
+    """Its file is imported."""
+
+    @message("acme.v1.Holder")
+    @attrs.frozen
+    class Holder:
+        info: ErrorInfo | None = None
+
+    field = described(Holder).fields_by_name["info"]
+    assert field.message_type.full_name == "google.rpc.ErrorInfo"
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    """When the binary form is asked for, and when the part is imported."""
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "lro._protobuf._binary", None)
+        with pytest.raises(MissingExtra, match=r"pip install 'lro\[protobuf\]'"):
+            TypeRegistry().binary  # noqa: B018
+        patch.setitem(sys.modules, "google.longrunning.operations_proto_pb2", None)
+        patch.delitem(sys.modules, "lro.protobuf")
+        with pytest.raises(MissingExtra, match=r"pip install 'lro\[protobuf\]'"):
+            importlib.import_module("lro.protobuf")
+
+
 def test_a_name_belongs_to_one_class():
     """Else nobody knew what to read."""
     types = of_protobuf()
@@ -322,7 +370,13 @@ def test_a_name_belongs_to_one_class():
 
 
 def test_what_protobuf_cannot_write_is_refused():
-    """As text with half of a pair."""
+    """What no JSON can say, and proto2's fields that must be there."""
+    part = TypeRegistry(UninterpretedOption.NamePart)
+    with pytest.raises(EncodingError, match="missing required fields"):
+        part.pack(UninterpretedOption.NamePart())
+    values = TypeRegistry(struct_pb2.Value)
+    assert values.codec("google.protobuf.Value").python is Value
+    assert values._of_class[struct_pb2.Value].shape is None
     types = TypeRegistry(struct_pb2.Value)
     with pytest.raises(EncodingError, match="Value: Fail to serialize NaN"):
         types.dump(struct_pb2.Value(number_value=float("nan")))
@@ -388,7 +442,7 @@ def test_lists_look_into_messages_of_protobuf():
     with Service(MemoryStore(), InlineExecutor(), types=types) as service:
         method = service.declare("lrofix.v1.Books.Read", request=book, response=book, metadata=meta)
         names = [
-            method.start(book(), metadata=meta(verb=verb, stage="COPYING", steps=[{"note": verb}]))
+            method.start(book(), metadata=meta(verb=verb, stage="COPYING", steps=[{"name": verb}]))
             for verb in ("export", "import")
         ]
         service.reporter(names[0].name).complete(Any("x/lrofix.v1.Book", b"\xff"))
@@ -399,7 +453,7 @@ def test_lists_look_into_messages_of_protobuf():
 
         assert found('metadata.verb = "import"') == {1}
         assert found("metadata.stage = COPYING") >= {1}
-        assert found('metadata.steps.label = "import"') == {1}
+        assert found("metadata.steps.name:import") == {1}
         assert found("response.title:*") == set()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
-from hypothesis import given
+from hypothesis import assume, given
 
 from lro._any import Any, type_url
 from lro._jsontext import dumps, loads
@@ -29,6 +29,8 @@ def test_attrs_classes(message):
 @given(SCALARS | METADATA)
 def test_protobuf_classes(message):
     """What an attrs class writes, the vectors' own descriptors read, and the other way round."""
+    # The protobuf library does not read the largest float of 32 bits as it prints it.
+    assume(all(abs(getattr(message, field, 0.0)) < 3.4e38 for field in ("f_float", "ratio")))
     name = ATTRS.name_of(type(message))
     value = loads(dumps(ATTRS.dump(message)))
     codec = PROTOBUF.codec(name)

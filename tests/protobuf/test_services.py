@@ -200,6 +200,15 @@ def test_messages_of_protobuf_are_imported_from_where_they_are(service):
     assert names.index(file) < names.index("acme/google/v1/google.proto")
 
 
+def test_a_service_without_a_package():
+    """Its file says none."""
+    with Service(MemoryStore(), InlineExecutor()) as made:
+        made.method("Shop.Paint")(paint)
+        text = protobuf.proto_sources(made)["messages.proto"]
+    assert text.startswith('syntax = "proto3";\n\nimport')
+    assert 'post: "/v1/shop:paint"' in text
+
+
 @pytest.mark.parametrize(
     "options", [StartOptions(), StartOptions("6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01", True)]
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any as Anything
 from typing import Final, TypeVar, cast
@@ -77,7 +76,7 @@ class Binary:
         """The full names of all classes, given or made up."""
         for said in files:
             self.pool.AddSerializedFile(said.SerializeToString())
-        self._written: OrderedDict[tuple[str, bytes], Json] = OrderedDict()
+        self._written: dict[tuple[str, bytes], Json] = {}
 
     def message_class(self, full_name: str) -> type[Message]:
         """The protobuf class of a message.
@@ -121,14 +120,14 @@ class Binary:
             InvalidArgument: The bytes are no such message, or it has no JSON form.
         """
         key = (full_name, payload)
-        if key in self._written:
-            self._written.move_to_end(key)
-            return self._written[key]
+        kept = self._written.get(key)
+        if kept is not None:
+            return kept
         value = json_of(parsed(self.message_class(full_name), payload), pool=self.pool)
         if len(payload) <= _KEPT_BYTES:
+            if len(self._written) >= _KEPT:
+                self._written = {}  # in one step: several threads may be here
             self._written[key] = value
-            if len(self._written) > _KEPT:
-                self._written.popitem(last=False)
         return value
 
     def _add(self, file: FileDescriptor) -> None:
@@ -206,5 +205,3 @@ def _told(action: Callable[[], T]) -> T:
         return action()
     except (json_format.Error, ValueError, TypeError, OverflowError, AttributeError) as exc:
         raise InvalidArgument("", str(exc)) from exc
-    except RecursionError as exc:
-        raise InvalidArgument("", "is nested too deeply") from exc

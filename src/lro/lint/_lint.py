@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from lro._methods import STANDARD
-from lro._methods import EMPTY, convention_findings
+from lro._methods import EMPTY, STANDARD, convention_findings
 from lro._operation import OperationInfo
 from lro.lint._allow import Allowances
 from lro.lint._descriptors import OPERATION, DescriptorSet, Rpc

@@ -1,0 +1,68 @@
+"""Messages of the interface as protobuf's, beyond what the vectors have."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
+from google.longrunning import operations_proto_pb2 as pb
+from google.protobuf.empty_pb2 import Empty
+from google.rpc.status_pb2 import Status as StatusProto
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro._any import Any
+from lro._errors import InvalidArgument
+from lro._operation import GetOperationRequest, ListOperationsResponse, Operation
+from lro._status import Status
+from lro._types import TypeRegistry
+from lro.protobuf import from_proto, to_proto
+
+TYPES = TypeRegistry()
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+UNKNOWN = st.sampled_from([b"", b"\x98\x06\x01", b"\xa2\x06\x02hi"])
+ANY = st.builds(Any, st.just("x/a.B"), st.binary(max_size=5)) | st.just(Any())
+STATUS = st.builds(
+    Status,
+    st.integers(-(2**31), 2**31 - 1),
+    TEXT,
+    st.lists(ANY, max_size=2).map(tuple),
+    unknown=UNKNOWN,
+)
+OPERATION = st.builds(
+    Operation,
+    name=TEXT,
+    metadata=st.none() | ANY,
+    done=st.booleans(),
+    result=st.none() | ANY | STATUS,
+    unknown=UNKNOWN,
+)
+PAGE = st.builds(
+    ListOperationsResponse, st.lists(OPERATION, max_size=2).map(tuple), TEXT, unknown=UNKNOWN
+)
+
+
+@given(STATUS | OPERATION | PAGE)
+def test_nothing_is_lost_on_the_way(message):
+    """Whatever a peer sends comes back, also what is unknown here."""
+    proto = to_proto(message, TYPES)
+    again = from_proto(type(proto).FromString(proto.SerializeToString()))
+    assert again == message
+
+
+@pytest.mark.parametrize("wrong", [5, TypeRegistry, Any()])
+def test_what_is_no_message_of_the_interface(wrong):
+    """A sentence says what was found."""
+    with pytest.raises(InvalidArgument, match=r"must be a message of google\.longrunning"):
+        to_proto(wrong, TYPES)
+
+
+def test_messages_of_other_packages_are_not_read():
+    """Neither is text that is none."""
+    with pytest.raises(InvalidArgument, match=r"got google\.protobuf\.Empty"):
+        from_proto(Empty())
+    with pytest.raises(InvalidArgument):
+        to_proto(GetOperationRequest("\ud800"), TYPES)
+    assert from_proto(StatusProto(code=5)) == Status(5)
+    assert from_proto(pb.GetOperationRequest(name="x")) == GetOperationRequest("x")
