@@ -349,6 +349,18 @@ def test_a_field_of_a_type_that_is_always_known():
     assert field.message_type.full_name == "google.rpc.ErrorInfo"
 
 
+def test_a_class_of_ones_own_for_a_known_message():
+    """It goes by the descriptor that is there, also where it is a field."""
+    status = attrs.make_class("Mine", {"code": attrs.field(type=Int32, default=0)})
+    holder = attrs.make_class("Holder", {"status": attrs.field(type=status | None, default=None)})
+    types = TypeRegistry()
+    types.register(status, "google.rpc.Status")
+    types.register(holder, "acme.v1.Holder")
+    field = types.binary.descriptor("acme.v1.Holder").fields_by_name["status"]
+    assert field.message_type.full_name == "google.rpc.Status"
+    assert types.binary_payload(types.pack(holder(status(5)))) == b"\x0a\x02\x08\x05"
+
+
 def test_a_missing_extra_is_named(monkeypatch):
     """When the binary form is asked for, and when the part is imported."""
     with monkeypatch.context() as patch:
