@@ -43,11 +43,16 @@ def export(request: ExportRequest, job: lro.Job[ExportMetadata]) -> ExportRespon
 """
 
 
-@pytest.fixture
-def module(tmp_path, monkeypatch, request):
-    """Makes a module with a service, in the folder where we stand."""
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder to stand in."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def module(tmp_path, request):
+    """Makes a module with a service, in the folder where we stand."""
     name = f"house_{abs(hash(request.node.nodeid))}"
 
     def make(field="rows: lro.Int32 = 0"):

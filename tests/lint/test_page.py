@@ -15,6 +15,7 @@ pytest.importorskip("grpc_tools")
 from grpc_tools import protoc
 
 from lro.lint import BREAKING_CODES, LINT_CODES, breaking, lint
+from tests.googleapis import write_googleapis
 
 PAGE: Final = (Path(__file__).resolve().parents[2] / "docs/reference/linter.md").read_text(
     encoding="utf-8"
@@ -30,17 +31,9 @@ NAME: Final = "library.proto"
 
 @pytest.fixture(scope="session")
 def imports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Where the compiler finds Google's files: one of them is installed under another name."""
-    renamed = tmp_path_factory.mktemp("protos")
-    source = importlib.resources.files("google.longrunning") / "operations_proto.proto"
-    target = renamed / "google" / "longrunning" / "operations.proto"
-    target.parent.mkdir(parents=True)
-    target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    api = importlib.resources.files("google.api") / "resource.proto"
-    with importlib.resources.as_file(api) as path:
-        installed = path.parents[2]
+    """Where the compiler finds Google's files."""
     own = importlib.resources.files("grpc_tools") / "_proto"
-    return [f"-I{folder}" for folder in (renamed, installed, own)]
+    return [write_googleapis(tmp_path_factory.mktemp("protos")), f"-I{own}"]
 
 
 def compiled(example: str, folder: Path, imports: list[str]) -> bytes:

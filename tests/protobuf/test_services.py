@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-import importlib
-import shutil
 import subprocess
 import sys
 from datetime import timedelta
@@ -25,6 +23,7 @@ from lro._protobuf._options import HTTP, OPERATION_INFO
 from lro._protobuf._starts import StartOptions, read_options, write_options
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
+from tests.googleapis import write_googleapis
 from tests.protobuf.fixtures import of_protobuf
 
 
@@ -94,35 +93,24 @@ def service():
         yield made
 
 
-@pytest.fixture
-def include(tmp_path):
-    """The proto files of Google, as compilers look for them."""
-    root = Path(next(iter(importlib.import_module("google.longrunning").__path__))).parent
-    folder = tmp_path / "include"
-    shutil.copytree(root, folder / "google", ignore=shutil.ignore_patterns("*.py", "*.pyc"))
-    longrunning = folder / "google" / "longrunning"
-    shutil.copy(longrunning / "operations_proto.proto", longrunning / "operations.proto")
-    return folder
-
-
-def compiled(sources, include, folder):
+def compiled(sources, folder):
     """Compile the files with protoc; where the modules are."""
     for name, text in sources.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     own = Path(grpc_tools.__file__).parent / "_proto"
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{include}"]
-    command += [f"-I{own}", f"--python_out={folder}", *sources]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}"]
+    command += [f"-I{own}", write_googleapis(folder), f"--python_out={folder}", *sources]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     assert not done.returncode, done.stderr
     return folder
 
 
-def test_the_files_compile_and_read_our_replies(service, include, tmp_path, monkeypatch):
+def test_the_files_compile_and_read_our_replies(service, tmp_path):
     """Whoever generates a client from them decodes what we send (issue: proto printed)."""
     sources = protobuf.proto_sources(service)
     assert list(sources) == ["acme/google/v1/google.proto"]
-    folder = compiled(sources, include, tmp_path)
+    folder = compiled(sources, tmp_path)
     operation = service.start("acme.google.v1.PictureShop.Paint", PaintRequest())
     sent = protobuf.operation_to_proto(operation, service.types).SerializeToString()
     code = f"""

@@ -8,6 +8,7 @@ from typing import Any as Anything
 from typing import Final
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message_factory import GetMessageClass
 
 from lro._shapes import Field, Kind, Label, Shape
@@ -39,15 +40,19 @@ _ZERO: Final = {Kind.STRING: "", Kind.BYTES: b"", Kind.BOOL: False, Kind.FLOAT: 
 def shape_of_descriptor(descriptor: Descriptor) -> Shape:
     """The fields of a message, in declared order."""
     cls: Anything = GetMessageClass(descriptor)
-    return Shape(cls, tuple(_field(field) for field in descriptor.fields))
+    said = DescriptorProto()  # which tells labels in every version of the library
+    descriptor.CopyToProto(said)
+    repeated = FieldDescriptorProto.LABEL_REPEATED
+    many = [field.label == repeated for field in said.field]
+    return Shape(cls, tuple(map(_field, descriptor.fields, many)))
 
 
-def _field(field: FieldDescriptor) -> Field:
+def _field(field: FieldDescriptor, many: bool) -> Field:
     value, key_kind, label = field, None, Label.OPTIONAL
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         entry = field.message_type.fields_by_name
         value, key_kind, label = entry["value"], _KINDS[entry["key"].type], Label.MAP
-    elif field.is_repeated:
+    elif many:
         label = Label.REPEATED
     elif not field.has_presence:
         label = Label.IMPLICIT
