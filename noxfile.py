@@ -18,6 +18,8 @@ PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 AT_ONCE = ["--numprocesses=3", "--dist=worksteal"]
 """More than the two processors that most machines have at least: many tests wait for servers."""
 EVERYTHING = ".[celery,cli,docs,examples,fast,grpc,postgres,protobuf,test]"
+PROTOBUF = ["google-api-core", "googleapis-common-protos", "grpcio", "grpcio-tools", "protobuf"]
+"""What tests of the wires need, and the library only for its extras."""
 CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
 """The tests that need no extra but ``test``; the few that want more skip themselves."""
 
@@ -35,6 +37,7 @@ def core(session: nox.Session) -> None:
     session.install(".")
     session.run("python", "-c", "import lro, lro_client")
     session.install(".[test]")
+    session.run("pip", "uninstall", "--quiet", "--yes", *PROTOBUF)
     session.run("pytest", *AT_ONCE, *CORE, *session.posargs, env={"LRO_REQUIRE_SERVICES": ""})
 
 

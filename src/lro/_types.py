@@ -232,7 +232,7 @@ class TypeRegistry:
             if isinstance(shown, bytes):
                 return self.binary.to_json(self._names[type(message)], shown)
             return shown
-        except UnknownType:  # another library's, which gives bytes and tells no fields
+        except (UnknownType, MissingExtra):  # of another library, which gives bytes
             raise EncodingError(type(message).__qualname__, "", "has no JSON form") from None
         except InvalidArgument as exc:
             raise EncodingError(type(message).__qualname__, exc.field, exc.description) from exc
@@ -304,7 +304,7 @@ class TypeRegistry:
 
     def _shown(self, packed: Any) -> Json:
         if isinstance(packed, Any) and isinstance(packed.payload, bytes) and not packed.empty:
-            with contextlib.suppress(UnknownType):  # then it is told below
+            with contextlib.suppress(UnknownType, MissingExtra):  # it is told below
                 packed = Any(packed.type_url, self.json_payload(packed))
         return dump_any(packed)
 
