@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("grpc")
+pytest.importorskip("grpc_tools")
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 import grpc
+import grpc_tools
+from google.longrunning import operations_pb2_grpc as pb_grpc
 from google.longrunning import operations_proto_pb2 as pb
 
 from examples.analysis.messages import (
@@ -28,11 +35,13 @@ from lro_client import Client, OperationFailed
 from lro_client.transports.grpc import GrpcTransport
 from tests.examples.conftest import encoded, flat
 from tests.examples.serving import SERVE, Process
+from tests.googleapis import write_googleapis
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "Please install grpcio-status", ImportWarning)
     from google.api_core.operation import from_gapic
-    from google.api_core.operations_v1 import OperationsClient
+    from google.api_core.operation_async import from_gapic as from_gapic_async
+    from google.api_core.operations_v1 import OperationsAsyncClient, OperationsClient
 
 SCORE = f"/{PACKAGE}/Score"
 CAMERA = ScoreRequest(image=encoded("camera.png"))
@@ -45,6 +54,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, 
     with Process(*SERVE, f"sqlite:///{store}", "--grpc", "0") as process:
         assert process.popen.stdout is not None
         yield process, process.popen.stdout.readline().strip().removeprefix("grpc://")
+
+
+def printed_classes(*names: str) -> dict[str, Any]:
+    """Protobuf classes of the proto files that the service prints."""
+    with Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
+        register(service)
+        types = TypeRegistry()
+        protobuf.register_file_set(types, protobuf.descriptor_set(service))
+    package = PACKAGE.rpartition(".")[0]
+    return {name: types.codec(f"{package}.{name}").python for name in names}
 
 
 def test_our_client_over_grpc(server: tuple[Process, str]) -> None:
@@ -79,20 +98,85 @@ def test_an_analysis_that_fails(server: tuple[Process, str]) -> None:
         assert shown["error"]["code"] == error.code
 
 
+def test_googles_async_future(server: tuple[Process, str]) -> None:
+    """The same on an event loop; WaitOperation by the raw stub, with a timeout and a deadline."""
+    _, address = server
+
+    async def main() -> tuple[Any, Any]:
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = pb_grpc.OperationsStub(channel)
+            call = channel.unary_unary(SCORE, response_deserializer=pb.Operation.FromString)
+            begun = await call(types.binary_payload(types.pack(CAMERA)), timeout=60)
+            future = from_gapic_async(
+                begun,
+                OperationsAsyncClient(channel),
+                protobuf_classes["ScoreResponse"],
+                metadata_type=protobuf_classes["AnalysisMetadata"],
+            )
+            request = pb.WaitOperationRequest(name=begun.name, timeout={"seconds": 30})
+            waited = await stub.WaitOperation(request, timeout=60)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.WaitOperation(pb.WaitOperationRequest(name="operations/nobody"))
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            return waited, await future.result(timeout=60)
+
+    types = TypeRegistry(ScoreRequest)
+    protobuf_classes = printed_classes("ScoreResponse", "AnalysisMetadata")
+    waited, found = asyncio.run(main())
+    assert waited.done
+    assert 0 < found.overall <= 100
+
+
+def test_a_generated_client_decodes_real_replies(
+    server: tuple[Process, str], tmp_path: Path
+) -> None:
+    """The printed proto file compiles, and a program made of it alone reads what the server says."""
+    process, address = server
+    name = process.start("score", CAMERA)["name"]
+    process.until(name)
+    with Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
+        register(service)
+        sources = protobuf.proto_sources(service)
+    for path, text in sources.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    own = Path(grpc_tools.__file__).parent / "_proto"
+    compile_them = [
+        f"-I{tmp_path}",
+        f"-I{own}",
+        write_googleapis(tmp_path),
+        f"--python_out={tmp_path}",
+    ]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *compile_them, *sources]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    program = f"""
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("made", {str(tmp_path / next(iter(sources)))!r}.replace(
+    ".proto", "_pb2.py"))
+made = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(made)
+import grpc
+from google.longrunning import operations_proto_pb2 as pb
+channel = grpc.insecure_channel({address!r})
+get = channel.unary_unary(
+    "/google.longrunning.Operations/GetOperation", pb.GetOperationRequest.SerializeToString,
+    pb.Operation.FromString)
+operation = get(pb.GetOperationRequest(name={name!r}), timeout=60)
+found = made.ScoreResponse()
+assert operation.response.Unpack(found)
+print(0 < found.overall <= 100, found.image_width)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True 512\n", "")
+
+
 def test_googles_future_reads_a_generated_clients_messages(
     server: tuple[Process, str], tmp_path: Path
 ) -> None:
     """The request and the result are messages of the proto files that the service prints."""
     _, address = server
-    with Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
-        register(service)
-        types = TypeRegistry()
-        protobuf.register_file_set(types, protobuf.descriptor_set(service))
-    package = PACKAGE.rpartition(".")[0]
-    classes = {
-        name: types.codec(f"{package}.{name}").python
-        for name in ("ScoreRequest", "ScoreResponse", "AnalysisMetadata")
-    }
+    classes = printed_classes("ScoreRequest", "ScoreResponse", "AnalysisMetadata")
     request = classes["ScoreRequest"](image={"content": encoded("camera.png").content})
     with grpc.insecure_channel(address) as channel:
         call = channel.unary_unary(

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
-from google.protobuf import empty_pb2, struct_pb2
+from google.protobuf import empty_pb2, source_context_pb2, struct_pb2
 from google.protobuf.descriptor_pb2 import UninterpretedOption
 from google.rpc import error_details_pb2
 
@@ -31,7 +31,7 @@ from lro._shapes import Float, Int32, UInt64, number
 from lro._types import TypeRegistry
 from lro._wellknown import Empty, StringValue, Value
 from lro.executors.inline import InlineExecutor
-from lro.protobuf import register_file_set
+from lro.protobuf import register_file_set, register_module
 from lro.stores.memory import MemoryStore
 from tests.protobuf.fixtures import FILE_SET, of_attrs, of_protobuf
 
@@ -422,6 +422,17 @@ def test_a_set_may_lack_what_is_always_known(tmp_path):
     own[0].dependency.append("elsewhere.proto")
     with pytest.raises(InvalidArgument, match=r"imports elsewhere\.proto, which the set has not"):
         register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())
+
+
+def test_a_generated_module_is_registered():
+    """Its classes are those that the module has."""
+    types = TypeRegistry()
+    new = register_module(types, source_context_pb2)
+    assert new == ("google.protobuf.SourceContext",)
+    assert types.codec(new[0]).python is source_context_pb2.SourceContext
+    assert register_module(types, source_context_pb2) == ()
+    with pytest.raises(InvalidArgument, match="sys is no module that protoc has generated"):
+        register_module(types, sys)
 
 
 @pytest.mark.parametrize("wrong", [b"\xff", b"\x0a\x03\x12\x01a\x0a\x08\x0a\x01b\x22\x03\x0a\x01."])

@@ -8,7 +8,7 @@ except ImportError as exc:
     raise MissingExtra("protobuf messages", "protobuf") from exc
 
 from lro._protobuf._starts import StartOptions, read_options, write_options
-from lro.protobuf._files import register_file_set
+from lro.protobuf._files import register_file_set, register_module
 from lro.protobuf._messages import (
     from_proto,
     operation_from_proto,
@@ -28,6 +28,7 @@ __all__ = [
     "proto_sources",
     "read_options",
     "register_file_set",
+    "register_module",
     "status_from_proto",
     "status_to_proto",
     "to_proto",

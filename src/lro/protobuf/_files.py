@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -37,6 +39,28 @@ def register_file_set(types: TypeRegistry, file_set: bytes) -> tuple[str, ...]:
             if name not in types:
                 types.register(GetMessageClass(pool.pool.FindMessageTypeByName(name)))
                 new.append(name)
+    return tuple(new)
+
+
+def register_module(types: TypeRegistry, module: ModuleType) -> tuple[str, ...]:
+    """Register every message of a module that ``protoc`` has generated (``..._pb2``).
+
+    Those that are registered already stay what they are.
+
+    Returns:
+        The full names that are new.
+
+    Raises:
+        InvalidArgument: It is no such module.
+    """
+    file = getattr(module, "DESCRIPTOR", None)
+    if not isinstance(file, FileDescriptor):
+        raise InvalidArgument("", f"{module.__name__} is no module that protoc has generated")
+    new = []
+    for name in names_in(file.message_types_by_name.values()):
+        if name not in types:
+            types.register(GetMessageClass(file.pool.FindMessageTypeByName(name)))
+            new.append(name)
     return tuple(new)
 
 
