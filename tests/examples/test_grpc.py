@@ -130,7 +130,7 @@ def test_googles_async_future(server: tuple[Process, str]) -> None:
 def test_a_generated_client_decodes_real_replies(
     server: tuple[Process, str], tmp_path: Path
 ) -> None:
-    """The printed proto file compiles, and a program made of it alone reads what the server says."""
+    """The printed file compiles, and a program made of it alone reads what the server says."""
     process, address = server
     name = process.start("score", CAMERA)["name"]
     process.until(name)
@@ -141,19 +141,14 @@ def test_a_generated_client_decodes_real_replies(
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     own = Path(grpc_tools.__file__).parent / "_proto"
-    compile_them = [
-        f"-I{tmp_path}",
-        f"-I{own}",
-        write_googleapis(tmp_path),
-        f"--python_out={tmp_path}",
-    ]
-    command = [sys.executable, "-m", "grpc_tools.protoc", *compile_them, *sources]
+    folders = [f"-I{tmp_path}", f"-I{own}", write_googleapis(tmp_path), f"--python_out={tmp_path}"]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *folders, *sources]
     done = subprocess.run(command, capture_output=True, text=True)
     assert not done.returncode, done.stderr
+    module = tmp_path / next(iter(sources)).replace(".proto", "_pb2.py")
     program = f"""
 import importlib.util, sys
-spec = importlib.util.spec_from_file_location("made", {str(tmp_path / next(iter(sources)))!r}.replace(
-    ".proto", "_pb2.py"))
+spec = importlib.util.spec_from_file_location("made", {str(module)!r})
 made = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(made)
 import grpc
