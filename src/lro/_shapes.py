@@ -194,8 +194,10 @@ class _Unsupported(Exception):
 
 
 def _is_number(value: object) -> TypeGuard[int]:
-    # From 19,000 on, a thousand are protobuf's own.
-    return type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
+    # From 19,000 on, a thousand are protobuf's own; two are those of what a start says beside its
+    # request (``lro._protobuf._starts``).
+    free = type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
+    return free and value not in (2046, 2047)
 
 
 def _label(cls: type) -> str:

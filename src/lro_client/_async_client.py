@@ -87,6 +87,7 @@ class AsyncClient:
         Raises:
             CallError: The method refused.
         """
+        register(self._types, type(message), response, metadata)
         request = StartRequest(
             target=target,
             message=message,

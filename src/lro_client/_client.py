@@ -85,6 +85,7 @@ class Client:
         Raises:
             CallError: The method refused.
         """
+        register(self._types, type(message), response, metadata)
         request = StartRequest(
             target=target,
             message=message,

@@ -137,6 +137,11 @@ def _called(cls: type, full_name: str) -> TypeRegistry:
     return types
 
 
+def _is_named(cls: type) -> bool:
+    # Protobuf's classes have their names in their descriptors.
+    return declared_name(cls) is not None or hasattr(cls, "DESCRIPTOR")
+
+
 def register(types: TypeRegistry, *classes: type | None) -> None:
     """Make message classes known that have a full name; others go by their simple name.
 
@@ -144,5 +149,5 @@ def register(types: TypeRegistry, *classes: type | None) -> None:
         DeclarationError: A class has a field that no message can have.
     """
     for cls in classes:
-        if cls is not None and declared_name(cls) is not None:
+        if cls is not None and _is_named(cls):
             types.register(cls)

@@ -85,6 +85,8 @@ def test_files_are_written(module, tmp_path, capsys):
     arguments = ["proto", source, "--out", "out/protos", "--descriptor-set", "out/set.pb"]
     assert main(arguments) == 0
     assert capsys.readouterr().out == "out/protos/acme/v1/acme.proto\n"
+    assert main(["proto", source, "--descriptor-set", "again.pb"]) == 0
+    assert capsys.readouterr().out == ""
     assert "message ExportRequest {" in (tmp_path / "out/protos/acme/v1/acme.proto").read_text()
     assert lint((tmp_path / "out/set.pb").read_bytes()) == []
 

@@ -228,6 +228,7 @@ class Nothing(enum.IntEnum):
         (TooBig, {}, "a member of TooBig has more than 32 bits"),
         (str, number(19_500), "19500 is no field number"),
         (str, number(True), "True is no field number"),
+        (str, number(2046), "2046 is no field number"),
     ],
 )
 def test_what_no_field_can_be_is_refused_when_it_is_registered(annotation, metadata, said):

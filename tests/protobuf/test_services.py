@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import importlib
 import subprocess
 import sys
 from datetime import timedelta
@@ -22,6 +23,7 @@ from lro._any import message
 from lro._protobuf._options import HTTP, OPERATION_INFO
 from lro._protobuf._starts import StartOptions, read_options, write_options
 from lro.executors.inline import InlineExecutor
+from lro.lint import lint
 from lro.stores.memory import MemoryStore
 from tests.googleapis import write_googleapis
 from tests.protobuf.fixtures import of_protobuf
@@ -195,6 +197,68 @@ def test_a_service_without_a_package():
         text = protobuf.proto_sources(made)["messages.proto"]
     assert text.startswith('syntax = "proto3";\n\nimport')
     assert 'post: "/v1/shop:paint"' in text
+
+
+def generated(service, folder, name, source, monkeypatch):
+    """The module of a proto file, compiled by protoc."""
+    (folder / name).parent.mkdir(parents=True)
+    compiled({name: source}, folder)
+    monkeypatch.syspath_prepend(folder)
+    return importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+
+
+SHOP = """
+syntax = "proto3";
+package {package};
+import "google/longrunning/operations.proto";
+message BuyRequest {{ string item = 1; }}
+message BuyResponse {{ string item = 1; }}
+message BuyMetadata {{}}
+{service}
+"""
+SERVICE = """
+service Shop {
+  rpc Buy(BuyRequest) returns (google.longrunning.Operation) {
+    option (google.longrunning.operation_info) = {
+      response_type: "BuyResponse"
+      metadata_type: "BuyMetadata"
+    };
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "service_text"),
+    [
+        ("shop1.v1", "shop1/v1/shop1.proto", ""),
+        ("shop2.v1", "shop2/v1/shop_service.proto", SERVICE),
+    ],
+)
+def test_what_protoc_was_given_is_not_printed_again(
+    service, tmp_path, monkeypatch, package, name, service_text
+):
+    """Neither its messages nor its services, and no file takes the place of another."""
+    source = SHOP.format(package=package, service=service_text)
+    pb = generated(service, tmp_path, name, source, monkeypatch)
+    classes = {"request": pb.BuyRequest, "response": pb.BuyResponse, "metadata": pb.BuyMetadata}
+    service.declare(f"{package}.Shop.Buy", **classes)
+    printed = {
+        path: text for path, text in protobuf.proto_sources(service).items() if package in text
+    }
+    whole = protobuf.descriptor_set(service)
+    assert [one for one in lint(whole) if package in one.method] == []
+    names = [file.name for file in FileDescriptorSet.FromString(whole).file]
+    assert len(names) == len(set(names))
+    assert name in names
+    if service_text:
+        assert printed == {}
+    else:
+        (text,) = printed.values()
+        assert set(printed) == {"shop1/v1/shop1_lro.proto"}
+        assert "rpc Buy(BuyRequest) returns" in text
+        assert "message BuyRequest" not in text
+        compiled({**printed, name: source}, tmp_path)
 
 
 @pytest.mark.parametrize(

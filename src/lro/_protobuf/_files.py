@@ -77,6 +77,7 @@ class ProtoFiles:
         self, shapes: Mapping[str, Shape], known: Mapping[str, str], names: Mapping[type, str]
     ) -> None:
         self._known = known
+        self._taken_names = frozenset(known.values())
         self._names = {**names}
         self._shapes = {**shapes}
         self._enums: dict[type[enum.Enum], _Place] = {}
@@ -111,14 +112,20 @@ class ProtoFiles:
 
     def file_of(self, full_name: str) -> str:
         """The name of the file in which a message stands."""
-        return self._known.get(full_name) or file_name(self._package(full_name))
+        return self._known.get(full_name) or self._file_name(self._package(full_name))
 
     def file(self, package: str) -> FileDescriptorProto:
         """The file of a package, to be added to."""
-        name = file_name(package)
+        name = self._file_name(package)
         if name not in self._files:
             self._files[name] = FileDescriptorProto(name=name, package=package, syntax="proto3")
         return self._files[name]
+
+    def _file_name(self, package: str) -> str:
+        name = file_name(package)
+        if name not in self._taken_names:  # by a file that protoc was given
+            return name
+        return name.removesuffix(".proto") + "_lro.proto"
 
     def _in_order(
         self, name: str, done: set[str], above: tuple[str, ...]
@@ -205,7 +212,7 @@ class ProtoFiles:
         if field.kind is Kind.ENUM:
             place = self._enum(field.python, package)
             said.type_name = f".{place.full_name}"
-            self._import(package, file_name(place.package))
+            self._import(package, self._file_name(place.package))
         elif field.kind is Kind.MESSAGE:
             name = field.message_name or self._names[field.python]
             said.type_name = f".{name}"

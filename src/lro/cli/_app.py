@@ -35,7 +35,8 @@ class Unusable(click.ClickException):
 def app() -> None:
     """Check the long-running methods of an API, or print those of a Python service.
 
-    Exit status: 0 if nothing was found, 1 if something was, 2 if the input cannot be used.
+    Exit status: 0 if all is well, 1 if there are errors (with --strict also warnings), 2 if the
+    input cannot be used.
     """
 
 

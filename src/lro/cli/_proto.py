@@ -14,7 +14,7 @@ from lro.cli._inputs import read_service
 @click.argument("service")
 @click.option("--out", metavar="FOLDER", help="Write the files there, under their own names.")
 @click.option(
-    "--descriptor-set", metavar="FILE", help="Write the FileDescriptorSet too, imports and all."
+    "--descriptor-set", metavar="FILE", help="Write a FileDescriptorSet, imports and all."
 )
 def proto(service: str, out: str | None, descriptor_set: str | None) -> None:
     """Print the proto files of a service: its messages, its methods, and their types.
@@ -29,9 +29,9 @@ def proto(service: str, out: str | None, descriptor_set: str | None) -> None:
     if descriptor_set is not None:
         _write(Path(descriptor_set), protobuf.descriptor_set(found))
     for name, text in sources.items():
-        if out is None:
+        if out is None and descriptor_set is None:
             click.echo(f"// {name}\n\n{text}" if len(sources) > 1 else text, nl=False)
-        else:
+        elif out is not None:
             _write(Path(out) / name, text.encode())
             click.echo(Path(out) / name)
 

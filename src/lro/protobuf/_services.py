@@ -35,9 +35,15 @@ def descriptor_set(service: Service) -> bytes:
         DeclarationError: A message class says what proto cannot say.
     """
     files = [*_own_files(service)]
-    pool = service.types.binary.pool
+    binary = service.types.binary
+    pool = binary.pool
     found: dict[str, FileDescriptorProto] = {}
-    for name in sorted({imported for file in files for imported in file.dependency}):
+    needed = {imported for file in files for imported in file.dependency}
+    for spec in service.specs.values():
+        classes = (spec.request, spec.response, spec.metadata)
+        names = map(service.types.name_of, classes)
+        needed |= {binary.known[name] for name in names if name in binary.known}
+    for name in sorted(needed):
         _collect(name, pool, found, {file.name for file in files})
     whole = FileDescriptorSet(file=[*found.values(), *files])
     return bytes(whole.SerializeToString(deterministic=True))
@@ -64,11 +70,23 @@ def _own_files(service: Service) -> ProtoFiles:
                 shapes[name] = shape
     files = ProtoFiles(shapes, binary.known, binary.names)
     for spec in specs:
+        if _is_there(spec, binary.pool):
+            continue
         request = service.types.name_of(spec.request)
         if request in shapes:
             add_fields(files.message(request))
         _add_method(files, spec, request)
     return files
+
+
+def _is_there(spec: MethodSpec, pool: DescriptorPool) -> bool:
+    # The file of its messages may have the service, as whoever wrote that would have it.
+    name = MethodName.parse(spec.full_name)
+    service = f"{name.package}.{name.service}" if name.package else name.service
+    try:
+        return name.name in pool.FindServiceByName(service).methods_by_name
+    except KeyError:
+        return False
 
 
 def _add_method(files: ProtoFiles, spec: MethodSpec, request: str) -> None:
