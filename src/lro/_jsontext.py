@@ -18,8 +18,12 @@ except ImportError:  # the extra "fast" is not installed
 MAX_DEPTH: Final = 100
 """Deepest nesting of objects and lists that is read or written (spec §1.8(8))."""
 
-MAX_MESSAGE_DEPTH: Final = MAX_DEPTH - 10
-"""Deepest nesting of a packed message: replies and stores put a few levels around it."""
+MAX_MESSAGE_DEPTH: Final = 45
+"""Deepest nesting of a packed message.
+
+Replies and stores put a few levels around it, and a Struct takes two of protobuf's hundred for
+each of its own.
+"""
 
 _DOUBLE_DIGITS: Final = 308
 

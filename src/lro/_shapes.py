@@ -326,6 +326,8 @@ def _kind(annotation: object) -> tuple[Kind, object, str | None]:
 
 
 def _check_enum(cls: type[enum.Enum]) -> None:
+    if issubclass(cls, enum.Flag):
+        raise _Unsupported(f"{cls.__name__} is a Flag: a combination is no value of a proto enum")
     if not issubclass(cls, int):
         return  # numbered as its members stand
     values = [int(member.value) for member in cls]

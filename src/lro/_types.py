@@ -49,7 +49,8 @@ class TypeRegistry:
         self._codecs: dict[str, Codec] = {}
         self._names: dict[type, str] = {}
         self._of_class: dict[type, Codec] = {}
-        self._binary: Binary | None = None
+        self._binary: tuple[int, Binary] | None = None
+        self._generation = 0
         self._plain: dict[type, tuple[str, ClassCodec]] = {}
         """Type URL and codec of the classes that need no look at how deep a message is."""
         for cls in (*MESSAGES, *DETAIL_TYPES, *classes):
@@ -82,7 +83,7 @@ class TypeRegistry:
         codec = self._of_class[cls] = self._make_codec(cls)
         self._codecs.setdefault(name, codec)
         self._names[cls] = name
-        self._binary = None
+        self._generation += 1  # last: what is made of the classes without this one is outdated
         if isinstance(codec, ClassCodec) and not codec.open_ended:
             self._plain[cls] = (type_url(name), codec)
         return name
@@ -245,18 +246,20 @@ class TypeRegistry:
             MissingExtra: The protobuf library is not installed.
             DeclarationError: A registered class says what proto cannot say.
         """
-        if self._binary is None:
-            try:
-                from lro._protobuf._binary import Binary
-            except ImportError as exc:
-                raise MissingExtra("the binary form of messages", "protobuf") from exc
-            shapes = {name: codec.shape for name, codec in self._codecs.items()}
-            self._binary = Binary(
-                {name: shape for name, shape in shapes.items() if shape is not None},
-                self._names,
-                [cls for cls in self._of_class if protobuf_name(cls) is not None],
-            )
-        return self._binary
+        found = self._binary
+        if found is not None and found[0] == self._generation:
+            return found[1]
+        try:
+            from lro._protobuf._binary import Binary
+        except ImportError as exc:
+            raise MissingExtra("the binary form of messages", "protobuf") from exc
+        generation = self._generation
+        codecs, classes = self._codecs.copy(), self._of_class.copy()
+        theirs = [cls for cls in classes if protobuf_name(cls) is not None]
+        shapes = {name: codec.shape for name, codec in codecs.items() if codec.python not in theirs}
+        made = Binary(shapes, self._names.copy(), theirs)
+        self._binary = (generation, made)
+        return made
 
     def binary_payload(self, packed: Any) -> bytes:
         """The payload of an Any in binary form (spec §1.7(7)); bytes are passed through.

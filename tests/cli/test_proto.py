@@ -96,10 +96,13 @@ def test_files_are_written(module, tmp_path, capsys):
     [
         (["house"], "house: is not module:service"),
         (["house_that_is_not:house"], "cannot be imported: ModuleNotFoundError"),
+        (["odd_house:garage"], "'garage' cannot be had: ValueError: no garage"),
     ],
 )
-def test_what_is_no_service(arguments, said, capsys):
+def test_what_is_no_service(arguments, said, capsys, tmp_path):
     """A sentence, and the status of misuse."""
+    text = "def __getattr__(name):\n    raise ValueError(f'no {name}')\n"
+    (tmp_path / "odd_house.py").write_text(text)
     assert main(["proto", *arguments]) == 2
     assert said in capsys.readouterr().err
 

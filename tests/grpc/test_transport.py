@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import socket
 import sys
@@ -395,3 +396,64 @@ def test_without_the_extra(module: str, part: str, monkeypatch: pytest.MonkeyPat
         source.loader.exec_module(importlib.util.module_from_spec(source))
     wanted = f"the gRPC {part} needs the extra 'grpc': pip install 'lro[grpc]'"
     assert str(caught.value) == wanted
+
+
+def test_a_start_without_a_name(asking: Asking) -> None:
+    """It would be polled for ever."""
+    _, client = asking(sending(b""))
+    with pytest.raises(CallError, match="an operation in progress without a name") as caught:
+        client.start("acme.v1.Images.Resize", ResizeRequest(), **STRUCTS)
+    assert caught.value.code is lro.Code.UNKNOWN
+
+
+def test_metadata_that_cannot_be_sent(asking: Asking) -> None:
+    """The call is refused here, with an error of ours."""
+    _, client = asking(sending(b""), send={"metadata": [("b-bin", "no bytes")]})
+    with pytest.raises(CallError, match="cannot be called: ") as caught:
+        client.get(NAME)
+    assert caught.value.code is lro.Code.INVALID_ARGUMENT
+
+
+def test_a_channel_that_is_closed_under_a_call() -> None:
+    """An error, and no cancellation of a task that nobody has cancelled."""
+
+    async def main() -> None:
+        channel = grpc.aio.insecure_channel("127.0.0.1:1")
+        await channel.close()
+        transport = AsyncGrpcTransport(channel)
+        with pytest.raises(CallError):
+            await transport.send(Call(request=lro.GetOperationRequest(NAME), budget=5.0))
+
+    asyncio.run(main())
+
+
+def test_a_call_that_ends_with_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """grpcio cancels it; the task goes on, unless it was cancelled itself."""
+
+    async def main() -> None:
+        transport = AsyncGrpcTransport("127.0.0.1:1")
+
+        async def cancelled(*arguments: Any, **options: Any) -> bytes:
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(transport._line, "path", lambda path: cancelled)
+        call = Call(request=lro.GetOperationRequest(NAME), budget=5.0)
+        with pytest.raises(CallError, match="the channel was closed during the call"):
+            await transport.send(call)
+        task = asyncio.ensure_future(transport.send(call))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        async def waits(*arguments: Any, **options: Any) -> bytes:
+            await asyncio.Event().wait()
+            return b""
+
+        monkeypatch.setattr(transport._line, "path", lambda path: waits)
+        task = asyncio.ensure_future(transport.send(call))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())

@@ -14,7 +14,13 @@ import pytest
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from google.protobuf import empty_pb2, source_context_pb2, struct_pb2
-from google.protobuf.descriptor_pb2 import UninterpretedOption
+from google.protobuf.any_pb2 import Any as AnyProto
+from google.protobuf.descriptor_pb2 import (
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+    UninterpretedOption,
+)
 from google.rpc import error_details_pb2
 
 import lro
@@ -211,6 +217,11 @@ class FromOne(enum.IntEnum):
     ONE = 1
 
 
+class Switches(enum.Flag):
+    A = 1
+    B = 2
+
+
 class TooBig(enum.IntEnum):
     ZERO = 0
     BIG = 2**31
@@ -229,6 +240,7 @@ class Nothing(enum.IntEnum):
         (str, number(19_500), "19500 is no field number"),
         (str, number(True), "True is no field number"),
         (str, number(2046), "2046 is no field number"),
+        (Switches, {}, "Switches is a Flag"),
     ],
 )
 def test_what_no_field_can_be_is_refused_when_it_is_registered(annotation, metadata, said):
@@ -328,14 +340,98 @@ def test_what_was_printed_is_kept_for_a_while(monkeypatch):
     """So that a poll need not read it again; not for ever, and not what is large."""
     types = TypeRegistry(StringValue)
     name = "google.protobuf.StringValue"
-    value = types.binary.to_json(name, b"\x0a\x01x")
-    assert types.binary.to_json(name, b"\x0a\x01x") is value
+    assert types.binary.to_json(name, b"\x0a\x01x") == types.binary.to_json(name, b"\x0a\x01x")
     monkeypatch.setattr(_binary, "_KEPT", 2)
     monkeypatch.setattr(_binary, "_KEPT_BYTES", 4)
     for text in "abcdef":
         assert types.binary.to_json(name, b"\x0a\x01" + text.encode()) == text
     assert types.binary.to_json(name, b"\x0a\x04long") == "long"
     assert len(types.binary._written) == 1
+
+
+def test_what_was_read_is_everybodys_own():
+    """Whoever changes its message does not change that of the next one."""
+    types = TypeRegistry(Outer, Nested)
+    payload = types.binary_payload(types.pack(Outer(struct={"a": [1]})))
+    first = types.unpack(Any("x/acme.v1.Outer", payload), Outer)
+    first.struct["a"].append("changed")
+    assert types.unpack(Any("x/acme.v1.Outer", payload), Outer).struct == {"a": [1]}
+
+
+def test_an_any_of_a_special_type_within_a_message():
+    """Its JSON value is a plain one, however protobuf makes it."""
+    types = TypeRegistry(Outer, Nested)
+    for inside in (types.pack(Empty()), types.pack(types.pack(StringValue("x")))):
+        whole = types.pack(Outer(packed=inside))
+        binary = Any(whole.type_url, types.binary_payload(whole))
+        assert types.unpack(binary, Outer, strict=True).packed == inside
+
+
+def test_hostile_bytes_are_refused():
+    """Junk within an Any, and Any within Any without end."""
+    types = TypeRegistry(Outer, Nested)
+    junk = AnyProto(type_url="x/google.protobuf.Duration", value=b"\xff")
+    deep = AnyProto()
+    for _ in range(400):
+        deep = AnyProto(type_url="x/google.protobuf.Any", value=deep.SerializeToString())
+    for packed in (junk, deep):
+        field = types.binary.descriptor("acme.v1.Outer").fields_by_name["packed"]
+        message = types.binary.message_class("acme.v1.Outer")()
+        getattr(message, field.name).CopyFrom(
+            type(getattr(message, field.name)).FromString(packed.SerializeToString())
+        )
+        with pytest.raises(InvalidArgument):
+            types.unpack(Any("x/acme.v1.Outer", message.SerializeToString()), Outer)
+
+
+def test_what_is_as_deep_as_it_may_be_has_a_binary_form():
+    """A Struct takes two of protobuf's levels for each of JSON's."""
+    types, value = TypeRegistry(Outer, Nested), 1.0
+    for _ in range(40):
+        value = [value]
+    packed = types.pack(Outer(anything=value))
+    assert types.unpack(Any(packed.type_url, types.binary_payload(packed)), Outer).anything == value
+
+
+def file_set(package, kind):
+    """A set of one file, always of the same name, with one message."""
+    file = FileDescriptorProto(name="api.proto", package=package, syntax="proto3")
+    field = file.message_type.add(name="M").field.add(name="n", number=1, json_name="n")
+    field.type, field.label = kind, FieldDescriptorProto.LABEL_OPTIONAL
+    return FileDescriptorSet(file=[file]).SerializeToString()
+
+
+def test_two_files_of_one_name():
+    """From different places: each message keeps its own descriptor."""
+    types = TypeRegistry()
+    register_file_set(types, file_set("a.v1", FieldDescriptorProto.TYPE_INT64))
+    register_file_set(types, file_set("b.v1", FieldDescriptorProto.TYPE_SINT64))
+    for name, payload in (("a.v1.M", b"\x08\x05"), ("b.v1.M", b"\x08\x09")):
+        message = types.codec(name).load({"n": "5" if name == "a.v1.M" else "-5"}, strict=True)
+        assert types.pack(message).payload == payload
+        assert types.dump(message) == {"n": "5" if name == "a.v1.M" else "-5"}
+
+
+def test_names_that_cannot_stand_side_by_side():
+    """A message within one of Google's: no file can say that."""
+    inside = message("google.rpc.Status.Inside")(attrs.make_class("Inside", {}))
+    with pytest.raises(DeclarationError):
+        TypeRegistry(inside).binary  # noqa: B018
+
+
+def test_a_class_that_comes_while_descriptors_are_made(monkeypatch):
+    """It is not lost: they are made once more."""
+    types, made = TypeRegistry(Nested), []
+    whole = _binary.Binary
+
+    def slow(*arguments):
+        if not made:
+            made.append(types.register(Outer))
+        return whole(*arguments)
+
+    monkeypatch.setattr(_binary, "Binary", slow)
+    types.binary.descriptor("acme.v1.Outer.Nested")
+    assert types.binary.descriptor("acme.v1.Outer").full_name == made[0]
 
 
 def test_a_field_of_a_type_that_is_always_known():
@@ -414,8 +510,6 @@ def test_a_file_set_is_registered():
 
 def test_a_set_may_lack_what_is_always_known(tmp_path):
     """``protoc`` puts imports into it only when it is told to."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet
-
     whole = FileDescriptorSet.FromString(FILE_SET)
     own = [file for file in whole.file if file.package == "lrofix.v1"]
     new = register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())

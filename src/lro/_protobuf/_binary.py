@@ -18,6 +18,7 @@ from google.protobuf import (
     wrappers_pb2,
 )
 from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
@@ -25,7 +26,8 @@ from google.rpc import error_details_pb2, status_pb2
 
 from lro._any import Json
 from lro._errors import InvalidArgument
-from lro._faults import UnknownType
+from lro._faults import DeclarationError, UnknownType
+from lro._jsontext import dumps, dumps_bounded, reread
 from lro._protobuf._files import ProtoFiles
 from lro._shapes import Shape
 
@@ -56,12 +58,12 @@ class Binary:
 
     def __init__(
         self,
-        shapes: Mapping[str, Shape],
+        shapes: Mapping[str, Shape | None],
         names: Mapping[type, str],
         classes: Iterable[type],
     ) -> None:
         self.pool = DescriptorPool()
-        self._files: dict[str, str] = {}
+        self._files: dict[bytes, str] = {}
         self.known: dict[str, str] = {}
         """The file of each message that has a descriptor of its own, by full name."""
         self._classes: dict[str, type[Message]] = {}
@@ -70,13 +72,13 @@ class Binary:
         for cls in classes:
             descriptor = cast(Descriptor, cast("type[Message]", cls).DESCRIPTOR)
             self._add(descriptor.file)
-        own = {name: shape for name, shape in shapes.items() if name not in self.known}
+        own = {n: shape for n, shape in shapes.items() if shape and n not in self.known}
         files = ProtoFiles(own, self.known, names)
         self.names = files.names
         """The full names of all classes, given or made up."""
         for said in files:
-            self.pool.AddSerializedFile(said.SerializeToString())
-        self._written: dict[tuple[str, bytes], Json] = {}
+            self._put(said)
+        self._written: dict[tuple[str, bytes], bytes] = {}
 
     def message_class(self, full_name: str) -> type[Message]:
         """The protobuf class of a message.
@@ -120,25 +122,39 @@ class Binary:
             InvalidArgument: The bytes are no such message, or it has no JSON form.
         """
         key = (full_name, payload)
-        kept = self._written.get(key)
-        if kept is not None:
-            return kept
-        value = json_of(parsed(self.message_class(full_name), payload), pool=self.pool)
-        if len(payload) <= _KEPT_BYTES:
-            if len(self._written) >= _KEPT:
-                self._written = {}  # in one step: several threads may be here
-            self._written[key] = value
-        return value
+        text = self._written.get(key)
+        if text is None:
+            message = parsed(self.message_class(full_name), payload)
+            value = json_of(message, pool=self.pool)
+            # Protobuf gives dictionaries of another class here and there.
+            text = _told(lambda: dumps_bounded(reread(dumps(value).decode())))
+            if len(payload) <= _KEPT_BYTES:
+                if len(self._written) >= _KEPT:
+                    self._written = {}  # in one step: several threads may be here
+                self._written[key] = text
+        return reread(text.decode())  # everybody's own, to do with as they like
 
-    def _add(self, file: FileDescriptor) -> None:
-        if file.name in self._files:
-            return
-        self._files[file.name] = file.package
-        for imported in file.dependencies:
-            self._add(imported)
-        self.pool.AddSerializedFile(file.serialized_pb)
-        for name in names_in(file.message_types_by_name.values()):
-            self.known[name] = file.name
+    def _add(self, file: FileDescriptor) -> str:
+        """Add a file, and what it imports; the name that it has here."""
+        if file.serialized_pb in self._files:
+            return self._files[file.serialized_pb]
+        names = names_in(file.message_types_by_name.values())
+        if names and all(name in self.known for name in names):
+            return self.known[names[0]]  # the same messages in another edition of the file
+        said = FileDescriptorProto.FromString(file.serialized_pb)
+        said.dependency[:] = [self._add(imported) for imported in file.dependencies]
+        while said.name in self._files.values():  # by another file, from elsewhere
+            said.name = f"other/{said.name}"
+        self._files[file.serialized_pb] = said.name
+        self._put(said)
+        self.known.update(dict.fromkeys(names, said.name))
+        return said.name
+
+    def _put(self, said: FileDescriptorProto) -> None:
+        try:
+            self.pool.AddSerializedFile(said.SerializeToString())
+        except TypeError as exc:  # what the protobuf library raises for whatever is wrong
+            raise DeclarationError(said.name, f"is no proto file: {exc}") from exc
 
 
 def names_in(descriptors: Iterable[Descriptor]) -> list[str]:
@@ -200,8 +216,15 @@ def fill(
     )
 
 
+_WRONG: Final = (
+    *(json_format.Error, DecodeError, RecursionError),
+    *(ValueError, TypeError, OverflowError, AttributeError),
+)
+"""What the protobuf library raises for values and bytes that are no message."""
+
+
 def _told(action: Callable[[], T]) -> T:
     try:
         return action()
-    except (json_format.Error, ValueError, TypeError, OverflowError, AttributeError) as exc:
+    except _WRONG as exc:
         raise InvalidArgument("", str(exc)) from exc

@@ -62,7 +62,7 @@ def read_allowance_files(paths: Iterable[str]) -> list[str]:
     found: list[str] = []
     for path in paths:
         try:
-            found += read_allowances(_read(path).decode())
+            found += read_allowances(_read(path).decode("utf-8-sig"))
         except UnicodeDecodeError as exc:
             raise InvalidArgument(path, f"is no text in UTF-8: {exc}") from exc
     return found
@@ -82,9 +82,13 @@ def load_service(module: str, attribute: str) -> Service:
     except (Exception, SystemExit) as exc:  # whatever the user's module does when it is imported
         raise InvalidArgument(named, f"cannot be imported: {type(exc).__name__}: {exc}") from exc
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise InvalidArgument(named, f"there is no {part!r} in it")
-        found = getattr(found, part)
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise InvalidArgument(named, f"there is no {part!r} in it") from None
+        except Exception as exc:  # a property, say
+            text = f"{part!r} cannot be had: {type(exc).__name__}: {exc}"
+            raise InvalidArgument(named, text) from exc
     if not isinstance(found, Service):
         raise InvalidArgument(named, f"is {type(found).__name__}, not an lro.Service")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any as Anything
@@ -111,6 +112,9 @@ class Coder:
         except DecodeError as exc:
             text = f"the reply is not what was asked for: {exc}"
             raise CallError(call.verb, Status(Code.UNKNOWN, text)) from exc
+        if isinstance(call.request, StartRequest) and not (proto.name or proto.done):
+            text = "the reply is not what was asked for: an operation in progress without a name"
+            raise CallError(call.verb, Status(Code.UNKNOWN, text))
         return Reply(from_proto(proto))
 
     def error(self, call: Call, error: Anything) -> CallError:
@@ -188,6 +192,11 @@ def _retry_after(status: Status) -> float | None:
     return found
 
 
+def unsent(call: Call, error: Exception) -> CallError:
+    """The error of a call that could not be made."""
+    return CallError(call.verb, Status(Code.INVALID_ARGUMENT, f"cannot be called: {error}"))
+
+
 class _Line(Generic[C]):
     """A channel, made when it is first needed, and the callables of its paths."""
 
@@ -256,6 +265,8 @@ class GrpcTransport:
             found = self._line.path(path)(payload, timeout=call.budget, metadata=metadata)
         except grpc.RpcError as exc:
             raise self._coder.error(call, exc) from exc
+        except Exception as exc:  # the channel is closed, or takes no such metadata
+            raise unsent(call, exc) from exc
         return self._coder.decode(call, found)
 
     def close(self) -> None:
@@ -295,6 +306,15 @@ class AsyncGrpcTransport:
             found = await self._line.path(path)(payload, timeout=call.budget, metadata=metadata)
         except grpc.aio.AioRpcError as exc:
             raise self._coder.error(call, exc) from exc
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Nobody has cancelled this task: the channel was closed under the call.
+            closed = Status(Code.CANCELLED, "the channel was closed during the call")
+            raise CallError(call.verb, closed) from exc
+        except Exception as exc:  # the channel is closed, or takes no such metadata
+            raise unsent(call, exc) from exc
         return self._coder.decode(call, found)
 
     async def close(self) -> None:
