@@ -108,7 +108,9 @@ class Coder:
             return Reply(None)
         listed = isinstance(call.request, ListOperationsRequest)
         try:
-            proto = (pb.ListOperationsResponse if listed else pb.Operation).FromString(payload)
+            proto: Anything = (pb.ListOperationsResponse if listed else pb.Operation).FromString(
+                payload
+            )
         except DecodeError as exc:
             text = f"the reply is not what was asked for: {exc}"
             raise CallError(call.verb, Status(Code.UNKNOWN, text)) from exc
