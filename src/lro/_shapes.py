@@ -328,6 +328,12 @@ def _kind(annotation: object) -> tuple[Kind, object, str | None]:
 def _check_enum(cls: type[enum.Enum]) -> None:
     if issubclass(cls, enum.Flag):
         raise _Unsupported(f"{cls.__name__} is a Flag: a combination is no value of a proto enum")
+    for name in cls.__members__:
+        if not name.isascii() or name in ("option", "reserved"):
+            raise _Unsupported(f"no value of a proto enum is called {name!r}, as in {cls.__name__}")
+    alike = {member.name.replace("_", "").lower() for member in cls}
+    if len(alike) < len(cls):
+        raise _Unsupported(f"names in {cls.__name__} differ by case and underscores alone")
     if not issubclass(cls, int):
         return  # numbered as its members stand
     values = [int(member.value) for member in cls]

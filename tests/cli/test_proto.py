@@ -112,3 +112,10 @@ def test_what_cannot_be_written(module, tmp_path, capsys):
     (tmp_path / "taken").write_text("")
     assert main(["proto", module(), "--out", "taken/here"]) == 2
     assert "taken/here/acme/v1/acme.proto: cannot be written" in capsys.readouterr().err
+
+
+def test_standard_input_may_be_closed(monkeypatch, capsys):
+    """As under some supervisors."""
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["lint", "-"]) == 2
+    assert "standard input is closed" in capsys.readouterr().err

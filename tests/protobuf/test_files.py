@@ -241,6 +241,9 @@ class Nothing(enum.IntEnum):
         (str, number(True), "True is no field number"),
         (str, number(2046), "2046 is no field number"),
         (Switches, {}, "Switches is a Flag"),
+        (enum.Enum("Odd", ["NONE", "größe"]), {}, "no value of a proto enum is called 'größe'"),
+        (enum.Enum("Odd", ["NONE", "option"]), {}, "no value of a proto enum is called 'option'"),
+        (enum.Enum("Odd", ["A_B", "ab"]), {}, "names in Odd differ by case and underscores"),
     ],
 )
 def test_what_no_field_can_be_is_refused_when_it_is_registered(annotation, metadata, said):

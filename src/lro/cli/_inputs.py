@@ -24,6 +24,8 @@ def read_set(source: str) -> bytes:
         MissingExtra: A Python service needs the extra ``protobuf``.
     """
     if source == "-":
+        if sys.stdin is None:
+            raise InvalidArgument("-", "standard input is closed")
         return sys.stdin.buffer.read()
     named = _SERVICE.fullmatch(source)
     if named is None or os.path.exists(source):
