@@ -114,8 +114,20 @@ def test_what_cannot_be_written(module, tmp_path, capsys):
     assert "taken/here/acme/v1/acme.proto: cannot be written" in capsys.readouterr().err
 
 
+def test_half_of_the_extra_is_a_missing_extra(module, monkeypatch, capsys):
+    """Whatever of it is not there."""
+    source = module()
+    for name in ("rich", "rich.console", "lro.cli._report"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["lint", source]) == 2
+    assert "pip install 'lro[cli]'" in capsys.readouterr().err
+
+
 def test_standard_input_may_be_closed(monkeypatch, capsys):
     """As under some supervisors."""
+    pytest.importorskip("rich")
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["lint", "-"]) == 2
     assert "standard input is closed" in capsys.readouterr().err

@@ -24,9 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         from lro.cli import _app
+
+        return _app.run(arguments)
     except ModuleNotFoundError as exc:
-        if exc.name not in _PACKAGES:
+        if (exc.name or "").partition(".")[0] not in _PACKAGES:
             raise
         print(f"lro: {MissingExtra('the command lro', 'cli')}", file=sys.stderr)
         return 2
-    return _app.run(arguments)
