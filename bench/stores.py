@@ -171,6 +171,12 @@ def latency(database: Database) -> Iterator[str]:
 
 
 def throughput(database: Database) -> Iterator[str]:
+    service, method = make(database.make_store(), InlineExecutor())
+    with service:
+        ours, floor = in_flight(service, method, IN_FLIGHT, CALLERS), floor_one_by_one(database)
+        label = f"{database.label}, {IN_FLIGHT} in flight, inline / one by one"
+        many = compare(label, ours, floor, rounds=ROUNDS)
+        yield f"{many}  {1e6 / many.ours:,.0f} of {1e6 / many.floor:,.0f} a second"
     executor = ThreadExecutor(CALLERS, queue=2 * IN_FLIGHT)
     service, method = make(database.make_store(), executor)
     with service:

@@ -269,11 +269,11 @@ class TypeRegistry:
             EncodingError: It has no binary form.
             MissingExtra, DeclarationError: As for :attr:`binary`.
         """
-        if isinstance(packed.payload, bytes) or packed.empty:
-            return packed.payload or b""  # type: ignore[return-value]  # empty: a mapping
+        if isinstance(packed.payload, bytes):
+            return packed.payload
         name = packed.type_name
         try:
-            return self.binary.to_binary(name, packed.payload)
+            return b"" if packed.empty else self.binary.to_binary(name, packed.payload)
         except InvalidArgument as exc:
             raise EncodingError(name, exc.field, exc.description) from exc
 

@@ -23,17 +23,17 @@ from google.longrunning import operations_proto_pb2 as pb
 
 from examples.analysis.messages import (
     AnalysisMetadata,
-    ExtractRequest,
+    Image,
     ScoreRequest,
     ScoreResponse,
 )
 from examples.analysis.methods import PACKAGE, register
-from lro import Service, TypeRegistry, protobuf
+from lro import Service, TypeRegistry, protobuf, status_to_json
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import Client, OperationFailed
 from lro_client.transports.grpc import GrpcTransport
-from tests.examples.conftest import encoded, flat
+from tests.examples.conftest import encoded
 from tests.examples.serving import SERVE, Process
 from tests.googleapis import write_googleapis
 
@@ -45,6 +45,7 @@ with warnings.catch_warnings():
 
 SCORE = f"/{PACKAGE}/Score"
 CAMERA = ScoreRequest(image=encoded("camera.png"))
+CUT = ScoreRequest(image=Image(content=encoded("camera.png").content[:60_000]))
 
 
 @pytest.fixture(scope="module")
@@ -80,22 +81,17 @@ def test_our_client_over_grpc(server: tuple[Process, str]) -> None:
 
 
 def test_an_analysis_that_fails(server: tuple[Process, str]) -> None:
-    """Its error is the one that HTTP tells, details and all."""
+    """Its error is the one that HTTP tells: code, message and details."""
     process, address = server
+    types = TypeRegistry()
     with Client(transport=GrpcTransport(address)) as client:
-        request = ExtractRequest(image=flat(16, 16))
-        operation = client.start(
-            f"{PACKAGE}.Extract", request, response=ScoreResponse, metadata=AnalysisMetadata
-        )
-        try:
-            operation.wait(timeout=60)
-            error = operation.operation.error
-        except OperationFailed as exc:
-            error = exc.operation.error
-    shown = process.get(operation.name)
-    assert ("error" in shown) == (error is not None)
-    if error is not None:
-        assert shown["error"]["code"] == error.code
+        operation = client.start(SCORE, CUT, response=ScoreResponse, metadata=AnalysisMetadata)
+        with pytest.raises(OperationFailed) as caught:
+            operation.result(timeout=60)
+    error = caught.value.operation.error
+    assert error is not None
+    assert error.details
+    assert status_to_json(error, types) == process.get(operation.name)["error"]
 
 
 def test_googles_async_future(server: tuple[Process, str]) -> None:

@@ -12,6 +12,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from lro._errors import InvalidArgument
 from lro._protobuf._binary import STANDARD, names_in
+from lro._protobuf._imports import with_imports
 from lro._types import TypeRegistry
 
 
@@ -69,7 +70,7 @@ class _Pool:
 
     def __init__(self, files: list[FileDescriptorProto]) -> None:
         self.pool = DescriptorPool()
-        self._texts = {file.name: file for file in _standard()} | {f.name: f for f in files}
+        self._texts = with_imports(STANDARD) | {file.name: file for file in files}
         self._done: set[str] = set()
 
     def file(self, name: str, *, of: str = "") -> FileDescriptor:
@@ -89,17 +90,3 @@ class _Pool:
             self.pool.AddSerializedFile(file.SerializeToString())
         except TypeError as exc:  # what the protobuf library raises for whatever is wrong
             raise InvalidArgument("", f"{name}: {exc}") from exc
-
-
-def _standard() -> list[FileDescriptorProto]:
-    found: dict[str, FileDescriptorProto] = {}
-
-    def add(file: FileDescriptor) -> None:
-        if file.name not in found:
-            found[file.name] = FileDescriptorProto.FromString(file.serialized_pb)
-            for imported in file.dependencies:
-                add(imported)
-
-    for file in STANDARD:
-        add(file)
-    return list(found.values())

@@ -8,13 +8,13 @@ from typing import Final
 from google.api import annotations_pb2
 from google.longrunning import operations_proto_pb2 as longrunning
 from google.protobuf.descriptor_pb2 import (
-    FileDescriptorProto,
     FileDescriptorSet,
 )
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from lro._methods import MethodName
 from lro._protobuf._files import ProtoFiles
+from lro._protobuf._imports import with_imports
 from lro._protobuf._options import HTTP, OPERATION_INFO
 from lro._protobuf._starts import add_fields
 from lro._service import Service
@@ -36,16 +36,15 @@ def descriptor_set(service: Service) -> bytes:
     """
     files = [*_own_files(service)]
     binary = service.types.binary
-    pool = binary.pool
-    found: dict[str, FileDescriptorProto] = {}
     needed = {imported for file in files for imported in file.dependency}
     for spec in service.specs.values():
         classes = (spec.request, spec.response, spec.metadata)
         names = map(service.types.name_of, classes)
         needed |= {binary.known[name] for name in names if name in binary.known}
-    for name in sorted(needed):
-        _collect(name, pool, found, {file.name for file in files})
-    whole = FileDescriptorSet(file=[*found.values(), *files])
+    # Not those of this service: they stand at the end.
+    needed -= {_ANNOTATIONS.name, *(file.name for file in files)}
+    imported = [_ANNOTATIONS, *map(binary.pool.FindFileByName, sorted(needed))]
+    whole = FileDescriptorSet(file=[*with_imports(imported).values(), *files])
     return bytes(whole.SerializeToString(deterministic=True))
 
 
@@ -122,18 +121,3 @@ def _shortest(type_name: str, package: str) -> str:
     # A type of the method's own package is written without it (spec §8.3).
     inside = type_name.removeprefix(f"{package}.") if package else type_name
     return inside if "." not in inside else type_name
-
-
-def _collect(
-    name: str, pool: DescriptorPool, found: dict[str, FileDescriptorProto], own: set[str]
-) -> None:
-    if name in found or name in own:
-        return
-    file = FileDescriptorProto()
-    if name == _ANNOTATIONS.name:
-        _ANNOTATIONS.CopyToProto(file)
-    else:
-        pool.FindFileByName(name).CopyToProto(file)
-    for imported in file.dependency:
-        _collect(imported, _ANNOTATIONS.pool if name == _ANNOTATIONS.name else pool, found, own)
-    found[name] = file

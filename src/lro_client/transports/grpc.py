@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any as Anything
@@ -231,6 +232,19 @@ class _Line(Generic[C]):
             return found
 
 
+def _channel(
+    library: Anything,
+    target: object,
+    credentials: grpc.ChannelCredentials | None,
+    options: Options,
+) -> Anything:
+    """A channel of ``grpc`` or ``grpc.aio``, which make them alike."""
+    every = tuple({**dict(_OPTIONS), **dict(options)}.items())
+    if credentials is None:
+        return library.insecure_channel(target, every)
+    return library.secure_channel(target, credentials, every)
+
+
 class GrpcTransport:
     """Calls over a ``grpc.Channel``.
 
@@ -249,15 +263,8 @@ class GrpcTransport:
         types: TypeRegistry | None = None,
         options: Options = (),
     ) -> None:
-        every = tuple({**dict(_OPTIONS), **dict(options)}.items())
-
-        def make() -> grpc.Channel:
-            assert isinstance(target, str)
-            if credentials is None:
-                return grpc.insecure_channel(target, every)
-            return grpc.secure_channel(target, credentials, every)
-
-        self._line = _Line(make, None if isinstance(target, str) else target)
+        make = functools.partial(_channel, grpc, target, credentials, options)
+        self._line: _Line[grpc.Channel] = _Line(make, None if isinstance(target, str) else target)
         self._coder = Coder(metadata, types or TypeRegistry())
 
     def send(self, call: Call) -> Reply:
@@ -290,15 +297,10 @@ class AsyncGrpcTransport:
         types: TypeRegistry | None = None,
         options: Options = (),
     ) -> None:
-        every = tuple({**dict(_OPTIONS), **dict(options)}.items())
-
-        def make() -> grpc.aio.Channel:  # on the event loop that it will belong to
-            assert isinstance(target, str)
-            if credentials is None:
-                return grpc.aio.insecure_channel(target, every)
-            return grpc.aio.secure_channel(target, credentials, every)
-
-        self._line = _Line(make, None if isinstance(target, str) else target)
+        # Made on the event loop that it will belong to.
+        make = functools.partial(_channel, grpc.aio, target, credentials, options)
+        own = None if isinstance(target, str) else target
+        self._line: _Line[grpc.aio.Channel] = _Line(make, own)
         self._coder = Coder(metadata, types or TypeRegistry())
 
     async def send(self, call: Call) -> Reply:
