@@ -21,10 +21,6 @@ _LAST_SECONDS: Final = 1.0
 """How long work that is to stop may take for that, before others may begin it anew."""
 
 
-_MOMENT: Final = 0.005
-"""Seconds between two looks whether a start is over, while the service stops."""
-
-
 class Running:
     """The work that this process has, begun or waiting, under the name of ``owner``.
 
@@ -94,6 +90,7 @@ class Running:
             if run.revoked:
                 self._retire(run)
             self._starting.discard(run)
+            run.start_over()
 
     def begin(self, run: Run, slot: Slot) -> Record | None:
         """Have the work of a stored operation done: in this process, or by whoever claims it.
@@ -224,8 +221,8 @@ class Running:
                 self._retire(run)
         until = time.monotonic() + drain.total_seconds() + _LAST_SECONDS
         # What is just being stored is refused by the executor now, and handed back.
-        while any(run.undecided for run in [*self._starting]) and time.monotonic() < until:
-            time.sleep(_MOMENT)
+        for run in [*self._starting]:
+            run.await_start(max(0.0, until - time.monotonic()))
         if not self._executor.join(drain.total_seconds()):
             for run in list(self._runs.values()):
                 run.give_up()  # what stops in time hands itself back: nobody else has begun by then

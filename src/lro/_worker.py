@@ -82,7 +82,8 @@ class Run:
         self._cancel_asked = False
         self._handing_back = self._over = False
         self._deciding = threading.Lock()
-        self._started = self.revoked = False
+        self._started = self.revoked = self._start_over = False
+        self._watch: threading.Event | None = None
         self.lost = False
         self.ended: Record | None = None
         """What this run has stored as the end of the operation."""
@@ -94,10 +95,21 @@ class Run:
         """The record, if it says that this process has the work, which it has not begun."""
         return self._held if self._job is None else None
 
-    @property
-    def undecided(self) -> bool:
-        """Whether it has neither begun, nor was revoked."""
-        return not (self._started or self.revoked)
+    def await_start(self, seconds: float) -> None:
+        """Wait until the call that starts it is over, or it has begun; at most so long."""
+        with self._deciding:
+            if self._started or self._start_over:
+                return
+            # Made only where somebody waits, which is when the service stops.
+            self._watch = self._watch or threading.Event()
+        self._watch.wait(seconds)
+
+    def start_over(self) -> None:
+        """The call that starts it is over."""
+        with self._deciding:
+            self._start_over = True
+            if self._watch is not None:
+                self._watch.set()
 
     def revoke(self) -> bool:
         """Let it never begin, whoever has it; False if it has begun."""
@@ -199,6 +211,8 @@ class Run:
             if self.revoked:
                 return None
             self._started = True
+            if self._watch is not None:
+                self._watch.set()
         try:
             job = self._job_of(self._patiently(self._claimed))
         except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:

@@ -288,6 +288,51 @@ def test_a_start_while_the_service_closes(make_service, clock):
     assert (record.done, record.owner, record.attempt) == (False, "", 1)
 
 
+@pytest.mark.parametrize("begins", ["before the close", "under its eyes"])
+def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service, clock, begins):
+    """Inline, work is done within the start: it has the time that work has."""
+    store, step = Doubtful(clock), Step()
+    service = make_service(store, InlineExecutor())
+
+    def body(request, job):
+        step()
+        return WorkResponse("done")
+
+    method = method_of(service, body)
+    inside, go, found = threading.Event(), threading.Event(), []
+
+    def wait(record):
+        inside.set()
+        assert go.wait(PATIENCE)
+
+    store.then = wait
+    starting = threading.Thread(target=lambda: found.append(method.start(WorkRequest())))
+    starting.start()
+    assert inside.wait(PATIENCE)
+    (run,) = service._background.running._starting
+    waiting = threading.Thread(target=run.await_start, args=(PATIENCE,))
+    if begins == "under its eyes":
+        watched = threading.Event()
+
+        class Watch(threading.Event):
+            def wait(self, timeout=None):
+                watched.set()
+                return super().wait(timeout)
+
+        run._watch = Watch()
+        waiting.start()
+        assert watched.wait(PATIENCE)
+    go.set()
+    step.reached()
+    if begins == "before the close":
+        waiting.start()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+    step.go.set()
+    starting.join(PATIENCE)
+    assert answer(service, found[0]) == "done"
+
+
 def test_a_start_that_is_interrupted_when_its_work_has_begun(store, make_service, monkeypatch):
     """By Ctrl-C, say: what runs must have a record."""
     service = make_service(store, ThreadExecutor(1))
