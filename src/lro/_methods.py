@@ -68,7 +68,10 @@ class MethodName:
 
 
 def convention_findings(method: MethodName, info: OperationInfo) -> list[str]:
-    """Warnings about types that go against the conventions, as codes of spec §8.2 and §8.4."""
+    """Warnings about types that go against the conventions, as codes of spec §8.2 and §8.4.
+
+    Of a type that is not known, which is ``"."``, nothing is said.
+    """
     findings = []
     response = method.qualify(info.response_type)
     standard = STANDARD.fullmatch(method.name)
@@ -77,7 +80,9 @@ def convention_findings(method: MethodName, info: OperationInfo) -> list[str]:
         fits = simple == method.name + "Response"
     else:
         fits = simple == standard[2] or (standard[1] == "Delete" and response == EMPTY)
-    if response == EMPTY and not (standard is not None and standard[1] == "Delete"):
+    if not response:
+        pass
+    elif response == EMPTY and not (standard is not None and standard[1] == "Delete"):
         findings.append("response-type-empty")
     elif not fits:
         findings.append("response-type-convention")

@@ -49,13 +49,11 @@ def export(request: ExportRequest, job: lro.Job[ExportMetadata]) -> {response}:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to stand in, with the files ``good``, ``bad`` and ``warned``."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def here(here: Path) -> Path:
+    """The folder, with the files ``good``, ``bad`` and ``warned``."""
     for name, method in (("good", GOOD), ("bad", BARE), ("warned", WARNED)):
-        (tmp_path / name).write_bytes(packed(located(proto(method), 41, 2)))
-    return tmp_path
+        (here / name).write_bytes(packed(located(proto(method), 41, 2)))
+    return here
 
 
 def module(name: str, response: str = "ExportResponse") -> None:

@@ -43,13 +43,6 @@ def export(request: ExportRequest, job: lro.Job[ExportMetadata]) -> ExportRespon
 """
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    """An empty folder to stand in."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-
 @pytest.fixture
 def module(tmp_path, request):
     """Makes a module with a service, in the folder where we stand."""
