@@ -17,17 +17,17 @@ FLOORS: Final = {
     "lro": [
         """
         _any _status _details _errors _faults _times _jsontext _shapes _scalars _wellknown _compiled
-        _codec _codecs _protobuf _types _names _operation _record _states _conventions _methods
-        _spec _filters _pages _wire _templates _routes _query _bodies _enums _mounts
+        _codec _codecs _protobuf _types _names _operation _record _narrowing _states _conventions
+        _methods _filters _indexes _spec _pages _wire _templates _routes _query _bodies _enums _mounts
         """,
-        "_jobs _ports _forks _role",
+        "_jobs _ports _executing _forks _role",
         """
         _bell _ledger _patience _outcomes _ends _calling _worker _running _starting _method
         _hosting _listing _orphans _loops _waiting _hearing _upkeep
         _background _service
         """,
         """
-        stores._recent stores._rows stores.memory stores.sqlite stores.postgres
+        stores._recent stores._rows stores._conditions stores._walks stores._lists stores.memory stores.sqlite stores.postgres
         executors._local executors._crew executors._backlog executors._staffed
         executors.inline executors.threads executors.asyncio executors.processes
         executors._broker executors._carrier executors.celery
@@ -36,7 +36,7 @@ FLOORS: Final = {
         "__init__",
     ],
     "lro_client": [
-        "_errors _policy _calls _flows _requests _drive",
+        "_errors _policy _calls _flows _literals filters _requests _drive",
         "transports.http transports.local transports.grpc",
         "_handles _client _async_client",
         "__init__",

@@ -53,6 +53,7 @@ from lro._errors import (
     Unavailable,
     UnsupportedMediaType,
 )
+from lro._executing import Executor, Reach, Slot, Task
 from lro._faults import (
     DeclarationError,
     EncodingError,
@@ -80,19 +81,7 @@ from lro._operation import (
     validate,
 )
 from lro._pages import Place
-from lro._ports import (
-    Ear,
-    Executor,
-    Expired,
-    Glance,
-    Inserted,
-    Orphans,
-    Reach,
-    RequestKey,
-    Slot,
-    Store,
-    Task,
-)
+from lro._ports import Ear, Expired, Glance, Inserted, Orphans, RequestKey, Store
 from lro._record import Record, State
 from lro._routes import Route, RouteTable, default_routes
 from lro._service import Service

@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
+from lro._executing import Executor
 from lro._hearing import Hearing
 from lro._ledger import Ledger
 from lro._orphans import adopt
-from lro._ports import Executor
 from lro._record import Record
 from lro._running import Running
 from lro._spec import MethodSpec

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any as Anything
 
 from lro._errors import Cancelled, DeadlineExceeded
+from lro._executing import Through
 from lro._jobs import Ended, Ending, HandBack, Job, Lost, Outcome, Void, WorkerDied
 from lro._outcomes import failure
 from lro._patience import arepeated, repeated
-from lro._ports import Through
 from lro._record import State
 from lro._spec import MethodSpec
 

@@ -50,7 +50,7 @@ def apply_settled(
         seen = ledger.store.get(name).metadata
         last = spec.settled(seen, state)
 
-        def stamp(record: Record, seen: Any | None = seen, last: Any | None = last) -> Any | None:
+        def stamp(record: Record, seen: Any | None = seen, last: Any | None = last) -> Record:
             if record.metadata != seen:
                 raise _Outdated
             return spec.stamp(record.with_metadata(last))

@@ -9,13 +9,14 @@ from typing import Any as Anything
 from typing import TypeVar
 
 from lro._errors import OperationNotFound
+from lro._executing import Executor
 from lro._faults import DeclarationError
+from lro._indexes import Indexes
 from lro._ledger import Ledger
 from lro._method import Method, MethodDecorator, Reporter
 from lro._methods import FINDINGS, MethodName, OperationInfoRegistry
 from lro._names import parse_name
 from lro._operation import Operation, OperationInfo
-from lro._ports import Executor
 from lro._record import State
 from lro._spec import MethodSpec, Options, WorkerLost
 from lro._starting import Starter
@@ -42,6 +43,7 @@ class MethodHost:
     ) -> None:
         self.types = types
         self.methods = OperationInfoRegistry()
+        self.indexes = Indexes(types)
         self._ledger = ledger
         self._executor = executor
         self._starter = starter
@@ -70,6 +72,7 @@ class MethodHost:
         expiry: timedelta | None = None,
         validate: Callable[[Anything], None] | None = None,
         settle: Callable[[Anything, State], Anything] | None = None,
+        index: tuple[str, ...] = (),
         path: str = "",
     ) -> MethodDecorator:
         """Decorate a function: calls of it become operations.
@@ -92,6 +95,7 @@ class MethodHost:
             expiry=expiry,
             validate=validate,
             settle=settle,
+            index=index,
             path=path,
         )
 
@@ -171,7 +175,10 @@ class MethodHost:
             options=options,
             types=self.types,
             expiry=self._expiry,
+            indexes=self.indexes,
         )
+        if options.index:
+            self._ledger.store.index(self.indexes.keys)
         if function is not None:
             self._executor.admit(spec)
         info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)

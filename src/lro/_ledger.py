@@ -32,7 +32,7 @@ class Ledger:
         """The record after the change; None if the change has removed it.
 
         Whoever waits here is woken if the change has ended it or hidden it, and other processes
-        are told of the change. ``stamp`` brings the metadata up to date in the same step.
+        are told of the change. ``stamp`` brings what is derived up to date in the same step.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.

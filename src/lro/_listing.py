@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from lro._any import Any
+from lro._indexes import CALLER, Indexes
 from lro._names import normalise_parent
+from lro._narrowing import EVERYTHING, Keyed, Test, all_of, bounds_of, key_value
 from lro._operation import ListOperationsRequest, ListOperationsResponse
 from lro._pages import Place, effective_page_size, seal, unseal
-from lro._ports import Store
+from lro._ports import SCAN, Store, place_of
 from lro._record import Record
 from lro._spec import MethodSpec
 from lro._types import TypeRegistry
@@ -19,8 +21,13 @@ from lro._types import TypeRegistry
 if TYPE_CHECKING:
     from lro._filters import Filter, MessageType
 
+PAGE_SECONDS: Final = 0.5
+"""How long is looked for the matches of one page."""
+
 _BATCH: Final = 200
 """Records read at once where not every one need match."""
+_SHORT_SECONDS: Final = 0.05
+"""A look that took less may be followed by a longer one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -33,6 +40,7 @@ class Query:
     page_size: int
     after: Place | None
     types: TypeRegistry
+    indexes: Indexes
 
     @classmethod
     def of(
@@ -41,6 +49,7 @@ class Query:
         store: Store,
         specs: Iterable[MethodSpec],
         types: TypeRegistry,
+        indexes: Indexes,
     ) -> Query:
         """Check the arguments of a request.
 
@@ -67,40 +76,96 @@ class Query:
             page_size=size,
             after=after,
             types=types,
+            indexes=indexes,
         )
 
-    def page(self, store: Store, *, only_caller: str | None) -> ListOperationsResponse:
-        """The matching operations after the place, and a token if a further one exists."""
-        found = self._matching(store, only_caller)
-        shown = found[: self.page_size]
+    def page(
+        self, store: Store, *, only_caller: str | None, clock: Callable[[], float]
+    ) -> ListOperationsResponse:
+        """The matching operations after the place, and a token unless no further one exists.
+
+        Where little matches, the page ends after ``PAGE_SECONDS`` by ``clock``, and may then be
+        short or empty with a token (spec §3.4(8)).
+        """
+        walk = _Walk(self, store, only_caller, clock)
+        more = walk.go(self.page_size)
         token = ""
-        if len(found) > self.page_size:
+        if more:
+            assert walk.place is not None
             token = seal(
-                _place(shown[-1]),
+                walk.place,
                 key=store.secret(),
                 parent=self.parent,
                 filter_text=self.filter_text,
                 now=store.now(),
             )
-        return ListOperationsResponse(tuple(record.operation for record in shown), token)
+        return ListOperationsResponse(tuple(record.operation for record in walk.found), token)
 
-    def _matching(self, store: Store, only_caller: str | None) -> Sequence[Record]:
-        count = self.page_size + 1  # one more tells whether a further match exists
-        selective = self.filter is not None or only_caller is not None
-        batch = max(count, _BATCH) if selective else count
-        found: list[Record] = []
-        after = self.after
-        while True:
-            records = store.page(self.parent, after, batch)
-            found.extend(record for record in records if self._matches(record, only_caller))
-            if len(found) >= count or len(records) < batch:
-                return found[:count]
-            after = _place(records[-1])
+    def narrowing(self, only_caller: str | None) -> Test:
+        """What the store may look for first."""
+        narrow: Test = EVERYTHING
+        if self.filter is not None:
+            narrow = self.filter.narrowing(self.indexes.key_of)
+        if only_caller is not None and CALLER in self.indexes.keys:
+            narrow = all_of([narrow, Keyed(CALLER, frozenset({key_value(only_caller)}))])
+        return narrow
 
-    def _matches(self, record: Record, only_caller: str | None) -> bool:
+    def matches(self, record: Record, only_caller: str | None) -> bool:
+        """Whether a record belongs to the list."""
         if only_caller is not None and record.caller != only_caller:
             return False
         return self.filter is None or self.filter.matches(_readable(record, self.types))
+
+
+class _Walk:
+    """One way through a list: what it has found, and the place that it has reached."""
+
+    def __init__(
+        self, query: Query, store: Store, only_caller: str | None, clock: Callable[[], float]
+    ) -> None:
+        self._query = query
+        self._store = store
+        self._caller = only_caller
+        self._clock = clock
+        self._end = clock() + PAGE_SECONDS
+        self.found: list[Record] = []
+        self.place = query.after
+
+    def go(self, size: int) -> bool:
+        """Go on until so many are found or the time is over; whether there may be more.
+
+        The place is then that of the last one found, or the last one that was looked at.
+        """
+        query = self._query
+        narrowing = query.narrowing(self._caller)
+        if bounds_of(narrowing).nothing:
+            return False
+        selective = query.filter is not None or self._caller is not None
+        limit = max(size + 1, _BATCH) if selective else size + 1
+        scan, reached = SCAN, query.after
+        while True:
+            began = self._clock()
+            page = self._store.page(query.parent, reached, limit, narrowing, scan)
+            for record in page.records:
+                if query.matches(record, self._caller):
+                    if len(self.found) == size:  # which tells that a further match exists
+                        return True
+                    self.found.append(record)
+                    self.place = place_of(record)
+                elif len(self.found) < size:
+                    self.place = place_of(record)
+                if self._clock() >= self._end:
+                    return True
+            if page.reached is None:
+                return False
+            reached = page.reached
+            if len(self.found) < size:
+                self.place = reached
+            now = self._clock()
+            if now >= self._end:
+                return True
+            if now - began < _SHORT_SECONDS:
+                scan *= 4
 
 
 def _readable(record: Record, types: TypeRegistry) -> Record:
@@ -110,10 +175,6 @@ def _readable(record: Record, types: TypeRegistry) -> Record:
         if isinstance(packed, Any) and isinstance(packed.payload, bytes):
             seen[name] = types.readable(packed)
     return record.moved(**seen) if seen else record
-
-
-def _place(record: Record) -> Place:
-    return Place(record.create_time, record.name)
 
 
 def _compile(text: str, specs: Iterable[MethodSpec]) -> Filter:

@@ -1,21 +1,21 @@
-"""What the service needs from the outside: the contracts of stores and executors."""
+"""What the service needs of a store: the contract of those that keep operations."""
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Collection, Sequence
-from datetime import datetime, timedelta
-from typing import Any as Anything
-from typing import Protocol, TypeAlias
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Final, Protocol
 
 import attrs
 
 from lro._any import Any
-from lro._jobs import Job
+from lro._narrowing import EVERYTHING, Test
 from lro._pages import Place
 from lro._record import Record
-from lro._spec import MethodSpec
 from lro._states import Change
+
+SCAN: Final = 2000
+"""How many records a store looks at for one page, unless told: a few milliseconds' worth."""
 
 
 @attrs.frozen
@@ -55,6 +55,22 @@ class Expired:
 
     names: Sequence[str]
     more: bool
+
+
+def place_of(record: Record) -> Place:
+    """Where a record stands in the order of lists."""
+    return Place(record.create_time, record.name)
+
+
+@attrs.frozen
+class Page:
+    """A piece of a list: records in order, and the place up to which all were looked at.
+
+    ``reached`` is None if nothing comes after; the place may be one where no record is.
+    """
+
+    records: Sequence[Record]
+    reached: Place | None
 
 
 @attrs.frozen
@@ -182,8 +198,30 @@ class Store(Protocol):
         """
         ...
 
-    def page(self, parent: str, after: Place | None, limit: int) -> Sequence[Record]:
-        """Up to ``limit`` visible records of exactly this parent, in order, after a place."""
+    def page(
+        self,
+        parent: str,
+        after: Place | None,
+        limit: int,
+        narrowing: Test = EVERYTHING,
+        scan: int = SCAN,
+    ) -> Page:
+        """Up to ``limit`` visible records of exactly this parent, in order, after a place.
+
+        Records that do not meet ``narrowing`` may be left out, as far as the store can tell; all
+        others are there. So that no call takes long, a store may stop when it has looked at
+        ``scan`` records, found or not, and say how far it has come.
+        """
+        ...
+
+    def index(self, keys: Collection[str]) -> None:
+        """Make what is needed to find records quickly by these keys (``Record.keys``).
+
+        May take as long as reading all records takes. Idempotent.
+
+        Raises:
+            Unavailable: The store cannot be reached.
+        """
         ...
 
     def renew(
@@ -206,136 +244,4 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Free what the store holds. Idempotent."""
-        ...
-
-
-Through: TypeAlias = Callable[[MethodSpec, object, Job[Anything]], object]
-"""Has a method's function done elsewhere: given its request and job, what the function returns.
-
-The response may come packed. What the function raises is raised here; :class:`lro._jobs.Ended`
-says that it ended with a status, and :class:`lro._jobs.WorkerDied` that nobody is left to ask.
-"""
-
-
-class Reach(enum.Enum):
-    """How far a request to cancel reaches into work that has begun (spec §2.6)."""
-
-    NOT = "not"
-    """The work runs to its end."""
-    LOOKS = "looks"
-    """The function learns of it when it looks: ``job.report()``, ``job.raise_if_cancelled()``."""
-    AWAITS = "awaits"
-    """An async function is interrupted at its next ``await``; another one when it looks."""
-    KILLS = "kills"
-    """The function may look; if it has not ended after a while, its process is ended."""
-
-
-class Task(Protocol):
-    """A piece of work that an executor runs. It takes care of its own errors."""
-
-    @property
-    def name(self) -> str:
-        """The operation's name."""
-        ...
-
-    @property
-    def group(self) -> str:
-        """Tasks of one group share a limit: the method's name."""
-        ...
-
-    @property
-    def group_limit(self) -> int | None:
-        """How many tasks of the group may run at once in this process; None: any number."""
-        ...
-
-    @property
-    def is_async(self) -> bool:
-        """Whether :meth:`arun` is this task's natural colour."""
-        ...
-
-    def run(self, through: Through | None = None) -> None:
-        """Do the work in this thread, or have the function itself done ``through`` another way."""
-        ...
-
-    async def arun(self) -> None:
-        """Do the work on this event loop; only of a task that ``is_async``."""
-        ...
-
-
-class Slot(Protocol):
-    """Room for one task, reserved before anything is stored. Used up by either call."""
-
-    @property
-    def at_once(self) -> bool:
-        """Whether somebody is free to begin the task: it is then stored as begun, in one write.
-
-        True is no promise: what is stored so and then has to wait for a worker does no harm.
-        """
-        ...
-
-    def submit(self, task: Task) -> None:
-        """Run the task as soon as possible.
-
-        Raises:
-            Unavailable: The executor is stopping or cannot be reached.
-        """
-        ...
-
-    def release(self) -> None:
-        """Give the room back unused."""
-        ...
-
-
-class Executor(Protocol):
-    """Where work runs. ``lro.testing.check_executor`` is this contract as code."""
-
-    @property
-    def reach(self) -> Reach:
-        """How far a request to cancel reaches here."""
-        ...
-
-    @property
-    def redelivery(self) -> timedelta | None:
-        """None if work is done in the process that submits it, which holds its lease.
-
-        Else the work is done by whoever gets the name and claims it, and this is how long a
-        submitted name may take before it counts as lost on its way and is submitted once more.
-        """
-        ...
-
-    def attach(self, work: Callable[[str], None], close: Callable[[timedelta], None]) -> None:
-        """Told once by the service: how work is done by its name alone, and how all of it is ended.
-
-        ``close`` is for executors that learn of the end of a worker before the service does: work
-        that has not ended within the time given is handed back.
-        """
-        ...
-
-    def admit(self, spec: MethodSpec) -> None:
-        """Told of every method whose work is to be done here, when it is declared.
-
-        Raises:
-            DeclarationError: Its function cannot be called here.
-        """
-        ...
-
-    def reserve(self) -> Slot:
-        """Room for one task.
-
-        Raises:
-            ResourceExhausted: The queue is full.
-            Unavailable: The executor is stopping or cannot be reached.
-        """
-        ...
-
-    def withdraw(self, name: str) -> bool:
-        """Take back the task of this operation if it has not begun."""
-        ...
-
-    def stop(self) -> Sequence[Task]:
-        """Begin nothing more; the tasks that were waiting, now withdrawn. Idempotent."""
-        ...
-
-    def join(self, seconds: float) -> bool:
-        """Wait for running tasks, at most so long; whether none is left."""
         ...

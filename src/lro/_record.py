@@ -43,9 +43,10 @@ class Record:
     Times are in UTC by the store's clock. ``owner`` and ``lease_until`` say which process has the
     work and until when that holds unless renewed. Without an owner, anybody may claim the work, and
     after ``lease_until`` somebody is to see that it is claimed; without both it is done outside.
-    ``attempt`` counts the claims and fences every
-    write of a worker. ``target`` is set only for work that must have it alone. The packed request
-    is kept beside the record, because polls must not read megabytes that only a worker needs.
+    ``attempt`` counts the claims and fences every write of a worker. ``target`` is set only for
+    work that must have it alone. ``keys`` is an object in JSON, for stores to find it by: see
+    ``Indexes``. The packed request is kept beside the record, because polls must not read
+    megabytes that only a worker needs.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Record:
     request_id: str = ""
     target: str = ""
     version: int = 1
+    keys: str | None = None
 
     @property
     def operation(self) -> Operation:
@@ -118,6 +120,10 @@ class Record:
     def with_metadata(self, metadata: Any | None) -> Record:
         """The same record, if that is its metadata; else one with it."""
         return self if metadata is self.metadata else self._with({"metadata": metadata})
+
+    def with_keys(self, keys: str | None) -> Record:
+        """The same record, if these are its keys; else one with them."""
+        return self if keys == self.keys else self._with({"keys": keys})
 
     def moved(self, **changes: Anything) -> Record:
         """The next version of this record."""

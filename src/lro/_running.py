@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Final
 
 from lro._errors import Cancelled, LeaseLost, NotApplied, OperationNotFound, Unavailable
+from lro._executing import Executor, Slot
 from lro._ledger import Ledger
-from lro._ports import Executor, Slot
 from lro._record import Record
 from lro._spec import MethodSpec
 from lro._states import Change, as_seen, release, take_over, withdraw

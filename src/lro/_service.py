@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from lro._background import Background
 from lro._bell import Bell
 from lro._errors import InvalidArgument, OperationNotFound
+from lro._executing import Executor
 from lro._faults import DeclarationError, MethodNotSupported
 from lro._forks import after_fork
 from lro._hosting import MethodHost
@@ -19,7 +20,7 @@ from lro._ledger import Ledger
 from lro._listing import Query
 from lro._names import parse_name
 from lro._operation import ListOperationsRequest, ListOperationsResponse, Operation
-from lro._ports import Executor, Store
+from lro._ports import Store
 from lro._record import Record
 from lro._role import hands_only
 from lro._spec import check_span
@@ -106,12 +107,16 @@ class Service(MethodHost):
             types=types if types is not None else TypeRegistry(),
             expiry=expiry,
         )
+        if owner_only:
+            self.indexes.declare_caller()
+            store.index(self.indexes.keys)
         self.store = store
         self.domain = domain
         self._verbs = frozenset(verbs) | {"GetOperation"}
         self._max_wait = max_wait
         self._authorize = authorize
         self._owner_only = owner_only
+        self._clock = clock
         self._room = WaitingRoom(
             ledger.bell,
             self._look,
@@ -145,9 +150,10 @@ class Service(MethodHost):
             MethodNotSupported: List is switched off.
         """
         self.require("ListOperations")
-        query = Query.of(request, self.store, self._specs.values(), self.types)
+        query = Query.of(request, self.store, self._specs.values(), self.types, self.indexes)
         self._permit(caller, "ListOperations", query.parent)
-        return query.page(self.store, only_caller=caller if self._owner_only else None)
+        owner = caller if self._owner_only else None
+        return query.page(self.store, only_caller=owner, clock=self._clock)
 
     def delete(self, name: str, *, caller: str = "") -> None:
         """Remove the record; the work goes on unseen (spec §2.7).

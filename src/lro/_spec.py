@@ -14,6 +14,7 @@ from lro._any import Any
 from lro._conventions import Conventions
 from lro._errors import InvalidArgument
 from lro._faults import DeclarationError, EncodingError
+from lro._indexes import Indexes
 from lro._methods import MethodName, Signature
 from lro._operation import OperationInfo
 from lro._record import Record, State
@@ -57,8 +58,9 @@ class Options:
     request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished record is
     kept (None: as the service says). ``validate``: refuses a request before anything is stored.
     ``settle``: the last metadata, given the present one and the state that the operation ends in;
-    it may be asked more than once. ``path``: of the POST that starts it, for proto files; by
-    default made of its name (``/v1/images:resize``).
+    it may be asked more than once. ``index``: paths of the metadata, such as ``"dataset"`` or
+    ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``: of the POST that
+    starts it, for proto files; by default made of its name (``/v1/images:resize``).
     """
 
     concurrency: int | None = None
@@ -71,6 +73,7 @@ class Options:
     expiry: timedelta | None = None
     validate: Callable[[Anything], None] | None = None
     settle: Callable[[Anything, State], Anything] | None = None
+    index: tuple[str, ...] = ()
     path: str = ""
 
     def __attrs_post_init__(self) -> None:
@@ -86,6 +89,8 @@ class Options:
             function = getattr(self, name)
             if function is not None and not callable(function):
                 raise DeclarationError(name, f"must be a function, got {got(function)}")
+        if not isinstance(self.index, tuple) or not all(isinstance(p, str) for p in self.index):
+            raise DeclarationError("index", f"must be a tuple of paths, got {got(self.index)}")
 
 
 class Unsettled(Exception):
@@ -108,6 +113,7 @@ class MethodSpec:
     types: TypeRegistry
     conventions: Conventions
     expiry: timedelta
+    indexes: Indexes
 
     @classmethod
     def build(
@@ -121,11 +127,13 @@ class MethodSpec:
         options: Options,
         types: TypeRegistry,
         expiry: timedelta,
+        indexes: Indexes | None = None,
     ) -> MethodSpec:
         """Put a method together from what was given and what the annotations say.
 
         Raises:
-            DeclarationError: A message class is missing or cannot be registered.
+            DeclarationError: A message class is missing or cannot be registered, or the metadata
+                has no such path to be indexed.
         """
         name = MethodName.parse(full_name)
         said = Signature.of(function) if function else Signature(None, None, None, False, False)
@@ -136,6 +144,10 @@ class MethodSpec:
             types.register(message, _default_name(name, message, types))
             for message in (request, response, metadata)
         ]
+        shape = types.codec(names[2]).shape
+        indexes = indexes or Indexes(types)
+        for path in options.index:
+            indexes.declare(path, names[2], shape)
         return cls(
             full_name=full_name,
             info=OperationInfo(names[1], names[2]),
@@ -147,16 +159,17 @@ class MethodSpec:
             is_async=said.is_async,
             options=options,
             types=types,
-            conventions=Conventions.of(types.codec(names[2]).shape),
+            conventions=Conventions.of(shape),
             expiry=expiry if options.expiry is None else options.expiry,
+            indexes=indexes,
         )
 
-    def stamp(self, record: Record) -> Any | None:
-        """The record's metadata with the conventional fields filled in (spec §9.6)."""
+    def stamp(self, record: Record) -> Record:
+        """The record with what it says of itself in its metadata (spec §9.6), and its keys."""
         packed = record.metadata
-        if packed is None or packed.type_name != self.info.metadata_type:
-            return packed
-        return self.conventions.stamp(record)
+        if packed is not None and packed.type_name == self.info.metadata_type:
+            record = record.with_metadata(self.conventions.stamp(record))
+        return self.indexes.mark(record)
 
     def pack_response(self, returned: object) -> Any:
         """What the function returned, packed, unless it is; None is fine if the response is Empty.

@@ -19,11 +19,12 @@ from lro._errors import (
     ResourceExhausted,
     Unavailable,
 )
+from lro._executing import Executor
 from lro._faults import EncodingError
 from lro._ledger import Ledger
 from lro._names import join_name, new_id, normalise_parent
 from lro._operation import Operation
-from lro._ports import Executor, RequestKey
+from lro._ports import RequestKey
 from lro._record import Record
 from lro._running import Running
 from lro._scalars import got
@@ -120,7 +121,7 @@ class Starter:
             request_id=key.request_id if key else "",
             target=target,
         )
-        return record.with_metadata(spec.stamp(record))
+        return spec.stamp(record)
 
     def _first_lease(self, spec: MethodSpec) -> tuple[str, timedelta | None]:
         if spec.function is None:
@@ -192,7 +193,7 @@ class Starter:
 def _begun(record: Record, spec: MethodSpec) -> Record:
     # As a claim that follows at once would leave it, for one write less.
     begun = record.moved(attempt=1, start_time=record.create_time)
-    return begun.with_metadata(spec.stamp(begun))
+    return spec.stamp(begun)
 
 
 @functools.lru_cache(maxsize=256)

@@ -73,8 +73,8 @@ _CALLER_EVENTS: Final = frozenset({Event.REQUEST_CANCEL, Event.DELETE, Event.HID
 
 
 Change = Callable[[Record], Record | None]
-Stamp = Callable[[Record], Any | None]
-"""Gives the metadata that a changed record should have."""
+Stamp = Callable[[Record], Record]
+"""Gives a changed record what is derived from the rest of it."""
 
 
 def step(record: Record, event: Event, now: datetime) -> State:
@@ -287,13 +287,13 @@ def as_seen(seen: Record, change: Change) -> Change:
 
 
 def stamped(change: Change, stamp: Stamp) -> Change:
-    """The same change, with the metadata brought up to date in the same step."""
+    """The same change, with what is derived brought up to date in the same step."""
 
     def both(record: Record) -> Record | None:
         changed = change(record)
         if changed is None or changed is record:
             return changed
-        return changed.with_metadata(stamp(changed))
+        return stamp(changed)
 
     return both
 

@@ -20,11 +20,11 @@ from lro._errors import (
     OperationNotFound,
     Unavailable,
 )
+from lro._executing import Through
 from lro._jobs import Ending, HandBack, Job, Lost, Outcome
 from lro._ledger import Ledger
 from lro._outcomes import failure, internal
 from lro._patience import patiently
-from lro._ports import Through
 from lro._record import Record
 from lro._spec import MethodSpec
 from lro._states import claim, lose, release, report

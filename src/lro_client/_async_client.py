@@ -27,6 +27,7 @@ from lro_client._calls import AsyncTransport, StartRequest
 from lro_client._drive import AsyncDriver
 from lro_client._handles import HandleBase, Meta, Resp, Update, register
 from lro_client._policy import Polling, Retry
+from lro_client.filters import Expression
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
 if TYPE_CHECKING:
@@ -123,11 +124,14 @@ class AsyncClient:
     def list(
         self,
         request: str | ListOperationsRequest = "",
-        filter: str = "",  # the field's name
+        filter: str | Expression = "",  # the field's name
         *,
         page_size: int = 0,
     ) -> AsyncPager:
-        """The operations of a parent that match an AIP-160 filter (spec §3.3, §11.9)."""
+        """The operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
+
+        Give the filter as text, or build it from values with :mod:`lro_client.filters`.
+        """
         return AsyncPager(self, _requests.listing(request, filter, page_size))
 
     async def cancel(self, request: str | CancelOperationRequest) -> None:

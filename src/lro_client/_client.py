@@ -25,6 +25,7 @@ from lro_client._calls import StartRequest, Transport
 from lro_client._drive import Driver
 from lro_client._handles import HandleBase, Meta, Resp, Update, register
 from lro_client._policy import Polling, Retry
+from lro_client.filters import Expression
 from lro_client.transports.http import HttpTransport, Routes
 
 if TYPE_CHECKING:
@@ -121,11 +122,14 @@ class Client:
     def list(
         self,
         request: str | ListOperationsRequest = "",
-        filter: str = "",  # the field's name
+        filter: str | Expression = "",  # the field's name
         *,
         page_size: int = 0,
     ) -> Pager:
-        """The operations of a parent that match an AIP-160 filter (spec §3.3, §11.9)."""
+        """The operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
+
+        Give the filter as text, or build it from values with :mod:`lro_client.filters`.
+        """
         return Pager(self, _requests.listing(request, filter, page_size))
 
     def cancel(self, request: str | CancelOperationRequest) -> None:

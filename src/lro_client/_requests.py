@@ -9,6 +9,7 @@ from typing import TypeVar
 from lro import Duration, ListOperationsRequest, WaitOperationRequest
 from lro_client._flows import Setting
 from lro_client._policy import Polling, Retry
+from lro_client.filters import Expression
 
 R = TypeVar("R")
 
@@ -34,13 +35,18 @@ def named(cls: Callable[[str], R], request: str | R) -> R:
 
 
 def listing(
-    request: str | ListOperationsRequest, filter_text: str, page_size: int
+    request: str | ListOperationsRequest, wanted: str | Expression, page_size: int
 ) -> ListOperationsRequest:
-    """The request of a list."""
+    """The request of a list, of the operations that match ``wanted``."""
+    if not isinstance(wanted, str | Expression):
+        raise TypeError(
+            f"a filter is a text or an Expression of lro_client.filters, not {wanted!r}"
+        )
+    text = str(wanted)
     if isinstance(request, ListOperationsRequest):
-        _alone("ListOperationsRequest", filter_text or page_size)
+        _alone("ListOperationsRequest", text or page_size)
         return request
-    return ListOperationsRequest(name=request, filter=filter_text, page_size=page_size)
+    return ListOperationsRequest(name=request, filter=text, page_size=page_size)
 
 
 def waiting(

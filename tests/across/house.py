@@ -17,9 +17,10 @@ from unittest import mock
 from lro import _hearing
 from lro._bell import Bell, Listener
 from lro._errors import LroError
+from lro._executing import Executor
 from lro._hearing import LOOK_AGAIN_SECONDS
 from lro._operation import ListOperationsRequest, Operation
-from lro._ports import Executor, Store
+from lro._ports import Store
 from lro._service import Service
 from lro._status import Code, Status
 from tests.across import works

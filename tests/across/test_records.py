@@ -297,7 +297,7 @@ class Kept(RuleBasedStateMachine):
     def page(self, parent, limit):
         def walk(store):
             found, after = [], None
-            while some := store.page(parent, after, limit):
+            while some := store.page(parent, after, limit).records:
                 assert len(some) <= limit
                 found += some
                 after = Place(some[-1].create_time, some[-1].name)

@@ -10,7 +10,8 @@ from typing import Any as Anything
 
 import pytest
 
-from lro._ports import Executor, Store
+from lro._executing import Executor
+from lro._ports import Store
 from lro._service import Service
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore

@@ -28,8 +28,9 @@ from lro._errors import (
     StatusError,
     Unavailable,
 )
+from lro._executing import Executor, Through
 from lro._jobs import Job
-from lro._ports import Executor, Store, Through
+from lro._ports import Store
 from lro._role import hands_only
 from lro._service import Service
 from lro._spec import MethodSpec, Options

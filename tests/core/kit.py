@@ -15,8 +15,8 @@ from typing import TypeVar
 import attrs
 
 from lro._any import message
+from lro._executing import Executor
 from lro._operation import Operation
-from lro._ports import Executor
 from lro._service import Service
 from lro._shapes import Int32
 

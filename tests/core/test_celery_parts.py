@@ -23,8 +23,8 @@ from kombu.exceptions import OperationalError
 
 import lro.executors.celery as module
 from lro._errors import Unavailable
+from lro._executing import Reach
 from lro._faults import DeclarationError, MissingExtra
-from lro._ports import Reach
 from lro.executors import _broker, _carrier
 from lro.executors._broker import Broker
 from lro.executors._carrier import Carrier

@@ -8,7 +8,8 @@ import pytest
 
 from lro import testing
 from lro._errors import TargetBusy
-from lro._ports import Expired, Inserted
+from lro._narrowing import EVERYTHING, bounds_of
+from lro._ports import SCAN, Expired, Inserted, Page
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -84,8 +85,28 @@ class Greedy(MemoryStore):
 class Generous(MemoryStore):
     """Shows callers what they must not see any more."""
 
-    def page(self, parent, after, limit):
-        return [r for r in self._records.values() if r.parent == parent][:limit]
+    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN):
+        return Page([r for r in self._records.values() if r.parent == parent][:limit], None)
+
+
+class Hasty(MemoryStore):
+    """Leaves out what the narrowing does not tell of."""
+
+    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN):
+        found = super().page(parent, after, limit, narrowing, scan)
+        wanted = bounds_of(narrowing).keys.values()
+        kept = [
+            r for r in found.records if all(any(v in (r.keys or "") for v in w) for w in wanted)
+        ]
+        return Page(kept, found.reached)
+
+
+class Stuck(MemoryStore):
+    """Looks at the same records over and over."""
+
+    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN):
+        found = super().page(parent, None, limit, narrowing, scan)
+        return Page(found.records, found.reached)
 
 
 class Careless(MemoryStore):
@@ -102,6 +123,8 @@ class Careless(MemoryStore):
         (Forgetful, "a_record_comes_back_as_it_went_in: KeyError"),
         (Greedy, "a_check_makes_every_check"),
         (Generous, "an_update_to_none_removes_the_record|pages_are"),
+        (Hasty, "a_page_has_all_that_meets"),
+        (Stuck, "pages_go_on_after_a_place"),
         (Careless, "updates_are_serialised|an_end_is_reached_once"),
     ],
 )

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from lro._errors import Unavailable
-from lro._ports import Reach
+from lro._executing import Reach
 from lro.executors import asyncio as asyncio_executor
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -25,10 +26,13 @@ from lro import testing
 from lro._any import Any
 from lro._errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
 from lro._faults import DeclarationError, MissingExtra
+from lro._narrowing import EVERYTHING, Column, InState, Keyed, Named, Says, all_of
 from lro._pages import Place
 from lro._ports import Inserted
+from lro._record import State
 from lro._states import claim, report, request_cancel
-from lro.stores.postgres import SCHEMA_VERSION, PostgresStore, _schema
+from lro.stores._walks import Walk
+from lro.stores.postgres import SCHEMA_VERSION, PostgresStore, _pages, _schema
 from lro.stores.postgres import _announcer as announcer
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._announcer import Announcer, payloads
@@ -175,7 +179,7 @@ def test_processes_open_a_new_schema_at_once(server, schema):
     assert len({tuple(words) for words in said}) == 1
     with opened(server, schema) as store:
         assert store.secret().hex() == said[0][0]
-        assert sorted(r.name for r in store.page("", None, 99)) == sorted(said[0][1:])
+        assert sorted(r.name for r in store.page("", None, 99).records) == sorted(said[0][1:])
 
 
 def test_threads_open_a_new_schema_at_once(server):
@@ -332,7 +336,7 @@ def test_names_may_be_as_long_as_they_may_be(store, clock):
     key = key_of(caller=parent * 2)
     assert insert(store, record, key).fresh
     assert store.get(record.name) == record
-    assert ids(store.page(parent, None, 9)) == [long]
+    assert ids(store.page(parent, None, 9).records) == [long]
     assert not insert(store, record_of(clock), key).fresh
     with pytest.raises(TargetBusy):
         insert(store, record_of(clock, target=parent * 2))
@@ -376,7 +380,7 @@ def test_what_has_such_a_name_is_not_found(store, clock, bad):
     store.forget(bad)
     store.announce(bad)
     assert store.glance([bad]).over == {bad}
-    assert list(store.page(bad, None, 9)) == []
+    assert list(store.page(bad, None, 9).records) == []
     assert list(store.renew("us", clock(), [bad])) == []
 
 
@@ -417,7 +421,7 @@ def test_identical_starts_of_two_processes_make_one(server, schema, clock):
             assert {type(answer) for answer in found} == {Inserted}
             assert sum(answer.fresh for answer in found) == 1
             assert len({answer.record.name for answer in found}) == 1
-        assert len(one.page("", None, 99)) == 3
+        assert len(one.page("", None, 99).records) == 3
 
 
 def test_keys_and_targets_cross(server, schema, clock, plain):
@@ -526,7 +530,7 @@ def test_pages_of_one_moment_go_on_within_it(store, clock):
     for number in range(30):
         insert(store, record_of(clock, f"{number:02d}"))
     found, place = [], None
-    while page := store.page("", place, 7):
+    while page := store.page("", place, 7).records:
         found += ids(page)
         place = Place(page[-1].create_time, page[-1].name)
     assert found == [f"{number:02d}" for number in range(30)]
@@ -546,7 +550,6 @@ PLANNED = {
     "GET": (SOME_ID,),
     "GET_IF_CHANGED": (1, None, SOME_ID),
     "REQUEST": (SOME_ID,),
-    "PAGE": (SOME_ID, 1, 1, "", 1, 9),
     "GLANCE": (1, SOME_IDS),
     "RENEW": (SOME_IDS, "us", 1),
     "RENEW_ALL": ("us", "us", 1),
@@ -566,7 +569,31 @@ def test_every_row_is_found_by_an_index(store, name):
         assert slow not in plan
     sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
     assert sorts == {"START": 2, "WRITE": 2, "RENEW_ALL": 1}.get(name, 0)
-    if name == "PAGE":
+
+
+FAILED = InState(frozenset({State.FAILED}))
+WALKS = {
+    "operations_order": EVERYTHING,
+    "operations_by_state": all_of([FAILED, Says((Column.METADATA,), ("text",))]),
+    "operations_by_k1": all_of([FAILED, Keyed("k1", frozenset({"a"}))]),
+    "operations_pkey": Named(frozenset({"operations/a"})),
+}
+
+
+@pytest.mark.parametrize("index", WALKS)
+def test_a_page_is_found_by_its_index(store, index):
+    """Where it begins and where it ends, and in its order."""
+    store.index({"k1"})
+    after = Place(datetime(2030, 1, 1, tzinfo=UTC), "operations/x")
+    walk = Walk.of(WALKS[index], after, {"k1"}, _pages.DIALECT)
+    text, values = _pages.query(walk, "", limit=9, scan=9, now=1)
+    plan = "\n".join(line for (line,) in store._parts.connections.rows(b"EXPLAIN " + text, values))
+    for slow in ("Seq Scan", "Bitmap", "Hash Join", "Merge Join"):
+        assert slow not in plan
+    scans = re.findall(r"Index (?:Only )?Scan using (\w+)", plan)
+    assert set(scans) == {index}
+    if index != "operations_pkey":
+        assert plan.count("create_time <=") == plan.count("create_time >=") == len(scans)
         assert "Incremental Sort" in plan
 
 
@@ -887,7 +914,7 @@ def test_it_survives_a_fork(server, schema):
     with process(FORKER, server.url, schema) as forking:
         assert forking.wait(PATIENCE) == 0
     with opened(server, schema) as store:
-        assert sorted(ids(store.page("", None, 9))) == ["after", "before", "child"]
+        assert sorted(ids(store.page("", None, 9).records)) == ["after", "before", "child"]
 
 
 def test_a_database_that_is_not_there_is_told(server):

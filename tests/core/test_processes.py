@@ -15,8 +15,8 @@ import pytest
 
 from lro import testing
 from lro._errors import Unavailable
+from lro._executing import Reach
 from lro._faults import DeclarationError
-from lro._ports import Reach
 from lro._record import State
 from lro._role import hands_only
 from lro._service import Service

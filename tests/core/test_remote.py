@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 
 from lro._errors import OperationNotFound, ResourceExhausted, Unavailable
+from lro._executing import Reach
 from lro._jobs import Job, WorkerDied
-from lro._ports import Reach
 from lro._spec import WorkerLost
 from lro._states import take_over
 from lro._status import Code
@@ -185,7 +185,7 @@ def test_a_start_whose_name_cannot_be_sent(service, sending, store):
     sending.error = Unavailable("the broker is away")
     with pytest.raises(Unavailable, match="broker"):
         service.start(NAME, WorkRequest())
-    assert list(store.page("", None, 9)) == []
+    assert list(store.page("", None, 9).records) == []
 
 
 def test_a_repeated_start_sends_the_name_again(service, sending, store):
@@ -196,7 +196,7 @@ def test_a_repeated_start_sends_the_name_again(service, sending, store):
             service.start(NAME, WorkRequest(), request_id=ID)
     sending.error = None
     name = service.start(NAME, WorkRequest(), request_id=ID).name
-    assert [record.name for record in store.page("", None, 9)] == [name]
+    assert [record.name for record in store.page("", None, 9).records] == [name]
     assert service.start(NAME, WorkRequest(), request_id=ID).name == name
     assert sending.sent == [name, name]
     service.work(name)

@@ -125,7 +125,7 @@ def test_what_was_acknowledged_survives_a_kill(path):
             assert not (name in ended and record.result != Any("x/a.Done", {}))
             if not record.done:
                 assert store.request(name).payload == {"number": int(name.rpartition("-")[2])}
-        found = {record.name for record in store.page("", None, 10_000)}
+        found = {record.name for record in store.page("", None, 10_000).records}
         assert {name for name, _ in said} <= found
     with closing(sqlite3.connect(path)) as plain:
         assert plain.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -143,7 +143,7 @@ def test_processes_open_a_new_file_at_once(path):
         assert [one.wait(PATIENCE) for one in running] == [0] * 4
     with opened(path) as store:
         assert set(secrets) == {store.secret().hex() + "\n"}
-        assert sorted(ids(store.page("", None, 9))) == ["0", "1", "2", "3"]
+        assert sorted(ids(store.page("", None, 9).records)) == ["0", "1", "2", "3"]
 
 
 def test_threads_open_a_new_file_at_once(tmp_path):
@@ -174,7 +174,7 @@ def test_threads_share_a_store(path):
             return number
 
         assert together(8, work) == list(range(8))
-        assert len(store.page("", None, 99)) == 40
+        assert len(store.page("", None, 99).records) == 40
 
 
 def test_a_reopened_file_keeps_everything(path):
@@ -241,7 +241,7 @@ def test_a_lock_held_too_long_is_unavailable(path):
                     write()
             assert store.get("operations/a") == kept
             assert store.request("operations/a") == REQUEST
-            assert ids(store.page("", None, 9)) == ["a"]
+            assert ids(store.page("", None, 9).records) == ["a"]
             assert list(store.expire(9).names) == []
         assert insert(store, record_of(clock, "b"), key_of("other")).fresh
         assert store.update("operations/a", end_of(clock)).done

@@ -186,7 +186,7 @@ def test_another_process_holds_the_lock(path):
                 writer.start()
             with pytest.raises(Unavailable, match="SQLITE_BUSY"):
                 insert(hasty, record_of(clock, "hasty"))
-            assert ids(patient.page("", None, 9)) == ["a"]
+            assert ids(patient.page("", None, 9).records) == ["a"]
             assert hasty.get("operations/a") == record_of(clock)
             assert found == []
             tell(locker)
@@ -194,7 +194,7 @@ def test_another_process_holds_the_lock(path):
             for writer in writers:
                 writer.join(PATIENCE)
             assert [one.fresh for one in found] == [True] * 4
-        assert ids(patient.page("", None, 9)) == ["0", "1", "2", "3", "a"]
+        assert ids(patient.page("", None, 9).records) == ["0", "1", "2", "3", "a"]
 
 
 @pytest.mark.parametrize("open_before", [True, False])
@@ -240,7 +240,7 @@ def test_a_crowd_of_processes_loses_nothing(path):
         assert [hears(one, "done") for one in crowd] == [True] * 3
     with closing(SQLiteStore(path)) as store:
         wanted = {f"{p}-{t}-{n}" for p in range(3) for t in range(3) for n in range(8)}
-        found = store.page("", None, 999)
+        found = store.page("", None, 999).records
         assert set(ids(found)) == wanted
         assert {record.version for record in found} == {2}
     assert sound(path)
@@ -272,11 +272,11 @@ def test_both_processes_write_after_a_fork(path):
         said = {running.stdout.readline() for _ in range(3)}
         assert said == {"child\n", "parent\n", "closed\n"}
         with closing(SQLiteStore(path)) as store:
-            assert len(store.page("", None, 9)) == 3
+            assert len(store.page("", None, 9).records) == 3
         tell(running)
         assert hears(running, "over")
     with closing(SQLiteStore(path)) as store:
-        assert sorted(ids(store.page("", None, 9))) == [
+        assert sorted(ids(store.page("", None, 9).records)) == [
             "before",
             "in the child",
             "in the child, later",
@@ -292,7 +292,7 @@ def test_forks_amid_reads_and_writes(path):
     with process(FORKING_OFTEN, path) as running:
         total = int(running.stdout.readline())
     with closing(SQLiteStore(path)) as store:
-        found = ids(store.page("", None, 100_000))
+        found = ids(store.page("", None, 100_000).records)
         assert len(found) == len(set(found)) == total + 25
         assert {f"child-{f}-{t}" for f in range(5) for t in range(5)} <= set(found)
     assert sound(path)

@@ -8,9 +8,11 @@ from typing import Final
 import attrs
 
 from lro._filters._check import check
+from lro._filters._narrow import KeyOf, narrow
 from lro._filters._parse import parse
 from lro._filters._plan import All, Plan, Registered, Source, Subject, View
 from lro._filters._types import MessageType
+from lro._narrowing import Test
 
 _EVERYTHING: Final = All(())
 
@@ -19,13 +21,17 @@ _EVERYTHING: Final = All(())
 class Filter:
     """A valid filter. Immutable, so that any number of threads may use one.
 
-    ``text`` is the filter as given, ``tree`` what was checked: a store may read it to narrow its
-    query first, but :meth:`matches` decides. ``registered`` are the types it was checked against.
+    ``text`` is the filter as given, ``tree`` what was checked, ``registered`` the types that it was
+    checked against. A store may look for :meth:`narrowing` first, but :meth:`matches` decides.
     """
 
     text: str
     tree: Plan
     registered: Registered = attrs.field(repr=False)
+
+    def narrowing(self, key_of: KeyOf) -> Test:
+        """What a store may look for first: every operation meets it that the filter matches."""
+        return narrow(self.tree, key_of)
 
     def matches(self, subject: Subject) -> bool:
         """True if the filter matches this operation. Never raises."""

@@ -39,8 +39,8 @@ def exact(text: str) -> int | Fraction:
     return number.numerator if number.denominator == 1 else number
 
 
-def double(number: float) -> float:
-    """An integer or float as a 64-bit float; infinite where it is too large for one."""
+def double(number: float | Fraction) -> float:
+    """A number as a 64-bit float; infinite where it is too large for one."""
     try:
         return float(number)
     except OverflowError:

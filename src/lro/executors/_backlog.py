@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from lro._errors import ResourceExhausted, Unavailable
+from lro._executing import Task
 from lro._forks import after_fork
-from lro._ports import Task
 
 
 class Backlog:

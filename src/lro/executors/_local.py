@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from lro._ports import Reach
+from lro._executing import Reach
 from lro._spec import MethodSpec
 
 

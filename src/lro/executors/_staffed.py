@@ -6,7 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from lro._ports import Task
+from lro._executing import Task
 from lro.executors._backlog import Backlog, BacklogSlot
 from lro.executors._crew import Crew
 from lro.executors._local import LocalExecutor

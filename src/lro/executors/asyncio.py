@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lro._errors import Unavailable
+from lro._executing import Reach, Task
 from lro._forks import after_fork
-from lro._ports import Reach, Task
 from lro.executors._backlog import Backlog, BacklogSlot
 from lro.executors._local import LocalExecutor
 

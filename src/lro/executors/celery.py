@@ -25,8 +25,8 @@ from typing import Any as Anything
 from typing import Final
 
 from lro._errors import Unavailable
+from lro._executing import Reach, Task
 from lro._faults import DeclarationError, MissingExtra
-from lro._ports import Reach, Task
 from lro._spec import MethodSpec, check_span
 
 try:

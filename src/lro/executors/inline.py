@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 
 from lro._errors import Unavailable
+from lro._executing import Task
 from lro._forks import after_fork
-from lro._ports import Task
 from lro.executors._local import LocalExecutor
 
 

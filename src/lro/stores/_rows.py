@@ -41,7 +41,8 @@ def to_row(record: Record) -> tuple[object, ...]:
 
 def from_row(row: Sequence[Anything]) -> Record:
     """The record of a row."""
-    fields = dict(zip(COLUMNS, row, strict=True))
+    fields = dict(zip(COLUMNS, row, strict=False))
+    fields.setdefault("keys")  # which the first rows of starts were kept without, in version 2
     for name, load in _LOADS:
         if fields[name] is not None:
             fields[name] = load(fields[name])

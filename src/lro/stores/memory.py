@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -14,14 +12,15 @@ import attrs
 from lro._any import Any
 from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
 from lro._forks import after_fork
+from lro._narrowing import EVERYTHING, Test, bounds_of
 from lro._pages import KEY_BYTES, Place
-from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
+from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, RequestKey, place_of
 from lro._record import Record
 from lro._states import Change
+from lro.stores._lists import Lists
 from lro.stores._rows import refuse_untextual, taken
 
 REQUEST_LIFE = timedelta(hours=24)
-_OrderKey = tuple[datetime, str]
 
 
 @attrs.frozen
@@ -59,7 +58,7 @@ class MemoryStore:
         self._forked()
         after_fork(self, MemoryStore._forked)
         self._records: dict[str, Record] = {}
-        self._order: dict[str, list[_OrderKey]] = {}
+        self._lists = Lists(self._records)
         self._targets: dict[str, str] = {}
         self._running: dict[str, None] = {}
         self._inputs: dict[str, Any] = {}
@@ -149,11 +148,29 @@ class MemoryStore:
                 self._replace(changed)
             return changed
 
-    def page(self, parent: str, after: Place | None, limit: int) -> Sequence[Record]:
+    def page(
+        self,
+        parent: str,
+        after: Place | None,
+        limit: int,
+        narrowing: Test = EVERYTHING,
+        scan: int = SCAN,
+    ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
-        now = self._clock()
+        now, bounds = self._clock(), bounds_of(narrowing)
+        found: list[Record] = []
         with self._lock:
-            return list(self._walk(parent, after, limit, now))
+            for looked, record in enumerate(self._lists.walk(parent, after, bounds), 1):
+                if record.visible(now):
+                    found.append(record)
+                if len(found) == limit or looked == scan:
+                    return Page(found, place_of(record))
+        return Page(found, None)
+
+    def index(self, keys: Collection[str]) -> None:
+        """Order the records there are by these keys, too."""
+        with self._lock:
+            self._lists.index(keys)
 
     def renew(
         self, owner: str, until: datetime, names: Collection[str] | None = None
@@ -212,25 +229,15 @@ class MemoryStore:
             raise RequestIdConflict("request_id", "was used before with another request")
         return first
 
-    def _walk(
-        self, parent: str, after: Place | None, limit: int, now: datetime
-    ) -> Iterator[Record]:
-        visible = (
-            record
-            for key in _newest_first(self._order.get(parent, []), after)
-            if (record := self._records[key[1]]).visible(now)
-        )
-        return itertools.islice(visible, limit)
-
     def _put(self, record: Record) -> None:
-        keys = self._order.setdefault(record.parent, [])
-        bisect.insort(keys, (record.create_time, record.name))  # at the end, or close to it
+        self._lists.add(record)
         if record.target:
             self._targets[record.target] = record.name
         self._records[record.name] = record
         self._running[record.name] = None
 
     def _replace(self, record: Record) -> None:
+        self._lists.move(self._records[record.name], record)
         self._records[record.name] = record
         if record.done:
             self._end(record)
@@ -244,28 +251,7 @@ class MemoryStore:
     def _drop(self, record: Record) -> None:
         self._end(record)
         del self._records[record.name]
-        keys = self._order[record.parent]
-        del keys[bisect.bisect_left(keys, (record.create_time, record.name))]
-        if not keys:
-            del self._order[record.parent]
-
-
-def _newest_first(keys: Sequence[_OrderKey], after: Place | None) -> Iterator[_OrderKey]:
-    # The keys stand with the oldest first, so that new ones come to the end, where they cost least.
-    # But of one moment, names go upwards in a page too.
-    end = len(keys)
-    if after is not None:
-        end = bisect.bisect_left(keys, after.create_time, key=_moment)
-        place = bisect.bisect_right(keys, (after.create_time, after.name))
-        yield from keys[place : bisect.bisect_right(keys, after.create_time, key=_moment)]
-    while end:
-        begin = bisect.bisect_left(keys, keys[end - 1][0], 0, end, key=_moment)
-        yield from keys[begin:end]
-        end = begin
-
-
-def _moment(key: _OrderKey) -> datetime:
-    return key[0]
+        self._lists.remove(record)
 
 
 def _utc_now() -> datetime:

@@ -1,4 +1,4 @@
-"""What every executor promises (``lro._ports.Executor``), one check a promise."""
+"""What every executor promises (``lro._executing.Executor``), one check a promise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from lro._errors import ResourceExhausted, Unavailable
-from lro._ports import Executor, Reach, Through
+from lro._executing import Executor, Reach, Through
 from lro.testing._clock import expect, refuses, same
 
 MakeExecutor = Callable[[int, int], Executor]

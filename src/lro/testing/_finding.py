@@ -1,11 +1,11 @@
-"""Targets, pages, leases, expiry: what every store promises of finding records again."""
+"""Targets, leases, expiry: what every store promises of finding records again."""
 
 from __future__ import annotations
 
 from datetime import UTC, timedelta
 
 from lro._errors import TargetBusy
-from lro._pages import KEY_BYTES, Place
+from lro._pages import KEY_BYTES
 from lro._ports import Inserted, Orphans, Store
 from lro._record import Record, State
 from lro._states import claim, delete, release, request_cancel
@@ -50,53 +50,6 @@ def one_target_at_once_starts_one(store: Store, clock: ManualClock) -> None:
     found = together(8, lambda n: insert(store, record_of(clock, str(n), target="t")))
     same(sum(isinstance(one, Inserted) for one in found), 1, "how many were stored")
     same(sum(isinstance(one, TargetBusy) for one in found), 7, "how many were refused")
-
-
-def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> None:
-    """Names of one moment go up by code point, in which UTF-16 would err (spec §3.4(2))."""
-    for unique_id in ("b", "\U00010000", "a", "\uffff", "B", "a/a", "a-"):
-        insert(store, record_of(clock, unique_id))
-    clock.advance(microseconds=1)
-    insert(store, record_of(clock, "z"))
-    wanted = ["z", "B", "a", "a-", "a/a", "b", "\uffff", "\U00010000"]
-    same(ids(store.page("", None, 99)), wanted, "the whole page")
-
-
-def pages_go_on_after_a_place(store: Store, clock: ManualClock) -> None:
-    """A place is no record: it may be gone, or have never been (spec §3.4(7))."""
-    for unique_id in "edcba":
-        insert(store, record_of(clock, unique_id))
-        clock.advance(seconds=1)
-    first = store.page("", None, 2)
-    same(ids(first), ["a", "b"], "the first page")
-    place = Place(first[-1].create_time, first[-1].name)
-    store.update(first[-1].name, delete(clock()))
-    same(ids(store.page("", place, 2)), ["c", "d"], "the second page")
-    between = Place(first[-1].create_time - timedelta(milliseconds=500), "operations/x")
-    same(ids(store.page("", between, 9)), ["c", "d", "e"], "after a place between two")
-
-
-def pages_are_of_one_parent(store: Store, clock: ManualClock) -> None:
-    """Nothing above, nothing below, nothing that only begins alike (spec §3.3(3))."""
-    parents = ("", "projects/p", "projects/p/locations/l", "projects/pp", "projects/P")
-    for parent in parents:
-        insert(store, record_of(clock, "a/b", parent=parent))
-    for parent in parents:
-        found = store.page(parent, None, 9)
-        same([record.parent for record in found], [parent], f"the page of {parent!r}")
-    same(list(store.page("projects", None, 9)), [], "the page of a parent without operations")
-
-
-def pages_leave_out_what_callers_cannot_see(store: Store, clock: ManualClock) -> None:
-    """Hidden and expired records are no part of a page, nor do they use it up."""
-    for unique_id in "abcd":
-        insert(store, record_of(clock, unique_id, target=unique_id))
-    store.update("operations/a", delete(clock()))
-    store.update("operations/b", end_of(clock, days=1))
-    clock.advance(days=1, microseconds=-1)
-    same(ids(store.page("", None, 2)), ["b", "c"], "just before the expiry")
-    clock.advance(microseconds=1)
-    same(ids(store.page("", None, 2)), ["c", "d"], "at the expiry")
 
 
 def a_renewal_is_of_one_owner(store: Store, clock: ManualClock) -> None:
@@ -198,7 +151,7 @@ def records_expire(store: Store, clock: ManualClock) -> None:
     gone(store, "operations/a")
     clock.advance(days=10_000)
     same(list(store.expire(9).names), ["operations/c"], "what is removed much later")
-    same(ids(store.page("", None, 9)), ["d"], "what is left")
+    same(ids(store.page("", None, 9).records), ["d"], "what is left")
 
 
 def what_it_says_of_itself_stays(store: Store, clock: ManualClock) -> None:

@@ -93,7 +93,7 @@ def what_is_not_there_is_not_found(store: Store, clock: ManualClock) -> None:
     ):
         refuses(OperationNotFound, call, "there is no such record")
     store.forget("operations/x")
-    same(list(store.page("", None, 9)), [], "a page of nothing")
+    same(list(store.page("", None, 9).records), [], "a page of nothing")
     same(store.orphans(METHODS, 9).records, (), "orphans of nothing")
     same(list(store.renew("us", clock())), [], "leases of nothing")
     same(list(store.expire(9).names), [], "expired of nothing")
@@ -145,7 +145,7 @@ def an_update_to_none_removes_the_record(store: Store, clock: ManualClock) -> No
     gone(store, record.name)
     refuses(OperationNotFound, lambda: store.request(record.name), "its request is gone")
     refuses(OperationNotFound, lambda: store.update(record.name, end_of(clock)), "it stays away")
-    same(list(store.page("", None, 9)), [], "the page after it")
+    same(list(store.page("", None, 9).records), [], "the page after it")
     clock.advance(60)
     same(store.orphans(METHODS, 9).records, (), "the orphans after it")
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Final, TypeAlias
 
 from lro._errors import Unavailable
-from lro._ports import Executor, Reach
+from lro._executing import Executor, Reach
 from lro.testing._clock import expect, refuses, same
 from lro.testing._executors import PATIENCE, Work
 

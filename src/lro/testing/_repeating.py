@@ -115,7 +115,7 @@ def one_key_at_once_starts_one(store: Store, clock: ManualClock) -> None:
     same(len(answers), 8, f"how many were answered, of {found}")
     same(sum(one.fresh for one in answers), 1, "how many are fresh")
     same(len({one.record.name for one in answers}), 1, "how many operations they name")
-    same(len(store.page("", None, 9)), 1, "how many are stored")
+    same(len(store.page("", None, 9).records), 1, "how many are stored")
 
 
 def forgetting_undoes_the_insert(store: Store, clock: ManualClock) -> None:
@@ -125,6 +125,6 @@ def forgetting_undoes_the_insert(store: Store, clock: ManualClock) -> None:
     store.forget(record.name)
     gone(store, record.name)
     refuses(OperationNotFound, lambda: store.request(record.name), "its request is gone")
-    same(list(store.page("", None, 9)), [], "the page after it")
+    same(list(store.page("", None, 9).records), [], "the page after it")
     other = record_of(clock, "b", target="t")
     expect(insert(store, other, key_of(fingerprint="g")).fresh, "key and target are free again")

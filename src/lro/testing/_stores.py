@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lro._ports import Store
-from lro.testing import _finding, _keeping, _noticing, _repeating
+from lro.testing import _finding, _keeping, _noticing, _paging, _repeating
 from lro.testing._clock import ManualClock
 from lro.testing._samples import StoreCheck
 
@@ -16,7 +16,7 @@ MakeStore = Callable[[ManualClock], Store]
 
 STORE_CHECKS: Final[tuple[StoreCheck, ...]] = tuple(
     check
-    for part in (_keeping, _repeating, _finding, _noticing)
+    for part in (_keeping, _repeating, _finding, _paging, _noticing)
     for check in vars(part).values()
     if inspect.isfunction(check)
     and check.__module__ == part.__name__

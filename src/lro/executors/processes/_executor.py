@@ -12,9 +12,9 @@ from typing import Any as Anything
 from typing import Final
 
 from lro._errors import Unavailable
+from lro._executing import Reach, Task
 from lro._faults import DeclarationError
 from lro._jobs import Job
-from lro._ports import Reach, Task
 from lro._role import hands_only
 from lro._spec import MethodSpec, check_span
 from lro.executors._backlog import BacklogSlot
@@ -146,7 +146,7 @@ class _Seat:
         self._spoilt = False
 
     def through(self, spec: MethodSpec, request: object, job: Job[Anything]) -> object:
-        """Have the method's function called in a child (``lro._ports.Through``)."""
+        """Have the method's function called in a child (``lro._executing.Through``)."""
         try:
             call = self._call(spec, request, job)
             self._process = self._lend(job)

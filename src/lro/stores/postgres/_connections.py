@@ -59,8 +59,12 @@ class Connections:
         self._connect_at = 0.0
         self._closed = False
 
-    def rows(self, sql: bytes, values: Sequence[object] = ()) -> list[tuple[Anything, ...]]:
+    def rows(
+        self, sql: bytes, values: Sequence[object] = (), *, prepare: bool = True
+    ) -> list[tuple[Anything, ...]]:
         """What a statement gives that may be carried out twice, each time with the same effect.
+
+        ``prepare``: keep its plan, because it comes often.
 
         Raises:
             Unavailable: The store is closed, or the database cannot be used now.
@@ -69,7 +73,7 @@ class Connections:
         for _ in range(ATTEMPTS):
             try:
                 with self.link() as link:
-                    return link.execute(sql, values).fetchall()
+                    return link.execute(sql, values, prepare=prepare).fetchall()
             except (Lost, *AGAIN) as exc:
                 cause = exc.__cause__ or exc
             except psycopg.Error as exc:

@@ -12,6 +12,7 @@ from lro._faults import DeclarationError
 from lro._pages import KEY_BYTES
 from lro.stores._rows import COLUMNS
 from lro.stores.postgres._link import Link, unavailable
+from lro.stores.postgres._pages import index_columns, index_name
 
 MIGRATION_SECONDS: Final = 3600.0
 """How long a migration may take, or wait for that of another process."""
@@ -26,7 +27,8 @@ _TYPES: Final = {
     **dict.fromkeys(("metadata", "result"), "TEXT"),
 }
 _TEXT: Final = 'TEXT COLLATE "C" NOT NULL'
-_DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, _TEXT)}" for name in COLUMNS)
+_FIRST: Final = tuple(name for name in COLUMNS if name != "keys")
+_DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, _TEXT)}" for name in _FIRST)
 # Names, targets and callers may be longer than what an index can hold (2.7 kB), so that hashes
 # stand for them: see _writes.digest. JSON is text, because jsonb cannot hold the character U+0000.
 _VERSION_1: Final = f"""
@@ -46,10 +48,16 @@ CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BYTEA NOT NULL)
 CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL)
 """
 
-MIGRATIONS: list[str] = [_VERSION_1]
+# Lists find records by their state, and by what is declared to be worth an index.
+_VERSION_2: Final = f"""
+ALTER TABLE operations ADD COLUMN keys TEXT COLLATE "C";
+CREATE INDEX operations_by_state ON operations {index_columns("state")}
+"""
+
+MIGRATIONS: list[str] = [_VERSION_1, _VERSION_2]
 """What leads from each version to the next one; an empty schema has version 0."""
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 _LONGEST: Final = 60  # PostgreSQL cuts names off after 63 bytes; the channel's is the longer
 
@@ -129,6 +137,48 @@ def _migrate(link: Link, schema: str) -> None:
             )
     finally:
         link.patience = patience
+
+
+def make_index(link: Link, schema: str, key: str) -> None:
+    """Make the index by a key, unless there is one, while others go on writing.
+
+    Raises:
+        Unavailable: The database does not do it now.
+    """
+    name = index_name(key)
+    try:
+        if _is_valid(link, name):
+            return
+        link.patience = MIGRATION_SECONDS
+        link.execute("SELECT set_config('statement_timeout', '0', false)")
+        _lock_out(link, schema)
+        if not _is_valid(link, name):
+            # What somebody did not finish is of no use, and in the way.
+            link.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode(), prepare=False)
+            text = f"CREATE INDEX CONCURRENTLY {name} ON operations {index_columns(key)}"
+            link.execute("SET lock_timeout = 0", prepare=False)
+            link.execute(text.encode(), prepare=False)
+    except psycopg.Error as exc:
+        raise unavailable(exc) from exc
+
+
+def _lock_out(link: Link, schema: str) -> None:
+    # Whoever makes an index waits for all statements under way: so nobody may wait for the lock,
+    # which is given back with the connection, in a statement without an end.
+    link.execute("SET lock_timeout = '100ms'", prepare=False)
+    while True:
+        try:
+            link.execute("SELECT pg_advisory_lock(%s)", (_lock_number(schema),))
+            return
+        except psycopg.errors.LockNotAvailable:
+            continue
+
+
+def _is_valid(link: Link, index: str) -> bool:
+    text = """SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+        WHERE c.relname = %s AND c.relnamespace = current_schema()::regnamespace"""
+    rows = link.execute(text, (index,)).fetchall()
+    return bool(rows and rows[0][0])
 
 
 def _secret(link: Link) -> bytes:

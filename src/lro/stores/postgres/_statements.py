@@ -146,12 +146,6 @@ GET_IF_CHANGED: Final = _sql(f"""SELECT CASE
 
 REQUEST: Final = _sql("SELECT request FROM inputs WHERE id = %s::uuid")
 
-PAGE: Final = _sql(f"""SELECT {_ROW} FROM operations o
-    WHERE o.parent_id = %s::uuid AND o.create_time <= %s
-        AND (o.create_time < %s OR o.name > %s)
-        AND o.state <> 'HIDDEN' AND (o.expire_time IS NULL OR o.expire_time > %s)
-    ORDER BY o.create_time DESC, o.name LIMIT %s""")
-
 GLANCE: Final = _sql(f"""SELECT g.place, o.state = 'IN_PROGRESS' AND (o.expire_time IS NULL
         OR o.expire_time > %s), o.cancel_requested <> 0 AND o.{_IN_PROGRESS}
     FROM unnest(%s::uuid[]) WITH ORDINALITY AS g(id, place)

@@ -11,23 +11,24 @@ from lro._any import Any
 from lro._errors import OperationNotFound, Unavailable
 from lro._forks import after_fork
 from lro._jsontext import dumps
+from lro._narrowing import EVERYTHING, Test
 from lro._pages import Place
-from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
+from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, RequestKey
 from lro._record import Record
 from lro._states import Change
 from lro.stores._rows import from_row, micros, moment, refuse_untextual, unpack
+from lro.stores._walks import Walk
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._clock import ServerClock
 from lro.stores.postgres._ear import NotifyEar
 from lro.stores.postgres._link import LEAKED, Address
+from lro.stores.postgres._pages import DIALECT, query
 from lro.stores.postgres._parts import Parts
-from lro.stores.postgres._schema import check_name, prepare
+from lro.stores.postgres._schema import check_name, make_index, prepare
 from lro.stores.postgres._writes import id_of, ids_of
 
 RENEWED_AT_ONCE: Final = 500
 """How many leases one transaction prolongs: it holds up the writers of those records."""
-
-_FIRST_PAGE: Final = 2**62
 
 
 class PostgresStore:
@@ -81,6 +82,7 @@ class PostgresStore:
         self._server = ServerClock()
         self._clock = clock or self._server.now
         self._size = connections
+        self._keys: frozenset[str] = frozenset()
         self._parts = Parts(self._address, self._server, connections)
         try:
             with self._parts.connections.extra() as link:
@@ -155,12 +157,29 @@ class PostgresStore:
         """Replace or remove a record, all or nothing."""
         return self._parts.changes.apply(name, change)
 
-    def page(self, parent: str, after: Place | None, limit: int) -> Sequence[Record]:
+    def page(
+        self,
+        parent: str,
+        after: Place | None,
+        limit: int,
+        narrowing: Test = EVERYTHING,
+        scan: int = SCAN,
+    ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
-        at, name = (micros(after.create_time), after.name) if after else (_FIRST_PAGE, "")
+        walk = Walk.of(narrowing, after, self._keys, DIALECT)
+        if walk.nothing:
+            return Page((), None)
         now = micros(self._clock())
-        rows = self._rows(statements.PAGE, id_of(parent), at, at, name, now, limit)
-        return [from_row(row) for row in rows]
+        text, values = query(walk, parent, limit=limit, scan=scan, now=now)
+        rows = self._parts.connections.rows(text, values, prepare=narrowing == EVERYTHING)
+        return walk.page([row[1:] for row in rows if row[1] is not None], limit, rows[0][0])
+
+    def index(self, keys: Collection[str]) -> None:
+        """Make the indexes by these keys that the schema has not, while others go on writing."""
+        for key in sorted(set(keys) - self._keys):
+            with self._parts.connections.extra() as link:
+                make_index(link, self._address.schema, key)
+            self._keys |= {key}
 
     def renew(
         self, owner: str, until: datetime, names: Collection[str] | None = None

@@ -21,7 +21,8 @@ _TYPES: Final = {
     **dict.fromkeys(("start_time", "end_time", "expire_time", "lease_until"), "INTEGER"),
     **dict.fromkeys(("metadata", "result"), "TEXT"),
 }
-_DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
+_FIRST: Final = tuple(name for name in COLUMNS if name != "keys")
+_DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in _FIRST)
 
 Step = Sequence[str]
 """Statements that bring a file from one version to the next, done in one transaction."""
@@ -43,6 +44,11 @@ STEPS: Final[tuple[Step, ...]] = (
     ),
     # A start whose work cannot be submitted is undone by the operation's name.
     ("CREATE INDEX starts_names ON starts (name)",),
+    # Lists find records by their state, and by what is declared to be worth an index.
+    (
+        "ALTER TABLE operations ADD COLUMN keys TEXT",
+        "CREATE INDEX operations_states ON operations (parent, state, create_time DESC, name)",
+    ),
 )
 """Step ``n`` makes version ``n + 1`` of version ``n``; version 0 is a file without our tables.
 

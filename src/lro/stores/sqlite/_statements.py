@@ -25,10 +25,7 @@ STAMP: Final = "SELECT version, lease_until FROM operations WHERE name = ?"
 INPUT: Final = "SELECT request FROM inputs WHERE name = ?"
 BUSY: Final = """SELECT 1 FROM operations
     WHERE target = ? AND target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')"""
-PAGE: Final = f"""SELECT {_ROW} FROM operations WHERE parent = ?
-    AND (create_time < ? OR (create_time = ? AND name > ?))
-    AND state != 'HIDDEN' AND (expire_time IS NULL OR expire_time > ?)
-    ORDER BY create_time DESC, name LIMIT ?"""
+INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?"
 GLANCE: Final = """SELECT wanted.value, state, expire_time, cancel_requested
     FROM json_each(?) AS wanted LEFT JOIN operations ON name = wanted.value
     WHERE state IS NULL OR state != 'IN_PROGRESS' OR expire_time IS NOT NULL OR cancel_requested"""

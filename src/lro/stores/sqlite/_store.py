@@ -14,8 +14,9 @@ from typing import Final
 from lro._any import Any
 from lro._errors import OperationNotFound, TargetBusy
 from lro._forks import after_fork
+from lro._narrowing import EVERYTHING, Test
 from lro._pages import KEY_BYTES, Place
-from lro._ports import Expired, Glance, Inserted, Orphans, RequestKey
+from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, RequestKey
 from lro._record import Record
 from lro._states import Change
 from lro.stores._recent import RecentRecords
@@ -30,6 +31,8 @@ from lro.stores._rows import (
     to_row,
     unpack,
 )
+from lro.stores._walks import Walk
+from lro.stores.sqlite import _pages as pages
 from lro.stores.sqlite import _starts as starts
 from lro.stores.sqlite import _statements as sql
 from lro.stores.sqlite._connections import Connections
@@ -38,7 +41,6 @@ from lro.stores.sqlite._groups import Unrelated
 from lro.stores.sqlite._readers import Rows
 from lro.stores.sqlite._told import TROUBLE
 
-_FIRST_PAGE: Final = 2**62
 _SLICE: Final = 50
 """How many records one transaction of a sweep removes: nobody waits for longer than that."""
 
@@ -71,6 +73,7 @@ class SQLiteStore:
     ) -> None:
         self._clock = clock or _utc_now
         self._recent = RecentRecords()
+        self._keys: frozenset[str] = frozenset()
         self._glanced: tuple[object, frozenset[str]] = (None, frozenset())
         """The state of the file, and of which names there was nothing to tell then."""
         self._file = Connections(fsdecode(path), busy_seconds)
@@ -173,11 +176,25 @@ class SQLiteStore:
             self._recent.keep(changed, _stamp_of(changed), weight)
         return changed
 
-    def page(self, parent: str, after: Place | None, limit: int) -> Sequence[Record]:
+    def page(
+        self,
+        parent: str,
+        after: Place | None,
+        limit: int,
+        narrowing: Test = EVERYTHING,
+        scan: int = SCAN,
+    ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
-        at, name = (micros(after.create_time), after.name) if after else (_FIRST_PAGE, "")
-        rows = self._file.rows(sql.PAGE, (parent, at, at, name, micros(self._clock()), limit))
-        return [from_row(row) for row in rows]
+        walk = Walk.of(narrowing, after, self._keys, pages.DIALECT)
+        now = micros(self._clock())
+        return pages.find(self._file.rows, walk, parent, limit=limit, scan=scan, now=now)
+
+    def index(self, keys: Collection[str]) -> None:
+        """Make the indexes by these keys that the file has not; nobody can write meanwhile."""
+        for key in sorted(set(keys) - self._keys):
+            if not self._file.rows(sql.INDEXED, (pages.index_name(key),)):
+                self._file.write(functools.partial(pages.make_index, key=key))
+            self._keys |= {key}
 
     def renew(
         self, owner: str, until: datetime, names: Collection[str] | None = None

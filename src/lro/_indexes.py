@@ -1,0 +1,112 @@
+"""Which metadata paths of a service are worth an index, and the keys of a record for them.
+
+A key is a hash of what stands at the end of a path. It is made by whoever writes the metadata, so
+that a database can find records by it without reading messages, in whatever form these are. Every
+record has a key for every path of its service, so that one without it was written by somebody who
+did not know of the path: it is looked at as if it had any value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from lro._any import Json
+from lro._errors import InvalidFilter
+from lro._faults import DeclarationError, UnknownType
+from lro._narrowing import ABSENT, digest, key_value
+from lro._record import Record
+from lro._types import TypeRegistry
+
+if TYPE_CHECKING:
+    from lro._filters import Indexable, Step
+    from lro._shapes import Shape
+
+CALLER: Final = "caller"
+"""The key of a record's caller, for services that show their operations to their owners only."""
+
+
+class Indexes:
+    """The declared paths of one service. Of no use, and of no cost, until there is one."""
+
+    def __init__(self, types: TypeRegistry) -> None:
+        self._types = types
+        self._paths: dict[str, str] = {}
+        self._callers = False
+        self._places: dict[str, Mapping[str, Indexable]] = {}
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The names of all keys."""
+        return frozenset(self._paths.values()) | ({CALLER} if self._callers else frozenset())
+
+    def declare_caller(self) -> None:
+        """Have a key of the caller."""
+        self._callers = True
+
+    def declare(self, path: str, type_name: str, shape: Shape | None) -> None:
+        """Have a key of what stands at a path of the metadata; of this type, to begin with.
+
+        Raises:
+            DeclarationError: There is no such path in the type, or not one value at its end.
+        """
+        from lro._filters import MessageType, indexable
+
+        try:
+            place = indexable(path, MessageType(type_name, shape))
+        except InvalidFilter as exc:
+            text = f"cannot be an index of {type_name}: {exc.description}"
+            raise DeclarationError(f"index={path!r}", text) from None
+        self._paths.setdefault(path, "k" + digest("\0".join(place.names)))
+        self._places.clear()
+
+    def key_of(self, type_name: str, steps: tuple[Step, ...]) -> str | None:
+        """The key for what these steps lead to in a metadata type; None if there is none."""
+        for key, place in self._of_type(type_name).items():
+            if place.steps == steps:
+                return key
+        return None
+
+    def mark(self, record: Record) -> Record:
+        """The record with the keys that it should have."""
+        if not self._paths and not self._callers:
+            return record
+        return record.with_keys(json.dumps(dict(self._keys_of(record)), separators=(",", ":")))
+
+    def _keys_of(self, record: Record) -> Iterator[tuple[str, str]]:
+        if self._callers:
+            yield CALLER, key_value(record.caller)
+        if record.metadata is None:
+            yield from ((key, ABSENT) for key in self._paths.values())
+            return
+        packed = self._types.readable(record.metadata)
+        if not isinstance(packed.payload, bytes):
+            yield from self._keys_in(packed.type_name, packed.payload)
+
+    def _keys_in(self, type_name: str, payload: Json) -> Iterator[tuple[str, str]]:
+        if type_name not in self._types:  # others, who know the type, find something in it
+            return
+        places = self._of_type(type_name)
+        for key in self._paths.values():
+            value = places[key].value(payload) if key in places else None
+            yield key, ABSENT if value is None else key_value(value)
+
+    def _of_type(self, type_name: str) -> Mapping[str, Indexable]:
+        known = self._places.get(type_name)
+        if known is None:
+            known = self._places[type_name] = dict(self._found_in(type_name))
+        return known
+
+    def _found_in(self, type_name: str) -> Iterator[tuple[str, Indexable]]:
+        from lro._filters import MessageType, indexable
+
+        try:
+            shape = self._types.codec(type_name).shape
+        except UnknownType:
+            return
+        for path, key in self._paths.items():
+            try:
+                yield key, indexable(path, MessageType(type_name, shape))
+            except InvalidFilter:
+                continue

@@ -1,0 +1,75 @@
+"""How a list is walked in SQL: by which order, from where to where, and what of it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any as Anything
+from typing import Final
+
+import attrs
+
+from lro._narrowing import UNKNOWN, Bounds, Test, bounds_of
+from lro._pages import Place
+from lro._ports import Page, place_of
+from lro.stores._conditions import Condition, Dialect, condition
+from lro.stores._rows import from_row, micros, moment
+
+_LATEST: Final = 2**62
+_EARLIEST: Final = -(2**62)
+_STATE: Final = "state"
+
+
+@attrs.frozen(kw_only=True)
+class Walk:
+    """A way through a list: along ``values`` of ``order``, which an index keeps by create time.
+
+    ``order`` is ``"state"``, the name of a key, or empty for all records of the parent. Where names
+    are given they are few, and each is looked at. ``low`` and ``high`` bound the create time, in
+    microseconds; ``name`` is that after which records of the moment ``at`` come. ``nothing``: the
+    test excludes every record.
+    """
+
+    order: str
+    values: Sequence[str]
+    names: Condition | None
+    residue: Condition
+    low: int
+    high: int
+    at: int
+    name: str
+    nothing: bool
+
+    @classmethod
+    def of(cls, test: Test, after: Place | None, keys: Collection[str], dialect: Dialect) -> Walk:
+        """The way to what meets a test; ``keys`` are those that there is an index of."""
+        bounds = bounds_of(test)
+        order, values = _order(bounds, keys)
+        span = bounds.created
+        at = _LATEST if after is None else micros(after.create_time)
+        return cls(
+            order=order,
+            values=values,
+            names=None if bounds.names is None else dialect.named(bounds.names),
+            residue=condition(test, dialect),
+            low=_EARLIEST if span.low is None else span.low,
+            high=at if span.high is None else min(at, span.high),
+            at=at,
+            name="" if after is None else after.name,
+            nothing=bounds.nothing,
+        )
+
+    def page(self, rows: Sequence[Sequence[Anything]], limit: int, end: int | None) -> Page:
+        """The page of these rows, where all from the moment ``end`` on were looked at."""
+        records = [from_row(row) for row in rows]
+        if len(records) == limit:
+            return Page(records, place_of(records[-1]))
+        # What comes next was created before: at the latest, one microsecond before.
+        return Page(records, None if end is None else Place(moment(end - 1), ""))
+
+
+def _order(bounds: Bounds, keys: Collection[str]) -> tuple[str, Sequence[str]]:
+    for key in sorted(bounds.keys.keys() & set(keys)):
+        return key, [*sorted(bounds.keys[key]), UNKNOWN]
+    if bounds.states is not None:
+        return _STATE, sorted(state.value for state in bounds.states)
+    return "", ()

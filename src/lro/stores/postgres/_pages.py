@@ -1,0 +1,129 @@
+"""Pages of lists in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from lro._narrowing import UNKNOWN, Measures
+from lro.stores._conditions import Condition
+from lro.stores._rows import COLUMNS
+from lro.stores._walks import Walk
+from lro.stores.postgres._writes import id_of, ids_of
+
+_ROW: Final = ", ".join(COLUMNS)
+_NEWEST: Final = "ORDER BY create_time DESC, name"
+_NUMBER: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?$"
+
+
+class PostgresDialect:
+    """What PostgreSQL calls things."""
+
+    mark = "%s"
+
+    def named(self, names: Collection[str]) -> Condition:
+        """The name is one of these."""
+        return "id = ANY (%s::uuid[])", [ids_of(sorted(names))]
+
+    def key(self, name: str) -> str:
+        """The key of this name."""
+        return f"coalesce(keys::json ->> '{name}', '{UNKNOWN}')"
+
+    def contains(self, column: str, *, folded: bool) -> str:
+        """The text of a column contains a parameter."""
+        text = f'lower({column} COLLATE "C")' if folded else column
+        return f"strpos({text}, %s) > 0"
+
+    def foreign(self, column: str) -> str:
+        """A text has characters beside those that ASCII prints."""
+        return f"""{column} COLLATE "C" ~ '[^ -~]'"""
+
+    def binary(self, column: str) -> str:
+        """A packed message may be in binary form."""
+        return f"right({column}, 6) = ',true]'"
+
+    def measures(self, test: Measures) -> Condition:
+        """A number in a packed message is in a range."""
+        column = test.column.value
+        ends = [(op, end) for op, end in ((">=", test.low), ("<=", test.high)) if end is not None]
+        range_ = " AND ".join(f"n::numeric {op} %s::numeric" for op, _ in ends)
+        # JSON with the character U+0000 in it cannot be read here. A number is read only where
+        # there is one: what CASE excludes is not computed.
+        text = f"""CASE WHEN {self.binary(column)} OR strpos({column}, '\\u0000') > 0 THEN TRUE
+            ELSE (SELECT CASE WHEN n ~ '{_NUMBER}' THEN {range_} ELSE %s END
+                AND n IS NOT NULL FROM (SELECT {column}::json #>> %s AS n) AS found) END"""
+        path = ["1", *test.path]
+        return text, [*[repr(end) for _, end in ends], test.or_text, path]
+
+
+DIALECT: Final = PostgresDialect()
+
+
+def index_name(key: str) -> str:
+    """The index by a key."""
+    return f"operations_by_{key}"
+
+
+def _facet(order: str) -> str:
+    # Parent and value are one text, so that no other index can be taken for such a list: a planner
+    # with old statistics would think that a rare state is as quickly found among all records.
+    value = "state" if order == "state" else DIALECT.key(order)
+    return f"(parent_id::text || '/' || {value})"
+
+
+def index_columns(order: str) -> str:
+    """What the index by the state, or by a key, is made of."""
+    return f"({_facet(order)}, create_time DESC)"
+
+
+def query(
+    walk: Walk, parent: str, *, limit: int, scan: int, now: int
+) -> tuple[bytes, list[object]]:
+    """The statement for a page of a walk through the records of a parent, and its values.
+
+    Each row begins with the moment up to which was looked, None for the end of the list; where
+    nothing was found, there is one row, and only that in it.
+    """
+    sources = _sources(walk, parent)
+    residue, residue_values = walk.residue
+    ends, end_values = _end(walk, sources, scan)
+    texts, values = [], []
+    for source, given in sources:
+        texts.append(f"""SELECT {_ROW} FROM operations WHERE {source}
+            AND create_time >= (SELECT greatest(t, %s) FROM reached) AND create_time <= %s
+            AND (create_time < %s OR name > %s) AND ({residue})
+            AND state <> 'HIDDEN' AND (expire_time IS NULL OR expire_time > %s)
+            {_NEWEST} LIMIT %s""")
+        values += [*given, walk.low, walk.high, walk.at, walk.name, *residue_values, now, limit]
+    text = texts[0]
+    if len(texts) > 1:
+        text = " UNION ALL ".join(f"({one})" for one in texts)
+        text = f"SELECT * FROM ({text}) AS merged {_NEWEST} LIMIT %s"
+        values.append(limit)
+    text = f"""WITH reached AS MATERIALIZED ({ends})
+        SELECT reached.t, found.* FROM reached LEFT JOIN ({text}) AS found ON TRUE"""
+    return " ".join(text.split()).encode(), [*end_values, *values]
+
+
+def _sources(walk: Walk, parent: str) -> Sequence[Condition]:
+    id_ = id_of(parent)
+    if walk.names is not None:
+        names, values = walk.names
+        # As text, which no index has: few are looked at by their names.
+        return [(f"{names} AND parent_id::text = %s::uuid::text", [*values, id_])]
+    if not walk.order:
+        return [("parent_id = %s::uuid", [id_])]
+    facet = _facet(walk.order)
+    return [(f"{facet} = %s::uuid::text || '/' || %s", [id_, value]) for value in walk.values]
+
+
+def _end(walk: Walk, sources: Sequence[Condition], scan: int) -> Condition:
+    if walk.names is not None:
+        return "SELECT NULL::bigint AS t", []
+    texts, values = [], []
+    for source, given in sources:
+        texts.append(f"""SELECT (SELECT create_time FROM operations WHERE {source}
+            AND create_time >= %s AND create_time <= %s
+            ORDER BY create_time DESC LIMIT 1 OFFSET %s) AS t""")
+        values += [*given, walk.low, walk.high, scan]
+    return f"SELECT max(t) AS t FROM ({' UNION ALL '.join(texts)}) AS ends", values

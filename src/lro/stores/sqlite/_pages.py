@@ -1,0 +1,119 @@
+"""Pages of lists in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection
+from typing import Final
+
+from lro._narrowing import UNKNOWN, Measures
+from lro._ports import Page
+from lro.stores._conditions import Condition, among
+from lro.stores._rows import COLUMNS, textual
+from lro.stores._walks import Walk
+from lro.stores.sqlite._readers import Rows
+
+_ROW: Final = ", ".join(COLUMNS)
+_NEWEST: Final = "ORDER BY create_time DESC, name"
+_INDEXES: Final = {"": "operations_order", "state": "operations_states"}
+
+
+class SQLiteDialect:
+    """What SQLite calls things."""
+
+    mark = "?"
+
+    def named(self, names: Collection[str]) -> Condition:
+        """The name is one of these."""
+        return among("name", sorted(filter(textual, names)), self.mark)
+
+    def key(self, name: str) -> str:
+        """The key of this name."""
+        return f"coalesce(json_extract(keys, '$.{name}'), '{UNKNOWN}')"
+
+    def contains(self, column: str, *, folded: bool) -> str:
+        """The text of a column contains a parameter."""
+        return f"instr({f'lower({column})' if folded else column}, ?) > 0"
+
+    def foreign(self, column: str) -> str:
+        """A text has characters beside those that ASCII prints."""
+        return f"{column} GLOB '*[^ -~]*'"
+
+    def binary(self, column: str) -> str:
+        """A packed message may be in binary form."""
+        return f"substr({column}, -6) = ',true]'"
+
+    def measures(self, test: Measures) -> Condition:
+        """A number in a packed message is in a range."""
+        column = test.column.value
+        path = "$[1]" + "".join(f'."{name}"' for name in test.path)
+        number = f"CAST(json_extract({column}, ?) AS REAL)"
+        ends = [(op, end) for op, end in ((">=", test.low), ("<=", test.high)) if end is not None]
+        either = [" AND ".join(f"{number} {op} ?" for op, _ in ends), self.binary(column)]
+        values: list[object] = [value for _, end in ends for value in (path, end)]
+        if test.or_text:
+            either.append(f"json_type({column}, ?) = 'text'")
+            values.append(path)
+        return " OR ".join(f"({one})" for one in either), values
+
+
+DIALECT: Final = SQLiteDialect()
+
+
+def index_name(key: str) -> str:
+    """The index by a key."""
+    return f"operations_by_{key}"
+
+
+def make_index(writer: sqlite3.Connection, key: str) -> None:
+    """Make the index by a key, unless there is one."""
+    writer.execute(
+        f"CREATE INDEX IF NOT EXISTS {index_name(key)}"
+        f" ON operations (parent, {DIALECT.key(key)}, create_time DESC, name)"
+    )
+
+
+def find(rows: Rows, walk: Walk, parent: str, *, limit: int, scan: int, now: int) -> Page:
+    """A page of a walk through the records of a parent."""
+    if walk.nothing:
+        return Page((), None)
+    # First how far, then what: what comes between meanwhile is read, and nothing is left out.
+    end = None if walk.names else _end(rows, walk, parent, scan)
+    low = walk.low if end is None else max(walk.low, end)
+    residue, residue_values = walk.residue
+    texts, values = [], []
+    for source, given in _sources(walk, parent):
+        texts.append(f"""SELECT {_ROW} FROM {source} AND create_time BETWEEN ? AND ?
+            AND (create_time < ? OR name > ?) AND ({residue})
+            AND state <> 'HIDDEN' AND (expire_time IS NULL OR expire_time > ?)
+            {_NEWEST} LIMIT ?""")
+        values += [*given, low, walk.high, walk.at, walk.name, *residue_values, now, limit]
+    text = texts[0]
+    if len(texts) > 1:
+        text = " UNION ALL ".join(f"SELECT * FROM ({one})" for one in texts)
+        text = f"{text} {_NEWEST} LIMIT ?"
+        values.append(limit)
+    return walk.page(rows(text, tuple(values)), limit, end)
+
+
+def _sources(walk: Walk, parent: str) -> list[tuple[str, list[object]]]:
+    """What is read: which records, by which index; and the values of the parameters in it."""
+    if walk.names is not None:
+        names, values = walk.names
+        return [(f"operations WHERE {names} AND +parent = ?", [*values, parent])]
+    source = f"operations INDEXED BY {_INDEXES.get(walk.order) or index_name(walk.order)}"
+    if not walk.order:
+        return [(f"{source} WHERE parent = ?", [parent])]
+    order = walk.order if walk.order in _INDEXES else DIALECT.key(walk.order)
+    return [(f"{source} WHERE parent = ? AND {order} = ?", [parent, v]) for v in walk.values]
+
+
+def _end(rows: Rows, walk: Walk, parent: str, scan: int) -> int | None:
+    """When the record after ``scan`` others was created, None if there are not so many."""
+    texts, values = [], []
+    for source, given in _sources(walk, parent):
+        texts.append(f"""SELECT (SELECT create_time FROM {source}
+            AND create_time BETWEEN ? AND ? ORDER BY create_time DESC LIMIT 1 OFFSET ?) AS t""")
+        values += [*given, walk.low, walk.high, scan]
+    ((end,),) = rows(f"SELECT max(t) FROM ({' UNION ALL '.join(texts)})", tuple(values))
+    return None if end is None else int(end)

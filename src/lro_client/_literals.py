@@ -1,0 +1,140 @@
+"""Python values as the literals and path steps of filters (spec §7.1, §7.10, §7.11)."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from decimal import Context, Decimal
+from typing import Final, TypeAlias
+
+from lro import Code, Duration, EncodingError, Timestamp, TypeRegistry
+
+Plain: TypeAlias = (
+    str | bool | int | float | Decimal | datetime | timedelta | Timestamp | Duration | enum.Enum
+)
+"""What has a literal."""
+
+_ALLOWED: Final = (
+    "str, bool, int, float, Decimal, datetime, timedelta, lro.Timestamp, lro.Duration,"
+    " a member of an enum"
+)
+_KEYWORDS: Final = frozenset({"AND", "OR", "NOT"})
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_ESCAPES: Final[Mapping[int, str]] = {
+    **{code: f"\\u{code:04x}" for code in (*range(0x20), 0x7F)},
+    **{ord(char): "\\" + char for char in '"\\'},
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+}
+_STAR: Final[Mapping[int, str]] = {ord("*"): "\\*"}
+_LEAST_EXPONENT: Final = -308
+"""No smaller one is in the language (spec §7.10(2)), but there are smaller floats."""
+_EXACT: Final = Context(prec=40)
+_JSON: Final = TypeRegistry()
+
+
+def literal(value: Plain) -> str:
+    """A value as a filter writes it.
+
+    Raises:
+        TypeError: It is no value of filters.
+        ValueError: It cannot be written, or is out of the range of its type.
+    """
+    match value:
+        case Code():
+            return str(value.value)  # error.code is a number, not an enum
+        case enum.Enum() if value.name and not isinstance(value, enum.Flag):
+            return _word(value.name)
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f'"{escaped(value)}"'
+        case int():
+            return int.__repr__(value)
+        case float() | Decimal():
+            return _number(value)
+        case datetime() | timedelta() | Timestamp() | Duration():
+            return _time(value)
+    raise not_a_value(value)
+
+
+def not_a_value(value: object) -> TypeError:
+    """The error for a value that has no literal."""
+    found = f"{value!r} of type {type(value).__name__}"
+    wanted = f"a filter compares with {_ALLOWED} or a call, not with {found}"
+    return TypeError(f"{wanted}; what is absent is found by ~x.exists(), several by x.one_of()")
+
+
+def pattern(text: str) -> str:
+    """A string all of whose stars are wildcards."""
+    return f'"{_unstarred(text)}"'
+
+
+def escaped(text: str) -> str:
+    """What stands between double quotes for this text, stars included.
+
+    Raises:
+        TypeError: It is no text.
+        ValueError: It holds half of a surrogate pair.
+    """
+    return _unstarred(text).translate(_STAR)
+
+
+def step(key: str | int) -> str:
+    """One step of a path, quoted unless it is a plain name; stars mean nothing in it.
+
+    Raises:
+        TypeError, ValueError: As :func:`escaped`.
+    """
+    if isinstance(key, int):
+        return f'"{str(key).lower() if isinstance(key, bool) else int.__repr__(key)}"'
+    return _word(key)
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may stand unquoted, for every service: no keyword in any letter case."""
+    return bool(_IDENTIFIER.fullmatch(text)) and text.upper() not in _KEYWORDS
+
+
+def _word(text: str) -> str:
+    return text if isinstance(text, str) and is_name(text) else f'"{_unstarred(text)}"'
+
+
+def _unstarred(text: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"expected a text, got {text!r} of type {type(text).__name__}")
+    half = _SURROGATE.search(text)
+    if half:
+        raise ValueError(f"half of a surrogate pair at {half.start()} cannot be written: {text!r}")
+    return text.translate(_ESCAPES)
+
+
+def _number(value: float | Decimal) -> str:
+    finite = value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)
+    if not finite:
+        raise ValueError(f"a filter compares only with finite numbers, got {value!r}")
+    if isinstance(value, Decimal):
+        return str(value)
+    text = float.__repr__(value)
+    digits, _, exponent = text.partition("e")
+    if not exponent or int(exponent) >= _LEAST_EXPONENT:
+        return text
+    shifted = _EXACT.scaleb(Decimal(digits), int(exponent) - _LEAST_EXPONENT)
+    return f"{shifted:f}e{_LEAST_EXPONENT}"
+
+
+def _time(value: datetime | timedelta | Timestamp | Duration) -> str:
+    if isinstance(value, datetime):
+        value = Timestamp.from_datetime(value)
+    elif isinstance(value, timedelta):
+        value = Duration.from_timedelta(value)
+    try:
+        text = _JSON.dump(value)
+    except EncodingError as exc:
+        raise ValueError(str(exc)) from None
+    return str(text) if isinstance(value, Duration) else f'"{text}"'

@@ -1,0 +1,318 @@
+"""Filters of lists (AIP-160) built from Python values, which are quoted as they need it.
+
+An operand, such as ``field("metadata.dataset")`` or ``state()``, compared with a value gives an
+:class:`Expression`; ``&``, ``|`` and ``~`` join expressions; ``str()`` is the text that a server
+reads, and :meth:`lro_client.Client.list` takes the expression as it is::
+
+    wanted = (state() == "FAILED") & (field("metadata.dataset") == dataset)
+
+Whatever stands in ``dataset`` stays one value: nothing in it can end the quotes.
+
+The text is plain AIP-160, so that other services read it too. Parentheses stand wherever AND and
+OR meet, since not every service lets OR bind tighter, as AIP-160 does. Two things differ from
+service to service: which functions there are (:func:`call` writes any), and how text says that a
+character is meant as it is. AIP-160 names no escapes; a quote and a backslash get a backslash, as
+everywhere, and a star in a value gets one too, because AIP-160 has stars as wildcards. A service
+that knows no ``\\*`` sees the backslash.
+
+Names, types and lengths are checked by the server, which knows them, not here (spec §7.15, §7.16).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Literal, NoReturn, TypeAlias
+
+import attrs
+
+from lro_client._literals import Plain, escaped, is_name, literal, not_a_value, pattern, step
+
+__all__ = [
+    "Call",
+    "Expression",
+    "Operand",
+    "Value",
+    "all_of",
+    "any_of",
+    "call",
+    "cancel_requested",
+    "create_time",
+    "end_time",
+    "field",
+    "search",
+    "state",
+    "type_of",
+]
+
+
+class _Kind(enum.Enum):
+    """How an expression was made, which says where it needs parentheses."""
+
+    TEST = ""
+    NOT = "NOT "
+    AND = " AND "
+    OR = " OR "
+
+
+@attrs.frozen(repr=False)
+class Expression:
+    """A filter, or a part of one; ``str()`` or ``text`` is how it is written.
+
+    Made by comparing operands, not by hand. Immutable; two are equal if their texts are. It is
+    neither true nor false: ``and``, ``or``, ``not``, ``in`` and chains such as ``1 < x < 5`` raise
+    a TypeError.
+    """
+
+    text: str
+    _kind: _Kind = attrs.field(default=_Kind.TEST, eq=False)
+    _items: tuple[Expression, ...] = attrs.field(default=(), eq=False)
+
+    def __and__(self, other: Expression) -> Expression:
+        return all_of(self, other) if isinstance(other, Expression) else NotImplemented
+
+    def __or__(self, other: Expression) -> Expression:
+        return any_of(self, other) if isinstance(other, Expression) else NotImplemented
+
+    def __invert__(self) -> Expression:
+        """What this does not match, for whatever reason (spec §7.5).
+
+        Raises:
+            ValueError: This matches everything, and no filter matches nothing.
+        """
+        if self._kind is _Kind.NOT:
+            return self._items[0]
+        if not self.text:
+            raise ValueError("this matches everything, and no filter matches nothing")
+        return Expression(_Kind.NOT.value + self._inside(), _Kind.NOT, (self,))
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            "a filter is neither true nor false here: write a & b for 'a and b', a | b for 'a or"
+            " b', ~a for 'not a', x.one_of(values) for 'x in values', and (low < x) & (x < high)"
+            " for 'low < x < high'"
+        )
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<Expression {self.text}>"
+
+    def _inside(self) -> str:
+        """How it is written as a part: AND and OR never meet without parentheses."""
+        return f"({self.text})" if self._kind in (_Kind.AND, _Kind.OR) else self.text
+
+
+@attrs.frozen(eq=False, repr=False)
+class Operand:
+    """What a filter compares: a field or a function; ``text`` is how it is written.
+
+    ``==``, ``!=``, ``<``, ``<=``, ``>`` and ``>=`` with a :data:`Value` give an
+    :class:`Expression`. So do the methods. A comparison with something that an operation does not
+    have is false, also by ``!=``; ``~(x == value)`` is true of it (spec §7.5, §7.8).
+
+    All of them raise a TypeError for what is no :data:`Value`, and a ValueError for a value that
+    cannot be written: a float that is not finite, a datetime without a time zone, a timestamp or
+    duration out of range, half of a surrogate pair.
+    """
+
+    text: str
+
+    def __eq__(self, value: Value) -> Expression:  # type: ignore[override]  # builds, not a bool
+        return self._compared("=", value)
+
+    def __ne__(self, value: Value) -> Expression:  # type: ignore[override]  # builds, not a bool
+        return self._compared("!=", value)
+
+    def __lt__(self, value: Value) -> Expression:
+        return self._compared("<", value)
+
+    def __le__(self, value: Value) -> Expression:
+        return self._compared("<=", value)
+
+    def __gt__(self, value: Value) -> Expression:
+        return self._compared(">", value)
+
+    def __ge__(self, value: Value) -> Expression:
+        return self._compared(">=", value)
+
+    def has(self, value: Value) -> Expression:
+        """``x:value``: a list has this element, or a map, Struct or message this key or field."""
+        return Expression(f"{self.text}:{_written(value)}")
+
+    def exists(self) -> Expression:
+        """``x:*``: it is there; a scalar that is always there is not its default (spec §7.12)."""
+        return Expression(f"{self.text}:*")
+
+    def is_true(self) -> Expression:
+        """``x = true``, for style guides that forbid ``== True``."""
+        return self == True  # noqa: E712  # builds the comparison
+
+    def is_false(self) -> Expression:
+        """``x = false``; unlike ``~x.is_true()`` it is false where there is no x."""
+        return self == False  # noqa: E712  # builds the comparison
+
+    def matches(self, text: str) -> Expression:
+        """``x = "a*b"``: text in which each ``*`` stands for any text, also none (spec §7.11).
+
+        Every other character stands for itself. For a pattern that holds values use
+        :meth:`starts_with`, :meth:`ends_with` and :meth:`contains`, which take their stars as
+        stars.
+        """
+        return Expression(f"{self.text} = {pattern(text)}")
+
+    def starts_with(self, text: str) -> Expression:
+        """``x = "text*"``: text that begins so."""
+        return Expression(f'{self.text} = "{escaped(text)}*"')
+
+    def ends_with(self, text: str) -> Expression:
+        """``x = "*text"``: text that ends so."""
+        return Expression(f'{self.text} = "*{escaped(text)}"')
+
+    def contains(self, text: str) -> Expression:
+        """``x = "*text*"``: text with this in it. For elements of lists see :meth:`has`."""
+        return Expression(f'{self.text} = "*{escaped(text)}*"')
+
+    def one_of(self, values: Iterable[Value]) -> Expression:
+        """``x = a OR x = b``: one of several values, each compared by itself.
+
+        AIP-160 would have it shorter, ``x = (a OR b)``, which many services do not read.
+
+        Raises:
+            ValueError: There are no values: a filter that matches nothing cannot be written.
+        """
+        if isinstance(values, str | bytes):
+            raise TypeError(f"one_of takes several values, got one: {values!r}")
+        return any_of(*[self == value for value in values])
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"{self.text} is neither true nor false here: compare it, as in x == value, or write"
+            " x.is_true(), x.exists() or x.one_of(values)"
+        )
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.text}>"
+
+    def _compared(self, operator: str, value: Value) -> Expression:
+        return Expression(f"{self.text} {operator} {_written(value)}")
+
+
+@attrs.frozen(eq=False, repr=False)
+class Call(Operand):
+    """A function of the service, which is compared, or stands alone, or is itself a value."""
+
+    def holds(self) -> Expression:
+        """The function standing alone, for one that gives a bool."""
+        return Expression(self.text)
+
+
+Value: TypeAlias = Plain | Call
+"""What a filter compares with.
+
+An enum's member is written by its name, as messages have it; a :class:`lro.Code` by its number, as
+``error.code`` has it. A datetime must know its time zone, and is written in UTC to the microsecond.
+None is no value: what is absent is found by ``~x.exists()``. Quotes do not make a type: in a
+Struct, ``"5"`` is also the number 5 (spec §7.8(5), §7.10(1)).
+"""
+
+
+def _written(value: Value) -> str:
+    if isinstance(value, Operand):
+        if isinstance(value, Call):
+            return value.text
+        raise not_a_value(value)
+    return literal(value)
+
+
+def field(path: str, *keys: str | int) -> Operand:
+    """A field: ``path`` of names joined by dots, then keys of maps and Structs.
+
+    A key is one step, whatever is in it: ``field("metadata.labels", "a.b")`` is
+    ``metadata.labels."a.b"``. A map's integer or bool key may be given as such.
+
+    Raises:
+        ValueError: A name of the path is empty, or a step has half of a surrogate pair.
+    """
+    names = path.split(".")
+    if not all(names):
+        raise ValueError(f"expected names joined by dots, got {path!r}")
+    return Operand(".".join(map(step, (*names, *keys))))
+
+
+def call(name: str, *args: Value | Operand) -> Call:
+    """A function, for services that have some of their own: ``call("math.abs", field("x")) > 2``.
+
+    Arguments are values, fields and other calls.
+
+    Raises:
+        TypeError, ValueError: An argument is no value; or a function cannot have this name.
+    """
+    for part in name.split("."):
+        if not is_name(part):
+            raise ValueError(f"expected the name of a function, got {name!r}")
+    texts = [arg.text if isinstance(arg, Operand) else literal(arg) for arg in args]
+    return Call(f"{name}({', '.join(texts)})")
+
+
+def search(text: str) -> Expression:
+    """The text anywhere in what the service searches, in any letter case (spec §7.6)."""
+    return Expression(f'"{escaped(text)}"')
+
+
+def state() -> Call:
+    """IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED; our function (spec §7.14)."""
+    return Call("state()")
+
+
+def create_time() -> Call:
+    """When the operation was created; our function (spec §7.14)."""
+    return Call("create_time()")
+
+
+def end_time() -> Call:
+    """When the operation ended, absent while it is in progress; our function (spec §7.14)."""
+    return Call("end_time()")
+
+
+def cancel_requested() -> Expression:
+    """Its work was asked to stop; our function, a test by itself (spec §7.14)."""
+    return Call("cancel_requested()").holds()
+
+
+def type_of(message: Literal["metadata", "response"]) -> Call:
+    """The full name of the type of the metadata or response; our function (spec §7.14)."""
+    return call("type", field(message))
+
+
+def all_of(*expressions: Expression) -> Expression:
+    """All of them, joined by AND; of none the empty filter, which matches everything."""
+    return _joined(_Kind.AND, expressions)
+
+
+def any_of(*expressions: Expression) -> Expression:
+    """At least one of them, joined by OR.
+
+    Raises:
+        ValueError: There are none, and a filter that matches nothing cannot be written.
+    """
+    if not expressions:
+        raise ValueError("expected at least one alternative: no filter matches nothing")
+    return _joined(_Kind.OR, expressions)
+
+
+def _joined(kind: _Kind, expressions: Iterable[Expression]) -> Expression:
+    items: list[Expression] = []
+    for each in expressions:
+        if not isinstance(each, Expression):
+            raise TypeError(f"expected an Expression, such as state() == 'FAILED', got {each!r}")
+        if not each.text and kind is _Kind.OR:
+            return each
+        items += each._items if each._kind is kind else (each,)
+    if len(items) == 1:
+        return items[0]
+    return Expression(kind.value.join(item._inside() for item in items), kind, tuple(items))

@@ -1,0 +1,641 @@
+"""Filters built from values: what is written is what was meant, whatever the values hold."""
+
+from __future__ import annotations
+
+import copy
+import enum
+import functools
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import lro
+import lro_client
+from lro._filters import MessageType, compile_filter, parse
+from lro._filters._tree import Comparison, Member
+from lro._shapes import shape_of
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro_client import AsyncLocalTransport, LocalTransport
+from lro_client.filters import (
+    Expression,
+    Operand,
+    all_of,
+    any_of,
+    call,
+    cancel_requested,
+    create_time,
+    end_time,
+    field,
+    search,
+    state,
+    type_of,
+)
+from tests.client.faces import Face
+from tests.filters.messages import Row
+
+NAME = "acme.filters.v1.Sample"
+MOMENT = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+class Stage(enum.Enum):
+    WAITING = 0
+    NOT = 1
+    ÜBER = 2
+
+
+class Level(enum.IntEnum):
+    LOW = 0
+    HIGH = 7
+
+
+class Mood(enum.StrEnum):
+    GLAD = "so glad"
+
+
+class Bits(enum.IntFlag):
+    ONE = 1
+    TWO = 2
+
+
+class Marks(enum.Flag):
+    ONE = 1
+
+
+@lro.message(NAME)
+@attrs.frozen(kw_only=True)
+class Sample:
+    text: str = ""
+    number: lro.Int64 = 0
+    ratio: float = 0.0
+    flag: bool = False
+    when: datetime | None = None
+    stamp: lro.Timestamp | None = None
+    took: timedelta | None = None
+    length: lro.Duration | None = None
+    level: Level = Level.LOW
+    words: tuple[str, ...] = ()
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    by_id: Mapping[lro.Int32, str] = attrs.field(factory=dict)
+    by_truth: Mapping[bool, str] = attrs.field(factory=dict)
+    extra: Mapping[str, object] | None = None
+
+
+TYPES = lro.TypeRegistry(Sample)
+SAMPLE = MessageType(NAME, shape_of(Sample))
+
+
+def matches(wanted: Expression, sample: Sample | None = None, **row: Any) -> bool:
+    """Whether our evaluator takes the filter for an operation with this metadata."""
+    compiled = compile_filter(str(wanted), metadata=[SAMPLE], response=[])
+    packed = None if sample is None else TYPES.pack(sample)
+    return compiled.matches(Row(metadata=packed, **row))
+
+
+def meta(path: str, *keys: str | int) -> Operand:
+    """A field of the sample."""
+    return field(f"metadata.{path}", *keys)
+
+
+A, B, C = (field(name) == 1 for name in "abc")
+
+WRITTEN: dict[str, tuple[object, str]] = {
+    "equal": (field("a") == 1, "a = 1"),
+    "not equal": (field("a") != 1, "a != 1"),
+    "less": (field("a") < 1, "a < 1"),
+    "less or equal": (field("a") <= 1, "a <= 1"),
+    "greater": (field("a") > 1, "a > 1"),
+    "greater or equal": (field("a") >= 1, "a >= 1"),
+    "turned round": (1 < field("a"), "a > 1"),
+    "has": (field("a").has("b"), 'a:"b"'),
+    "has a star": (field("a").has("*"), r'a:"\*"'),
+    "exists": (field("a").exists(), "a:*"),
+    "true": (field("a").is_true(), "a = true"),
+    "false": (field("a").is_false(), "a = false"),
+    "matches": (field("a").matches('*"b"\\*'), r'a = "*\"b\"\\*"'),
+    "starts with": (field("a").starts_with("5*"), r'a = "5\**"'),
+    "ends with": (field("a").ends_with("5*"), r'a = "*5\*"'),
+    "contains": (field("a").contains("5*"), r'a = "*5\**"'),
+    "one of": (field("a").one_of([1, "b"]), 'a = 1 OR a = "b"'),
+    "one of one": (field("a").one_of({1}), "a = 1"),
+    "path": (field("a.b.c_1"), "a.b.c_1"),
+    "keys": (field("a.b", "c.d", "e"), 'a.b."c.d".e'),
+    "number as key": (field("a", 5, -5, True, False), 'a."5"."-5"."true"."false"'),
+    "key like a number": (field("a", "5"), 'a."5"'),
+    "empty key": (field("a", ""), 'a.""'),
+    "star as key": (field("a", "*"), 'a."*"'),
+    "quotes in a key": (field("a", "it's \"\\"), r'a."it' + r"'s \"\\" + '"'),
+    "keywords": (field("AND.or", "NOT"), '"AND"."or"."NOT"'),
+    "no word": (field("-a.b c.ü"), '"-a"."b c"."ü"'),
+    "function": (state() == "FAILED", 'state() = "FAILED"'),
+    "type": (type_of("response").starts_with("acme."), 'type(response) = "acme.*"'),
+    "cancel requested": (~cancel_requested(), "NOT cancel_requested()"),
+    "arguments": (call("a.b", field("c"), 1, "d", call("e")), 'a.b(c, 1, "d", e())'),
+    "call alone": (call("a", field("b"), 2).holds(), "a(b, 2)"),
+    "call as a value": (create_time() < call("now"), "create_time() < now()"),
+    "search": (search('a* "b"'), r'"a\* \"b\""'),
+    "and": (A & B, "a = 1 AND b = 1"),
+    "or": (A | B, "a = 1 OR b = 1"),
+    "not": (~A, "NOT a = 1"),
+    "not not": (~~A, "a = 1"),
+    "not not and": (~~(A & B) & C, "a = 1 AND b = 1 AND c = 1"),
+    "not and": (~(A & B), "NOT (a = 1 AND b = 1)"),
+    "not or": (~(A | B), "NOT (a = 1 OR b = 1)"),
+    "not in and": (~A & B, "NOT a = 1 AND b = 1"),
+    "flat and": (A & (B & C), "a = 1 AND b = 1 AND c = 1"),
+    "flat or": (A | (B | C), "a = 1 OR b = 1 OR c = 1"),
+    "or in and": (A & (B | C), "a = 1 AND (b = 1 OR c = 1)"),
+    "and in or": (A & B | C, "(a = 1 AND b = 1) OR c = 1"),
+    "all": (all_of(A, B | C), "a = 1 AND (b = 1 OR c = 1)"),
+    "any": (any_of(A, B & C), "a = 1 OR (b = 1 AND c = 1)"),
+    "all of one": (all_of(A | B), "a = 1 OR b = 1"),
+    "any of one": (any_of(A & B), "a = 1 AND b = 1"),
+    "all of none": (all_of(), ""),
+    "everything and": (all_of() & A, "a = 1"),
+    "and everything": (A & all_of() & B, "a = 1 AND b = 1"),
+    "everything or": (A | all_of(), ""),
+    "any of everything": (any_of(all_of()), ""),
+}
+
+
+@pytest.mark.parametrize(("made", "text"), WRITTEN.values(), ids=WRITTEN)
+def test_what_is_written(made: object, text: str) -> None:
+    """Each way to make an operand or expression writes this text, which the parser reads."""
+    assert str(made) == text
+    parse(text)
+
+
+VALUES: dict[str, tuple[Any, str]] = {
+    "text": ("a b", '"a b"'),
+    "empty": ("", '""'),
+    "keyword": ("AND", '"AND"'),
+    "negative text": ("-5", '"-5"'),
+    "star": ("a*b", r'"a\*b"'),
+    "double quote": ('"', r'"\""'),
+    "single quote": ("'", '"\'"'),
+    "backslash": ("\\", r'"\\"'),
+    "backslash and star": ("\\*", r'"\\\*"'),
+    "white space": ("\n\r\t", r'"\n\r\t"'),
+    "control": ("\0\x1f\x7f", r'"\u0000\u001f\u007f"'),
+    "astral": ("🎈é\u2028", '"🎈é\u2028"'),
+    "true": (True, "true"),
+    "false": (False, "false"),
+    "int": (-30, "-30"),
+    "float": (-1.5e-7, "-1.5e-07"),
+    "large float": (1.7976931348623157e308, "1.7976931348623157e+308"),
+    "smallest float": (5e-324, "0.0000000000000005e-308"),
+    "tiny float": (-2.225073858507e-309, "-0.2225073858507e-308"),
+    "negative zero": (-0.0, "-0.0"),
+    "decimal": (Decimal("-0.10"), "-0.10"),
+    "large decimal": (Decimal("1E+3"), "1E+3"),
+    "datetime": (MOMENT, '"2030-01-02T03:04:05.678901Z"'),
+    "elsewhere": (
+        MOMENT.astimezone(timezone(timedelta(hours=-3, minutes=-30))),
+        '"2030-01-02T03:04:05.678901Z"',
+    ),
+    "first moment": (datetime.min.replace(tzinfo=UTC), '"0001-01-01T00:00:00Z"'),
+    "last moment": (datetime.max.replace(tzinfo=UTC), '"9999-12-31T23:59:59.999999Z"'),
+    "timestamp": (lro.Timestamp(0, 1), '"1970-01-01T00:00:00.000000001Z"'),
+    "timedelta": (timedelta(days=1, microseconds=1), "86400.000001s"),
+    "negative timedelta": (timedelta(milliseconds=-1500), "-1.500s"),
+    "duration": (lro.Duration(0, -1), "-0.000000001s"),
+    "enum": (Level.HIGH, "HIGH"),
+    "enum like a keyword": (Stage.NOT, '"NOT"'),
+    "enum not in ASCII": (Stage.ÜBER, '"ÜBER"'),
+    "enum of texts": (Mood.GLAD, "GLAD"),
+    "state": (lro.State.FAILED, "FAILED"),
+    "code": (lro.Code.NOT_FOUND, "5"),
+    "integer flag": (Bits.ONE | Bits.TWO, "3"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), VALUES.values(), ids=VALUES)
+def test_values(value: Any, text: str) -> None:
+    """Each kind of value has one form, which the parser takes for one literal."""
+    assert str(field("a") == value) == f"a = {text}"
+    assert str(field("a").has(value)) == f"a:{text}"
+    parse(f"a = {text}")
+
+
+class Shouting(str):
+    def __str__(self) -> str:
+        return super().__str__().upper() + '"'
+
+
+class Counted(int):
+    def __repr__(self) -> str:
+        return "counted"
+
+
+class Measured(float):
+    def __repr__(self) -> str:
+        return "measured"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(Shouting("a"), '"a"'), (Counted(5), "5"), (Measured(0.5), "0.5")]
+)
+def test_subclasses(value: Any, text: str) -> None:
+    """A class of one's own is written by its value, however it shows itself."""
+    assert str(field("a") == value) == f"a = {text}"
+
+
+texts = st.text(max_size=60) | st.text(alphabet="*\\\"'ab \n\x00\x7f().:=", max_size=12)
+
+
+@given(texts, texts)
+@example("a*c", "abc")
+@example("\\*", "\\x")
+@example("", "*")
+@example('" OR text != "', "")
+def test_any_text_survives(value: str, other: str) -> None:
+    """A comparison with a text is true of that text, and of another what Python says."""
+    text = meta("text")
+    for asked, true in {
+        text == value: value == other,
+        text != value: value != other,
+        text < value: other < value,
+        text >= value: other >= value,
+        text.has(value): value == other,
+        text.starts_with(value): other.startswith(value),
+        text.ends_with(value): other.endswith(value),
+        text.contains(value): value in other,
+        text.one_of([value, "x"]): other in (value, "x"),
+    }.items():
+        assert matches(asked, Sample(text=other)) == true
+    assert matches(text == value, Sample(text=value))
+
+
+@given(texts, texts, texts)
+def test_any_text_survives_around(value: str, before: str, after: str) -> None:
+    """What stands before and after a text is found as such."""
+    sample = Sample(text=before + value + after)
+    asked = [meta("text").contains(value), meta("text").starts_with(before)]
+    assert all(matches(each, sample) for each in [*asked, meta("text").ends_with(after)])
+
+
+@given(texts, texts)
+def test_any_element_survives(value: str, other: str) -> None:
+    """So it is with the elements of a list, and in a Struct."""
+    sample = Sample(words=("-", other), extra={"a": other})
+    assert matches(meta("words").has(value), sample) == (value in ("-", other))
+    assert matches(meta("extra.a") == value, sample) == (value == other)
+
+
+@given(texts, texts)
+@example("a.b", "a")
+@example("*", "x")
+def test_any_key_survives(key: str, other: str) -> None:
+    """A key of a map or Struct is one step, whatever it holds."""
+    sample = Sample(labels={other: "red"}, extra={other: {other: None}})
+    assert matches(meta("labels", key) == "red", sample) == (key == other)
+    assert matches(meta("labels").has(key), sample) == (key == other)
+    assert matches(meta("labels", key).exists(), sample) == (key == other)
+    assert matches(meta("extra", key, key).exists(), sample) == (key == other)
+
+
+names = texts.map(lambda text: text.replace(".", "_") or "NOT")
+
+
+@given(st.lists(names, min_size=1, max_size=4), st.lists(texts, max_size=3))
+def test_any_path_survives(path: list[str], keys: list[str]) -> None:
+    """A path is read as the names and keys that it was made of."""
+    tree = parse(str(field(".".join(path), *keys).exists()))
+    assert isinstance(tree, Comparison)
+    assert isinstance(tree.left, Member)
+    assert [part.text for part in tree.left.parts] == [*path, *keys]
+
+
+@pytest.mark.parametrize("key", [0, 5, -(2**31)])
+def test_numbers_as_keys(key: int) -> None:
+    """So do integers, for maps that have such keys, and bools."""
+    assert matches(meta("by_id", key) == "x", Sample(by_id={key: "x"}))
+    assert not matches(meta("by_id", key) == "x", Sample(by_id={key + 1: "x"}))
+    assert matches(meta("by_truth", key == 0) == "x", Sample(by_truth={key == 0: "x"}))
+
+
+@given(texts, texts)
+def test_any_search_survives(value: str, other: str) -> None:
+    """A search finds the text within another, and itself."""
+    assert matches(search(value), Sample(text=value))
+    if value.casefold() in other.casefold():
+        assert matches(search(value), Sample(text=other))
+
+
+def test_a_search_is_of_plain_text() -> None:
+    """A star is searched for as a star."""
+    assert not matches(search("a*c"), Sample(text="abc"))
+
+
+integers = st.integers(-(2**63), 2**63 - 1)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+moments = st.datetimes(timezones=st.just(UTC))
+spans = st.timedeltas(timedelta(days=-3_652_500), timedelta(days=3_652_500))
+
+
+def alike(of: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]]:
+    """Pairs that are often equal."""
+    return st.tuples(of, of) | of.map(lambda value: (value, value))
+
+
+PAIRS = {
+    "number": alike(integers),
+    "ratio": alike(floats),
+    "when": alike(moments),
+    "took": alike(spans),
+    "stamp": alike(
+        st.builds(
+            lro.Timestamp,
+            st.integers(-62_135_596_800, 253_402_300_799),
+            st.integers(0, 999_999_999),
+        )
+    ),
+    "length": alike(
+        st.builds(lro.Duration, st.integers(0, 315_575_999_999), st.integers(0, 999_999_999))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@given(data=st.data())
+def test_ordered_values_survive(name: str, data: st.DataObject) -> None:
+    """Numbers, times and durations compare by filter as they do in Python, to the last digit."""
+    found, value = data.draw(PAIRS[name])
+    sample, place = Sample(**{name: found}), meta(name)
+    for asked, true in {
+        place == value: found == value,
+        place != value: found != value,
+        place < value: found < value,
+        place <= value: found <= value,
+        place > value: found > value,
+        place >= value: found >= value,
+    }.items():
+        assert matches(asked, sample) == true
+
+
+@given(integers, st.decimals(allow_nan=False, allow_infinity=False, places=3))
+def test_decimals_survive(found: int, value: Decimal) -> None:
+    """Decimals compare exactly with integers."""
+    assert matches(meta("number") < value, Sample(number=found)) == (found < value)
+
+
+def test_other_values_survive() -> None:
+    """Bools, members of enums and codes match what they say."""
+    sample = Sample(flag=True, level=Level.HIGH, extra={"flag": True, "n": 5})
+    assert matches(meta("flag").is_true() & ~meta("flag").is_false(), sample)
+    assert matches((meta("level") == Level.HIGH) & (meta("level") != Level.LOW), sample)
+    assert matches((meta("extra.flag") == True) & (meta("extra.n") == 5), sample)  # noqa: E712
+    failed = lro.Status(lro.Code.DATA_LOSS, "lost")
+    assert matches(field("error.code") == lro.Code.DATA_LOSS, done=True, error=failed)
+
+
+def test_functions_of_a_record() -> None:
+    """What is known of an operation beside its fields is asked by functions."""
+    row = {"done": True, "create_time": MOMENT, "end_time": MOMENT, "cancel_requested": True}
+    for asked in (
+        state() == lro.State.SUCCEEDED,
+        state().one_of(["SUCCEEDED", "FAILED"]),
+        (create_time() >= MOMENT) & (create_time() < MOMENT + timedelta(microseconds=1)),
+        end_time().exists(),
+        cancel_requested(),
+        type_of("metadata") == NAME,
+        type_of("metadata").starts_with("acme."),
+    ):
+        assert matches(asked, Sample(), **row)
+        assert not matches(~asked, Sample(), **row)
+    assert not matches(end_time().exists() | type_of("response").exists(), Sample())
+
+
+def test_what_is_absent() -> None:
+    """It is not unequal to anything, but a comparison with it is not true."""
+    assert not matches(meta("when") != MOMENT, Sample())
+    assert matches(~(meta("when") == MOMENT) & ~meta("when").exists(), Sample())
+
+
+LETTERS = "abcd"
+Node = tuple[Expression, Callable[[Mapping[str, bool]], bool]]
+
+
+def leaf(letter: str) -> Node:
+    """An expression and the same in Python."""
+    return meta("extra", letter).is_true(), lambda truths: truths[letter]
+
+
+def negation(node: Node) -> Node:
+    made, truth = node
+    return ~made, lambda truths: not truth(truths)
+
+
+def chained(nodes: list[Node], *, every: bool, by_operator: bool) -> Node:
+    """All or any of some nodes, joined by ``&`` or ``|`` or by the function."""
+    made = [each for each, _ in nodes]
+    quantifier = all if every else any
+    if by_operator:
+        join = (lambda a, b: a & b) if every else (lambda a, b: a | b)
+        joined = functools.reduce(join, made)
+    else:
+        joined = (all_of if every else any_of)(*made)
+    return joined, lambda truths: quantifier(truth(truths) for _, truth in nodes)
+
+
+trees: st.SearchStrategy[Node] = st.recursive(
+    st.sampled_from(LETTERS).map(leaf),
+    lambda inner: (
+        inner.map(negation)
+        | st.builds(
+            chained,
+            st.lists(inner, min_size=1, max_size=4),
+            every=st.booleans(),
+            by_operator=st.booleans(),
+        )
+    ),
+    max_leaves=25,
+)
+CASES = [dict(zip(LETTERS, map(bool, map(int, f"{n:04b}")), strict=True)) for n in range(16)]
+
+
+@given(trees)
+def test_logic_is_kept(node: Node) -> None:
+    """A tree of expressions is true of the same records as in Python, however it is nested.
+
+    And so it is for a reader to whom AND binds tighter than OR, as it does in Python.
+    """
+    made, truth = node
+    compiled = compile_filter(str(made), metadata=[SAMPLE], response=[])
+    python = str(made).replace("metadata.extra.", "").replace(" = true", "")
+    for keyword in ("AND", "OR", "NOT"):
+        python = python.replace(keyword, keyword.lower())
+    for truths in CASES:
+        expected = truth(truths)
+        assert compiled.matches(Row(metadata=TYPES.pack(Sample(extra=truths)))) == expected
+        assert eval(python, {}, truths) == expected
+
+
+@given(trees, trees)
+def test_expressions_are_values(one: Node, other: Node) -> None:
+    """They are equal if their texts are, and can be kept in sets, copied and pickled."""
+    made, another = one[0], other[0]
+    assert (made == another) == (str(made) == str(another))
+    assert len({made, another}) == len({str(made), str(another)})
+    again = pickle.loads(pickle.dumps(made))
+    assert (again, copy.deepcopy(made)) == (made, made)
+    assert str(~again) == str(~made)
+    assert made != str(made)
+
+
+def test_expressions_do_not_change() -> None:
+    """Neither expressions nor operands can be changed."""
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        A.text = "b = 1"  # type: ignore[misc]
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        field("a").text = "b"  # type: ignore[misc]
+
+
+def test_reprs() -> None:
+    """They show the text, and what it is."""
+    assert repr(A & ~B) == "<Expression a = 1 AND NOT b = 1>"
+    assert repr(field("a")) == "<Operand a>"
+    assert repr(state()) == "<Call state()>"
+
+
+MISUSES: dict[str, tuple[Callable[[], object], str]] = {
+    "and": (lambda: A and B, "write a & b"),
+    "or": (lambda: A or B, "a | b"),
+    "not": (lambda: not A, "~a"),
+    "chain": (lambda: 1 < field("a") < 5, r"\(low < x\) & \(x < high\)"),
+    "in": (lambda: field("a") in (1, 2), r"x\.one_of\(values\)"),
+    "turned in": (lambda: 1 in field("a"), "not iterable|not a container"),
+    "operand as a bool": (lambda: not field("a"), "a is neither true nor false here: compare it"),
+    "no parentheses": (lambda: field("a") == 1 & field("b"), "unsupported operand"),
+    "operand joined": (lambda: A & field("b"), "unsupported operand"),
+    "text joined": (lambda: A | "b = 1", "unsupported operand"),
+    "none": (lambda: field("a") == None, r"with str, .* not with None .*~x\.exists\(\)"),  # noqa: E711
+    "list": (lambda: field("a") == [1], r"not with \[1\] of type list.*one_of"),
+    "bytes": (lambda: field("a") == b"b", "of type bytes"),
+    "date": (lambda: field("a") > date(2030, 1, 1), "of type date"),
+    "flag": (lambda: field("a") == Marks.ONE, "of type Marks"),
+    "field": (lambda: field("a") == field("b"), "<Operand b> of type Operand"),
+    "expression": (lambda: field("a") == A, "<Expression a = 1> of type Expression"),
+    "pattern": (lambda: field("a").matches(5), "expected a text, got 5 of type int"),
+    "start": (lambda: field("a").starts_with(None), "expected a text, got None"),
+    "search": (lambda: search(5), "expected a text"),
+    "key": (lambda: field("a", 1.5), "expected a text, got 1.5"),
+    "one of a text": (lambda: field("a").one_of("abc"), "several values, got one: 'abc'"),
+    "one of bytes": (lambda: field("a").one_of(b"abc"), "several values"),
+    "all of operands": (lambda: all_of(field("a")), "expected an Expression.* got <Operand a>"),
+    "all of a list": (lambda: all_of([A, B]), "expected an Expression"),
+    "argument": (lambda: call("f", None), "not with None"),
+    "hash": (lambda: {field("a")}, "unhashable"),
+}
+
+
+@pytest.mark.parametrize(("misuse", "message"), MISUSES.values(), ids=MISUSES)
+def test_misuse_is_loud(misuse: Callable[[], object], message: str) -> None:
+    """What Python would take in another sense is a TypeError that says what to write."""
+    with pytest.raises(TypeError, match=message):
+        misuse()
+
+
+IMPOSSIBLE: dict[str, tuple[Callable[[], object], str]] = {
+    "nan": (lambda: field("a") == float("nan"), "finite numbers, got nan"),
+    "infinite": (lambda: field("a") < float("-inf"), "finite numbers, got -inf"),
+    "decimal": (lambda: field("a") < Decimal("sNaN"), "finite numbers"),
+    "naive": (lambda: create_time() > datetime(2030, 1, 1), "no time zone"),
+    "before": (
+        lambda: create_time() > datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
+        "not a valid timestamp",
+    ),
+    "timestamp": (lambda: create_time() > lro.Timestamp(0, -1), "not a valid timestamp"),
+    "timedelta": (lambda: field("a") == timedelta.max, "not a valid duration"),
+    "duration": (lambda: field("a") == lro.Duration(1, -1), "not a valid duration"),
+    "surrogate": (lambda: field("a") == "ab\ud800", "half of a surrogate pair at 2 cannot"),
+    "surrogate in a key": (lambda: field("a", "\udfff"), "half of a surrogate pair"),
+    "surrogate in a pattern": (lambda: field("a").matches("\udfff*"), "half of a surrogate pair"),
+    "no name": (lambda: field(""), "expected names joined by dots, got ''"),
+    "empty name": (lambda: field("a..b"), r"got 'a\.\.b'"),
+    "function": (lambda: call("a b"), "expected the name of a function, got 'a b'"),
+    "empty function": (lambda: call("a."), "expected the name of a function"),
+    "keyword": (lambda: call("NOT", 1), "expected the name of a function"),
+    "one of nothing": (lambda: field("a").one_of([]), "expected at least one alternative"),
+    "any of nothing": (lambda: any_of(), "expected at least one alternative"),
+    "not everything": (lambda: ~all_of(), "no filter matches nothing"),
+}
+
+
+@pytest.mark.parametrize(("impossible", "message"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_what_cannot_be_written(impossible: Callable[[], object], message: str) -> None:
+    """It is refused where it is built, with what was found."""
+    with pytest.raises(ValueError, match=message):
+        impossible()
+
+
+@attrs.frozen
+class Order:
+    text: str = ""
+
+
+@pytest.fixture
+def listed(face: Face) -> Iterator[Any]:
+    """A client of a real service with operations of one text each, some of which failed."""
+    service = lro.Service(MemoryStore(), InlineExecutor(), domain="acme.test")
+
+    @service.method("acme.filters.v1.Samples.Take")
+    def take(request: Order, job: lro.Job[Sample]) -> Sample:
+        job.report(Sample(text=request.text))
+        if "bad" in request.text:
+            raise lro.StatusError(lro.Code.DATA_LOSS, "bad")
+        return Sample(text=request.text)
+
+    for text in ('a "quoted" one', "a*c", "abc", "bad 1", "bad 2", "bad 3", "bad 4", "bad 5"):
+        take.start(Order(text=text))
+    transport = {"sync": LocalTransport, "async": AsyncLocalTransport}[face.name]
+    yield face.client(transport=transport(service))
+    service.close()
+
+
+def test_a_list_takes_an_expression(listed: Any) -> None:
+    """The expression is sent as its text, for the operations and for the raw pages."""
+    wanted = meta("text") == "a*c"
+    assert len(list(listed.list("", wanted))) == 1
+    assert list(listed.list("", wanted)) == list(listed.list("", str(wanted)))
+    assert len(list(listed.list(filter=meta("text").matches("a*c")))) == 2
+    assert len(list(listed.list(filter=field("response.text") == 'a "quoted" one'))) == 1
+    assert len(list(listed.list(filter=all_of()))) == 8
+
+
+def test_pages_take_an_expression(listed: Any) -> None:
+    """Every page of a walk is asked for with the same filter."""
+    wanted = (state() == "FAILED") & ~meta("text").ends_with("3")
+    pages = list(listed.list("", wanted, page_size=2).pages())
+    assert [len(page.operations) for page in pages] == [2, 2]
+    assert [bool(page.next_page_token) for page in pages] == [True, False]
+    walked = [one.name for one in listed.list("", wanted, page_size=1)]
+    assert walked == [one.name for page in pages for one in page.operations]
+
+
+def test_the_server_checks_the_names(listed: Any) -> None:
+    """Names and types are its knowledge, and it answers with the place in the text."""
+    with pytest.raises(lro_client.CallError, match="there is no field 'txt'"):
+        list(listed.list("", meta("txt") == "a"))
+
+
+@pytest.mark.parametrize("wanted", [field("done"), True, None, b"done = true"])
+def test_what_is_no_filter(wanted: Any, listed: Any) -> None:
+    """A list takes neither an operand that was not compared nor what ``==`` gave elsewhere."""
+    with pytest.raises(TypeError, match="a filter is a text or an Expression"):
+        listed.list("", wanted)
+
+
+def test_a_whole_request_has_its_own_filter(listed: Any) -> None:
+    """Beside a whole request an expression is refused, as a text is."""
+    with pytest.raises(TypeError, match="the whole request"):
+        listed.list(lro.ListOperationsRequest(), A)
+    request = lro.ListOperationsRequest(filter=str(meta("text") == "abc"))
+    assert len(list(listed.list(request, all_of()))) == 1

@@ -1,0 +1,78 @@
+"""Types of filters: operands build expressions, which lists take, and which are no bools."""
+
+# An error that is expected is ignored; mypy and pyright both complain if it does not come.
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import assert_type
+
+import lro
+from lro_client import AsyncClient, Client
+from lro_client.filters import (
+    Call,
+    Expression,
+    Operand,
+    Value,
+    all_of,
+    any_of,
+    call,
+    cancel_requested,
+    create_time,
+    field,
+    search,
+    state,
+    type_of,
+)
+
+
+class Stage(enum.Enum):
+    QUEUED = 0
+
+
+def operands(keys: list[str]) -> None:
+    """Fields and functions are operands; only functions are values too."""
+    assert_type(field("metadata.labels", *keys, 5), Operand)
+    assert_type(call("f", field("a"), 5, call("g")), Call)
+    assert_type(create_time() > call("now"), Expression)
+    type_of("error")  # type: ignore[arg-type]
+    field(5)  # type: ignore[arg-type]
+    _ = field("a") < field("b")  # type: ignore[operator]
+
+
+def comparisons(value: Value, since: datetime, span: timedelta) -> None:
+    """A comparison is an expression, whichever way round the order is asked."""
+    operand = field("a")
+    assert_type(operand == value, Expression)
+    assert_type(operand != Stage.QUEUED, Expression)
+    assert_type(since <= create_time(), Expression)
+    assert_type(operand > span, Expression)
+    assert_type(operand < Decimal(1), Expression)
+    assert_type(operand >= lro.Duration(1), Expression)
+    assert_type(operand.one_of([1, 2]), Expression)
+    assert_type(operand.has("b"), Expression)
+    assert_type(operand.matches("a*"), Expression)
+    operand.has(None)  # type: ignore[arg-type]
+    operand.one_of([None])  # type: ignore[list-item]
+    _ = operand < [1]  # type: ignore[operator]
+
+
+def joined(one: Expression, other: Expression) -> None:
+    """Expressions are joined with expressions."""
+    assert_type(one & ~other | cancel_requested(), Expression)
+    assert_type(all_of(one, any_of(other, search("a"))), Expression)
+    assert_type(one == other, bool)
+    _ = one & "done = true"  # type: ignore[operator]
+    _ = one | state()  # type: ignore[operator]
+
+
+def lists(client: Client, asynchronous: AsyncClient, wanted: Expression) -> None:
+    """Both faces take one where they take the text; an operand is none."""
+    client.list("projects/p", wanted)
+    client.list(filter=wanted, page_size=5)
+    asynchronous.list("projects/p", wanted)
+    client.list("projects/p", state())  # type: ignore[arg-type]
+    asynchronous.list("projects/p", state())  # type: ignore[arg-type]
