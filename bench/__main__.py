@@ -14,6 +14,8 @@ from typing import Final
 NAMES: Final = (
     "start_to_result",
     "stores",
+    "lists",
+    "sweep",
     "across",
     "peers",
     "http_get",

@@ -140,9 +140,8 @@ class _Walk:
         narrowing = query.narrowing(self._caller)
         if bounds_of(narrowing).nothing:
             return False
-        selective = query.filter is not None or self._caller is not None
-        limit = max(size + 1, _BATCH) if selective else size + 1
-        scan, reached = SCAN, query.after
+        limit, reached = size + 1, query.after
+        scan = max(SCAN, 2 * limit)
         while True:
             began = self._clock()
             page = self._store.page(query.parent, reached, limit, narrowing, scan)
@@ -158,7 +157,7 @@ class _Walk:
                     return True
             if page.reached is None:
                 return False
-            reached = page.reached
+            reached, limit = page.reached, max(limit, _BATCH)
             if len(self.found) < size:
                 self.place = reached
             now = self._clock()

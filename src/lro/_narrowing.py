@@ -231,6 +231,8 @@ def bounds_of(test: Test) -> Bounds:
             return Bounds(states=states)
         case Created(span):
             return Bounds(created=span)
+        case Ended(span):  # and so was created before
+            return Bounds(created=Span(high=span.high))
         case Keyed(key, values):
             return Bounds(keys={key: values})
         case _:

@@ -14,7 +14,7 @@ from lro._pages import Place
 from lro._record import Record
 from lro._states import Change
 
-SCAN: Final = 2000
+SCAN: Final = 500
 """How many records a store looks at for one page, unless told: a few milliseconds' worth."""
 
 

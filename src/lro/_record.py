@@ -40,13 +40,13 @@ _DONE: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 class Record:
     """The server's row around an operation. Callers never see it.
 
-    Times are in UTC by the store's clock. ``owner`` and ``lease_until`` say which process has the
-    work and until when that holds unless renewed. Without an owner, anybody may claim the work, and
-    after ``lease_until`` somebody is to see that it is claimed; without both it is done outside.
-    ``attempt`` counts the claims and fences every write of a worker. ``target`` is set only for
-    work that must have it alone. ``keys`` is an object in JSON, for stores to find it by: see
-    ``Indexes``. The packed request is kept beside the record, because polls must not read
-    megabytes that only a worker needs.
+    Times are in UTC by the store's clock; none ends before it is created. ``owner`` and
+    ``lease_until`` say which process has the work and until when that holds unless renewed. Without
+    an owner, anybody may claim the work, and after ``lease_until`` somebody is to see that it is
+    claimed; without both it is done outside. ``attempt`` counts the claims and fences every write
+    of a worker. ``target`` is set only for work that must have it alone. ``keys`` is an object in
+    JSON, for stores to find it by: see ``Indexes``. The packed request is kept beside the record,
+    because polls must not read megabytes that only a worker needs.
     """
 
     name: str

@@ -253,7 +253,7 @@ def end(
             owner="",
             lease_until=None,
             update_time=now,
-            end_time=now,
+            end_time=max(now, record.create_time),  # by a clock that somebody may have set
             expire_time=now + expiry,
         )
 

@@ -142,13 +142,13 @@ def test_a_server_away_is_unavailable(server, store, clock):
     ear.close()
     soon(lambda: store.get("operations/a"))
     assert store.request("operations/a") == REQUEST
-    assert ids(store.page("", None, 9)) == ["a"]
+    assert ids(store.page("", None, 9).records) == ["a"]
     for call in verbs(store, clock).values():
         with contextlib.suppress(OperationNotFound), contextlib.ExitStack() as stack:
             answer = call()
             if hasattr(answer, "heard"):
                 stack.enter_context(closing(answer))
-    assert ids(store.page("", None, 9)) == ["b", "c"]
+    assert ids(store.page("", None, 9).records) == ["b", "c"]
 
 
 def soon(call):
@@ -252,7 +252,7 @@ def test_a_server_with_no_room_is_not_away(server, plain, clock):
     with closing(PostgresStore(url, schema=schema, connections=9, connect_seconds=PATIENCE)) as one:
         found = together(9, lambda number: insert(one, record_of(clock, str(number)), key_of()))
         assert len({answer.record.name for answer in found}) == 1
-        found = together(9, lambda number: one.get(one.page("", None, 1)[0].name))
+        found = together(9, lambda number: one.get(one.page("", None, 1).records[0].name))
         assert len({record.name for record in found}) == 1
         assert 1 <= one._parts.connections._open <= 2
 
@@ -569,7 +569,7 @@ def test_the_server_crashes_under_load(server, make, clock):
 
     assert together(8, work) == [None] * 8
     assert not crashes
-    there = {record.name: record for record in soon(lambda: store.page("", None, 10_000))}
+    there = {record.name: record for record in soon(lambda: store.page("", None, 10_000)).records}
     assert sum(steps == 3 for steps in told.values()) > 100
     for name, steps in told.items():
         record = there.get(name)
@@ -875,7 +875,7 @@ def test_an_error_in_a_group_fails_the_culprit_alone(store, plain, clock):
     assert isinstance(culprit, ValueError)
     assert str(culprit) == "the database refuses 'operations/2' (CheckViolation)"
     assert {type(one) for one in found.values()} == {bool}
-    assert sorted(ids(store.page("", None, 9))) == ["0", "1", "3", "4", "first"]
+    assert sorted(ids(store.page("", None, 9).records)) == ["0", "1", "3", "4", "first"]
 
 
 class Records(Writers):

@@ -392,7 +392,7 @@ def test_another_file_in_its_place_is_not_taken_for_it(path):
             store._file._readers._close_idle()
             with pytest.raises(Unavailable, match="deleted or replaced"):
                 store.get("operations/b")
-            assert ids(other.page("", None, 9)) == ["b"]
+            assert ids(other.page("", None, 9).records) == ["b"]
 
 
 def test_a_file_that_comes_back_is_used_again(path):
@@ -431,7 +431,7 @@ def test_a_spoiled_file_is_unavailable(path, spoil):
         for number in range(50):
             insert(store, held(clock, str(number)), key_of(str(number)))
         insert(store, held(clock))
-        truth = store.get("operations/a"), ids(store.page("", None, 99))
+        truth = store.get("operations/a"), ids(store.page("", None, 99).records)
     with opened(path, clock=clock) as store:
         if spoil == "overwrite":
             path.write_bytes(b"?" * path.stat().st_size)
@@ -480,7 +480,7 @@ def test_a_full_disk_is_unavailable(path):
         with pytest.raises(Unavailable, match=r"\(SQLITE_FULL\)"):
             store.update("operations/a", lambda record: record.moved(metadata=big))
         assert store.get("operations/a") == record_of(clock)
-        assert ids(store.page("", None, 9)) == ["a"]
+        assert ids(store.page("", None, 9).records) == ["a"]
         writer.execute("PRAGMA max_page_count = 1000000")
         assert store.insert(record_of(clock, "b"), big, None).fresh
         assert store.update("operations/a", lambda record: record.moved(caller="c")).caller == "c"
@@ -546,7 +546,7 @@ def test_what_is_no_text_is_refused(path, field, text):
         with pytest.raises(InvalidArgument) as caught:
             insert(store, record)
         assert caught.value.field == field
-        assert list(store.page("", None, 9)) == []
+        assert list(store.page("", None, 9).records) == []
 
 
 def test_names_that_are_no_text_are_refused(path):

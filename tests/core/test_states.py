@@ -247,11 +247,15 @@ def test_visibility():
 
 
 def test_a_stamp_belongs_to_the_change():
-    """The metadata is brought up to date in the same step, and only if something changed."""
+    """What is derived is brought up to date in the same step, and only if something changed."""
     other = Any("x/a.Meta", {"a": 1})
-    assert stamped(report(META, None, NOW), lambda _: other)(record()).metadata == other
-    assert stamped(delete(NOW), lambda _: other)(record()) is None
+
+    def stamp(changed):
+        return changed.with_metadata(other)
+
+    assert stamped(report(META, None, NOW), stamp)(record()).metadata == other
+    assert stamped(delete(NOW), stamp)(record()) is None
     over = finish(DONE)(record())
-    assert stamped(request_cancel(NOW), lambda _: other)(over) is over
+    assert stamped(request_cancel(NOW), stamp)(over) is over
     one = record(metadata=META)
     assert one.with_metadata(META) is one
