@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any as Anything
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 
@@ -45,6 +45,17 @@ class Codec(Protocol):
         Raises:
             InvalidArgument: The payload says no such message.
         """
+        ...
+
+
+@runtime_checkable
+class Amending(Protocol):
+    """A codec that can say more in a message without losing what it does not know of it."""
+
+    def amend(
+        self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
+    ) -> bytes:
+        """The binary form with these fields, by their JSON names, set to these JSON values."""
         ...
 
 

@@ -8,6 +8,7 @@ from typing import Final
 import attrs
 
 from lro._any import Any, Json
+from lro._codecs import Amending, Codec
 from lro._record import Record
 from lro._shapes import TIMESTAMP, Kind, Shape
 from lro._times import datetime_text
@@ -39,18 +40,26 @@ class Conventions:
         ]
         return cls(times, flags[0] if flags else "")
 
-    def stamp(self, record: Record) -> Any | None:
-        """The record's metadata with what the record knows; what the work said itself stays."""
+    def stamp(self, record: Record, codec: Codec | None = None) -> Any | None:
+        """The record's metadata with what the record knows; times that the work said itself stay.
+
+        What is in binary form is changed by ``codec``, if that can.
+        """
         packed = record.metadata
-        if packed is None or not isinstance(packed.payload, dict):
+        if packed is None or not (self.times or self.cancel_flag):
             return packed
-        added: dict[str, Json] = {}
-        for name, key in self.times.items():
-            moment = getattr(record, name)
-            if moment is not None and key not in packed.payload:
-                added[key] = datetime_text(moment)
+        payload = packed.payload
+        said = payload if isinstance(payload, dict) else {}
+        times: dict[str, Json] = {
+            key: datetime_text(moment)
+            for name, key in self.times.items()
+            if key not in said and (moment := getattr(record, name)) is not None
+        }
+        marks: dict[str, Json] = {}
         if self.cancel_flag and record.cancel_requested:
-            added[self.cancel_flag] = True
-        if not added or added.items() <= packed.payload.items():
-            return packed
-        return Any(packed.type_url, {**packed.payload, **added})
+            marks[self.cancel_flag] = True
+        if isinstance(payload, dict):
+            payload = {**times, **payload, **marks}
+        elif isinstance(payload, bytes) and isinstance(codec, Amending):
+            payload = codec.amend(payload, times, marks)
+        return packed if payload == packed.payload else Any(packed.type_url, payload)

@@ -168,7 +168,8 @@ class MethodSpec:
         """The record with what it says of itself in its metadata (spec §9.6), and its keys."""
         packed = record.metadata
         if packed is not None and packed.type_name == self.info.metadata_type:
-            record = record.with_metadata(self.conventions.stamp(record))
+            codec = self.types.codec(packed.type_name)
+            record = record.with_metadata(self.conventions.stamp(record, codec))
         return self.indexes.mark(record)
 
     def pack_response(self, returned: object) -> Any:

@@ -203,7 +203,7 @@ def json_of(message: Message, *, pool: DescriptorPool | None = None) -> Json:
 def fill(
     message: Message, value: Json, *, strict: bool, pool: DescriptorPool | None = None
 ) -> None:
-    """Read a JSON value into an empty message; unknown fields are refused if ``strict``.
+    """Read a JSON value into a message that says none of it; unknown fields: not if ``strict``.
 
     Raises:
         InvalidArgument: It says no such message.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any as Anything
 from typing import cast
 
@@ -38,6 +38,24 @@ class ProtobufCodec:
         if not isinstance(message, self.python):
             raise InvalidArgument("", f"must be a {self.python.__name__}, got {got(message)}")
         return serialized(message)
+
+    def amend(
+        self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
+    ) -> bytes:
+        """The binary form with more fields; the same bytes if it says all of that already."""
+        try:
+            message = parsed(self.python, payload)
+        except InvalidArgument:  # whoever reads it is told
+            return payload
+        before = serialized(message)
+        names = {field.json_name: field.name for field in message.DESCRIPTOR.fields}
+        new = {key: value for key, value in unless_set.items() if not message.HasField(names[key])}
+        for key in always:
+            message.ClearField(names[key])
+        added: dict[str, Json] = {**new, **always}
+        fill(message, added, strict=True, pool=self.binary().pool)
+        after = serialized(message)
+        return payload if after == before else after
 
     def load(self, payload: Json | bytes, *, strict: bool) -> Anything:
         """The message of a JSON value, or of the binary form."""

@@ -1,0 +1,106 @@
+"""What an operation knows of itself, in metadata that protobuf classes keep in binary form."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
+from google.protobuf import descriptor_pb2, timestamp_pb2
+
+from lro._any import Any
+from lro._operation import ListOperationsRequest
+from lro._service import Service
+from lro._types import TypeRegistry
+from lro.executors.inline import InlineExecutor
+from lro.protobuf import register_file_set
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+
+TIMES = ("create_time", "start_time", "end_time", "expire_time")
+
+
+def file_set() -> bytes:
+    """``acme.v1.Kept``: the conventional fields, and a text."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="kept.proto", package="acme.v1", syntax="proto3", dependency=["timestamp.proto"]
+    )
+    kept = file.message_type.add(name="Kept")
+    Field = descriptor_pb2.FieldDescriptorProto
+    for number, name in enumerate(TIMES, 1):
+        kept.field.add(
+            name=name,
+            number=number,
+            label=Field.LABEL_OPTIONAL,
+            type=Field.TYPE_MESSAGE,
+            type_name=".google.protobuf.Timestamp",
+        )
+    for name, number, kind in (
+        ("cancel_requested", 5, Field.TYPE_BOOL),
+        ("text", 6, Field.TYPE_STRING),
+    ):
+        kept.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL, type=kind)
+    times = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(times)
+    times.name = "timestamp.proto"
+    return descriptor_pb2.FileDescriptorSet(file=[times, file]).SerializeToString()
+
+
+TYPES = TypeRegistry()
+register_file_set(TYPES, file_set())
+KEPT = TYPES.codec("acme.v1.Kept").python
+UNKNOWN = b"\xba\x3e\x03abc"
+"""Field 999, which this program does not know."""
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def service(clock):
+    with Service(MemoryStore(clock), InlineExecutor(), types=TYPES, upkeep=False) as made:
+        made.declare("acme.v1.Kept.Keep", request=KEPT, response=KEPT, metadata=KEPT)
+        yield made
+
+
+def seen(service, name):
+    return KEPT.FromString(service.get(name).metadata.payload)
+
+
+def test_times_and_marks_are_filled_in(service, clock):
+    """Those of the record, as in messages of attrs classes; when it expires, too (spec §9.6)."""
+    began = clock()
+    name = service.start("acme.v1.Kept.Keep", KEPT(), metadata=KEPT(text="a")).name
+    assert seen(service, name).create_time.ToDatetime(began.tzinfo) == began
+    assert not seen(service, name).HasField("expire_time")
+    clock.advance(seconds=5)
+    service.cancel(name)
+    assert seen(service, name).cancel_requested
+    service.reporter(name).complete(KEPT())
+    found = seen(service, name)
+    assert found.end_time.ToDatetime(began.tzinfo) == clock()
+    assert found.expire_time.ToDatetime(began.tzinfo) == clock() + timedelta(days=30)
+    assert found.text == "a"
+    wanted = ListOperationsRequest(filter='metadata.expire_time > "2030-01-01T00:00:00Z"')
+    assert [operation.name for operation in service.list(wanted).operations] == [name]
+
+
+def test_what_the_work_says_itself_stays(service):
+    """So do fields that nobody knows here, and bytes that are no message."""
+    name = service.start("acme.v1.Kept.Keep", KEPT()).name
+    said = KEPT(text="b")
+    said.create_time.FromSeconds(7)
+    reporter = service.reporter(name)
+    url = "type.googleapis.com/acme.v1.Kept"
+    assert reporter.report(Any(url, said.SerializeToString() + UNKNOWN))
+    found = service.get(name).metadata.payload
+    assert found == said.SerializeToString() + UNKNOWN
+    assert reporter.report(Any(url, b"\xff"))
+    assert service.get(name).metadata.payload == b"\xff"
+    assert reporter.complete(KEPT(), metadata=Any(url, UNKNOWN))
+    assert seen(service, name).HasField("expire_time")
+    assert service.get(name).metadata.payload.endswith(UNKNOWN)
