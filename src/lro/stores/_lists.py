@@ -28,6 +28,7 @@ class Lists:
         self._records = records
         self._orders: dict[tuple[str, _Facet], list[_Entry]] = {}
         self._keys: frozenset[str] = frozenset()
+        self._expiries: list[_Entry] = []
 
     def index(self, keys: Collection[str]) -> None:
         """Keep orders by these keys from now on, and put in them what is there."""
@@ -41,21 +42,35 @@ class Lists:
         """Put a record in every order that it belongs to."""
         for facet in self._facets(record):
             self._insert(record, facet)
+        if record.expire_time is not None:
+            bisect.insort(self._expiries, (record.expire_time, record.name))
 
     def remove(self, record: Record) -> None:
         """Take it out of all of them."""
         for facet in self._facets(record):
             self._take(record, facet)
+        if record.expire_time is not None:
+            _delete(self._expiries, (record.expire_time, record.name))
 
     def move(self, before: Record, after: Record) -> None:
         """Put a record that has changed where it belongs now."""
         if before.state is not after.state:
             self._take(before, before.state)
             self._insert(after, after.state)
+        if before.expire_time != after.expire_time:
+            if before.expire_time is not None:
+                _delete(self._expiries, (before.expire_time, before.name))
+            if after.expire_time is not None:
+                bisect.insort(self._expiries, (after.expire_time, after.name))
         if before.keys != after.keys:
             for key in self._keys:
                 self._take(before, (key, _value(before, key)))
                 self._insert(after, (key, _value(after, key)))
+
+    def expired(self, now: datetime, limit: int) -> list[str]:
+        """The names of so many records that have expired, the oldest first."""
+        due = bisect.bisect_right(self._expiries, now, key=_moment)
+        return [name for _, name in self._expiries[: min(due, limit)]]
 
     def walk(self, parent: str, after: Place | None, bounds: Bounds) -> Iterator[Record]:
         """The records within bounds, or more, newest first, equal times by name."""
@@ -90,9 +105,13 @@ class Lists:
 
     def _take(self, record: Record, facet: _Facet) -> None:
         entries = self._orders[record.parent, facet]
-        del entries[bisect.bisect_left(entries, (record.create_time, record.name))]
+        _delete(entries, (record.create_time, record.name))
         if not entries:
             del self._orders[record.parent, facet]
+
+
+def _delete(entries: list[_Entry], entry: _Entry) -> None:
+    del entries[bisect.bisect_left(entries, entry)]
 
 
 def _value(record: Record, key: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 import attrs
 
@@ -21,13 +23,54 @@ from lro.stores._lists import Lists
 from lro.stores._rows import refuse_untextual, taken
 
 REQUEST_LIFE = timedelta(hours=24)
+_Key: TypeAlias = tuple[str, str, str]
 
 
-@attrs.frozen
-class _FirstStart:
-    record: Record
-    fingerprint: str
-    at: datetime
+class _FirstStarts:
+    """What each request key has started first, the oldest in front."""
+
+    def __init__(self) -> None:
+        self._known: dict[_Key, tuple[Record, str]] = {}
+        self._keys: dict[str, _Key] = {}
+
+    def keep(self, key: RequestKey, record: Record) -> None:
+        """Remember a start, in place of an older one with its key."""
+        known = key.method, key.caller, key.request_id
+        before = self._known.pop(known, None)
+        if before is not None:
+            del self._keys[before[0].name]
+        self._known[known] = record, key.fingerprint
+        self._keys[record.name] = known
+
+    def find(self, key: RequestKey, now: datetime) -> Record | None:
+        """The record that was started first with a key, as it was then.
+
+        Raises:
+            RequestIdConflict: The key was used with another fingerprint.
+        """
+        known = self._known.get((key.method, key.caller, key.request_id))
+        if known is None or now - known[0].create_time >= REQUEST_LIFE:
+            return None
+        if known[1] != key.fingerprint:
+            raise RequestIdConflict("request_id", "was used before with another request")
+        return known[0]
+
+    def forget(self, name: str) -> None:
+        """Forget the start of this operation."""
+        key = self._keys.pop(name, None)
+        if key is not None:
+            del self._known[key]
+
+    def forget_before(self, moment: datetime, limit: int) -> bool:
+        """Forget so many starts up to a moment; whether there are more."""
+        old = itertools.takewhile(lambda r: r.create_time <= moment, self._records())
+        names = [record.name for record in itertools.islice(old, limit + 1)]
+        for name in names[:limit]:
+            self.forget(name)
+        return len(names) > limit
+
+    def _records(self) -> Iterator[Record]:
+        return (record for record, _ in self._known.values())
 
 
 class Silence:
@@ -62,7 +105,7 @@ class MemoryStore:
         self._targets: dict[str, str] = {}
         self._running: dict[str, None] = {}
         self._inputs: dict[str, Any] = {}
-        self._requests: dict[tuple[str, str, str], _FirstStart] = {}
+        self._starts = _FirstStarts()
         self._secret = secrets.token_bytes(KEY_BYTES)
 
     def announce(self, name: str) -> None:
@@ -95,11 +138,11 @@ class MemoryStore:
         """Add a record, or find the one that the same request started before."""
         refuse_untextual(record, key)
         with self._lock:
-            first = self._first_start(key, record.create_time)
+            first = None if key is None else self._starts.find(key, record.create_time)
             if first is not None:
-                present = self._records.get(first.record.name)
+                present = self._records.get(first.name)
                 if present is None or not present.visible(record.create_time):
-                    present = first.record
+                    present = first
                 return Inserted(present, fresh=False)
             if record.target and record.target in self._targets:
                 raise TargetBusy(record.target)
@@ -109,8 +152,7 @@ class MemoryStore:
                 self._put(record)
                 self._inputs[record.name] = request
                 if key is not None:
-                    start = _FirstStart(record, key.fingerprint, record.create_time)
-                    self._requests[key.method, key.caller, key.request_id] = start
+                    self._starts.keep(key, record)
             return Inserted(record, fresh=True)
 
     def forget(self, name: str) -> None:
@@ -119,9 +161,7 @@ class MemoryStore:
             record = self._records.get(name)
             if record is not None:
                 self._drop(record)
-                for key, first in list(self._requests.items()):
-                    if first.record.name == name:
-                        del self._requests[key]
+                self._starts.forget(name)
 
     def request(self, name: str) -> Any:
         """The packed request of work in progress."""
@@ -204,30 +244,17 @@ class MemoryStore:
         """Remove records past their expiry, and old request keys."""
         now = self._clock()
         with self._lock:
-            over = [r for r in self._records.values() if r.expire_time and r.expire_time <= now]
-            for record in over[:limit]:
-                self._drop(record)
-            old = [key for key, first in self._requests.items() if now - first.at >= REQUEST_LIFE]
-            for key in old[:limit]:
-                del self._requests[key]
-            more = len(over) > limit or len(old) > limit
-            return Expired(tuple(record.name for record in over[:limit]), more)
+            over = self._lists.expired(now, limit)
+            for name in over:
+                self._drop(self._records[name])
+            more = self._starts.forget_before(now - REQUEST_LIFE, limit)
+            return Expired(tuple(over), more or bool(self._lists.expired(now, 1)))
 
     def close(self) -> None:
         """Nothing to free."""
 
     def _forked(self) -> None:
         self._lock = threading.Lock()  # a forked process has its own records from now on
-
-    def _first_start(self, key: RequestKey | None, now: datetime) -> _FirstStart | None:
-        if key is None:
-            return None
-        first = self._requests.get((key.method, key.caller, key.request_id))
-        if first is None or now - first.at >= REQUEST_LIFE:
-            return None
-        if first.fingerprint != key.fingerprint:
-            raise RequestIdConflict("request_id", "was used before with another request")
-        return first
 
     def _put(self, record: Record) -> None:
         self._lists.add(record)
