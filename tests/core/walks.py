@@ -321,6 +321,6 @@ class Walks(RuleBasedStateMachine):
 def run_walks(service: Service, clock: ManualClock, examples: int, **options: Anything) -> None:
     """Walk and change so many lists; ``options`` are more settings of Hypothesis."""
     run_state_machine_as_test(
-        lambda: Walks(service, clock),
+        lambda: Walks(service, clock),  # type: ignore[arg-type]  # a function will do
         settings=settings(max_examples=examples, stateful_step_count=40, deadline=None, **options),
     )

@@ -74,6 +74,11 @@ class Compare:
     type: ValueType
     operand: Comparable
 
+    @property
+    def equal(self) -> bool:
+        """Whether it asks for the operand itself."""
+        return self.op in (Op.EQUAL, Op.HAS)
+
     def holds(self, value: Json) -> bool:
         """True if the comparison is."""
         found = READ[self.type](value)

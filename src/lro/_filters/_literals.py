@@ -136,7 +136,12 @@ class Pattern:
             end = len(joined) if end < 0 else end
             if _in_order(rest, joined, start + len(head), end):
                 return True
-            start = joined.find(head, end + 1)  # further on in the same string less would follow
+            # Further on in the same string less would follow; and in a string that has not the next
+            # piece there is no need to look for the first one.
+            following = joined.find(rest[0], end + 1)
+            if following < 0:
+                return False
+            start = joined.find(head, joined.rfind(SEPARATOR, end, following) + 1)
         return start >= 0
 
 

@@ -31,7 +31,7 @@ class Step(Protocol):
         ...
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, cache_hash=True)
 class FieldStep:
     """To a field of a message, by its JSON name; ``default`` is given for a missing one.
 
@@ -53,7 +53,7 @@ class FieldStep:
         return (self.default,) if self.has_default else ()
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class KeyStep:
     """To the value of a map's key."""
 
@@ -73,7 +73,7 @@ class EachStep:
         return value if isinstance(value, list) else ()
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class StructStep:
     """To a key in a Struct, with ``:`` also through all lists on the way."""
 
@@ -135,9 +135,11 @@ def descend(place: Place, parts: Iterable[Part], op: Op) -> Place:
     Raises:
         InvalidFilter: See :func:`below`.
     """
-    for part in parts:
-        place = below(place, part, op)
-    return place
+    steps = list(place.steps)
+    for part in parts:  # each adds to what is kept apart: a path may have thousands
+        place = below(attrs.evolve(place, steps=()), part, op)
+        steps += place.steps
+    return attrs.evolve(place, steps=tuple(steps))
 
 
 def below(place: Place, part: Part, op: Op) -> Place:

@@ -14,12 +14,15 @@ from typing import Final, Protocol, TypeAlias
 import attrs
 
 from lro._any import Any, Json
-from lro._filters._conditions import Condition
+from lro._filters._conditions import Compare, Condition
 from lro._filters._literals import SEPARATOR, Pattern, moment
 from lro._filters._paths import Step
 from lro._filters._search import strings_in
-from lro._filters._types import MessageType
+from lro._filters._types import READ, Comparable, MessageType, ValueType
 from lro._status import Status
+
+_FEW: Final = 16
+"""So many values are asked one by one."""
 
 
 class Subject(Protocol):
@@ -132,10 +135,35 @@ class View:
     subject: Subject
     registered: Registered
     _searched: str | None = attrs.field(default=None, init=False)
+    _found: dict[tuple[Source, tuple[Step, ...]], list[Json]] = attrs.field(
+        factory=dict, init=False
+    )
+    _read: dict[tuple[Source, tuple[Step, ...], ValueType], frozenset[Comparable | None]] = (
+        attrs.field(factory=dict, init=False)
+    )
 
     def packed(self, source: Source) -> Any | None:
         """The message in METADATA or RESPONSE."""
         return self.subject.metadata if source is Source.METADATA else self.subject.response
+
+    def meets(self, source: Source, route: Route, payload: Json) -> bool:
+        """Whether the condition of a route holds somewhere in the message in METADATA or RESPONSE.
+
+        A filter may ask for hundreds of things at one place, and there may be many thousands: what
+        is found there is looked for once, and read once.
+        """
+        place = source, route.steps
+        values = self._found.get(place)
+        if values is None:
+            values = self._found[place] = route.values(payload)
+        condition = route.condition
+        if len(values) <= _FEW or not isinstance(condition, Compare) or not condition.equal:
+            return any(map(condition.holds, values))
+        known = self._read.get((*place, condition.type))
+        if known is None:
+            known = frozenset(map(READ[condition.type], values))
+            self._read[(*place, condition.type)] = known
+        return condition.operand in known
 
     def searched(self) -> str:
         """All strings that bare literals search, joined, letter case folded away (spec §7.6)."""
@@ -208,12 +236,14 @@ class Route:
 
     def holds(self, value: Json) -> bool:
         """True if the condition holds for some value at the end of the way."""
+        return any(map(self.condition.holds, self.values(value)))
+
+    def values(self, value: Json) -> list[Json]:
+        """What is found at the end of the way."""
         values = [value]
         for step in self.steps:
             values = [found for value in values for found in step.values(value)]
-            if not values:
-                return False
-        return any(self.condition.holds(found) for found in values)
+        return values
 
 
 @attrs.frozen
@@ -246,7 +276,7 @@ class PackedTest:
         if packed is None or isinstance(packed.payload, bytes):
             return False
         route = self.routes.get(packed.type_name)
-        return route is not None and route.holds(packed.payload)
+        return route is not None and view.meets(self.source, route, packed.payload)
 
 
 Plan: TypeAlias = All | Some | Untrue | Contains | RecordTest | PackedTest

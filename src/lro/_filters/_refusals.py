@@ -7,6 +7,7 @@ from typing import Final
 from lro._errors import InvalidFilter
 
 _SHOWN_LENGTH: Final = 40
+_LONGEST: Final = 60
 
 
 def refusal(description: str, position: int) -> InvalidFilter:
@@ -16,4 +17,6 @@ def refusal(description: str, position: int) -> InvalidFilter:
 
 def shown(text: str) -> str:
     """A piece of the filter as an error shows it: quoted, and of bounded length."""
-    return repr(text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "…")
+    whole = repr(text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "…")
+    # A character that cannot be printed takes up to ten.
+    return whole if len(whole) <= _LONGEST else repr(text[: _LONGEST // 12] + "…")

@@ -1,0 +1,333 @@
+"""Filters made to do harm cost no more than their length and the record's size account for.
+
+Work is counted, in calls of Python and C functions: seconds would depend on the machine. Where a
+single call could take long, a bound far above what is seen guards against hangs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any as Anything
+from typing import Final
+
+import pytest
+
+from lro._any import Any, Json, type_url
+from lro._errors import InvalidFilter
+from lro._filters import compile_filter
+from tests.filters.everything import NAME, compiled, matches
+from tests.filters.fuzz import HANGS_SECONDS, METADATA, ODD, RESPONSE, Tally, check_refusal, run
+from tests.filters.messages import Row
+
+EXPORT: Final = "lrofix.v1.ExportMetadata"
+SLACK: Final = 100
+"""So many calls cost nothing: what is done once."""
+
+
+def work(call: Callable[[], object]) -> int:
+    """How many functions are called."""
+    count = 0
+
+    def seen(frame: object, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(seen)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def read(text: str) -> None:
+    """Compile a filter with all types registered, good or bad."""
+    try:
+        compile_filter(text, metadata=METADATA, response=RESPONSE)
+    except InvalidFilter as refused:
+        check_refusal(refused, text)
+
+
+def check_linear(works: Mapping[int, int]) -> None:
+    """Check that work grows no faster than size: from one size to the next, and over all."""
+    for small, large in itertools.pairwise(works):
+        most = works[small] * (large / small) * 1.1 + SLACK
+        assert works[large] <= most, f"grows faster than the size: {works}"
+
+
+FILTERS: Final[Mapping[str, Callable[[int], str]]] = {
+    "groups in groups": lambda n: "(" * (n // 16) + "a" + ")" * (n // 16),
+    "negations in groups": lambda n: "-(" * (n // 16) + "a" + ")" * (n // 16),
+    "both kinds in turn": lambda n: "(a b OR " * (n // 32) + "a" + ")" * (n // 32),
+    "groups that do not end": lambda n: "(" * (n // 16),
+    "calls in calls": lambda n: "f(" * (n // 16) + ")" * (n // 16),
+    "ORs": lambda n: " OR ".join(["done=true"] * (n // 2)),
+    "ANDs": lambda n: " AND ".join(["done=true"] * (n // 2)),
+    "adjacency": lambda n: " ".join(["x"] * (n // 2)),
+    "ORs under ANDs": lambda n: " ".join(["a OR b"] * (n // 4)),
+    "negations": lambda n: " ".join(["-x"] * (n // 2)),
+    "values in a group": lambda n: f"metadata.tags:({' OR '.join(['x*'] * (n // 2))})",
+    "numbers in a group": lambda n: f"error.code = ({' '.join(['1e308'] * (n // 2))})",
+    "stars": lambda n: "*" * n,
+    "stars in a string": lambda n: f'name = "{"a*" * n}"',
+    "escapes": lambda n: '"' + r"\u00e9" * n + '"',
+    "digits": lambda n: "error.code = " + "9" * n,
+    "an exponent": lambda n: "error.code = 1e" + "9" * n,
+    "a fraction of a duration": lambda n: "metadata.elapsed > 1." + "9" * n + "s",
+    "a year": lambda n: f'create_time() > "{"9" * n}-01-01T00:00:00Z"',
+    "a key": lambda n: "metadata.by_long." + "9" * n + ":*",
+    "steps of a Struct": lambda n: "metadata.extra" + ".a" * n + " = x",
+    "steps of messages": lambda n: "metadata.node" + ".below" * n + ".label = x",
+    "dots": lambda n: "name" + "." * n,
+    "arguments": lambda n: f"f({', '.join(['x'] * n)})",
+    "operators": lambda n: "a " + "=" * n,
+    "white space": lambda n: "a" + " \t\r\n" * n + "b",
+    "a long word": lambda n: "a" * n,
+    "a string that does not end": lambda n: "'" + "a" * n,
+    "quotes": lambda n: '"' * n,
+    "marks on a letter": lambda n: "a" + "\u0301" * n,
+    "what folds to more": lambda n: "ΐİß" * n,
+}
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+def test_reading_takes_as_long_as_the_filter_is(kind: str) -> None:
+    """Twice the filter is twice the work, whether it is valid or not."""
+    make = FILTERS[kind]
+    read(make(16))  # what is made once, is made
+    check_linear({size: work(lambda size=size: read(make(size))) for size in (200, 400, 800)})  # type: ignore[misc]  # a default keeps the size
+
+
+def nested(depth: int, inner: Json) -> Json:
+    """Lists in lists."""
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
+PAYLOADS: Mapping[str, tuple[str, str, Callable[[int], Anything]]] = {
+    "a repeated field": ("metadata.tags:z", EXPORT, lambda n: {"tags": ["a"] * n}),
+    "patterns on it": ("metadata.tags:*a*z", EXPORT, lambda n: {"tags": ["aaa"] * n}),
+    "messages on the way": (
+        "metadata.steps.name:z",
+        EXPORT,
+        lambda n: {"steps": [{"name": "a"}] * n},
+    ),
+    "repeated twice": (
+        "metadata.steps.notes:z",
+        EXPORT,
+        lambda n: {"steps": [{"notes": ["a"] * 10}] * (n // 10)},
+    ),
+    "repeated twice, the other way": (
+        "metadata.steps.notes:z",
+        EXPORT,
+        lambda n: {"steps": [{"notes": ["a"] * (n // 10)}] * 10},
+    ),
+    "times": (
+        "metadata.when:'2030-01-01T00:00:00Z'",
+        NAME,
+        lambda n: {"when": ["2031-01-01T00:00:00Z"] * n},
+    ),
+    "a map's keys": (
+        "metadata.labels:(x y z)",
+        EXPORT,
+        lambda n: {"labels": {str(number): "" for number in range(n)}},
+    ),
+    "lists of a Struct": ("metadata.extra.a:z", EXPORT, lambda n: {"extra": {"a": ["x"] * n}}),
+    "objects in lists": (
+        "metadata.extra.a.b.c:z",
+        EXPORT,
+        lambda n: {"extra": {"a": [{"b": [{"c": "x"}]}] * n}},
+    ),
+    "lists in lists": (
+        "metadata.extra.a.b:z",
+        EXPORT,
+        lambda n: {"extra": {"a": [nested(8, "x")] * (n // 8)}},
+    ),
+    "a list as deep as it is long": (
+        "metadata.loose.b:z",
+        NAME,
+        lambda n: {"loose": nested(n, {"b": "x"})},
+    ),
+    "the search of many strings": ("z", EXPORT, lambda n: {"tags": ["a"] * n}),
+    "the search of many strings with stars": ("a*z", EXPORT, lambda n: {"tags": ["a"] * n}),
+    "the search of one long string": ("a*a*z", EXPORT, lambda n: {"verb": "a" * n}),
+    "many stars on one long string": (
+        f"metadata.verb = {'a*' * 500}z",
+        EXPORT,
+        lambda n: {"verb": "a" * n},
+    ),
+    "the search of messages": (
+        "z",
+        NAME,
+        lambda n: {"node": {"links": [{"label": "a"}] * n}},
+    ),
+    "numbers of any size": (
+        "metadata.extra.a:1e308",
+        EXPORT,
+        lambda n: {"extra": {"a": [10**4000, -(10**4000), 1.5] * (n // 3)}},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PAYLOADS)
+def test_matching_takes_as_long_as_the_record_is(kind: str) -> None:
+    """Twice the record is twice the work for one test; no way through it is taken twice."""
+    text, name, make = PAYLOADS[kind]
+    wanted = compile_filter(text, metadata=METADATA, response=RESPONSE)
+    works = {}
+    for size in (500, 1000, 2000):
+        subject = Row(metadata=Any(type_url(name), make(size)))
+        assert not wanted.matches(subject)
+        works[size] = work(lambda subject=subject: wanted.matches(subject))  # type: ignore[misc]  # a default keeps the subject
+    check_linear(works)
+
+
+@pytest.mark.parametrize(
+    "test", ["metadata.tags:z{}", "metadata.steps.name:z{}*", "z{}", "a*z{}", "metadata.verb:*z{}"]
+)
+def test_matching_takes_as_long_as_there_are_tests(test: str) -> None:
+    """Twice the tests is at most twice the work, on any record."""
+    payload: Anything = {"tags": ["a"] * 50, "steps": [{"name": "a"}] * 50, "verb": "a" * 500}
+    subject = Row(metadata=Any(type_url(EXPORT), payload))
+    works = {}
+    for count in (50, 100, 200):
+        text = " OR ".join(test.format(number) for number in range(count))
+        wanted = compile_filter(text, metadata=METADATA, response=RESPONSE)
+        assert not wanted.matches(subject)
+        works[count] = work(lambda wanted=wanted: wanted.matches(subject))  # type: ignore[misc]  # a default keeps the filter
+    check_linear(works)
+
+
+class Counted(list[Anything]):
+    """Elements, and how often one went through them."""
+
+    rounds = 0
+
+    def __iter__(self) -> Iterator[Anything]:
+        self.rounds += 1
+        return super().__iter__()
+
+
+def test_what_stands_at_one_place_is_looked_for_once() -> None:
+    """However much is asked of it; and equality takes no look at each element (spec §3.4(8))."""
+    tags = Counted(f"t{number}" for number in range(1000))
+    values = " OR ".join(f"x{number}" for number in range(400))
+    wanted = compile_filter(f"metadata.tags:({values} OR t999)", metadata=METADATA, response=[])
+    subject = Row(metadata=Any(type_url(EXPORT), {"tags": tags}))
+    assert wanted.matches(subject)
+    assert tags.rounds == 1
+    assert work(lambda: wanted.matches(subject)) < 20_000
+
+
+MEGABYTE: Final = 10**6
+
+
+@pytest.mark.parametrize(
+    ("text", "payload"),
+    [
+        ("*" * 8192, {"verb": "a" * MEGABYTE}),
+        ("a*" * 4095 + "z", {"verb": "a" * MEGABYTE}),
+        ("a*" * 4095 + "z", {"tags": ["a" * 1000] * 1000}),
+        ("metadata.verb = *" + "a*" * 4000 + "z", {"verb": "a" * MEGABYTE}),
+        ("metadata.verb = *" + "a" * 4000 + "z" + "a" * 4000, {"verb": "a" * MEGABYTE}),
+        ("a" * 4000 + "z" + "a" * 4000, {"verb": "a" * MEGABYTE}),
+        (" OR ".join(["za*z"] * 500), {"verb": "za" * (MEGABYTE // 2)}),
+        ("-" + " -".join(["aaaaaaazaaaaaa"] * 500), {"verb": "a" * (MEGABYTE // 20)}),
+        ("ΐ" * 8192, {"verb": "ΐ" * MEGABYTE}),
+        ("metadata.extra" + ".a" * 4085 + "= b", {"extra": {}}),
+        (f"metadata.bytes_done < {'9' * 394}e308", {"bytesDone": 1}),
+        (f"metadata.ratio = ({' '.join(['1e308'] * 498)})", {"ratio": 1}),
+        ("(" * 50 + "a " * 450 + ")" * 50, {"verb": "b"}),
+    ],
+    ids=range(13),
+)
+def test_nothing_hangs(text: str, payload: Json) -> None:
+    """The worst of each kind on a megabyte ends long before the bound."""
+    subject = Row(metadata=Any(type_url(EXPORT), payload))
+    began = time.process_time()
+    wanted = compile_filter(text, metadata=METADATA, response=RESPONSE)
+    wanted.matches(subject)
+    assert time.process_time() - began < HANGS_SECONDS
+
+
+def test_the_depth_of_a_filter_needs_few_frames() -> None:
+    """Fifty parentheses of the worst kinds leave most of the stack to who calls."""
+    texts = ["-(a " * 49 + "b" + ")" * 49, "(x OR -(y " * 25 + "b" + "))" * 25]
+    texts += [f"done = {text.replace('a', 'true').replace('b', 'false')}" for text in texts[:1]]
+    texts[2] = "done = (" + "-(true " * 49 + "false" + ")" * 50
+    usual, depth = sys.getrecursionlimit(), len_of_stack()
+    sys.setrecursionlimit(depth + 500)
+    try:
+        for text in texts:
+            compile_filter(text, metadata=[], response=[]).matches(Row())
+    finally:
+        sys.setrecursionlimit(usual)
+
+
+def len_of_stack() -> int:
+    """How many frames are below."""
+    frame: Anything = sys._getframe()
+    count = 0
+    while frame:
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+NUMBERS: Final = (
+    *("0", "-0", "5", "-5", "0.1", "16777217", "9007199254740993", "9223372036854775807"),
+    *("9223372036854775808", "1e308", "-1e308", "1e-308", "5e-1", "4.9406564584124654e-308"),
+    *("9" * 400, "0." + "0" * 397 + "1", "9" * 395 + "e308", "1" + "0" * 300 + "e-300"),
+)
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: number[:22])
+def test_numbers_of_any_size_compare_exactly(number: str) -> None:
+    """Integers compare exactly with any number; a double with the double that it is."""
+    exact = Fraction(number)
+    for value in (-5, 0, 1, 5, 2**31 - 1):
+        for op, wanted in (("<", value < exact), ("=", value == exact), ("!=", value != exact)):
+            assert matches(f"metadata.limit {op} {number}", {"limit": value}) is wanted
+    for held in (0.0, 0.1, 5.0, 1e308, -1e308, 5e-324):
+        assert matches(f"metadata.rate < {number}", {"rate": held}) is (held < float(number))
+    for other in (f"{number}e309", "1e309", "1e-309", "9" * 401, f"1e{'9' * 500}"):
+        with pytest.raises(InvalidFilter):
+            compiled(f"metadata.limit = {other}")
+
+
+@pytest.mark.parametrize("char", ODD, ids=ascii)
+def test_odd_characters_are_text_or_refused(char: str) -> None:
+    """Wherever such a character stands: found as it is, or refused in a line one can read."""
+    never = not char.encode("utf-8", "replace").strip(b"?") or char < " " or char == "\x7f"
+    tally = Tally()
+    for text in (char, f'"{char}"', f"metadata.loose.{char}:*", f'metadata.loose = "x{char}*"'):
+        assert (tally.compile(text) is None) is never
+    for text in (char * 500, f"{char * 500} = 1", f"{char * 90}(x)", f"done = {char * 500}"):
+        tally.compile(text)
+    if not never:
+        assert matches(f'metadata.loose = "{char}*{char}"', {"loose": char * 2})
+        assert matches(char, {"loose": f"a{char.upper()}"}) is (
+            char.casefold() in f"a{char.upper()}".casefold()
+        )
+
+
+def test_a_search_does_not_see_where_strings_meet() -> None:
+    """What ends one string and begins the next is not found, nor where folding changes lengths."""
+    payload: Json = {"loose": ["İa", "bß", "\u0345c", "\ud800", "d\udc00e"]}
+    for text, found in (("ab", False), ("a*b", False), ("ss", True), ("ßc", False), ("ιc", True)):
+        assert matches(text, payload) is found, text
+    assert matches("i̇A", payload)
+
+
+def test_fuzz() -> None:
+    """The short form of ``python -m tests.filters.fuzz``: soup, mutants, giants, grammar."""
+    tally = Tally()
+    run(tally, 60)
+    assert tally.counts["valid"] > 100
+    assert tally.counts["refused"] > 100
+    assert tally.counts["matched"] > 100
