@@ -45,12 +45,18 @@ class Lists:
         if record.expire_time is not None:
             bisect.insort(self._expiries, (record.expire_time, record.name))
 
-    def remove(self, record: Record) -> None:
-        """Take it out of all of them."""
-        for facet in self._facets(record):
-            self._take(record, facet)
-        if record.expire_time is not None:
-            _delete(self._expiries, (record.expire_time, record.name))
+    def remove(self, records: Collection[Record]) -> None:
+        """Take records out of all of them."""
+        gone: dict[tuple[str, _Facet], list[_Entry]] = {}
+        for record in records:
+            for facet in self._facets(record):
+                entry = record.create_time, record.name
+                gone.setdefault((record.parent, facet), []).append(entry)
+        for order, entries in gone.items():
+            _delete(self._orders[order], entries)
+            if not self._orders[order]:
+                del self._orders[order]
+        _delete(self._expiries, [(r.expire_time, r.name) for r in records if r.expire_time])
 
     def move(self, before: Record, after: Record) -> None:
         """Put a record that has changed where it belongs now."""
@@ -59,7 +65,7 @@ class Lists:
             self._insert(after, after.state)
         if before.expire_time != after.expire_time:
             if before.expire_time is not None:
-                _delete(self._expiries, (before.expire_time, before.name))
+                _delete(self._expiries, [(before.expire_time, before.name)])
             if after.expire_time is not None:
                 bisect.insort(self._expiries, (after.expire_time, after.name))
         if before.keys != after.keys:
@@ -105,13 +111,18 @@ class Lists:
 
     def _take(self, record: Record, facet: _Facet) -> None:
         entries = self._orders[record.parent, facet]
-        _delete(entries, (record.create_time, record.name))
+        _delete(entries, [(record.create_time, record.name)])
         if not entries:
             del self._orders[record.parent, facet]
 
 
-def _delete(entries: list[_Entry], entry: _Entry) -> None:
-    del entries[bisect.bisect_left(entries, entry)]
+def _delete(entries: list[_Entry], gone: Collection[_Entry]) -> None:
+    # All at once: what comes after them is moved once, and there may be a million.
+    places = sorted(bisect.bisect_left(entries, entry) for entry in gone)
+    if places:
+        first, last = places[0], places[-1] + 1
+        leaving = set(places)
+        entries[first:last] = [entries[n] for n in range(first, last) if n not in leaving]
 
 
 def _value(record: Record, key: str) -> str:

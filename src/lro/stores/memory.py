@@ -23,6 +23,8 @@ from lro.stores._lists import Lists
 from lro.stores._rows import refuse_untextual, taken
 
 REQUEST_LIFE = timedelta(hours=24)
+_SLICE = 100
+"""How many records a sweep removes while others wait."""
 _Key: TypeAlias = tuple[str, str, str]
 
 
@@ -241,14 +243,19 @@ class MemoryStore:
         return Orphans(tuple(lost[:limit]), min(ends, default=None))
 
     def expire(self, limit: int) -> Expired:
-        """Remove records past their expiry, and old request keys."""
-        now = self._clock()
-        with self._lock:
-            over = self._lists.expired(now, limit)
-            for name in over:
-                self._drop(self._records[name])
-            more = self._starts.forget_before(now - REQUEST_LIFE, limit)
-            return Expired(tuple(over), more or bool(self._lists.expired(now, 1)))
+        """Remove records past their expiry, and old request keys, a few at a time."""
+        now, more = self._clock(), True
+        names: list[str] = []
+        for left in range(limit, 0, -_SLICE):
+            with self._lock:
+                over = self._lists.expired(now, min(left, _SLICE))
+                self._drop(*(self._records[name] for name in over))
+                more = self._starts.forget_before(now - REQUEST_LIFE, min(left, _SLICE))
+                more = more or bool(self._lists.expired(now, 1))
+            names += over
+            if not more:
+                break
+        return Expired(tuple(names), more)
 
     def close(self) -> None:
         """Nothing to free."""
@@ -275,10 +282,11 @@ class MemoryStore:
         if self._targets.get(record.target) == record.name:
             del self._targets[record.target]
 
-    def _drop(self, record: Record) -> None:
-        self._end(record)
-        del self._records[record.name]
-        self._lists.remove(record)
+    def _drop(self, *records: Record) -> None:
+        for record in records:
+            self._end(record)
+            del self._records[record.name]
+        self._lists.remove(records)
 
 
 def _utc_now() -> datetime:
