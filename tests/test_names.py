@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -148,22 +150,37 @@ def test_a_refused_parent_is_told_why(name: str, says: str) -> None:
     assert says in str(refused.value)
 
 
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
 @given(st.binary(min_size=12, max_size=12))
 def test_a_new_id_keeps_all_random_bits(source: bytes) -> None:
-    """Twelve random bytes make one id of sixteen characters that fits a name."""
+    """Twelve random bytes are sixteen characters of an id that fits a name."""
     asked: list[int] = []
 
     def random(count: int) -> bytes:
         asked.append(count)
         return source
 
-    unique_id = new_id(random)
+    unique_id = new_id(random, NOW)
     assert asked == [12]
-    assert re.fullmatch(r"[A-Za-z0-9_-]{16}", unique_id)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{23}", unique_id)
+    assert unique_id[7:] == base64.urlsafe_b64encode(source).decode()
     assert parse_name(f"operations/{unique_id}").id == unique_id
 
 
 def test_different_bytes_make_different_ids() -> None:
     """No bit of the random source is lost."""
     numbers = [1 << bit for bit in range(96)]
-    assert len({new_id(lambda count, n=n: n.to_bytes(count, "big")) for n in numbers}) == 96
+    assert len({new_id(lambda count, n=n: n.to_bytes(count, "big"), NOW) for n in numbers}) == 96
+
+
+@given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
+def test_ids_are_in_the_order_of_their_making(one: datetime, other: datetime) -> None:
+    """To the millisecond, for 139 years; and in any year there can be one."""
+    made = [new_id(bytes, moment)[:7] for moment in (one, other)]
+    first = datetime(1970, 1, 1, tzinfo=UTC)
+    millis = [(moment - first) // timedelta(milliseconds=1) for moment in (one, other)]
+    if all(0 <= number < 2**42 for number in millis):
+        assert (made[0] < made[1]) is (millis[0] < millis[1])
+        assert (made[0] == made[1]) is (millis[0] == millis[1])

@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from lro._any import Any
@@ -109,7 +109,7 @@ class Starter:
         now = self._ledger.store.now()
         owner, span = self._first_lease(spec)
         record = Record(
-            name=_prefix(parent) + new_id(secrets.token_bytes),
+            name=_prefix(parent) + new_id(secrets.token_bytes, now),
             parent=parent,
             method=spec.full_name,
             metadata=None if metadata is None else spec.types.pack(metadata),
@@ -199,7 +199,7 @@ def _begun(record: Record, spec: MethodSpec) -> Record:
 @functools.lru_cache(maxsize=256)
 def _prefix(parent: str) -> str:
     # Whether a name is well-formed depends on its parent alone: new ids are all alike.
-    probe = new_id(bytes)
+    probe = new_id(bytes, datetime.max.replace(tzinfo=UTC))
     return join_name(parent, probe).removesuffix(probe)
 
 

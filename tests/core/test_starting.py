@@ -94,7 +94,7 @@ def test_an_operation_is_returned_at_once(store, make_service):
 
     operation = method_of(service, body).start(WorkRequest(), metadata=WorkMetadata(1))
     step.reached()
-    assert re.fullmatch(r"operations/[A-Za-z0-9_-]{16}", operation.name)
+    assert re.fullmatch(r"operations/[A-Za-z0-9_-]{23}", operation.name)
     assert (operation.done, operation.result) == (False, None)
     assert unpacked(service, operation).percent == 1
     assert unpacked(service, operation).create_time == service.store.now()
