@@ -121,6 +121,12 @@ class InvalidFilter(InvalidArgument):
     def __str__(self) -> str:
         return f"filter, at character {self.position}: {self.description}"
 
+    def more_details(self) -> Sequence[object]:
+        # A program may show this description alone, so the place is in it as well.
+        description = f"at character {self.position}: {self.description}"
+        violation = FieldViolation(field=self.field, description=description)
+        return (BadRequest(field_violations=(violation,)),)
+
 
 class InvalidTimeout(InvalidArgument):
     """A timeout or deadline is negative or no valid duration (spec §4.2, §4.9)."""

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from lro._any import Json
+from lro._any import Any, Json
 from lro._errors import InvalidFilter
 from lro._faults import DeclarationError, UnknownType
 from lro._narrowing import ABSENT, digest, key_value
@@ -33,6 +33,8 @@ class Indexes:
     def __init__(self, types: TypeRegistry) -> None:
         self._types = types
         self._paths: dict[str, str] = {}
+        self._heads: dict[str, str] = {}
+        """The fields, by their names in JSON, with which the ways to the keys begin."""
         self._callers = False
         self._places: dict[str, Mapping[str, Indexable]] = {}
 
@@ -58,7 +60,8 @@ class Indexes:
         except InvalidFilter as exc:
             text = f"cannot be an index of {type_name}: {exc.description}"
             raise DeclarationError(f"index={path!r}", text) from None
-        self._paths.setdefault(path, "k" + digest("\0".join(place.names)))
+        key = self._paths.setdefault(path, "k" + digest("\0".join(place.names)))
+        self._heads[key] = place.names[0]
         self._places.clear()
 
     def key_of(self, type_name: str, steps: tuple[Step, ...]) -> str | None:
@@ -71,7 +74,8 @@ class Indexes:
     def mark(self, record: Record) -> Record:
         """The record with the keys that it should have."""
         if not self._paths and not self._callers:
-            return record
+            # What others have written may not be true of new metadata.
+            return record if record.keys is None else record.with_keys(None)
         return record.with_keys(json.dumps(dict(self._keys_of(record)), separators=(",", ":")))
 
     def _keys_of(self, record: Record) -> Iterator[tuple[str, str]]:
@@ -81,16 +85,21 @@ class Indexes:
             yield from ((key, ABSENT) for key in self._paths.values())
             return
         packed = self._types.readable(record.metadata)
-        if not isinstance(packed.payload, bytes):
-            yield from self._keys_in(packed.type_name, packed.payload)
+        if not isinstance(packed.payload, bytes) and packed.type_name in self._types:
+            yield from self._keys_in(packed, packed.payload, born=record.metadata)
+        # Else others, who know the type, find something in it.
 
-    def _keys_in(self, type_name: str, payload: Json) -> Iterator[tuple[str, str]]:
-        if type_name not in self._types:  # others, who know the type, find something in it
-            return
-        places = self._of_type(type_name)
-        for key in self._paths.values():
-            value = places[key].value(payload) if key in places else None
-            yield key, ABSENT if value is None else key_value(value)
+    def _keys_in(self, packed: Any, payload: Json, *, born: Any) -> Iterator[tuple[str, str]]:
+        """The keys for what is in a message; none for what a later release may find in it."""
+        places = self._of_type(packed.type_name)
+        for key, place in places.items():
+            value = place.value(payload)
+            if place.settles(value):
+                yield key, ABSENT if value is None else key_value(value)
+        others = [key for key in self._heads if key not in places]
+        if others and (packed is born or self._types.binary_payload(packed) == born.payload):
+            found = payload if isinstance(payload, dict) else {}
+            yield from ((key, ABSENT) for key in others if self._heads[key] not in found)
 
     def _of_type(self, type_name: str) -> Mapping[str, Indexable]:
         known = self._places.get(type_name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Final, TypeAlias, TypeVar
@@ -24,6 +25,9 @@ UNKNOWN: Final = "?"
 ABSENT: Final = "-"
 """The value of a key where there is nothing at the end of its path."""
 
+_EXACT: Final = 2**53
+_VAST: Final = 2**1023
+
 
 def digest(text: str) -> str:
     """The hash that stands for a path or a value: two of one hash cost a look, and nothing else."""
@@ -34,6 +38,8 @@ def key_value(value: str | float | Fraction) -> str:
     """What a key is for a value: the same for all that compare equal."""
     if isinstance(value, bool):
         return digest(str(value).lower())
+    if isinstance(value, int) and abs(value) > _EXACT:  # what JSON libraries may read as a float
+        value = float(value) if abs(value) < _VAST else math.inf
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return digest(str(value))

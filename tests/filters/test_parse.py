@@ -125,19 +125,39 @@ def test_any_text_is_refused_or_parsed(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "position", "description"),
     [
-        ("a AND", 5, "expected white space after AND, found the end of the filter"),
+        ("a AND", 5, "expected a test after AND, found the end of the filter"),
+        ("a AND'b'", 5, "expected white space after AND, found the string 'b'"),
+        ("a OR\t\n", 6, "expected a test after OR, found the end of the filter"),
+        ("f(a, (NOT ))", 10, "expected a test after NOT, found ')'"),
+        ("a = b = c", 6, "comparisons cannot be chained, join them with AND; found '='"),
+        ("a = f() : c", 8, "comparisons cannot be chained, join them with AND; found ':'"),
+        (
+            "a=b<=c",
+            3,
+            "comparisons cannot be chained, and a value that holds an operator needs quotes;"
+            " found '<='",
+        ),
         ("a b:c:d", 5, "expected quotes around a value that holds an operator, found ':'"),
         ("(a = 1) = 2", 8, "expected a field, a function, a value or '(', found '='"),
         ("a --b", 3, "expected '(' before a second negation, found '-b'"),
         ("NOT -b", 4, "expected '(' before a second negation, found '-b'"),
-        ('a "b', 2, 'expected " to end this string, found the end of the filter'),
+        (
+            'a "b',
+            2,
+            'expected " to end the string that begins here, found the end of the filter',
+        ),
         ('a "\\q"', 3, "expected an escape, found '\\\\q'"),
         ("a\x7f", 1, "expected a token, found the character '\\x7f'"),
         ("a\ud800", 1, "expected a token, found the character '\\ud800'"),
         ("'\udfff'", 1, "a string cannot hold the character '\\udfff'"),
-        ("f(a = 1)", 4, "expected ')', found '='"),
+        ("f(a = 1)", 4, "expected ')' for the '(' at character 1, found '='"),
+        ("a (b (c) ", 9, "expected ')' for the '(' at character 2, found the end of the filter"),
         ('"f"(1)', 0, "expected the name of a function before '(', found 'f'"),
-        ("x" * 60 + "(1", 62, "expected ')', found the end of the filter"),
+        (
+            "x" * 60 + "(1",
+            62,
+            "expected ')' for the '(' at character 60, found the end of the filter",
+        ),
         ('a "' + "x" * 60 + '"b', 64, "expected white space between two tests, found 'b'"),
         (
             "a = " + "*" * 60 + "()",
@@ -159,6 +179,16 @@ def test_a_keyword_may_begin_the_name_of_a_function() -> None:
     assert parse("a OR.f(b)") == And((Search(Member((Part("a"),))), Search(Call("OR.f", (_b(),)))))
     assert parse("-NOT(b)") == Not(Search(Call("NOT", (_b(),))))
     assert parse("f( )") == Search(Call("f", ()))
+
+
+def test_the_place_of_an_operator_is_known_and_does_not_count() -> None:
+    """Two comparisons written differently are equal, each with the place of its operator."""
+    one, other = parse("a=b"), parse("a  = b")
+    assert isinstance(one, Comparison)
+    assert isinstance(other, Comparison)
+    assert one == other
+    assert hash(one) == hash(other)
+    assert (one.op_position, other.op_position) == (1, 3)
 
 
 def _b() -> Member:

@@ -36,6 +36,10 @@ class Indexable:
             values = [found for value in values for found in step.values(value)]
         return READ[self.type](values[0]) if values else None
 
+    def settles(self, value: Comparable | None) -> bool:
+        """Whether every release reads it so: a number of an enum may get a name in a later one."""
+        return self.type is not ValueType.ENUM or not isinstance(value, int)
+
 
 def indexable(path: str, message_type: MessageType) -> Indexable:
     """The place at a path, which is written as in filters, without ``metadata`` before it.

@@ -269,7 +269,8 @@ def _measured(column: Column, route: Route) -> Test | None:
     slack = _SLACK * math.ulp(number)
     low = number - slack if condition.op in (Op.GREATER, Op.GREATER_EQUAL, *_EQUAL) else None
     high = number + slack if condition.op in (Op.LESS, Op.LESS_EQUAL, *_EQUAL) else None
-    if not math.isfinite(number) or (low is None and high is None):
+    ends = [end for end in (low, high) if end is not None]
+    if not ends or not all(map(math.isfinite, ends)):  # not every database has an infinite number
         return None
     or_text = condition.type is ValueType.DOUBLE
     return Measures(column=column, path=path, low=low, high=high, or_text=or_text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Final
@@ -18,6 +19,8 @@ from lro._filters._conditions import (
     NotEmpty,
 )
 from lro._filters._literals import (
+    MAX_EXPONENT,
+    MAX_NUMBER_LENGTH,
     Pattern,
     duration,
     exact,
@@ -32,6 +35,8 @@ from lro._filters._tree import Member, Op, Part
 from lro._filters._types import Comparable, ValueType
 
 _SHOWN_NAMES: Final = 8
+_SHOWN_LENGTH: Final = 100
+"""Characters of all the names of an enum that an error shows."""
 _BOOLS: Final = {"true": True, "false": False}
 
 
@@ -46,7 +51,7 @@ def route(place: Place, op: Op, literal: Member) -> Route:
     if op is Op.HAS and _has_names(place):
         inner = below(place, Part(literal.text, position=literal.position), op)
         return Route(inner.steps, _presence(inner))
-    _refuse_operator(place, op, literal.position)
+    _refuse_operator(place, op, literal)
     steps = place.steps
     if place.many is Many.REPEATED and place.type is not ValueType.DYNAMIC:
         steps = (*steps, EachStep())
@@ -67,7 +72,9 @@ def _has_names(place: Place) -> bool:
     return place.many is Many.MAP
 
 
-def _refuse_operator(place: Place, op: Op, position: int) -> None:
+def _refuse_operator(place: Place, op: Op, literal: Member) -> None:
+    # Of r:x, where only r:* can be asked, the literal is wrong, and not the operator.
+    position = literal.position if op is Op.HAS else literal.op_position
     if place.many is not Many.ONE and op is not Op.HAS:
         raise refusal(f"a repeated field or map takes only ':', not {op.value!r}", position)
     if place.type is ValueType.OPAQUE:
@@ -93,7 +100,9 @@ def _condition(place: Place, op: Op, literal: Member) -> Condition:
     form = _enum_form(place.names) if place.names is not None else _FORMS[place.type]
     operand = form.convert(text)
     if operand is None:
-        raise refusal(f"expected {form.expected}, found {shown(text)}", literal.position)
+        beyond = place.type in _NUMBERS and _NUMERIC.fullmatch(text)
+        expected = _LIMITED if beyond else form.expected
+        raise refusal(f"expected {expected}, found {shown(text)}", literal.position)
     return Compare(op, place.type, operand)
 
 
@@ -118,11 +127,21 @@ def _double(text: str) -> float | None:
 
 
 def _enum_form(names: Mapping[str, str]) -> _Form:
-    listed = ", ".join(list(names)[:_SHOWN_NAMES])
-    more = ", …" if len(names) > _SHOWN_NAMES else ""
-    return _Form(f"one of the names {listed}{more}", names.get)
+    listed: list[str] = []
+    for name in names:
+        if len(listed) == _SHOWN_NAMES or len(", ".join((*listed, name))) > _SHOWN_LENGTH:
+            listed.append("…")
+            break
+        listed.append(name)
+    return _Form(f"one of the names {', '.join(listed)}", names.get)
 
 
+_NUMERIC: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+"""A number by its form. One that cannot be converted exceeds a limit."""
+_LIMITED: Final = (
+    f"a number of at most {MAX_NUMBER_LENGTH} characters"
+    f" and an exponent from -{MAX_EXPONENT} to {MAX_EXPONENT}"
+)
 _TIME: Final = _Form('a time such as "2030-01-31T12:00:00Z"', timestamp)
 _FORMS: Final[Mapping[ValueType, _Form]] = {
     ValueType.INTEGER: _Form("a number", _exact),
@@ -133,3 +152,4 @@ _FORMS: Final[Mapping[ValueType, _Form]] = {
     ValueType.MOMENT: _TIME,
     ValueType.DURATION: _Form("a duration in seconds such as 1.5s", duration),
 }
+_NUMBERS: Final = (ValueType.INTEGER, ValueType.SINGLE, ValueType.DOUBLE)

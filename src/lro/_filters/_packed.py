@@ -55,9 +55,6 @@ class PackedPath:
             InvalidFilter: No registered type accepts path, operator and literal together.
         """
         position = literal.position
-        if self.whole and self.op is not Op.HAS:
-            description = f"{self.source.value} takes only ':', not {self.op.value!r}"
-            raise refusal(description, position)
         if self.whole and literal.lone_star:
             return RecordTest(self.source, Route((), Exists()))
         routes: dict[str, Route] = {}

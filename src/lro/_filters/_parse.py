@@ -32,6 +32,7 @@ MAX_UNITS: Final = 500
 """Units of the grammar, also those that are groups."""
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENDS: Final = (TokenKind.END, TokenKind.CLOSE)
 _BEGINNING: Final = "expected a field, a function, a value or '('"
 
 
@@ -100,8 +101,7 @@ class _Parser:
         return conjunction(disjunction(units) for units in factors)
 
     def goes_on(self) -> bool:
-        ends = (TokenKind.END, TokenKind.CLOSE)
-        return self.here.kind is TokenKind.SPACE and self.next.kind not in ends
+        return self.here.kind is TokenKind.SPACE and self.next.kind not in _ENDS
 
     def takes_keyword(self, keyword: str) -> bool:
         """Take the keyword and the white space that must follow, if it stands here.
@@ -113,8 +113,14 @@ class _Parser:
         if self.next.kind in (TokenKind.OPEN, TokenKind.DOT):
             return False
         self.at += 1
+        self.goes_on_after(keyword)
         self.take(TokenKind.SPACE, f"expected white space after {keyword}")
         return True
+
+    def goes_on_after(self, keyword: str) -> None:
+        token = self.next if self.here.kind is TokenKind.SPACE else self.here
+        if token.kind in _ENDS:
+            raise refusal(f"expected a test after {keyword}, found {token}", token.position)
 
     def unit(self) -> Tree:
         self.units += 1
@@ -140,22 +146,25 @@ class _Parser:
         return True
 
     def group(self) -> Tree:
-        self.enter()
+        opened = self.enter()
         tree = self.conj()
-        self.leave()
+        self.leave(opened)
         return tree
 
-    def enter(self) -> None:
+    def enter(self) -> int:
+        """Go into parentheses; the position of the one that opens them."""
+        opened = self.here.position
         self.depth += 1
         if self.depth > MAX_DEPTH:
             description = f"parentheses can be nested at most {MAX_DEPTH} deep"
-            raise refusal(description, self.here.position)
+            raise refusal(description, opened)
         self.at += 1
         self.skip_space()
+        return opened
 
-    def leave(self) -> None:
+    def leave(self, opened: int) -> None:
         self.skip_space()
-        self.take(TokenKind.CLOSE, "expected ')'")
+        self.take(TokenKind.CLOSE, f"expected ')' for the '(' at character {opened}")
         self.depth -= 1
         self.stands_apart()
 
@@ -172,9 +181,21 @@ class _Parser:
         self.at += 2 if space else 1
         self.skip_space()
         right = self.argument(f"expected a value after {shown(operator.text)}")
-        if self.here.kind is TokenKind.OPERATOR:
+        self.compares_once()
+        return Comparison(left, Op(operator.text), right, operator.position)
+
+    def compares_once(self) -> None:
+        """Refuse an operator after a comparison: a chain, or a value that lacks its quotes."""
+        if self.here.kind is TokenKind.OPERATOR and self.here.text == Op.HAS.value:
             raise self.expected("expected quotes around a value that holds an operator")
-        return Comparison(left, Op(operator.text), right)
+        apart = self.here.kind is TokenKind.SPACE
+        token = self.next if apart else self.here
+        if token.kind is TokenKind.OPERATOR:
+            why = (
+                "join them with AND" if apart else "and a value that holds an operator needs quotes"
+            )
+            description = f"comparisons cannot be chained, {why}; found {shown(token.text)}"
+            raise refusal(description, token.position)
 
     def argument(self, expected: str) -> Member | Call | Group:
         if self.here.kind is TokenKind.OPEN:
@@ -209,7 +230,7 @@ class _Parser:
                     f"expected the name of a function before '(', found {shown(part.text)}"
                 )
                 raise refusal(description, part.position)
-        self.enter()
+        opened = self.enter()
         args: list[Member | Call | Group] = []
         if self.here.kind is not TokenKind.CLOSE:
             args.append(self.argument("expected an argument or ')'"))
@@ -219,5 +240,5 @@ class _Parser:
             self.skip_space()
             args.append(self.argument("expected an argument after ','"))
             self.skip_space()
-        self.leave()
+        self.leave(opened)
         return Call(".".join(part.text for part in parts), tuple(args), parts[0].position)

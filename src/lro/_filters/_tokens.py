@@ -121,7 +121,8 @@ def _string(text: str, start: int) -> tuple[Token, int]:
             at += 1
         chars.append(char)
     if at >= len(text):
-        raise refusal(f"expected {quote} to end this string, found the end of the filter", start)
+        description = f"expected {quote} to end the string that begins here"
+        raise refusal(f"{description}, found the end of the filter", start)
     content = "".join(chars)
     token = Token(kind=TokenKind.STRING, text=content, position=start, stars=tuple(stars))
     return token, at + 1

@@ -41,9 +41,13 @@ class Part:
 
 @attrs.frozen
 class Member:
-    """Parts joined by dots: on the left of a comparison a path, elsewhere a literal."""
+    """Parts joined by dots: on the left of a comparison a path, elsewhere a literal.
+
+    ``op_position`` is given for a literal that is checked: where the operator before it stands.
+    """
 
     parts: tuple[Part, ...]
+    op_position: int = attrs.field(default=0, eq=False)
 
     @property
     def position(self) -> int:
@@ -102,11 +106,12 @@ class Search:
 
 @attrs.frozen
 class Comparison:
-    """``left op right``."""
+    """``left op right``; ``op_position`` is where the operator stands."""
 
     left: Member | Call
     op: Op
     right: Member | Call | Group
+    op_position: int = attrs.field(default=0, eq=False)
 
     @property
     def position(self) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any as Anything
@@ -16,6 +17,7 @@ from lro.stores.sqlite._ear import CounterEar
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._groups import GroupCommit
 from lro.stores.sqlite._readers import Readers
+from lro.stores.sqlite._told import TROUBLE, told
 from lro.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
@@ -50,6 +52,22 @@ class Connections:
     def write(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """See :meth:`GroupCommit.run`."""
         return self._groups.run(action)
+
+    def tidy(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """What an action gives that is done again if it is lost: the disk is not waited for.
+
+        Raises:
+            Unavailable: As for :meth:`write`.
+        """
+        connection = self._writer.begin(time.monotonic() + self._file.busy_seconds, durable=False)
+        try:
+            answer = action(connection)
+            connection.execute("COMMIT")
+            return answer
+        except TROUBLE as exc:
+            raise told(exc) from exc
+        finally:
+            self._writer.end()
 
     def listen(self, look_seconds: float) -> CounterEar:
         """See :class:`CounterEar`."""

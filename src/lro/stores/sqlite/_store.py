@@ -228,7 +228,7 @@ class SQLiteStore:
             if not self._overdue(due, old):  # nothing to write, and so no lock to wait for
                 return Expired(names, more=False)
             sweep = functools.partial(sql.sweep, due=due, old=old, limit=min(left, _SLICE))
-            names += self._file.write(sweep)
+            names += self._file.tidy(sweep)
         return Expired(names, more=self._overdue(due, old))
 
     def close(self) -> None:

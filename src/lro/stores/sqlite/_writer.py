@@ -50,6 +50,7 @@ class Writer:
         self._commits: Commits = (0, 0)
         self._turn = Turn(file.path)
         self._ended = 0
+        self._durable = True
         self._rest_until = 0.0
         self._listened = False
         self.renew()
@@ -64,10 +65,11 @@ class Writer:
         """Make what threads share anew, in a forked child."""
         self._lock = threading.Lock()
 
-    def begin(self, until: float) -> sqlite3.Connection:
+    def begin(self, until: float, *, durable: bool = True) -> sqlite3.Connection:
         """The connection in a transaction, as soon as nobody else writes.
 
-        ``until`` is the moment of :func:`time.monotonic` up to which that may take.
+        ``until`` is the moment of :func:`time.monotonic` up to which that may take. What is not
+        to be ``durable`` is on disk with the next transaction that is, and may be lost till then.
 
         Raises:
             Unavailable: The store is closed, the file is away, or others write for too long.
@@ -75,7 +77,7 @@ class Writer:
         if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
             raise Unavailable("the operations database cannot be used now (others write)")
         try:
-            connection = self._locked(until)
+            connection = self._locked(until, durable=durable)
             if self._listened:
                 self._count(connection)
             return connection
@@ -196,7 +198,7 @@ class Writer:
             self._connection = None
         self._turn.close()
 
-    def _locked(self, until: float) -> sqlite3.Connection:
+    def _locked(self, until: float, *, durable: bool = True) -> sqlite3.Connection:
         pause, now = _FIRST_PAUSE, time.monotonic()
         soon = now + _SOON_SECONDS
         try:
@@ -205,6 +207,10 @@ class Writer:
                 self._file.unmoved()
                 if self._turn.take(now) or now >= until:
                     connection = self._opened()
+                    if durable is not self._durable:
+                        kind = "FULL" if durable else "NORMAL"
+                        connection.execute(f"PRAGMA synchronous = {kind}")
+                        self._durable = durable
                     if self._has_begun(connection, last=now >= until):
                         return connection
                 # SQLite's own way of waiting would go on after close(), and be less fair.
@@ -236,6 +242,7 @@ class Writer:
                 connection.close()
                 raise
             self._connection = connection
+            self._durable = True
             self._openings += 1
         return self._connection
 
