@@ -82,6 +82,7 @@ class MethodHost:
 
         Raises:
             DeclarationError: The method or a message class cannot be declared so.
+            Unavailable: There is an ``index`` to be made, and the store cannot be reached.
         """
         MethodName.parse(full_name)
         options = Options(
@@ -119,6 +120,7 @@ class MethodHost:
 
         Raises:
             DeclarationError: The method or a message class cannot be declared so.
+            Unavailable: There is an ``index`` to be made, and the store cannot be reached.
         """
         return self._register(
             full_name,

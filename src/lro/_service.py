@@ -62,8 +62,8 @@ class Service(MethodHost):
     arguments are known to be well-formed and before existence is revealed (spec §3.1(5)).
     ``owner_only`` hides operations from everybody but the caller who started them.
     ``upkeep=False`` starts no thread: call :meth:`turn` instead. ``clock`` gives the seconds that
-    upkeep and time limits go by. The service closes its store. It survives a fork: in the child it
-    is another process's service, with threads and connections of its own.
+    upkeep, time limits and pages go by. The service closes its store. It survives a fork: in the
+    child it is another process's service, with threads and connections of its own.
     """
 
     def __init__(
