@@ -25,7 +25,8 @@ PAGE_SECONDS: Final = 0.5
 """How long is looked for the matches of one page."""
 
 _BATCH: Final = 200
-"""Records read at once where not every one need match."""
+_SLACK: Final = 10
+"""At most so many records are read at once where one look was not enough, and at least so many."""
 _SHORT_SECONDS: Final = 0.05
 """A look that took less may be followed by a longer one."""
 
@@ -141,10 +142,11 @@ class _Walk:
         if bounds_of(narrowing).nothing:
             return False
         limit, reached = size + 1, query.after
-        scan = max(SCAN, 2 * limit)
+        scan, looked = max(SCAN, 2 * limit), 0
         while True:
             began = self._clock()
             page = self._store.page(query.parent, reached, limit, narrowing, scan)
+            looked += len(page.records)
             for record in page.records:
                 if query.matches(record, self._caller):
                     if len(self.found) == size:  # which tells that a further match exists
@@ -157,7 +159,10 @@ class _Walk:
                     return True
             if page.reached is None:
                 return False
-            reached, limit = page.reached, max(limit, _BATCH)
+            reached = page.reached
+            # As many as will do, if matches are no rarer than up to now.
+            missing = size + 1 - len(self.found)
+            limit = min(_BATCH, _SLACK + missing * (looked + 1) // (len(self.found) + 1))
             if len(self.found) < size:
                 self.place = reached
             now = self._clock()

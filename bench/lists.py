@@ -1,0 +1,257 @@
+"""A page of 100 operations out of 1,000 and out of 1,000,000, by store and by filter.
+
+``LRO_BENCH_LISTS=1000,20000`` has other sizes, ``LRO_BENCH_STORES=sqlite`` not all stores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import attrs
+
+import lro
+from bench.filling import (
+    OTHER_PARENT,
+    PARENT,
+    RARE,
+    Database,
+    Facts,
+    Population,
+    databases,
+    declared,
+    spec_of,
+)
+from bench.measure import Ratio, compare, percentile
+from lro._pages import seal
+
+PAGE: Final = 100
+CALLS: Final = 40
+"""How many pages a round asks for: turn about the first one, and one from the middle."""
+ROUNDS: Final = 5
+ROUND_SECONDS: Final = 2.0
+"""A round whose pages are slow ends with the page that is asked for when so long is over."""
+WALK_SECONDS: Final = 60.0
+KEPT: Final = timedelta(days=90)
+DATASET: Final = "d17"
+OWNER: Final = "o17"
+
+
+@attrs.frozen
+class Wanted:
+    """A filter, and what it means, said once more."""
+
+    label: str
+    text: str
+    holds: Callable[[Facts], bool]
+
+
+def filters(now: datetime) -> Sequence[Wanted]:
+    day = timedelta(days=1)
+    start, end, since = now - 16 * day, now - 14 * day, now - day
+    times = f'> "{_stamp(start)}"', f'< "{_stamp(end)}"'
+
+    def since_yesterday(facts: Facts) -> bool:
+        failed = facts.state is lro.State.FAILED
+        return failed and facts.create_time > since and facts.dataset == DATASET
+
+    return (
+        Wanted("no filter", "", lambda _: True),
+        Wanted("state() = FAILED", "state() = FAILED", lambda f: f.state is lro.State.FAILED),
+        Wanted(
+            "two days by create_time()",
+            f"create_time() {times[0]} AND create_time() {times[1]}",
+            lambda f: start < f.create_time < end,
+        ),
+        Wanted(
+            "two days by end_time()",
+            f"end_time() {times[0]} AND end_time() {times[1]}",
+            lambda f: f.end_time is not None and start < f.end_time < end,
+        ),
+        Wanted(
+            "failed since yesterday on a dataset",
+            f'state() = FAILED AND create_time() > "{_stamp(since)}"'
+            f' AND metadata.dataset = "{DATASET}"',
+            since_yesterday,
+        ),
+        Wanted("metadata.dataset, indexed", f'metadata.dataset = "{DATASET}"', _on_dataset),
+        Wanted(
+            "metadata.owner, not indexed",
+            f'metadata.owner = "{OWNER}"',
+            lambda f: f.owner == OWNER,
+        ),
+        Wanted("a bare word", RARE, lambda f: f.rare),
+        Wanted("metadata.owner, no match", 'metadata.owner = "nobody"', lambda _: False),
+    )
+
+
+def _on_dataset(facts: Facts) -> bool:
+    return facts.dataset == DATASET
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+@attrs.frozen(kw_only=True)
+class Filled:
+    """A service on a store with so many operations, and which of them match each filter."""
+
+    service: lro.Service
+    population: Population
+    matches: Mapping[str, Sequence[int]]
+    seconds: float
+    """How long it took to fill."""
+
+    @classmethod
+    def of(cls, database: Database, size: int, now: datetime, wanted: Sequence[Wanted]) -> Filled:
+        began = time.perf_counter()
+        store, fill = database.make()
+        service, _ = declared(store)
+        spec = spec_of(service)
+        population = Population(size=size, newest=now, expiry=KEPT)
+        fill(population.records(spec), False)
+        others = Population(size=size // 200, newest=now, expiry=KEPT, salt=b"other")
+        fill(others.records(spec, OTHER_PARENT), False)
+        matches: dict[str, list[int]] = {one.text: [] for one in wanted}
+        for number in range(size):
+            facts = population.facts(number)
+            for one in wanted:
+                if one.holds(facts):
+                    matches[one.text].append(number)
+        seconds = time.perf_counter() - began
+        return cls(service=service, population=population, matches=matches, seconds=seconds)
+
+    def page(self, text: str, size: int, token: str = "") -> lro.ListOperationsResponse:
+        request = lro.ListOperationsRequest(
+            name=PARENT, filter=text, page_size=size, page_token=token
+        )
+        return self.service.list(request)
+
+    def token(self, text: str, number: int) -> str:
+        """What a page that ended with the operation of this number would have given."""
+        store = self.service.store
+        place = lro.Place(self.population.facts(number).create_time, self.population.name(number))
+        return seal(place, key=store.secret(), parent=PARENT, filter_text=text, now=store.now())
+
+
+class Pages:
+    """Pages of one list, the first one and such as begin anywhere; each must be right."""
+
+    def __init__(self, filled: Filled, wanted: Wanted, size: int = PAGE) -> None:
+        self._filled = filled
+        self._text = wanted.text
+        self._size = size
+        self._matches = filled.matches[wanted.text]
+        self._random = random.Random(5)
+        self.rounds: list[list[float]] = []
+        self.found: list[int] = []
+
+    def __call__(self) -> float:
+        """The median time of a page."""
+        times: list[float] = []
+        end = time.perf_counter() + ROUND_SECONDS
+        for call in range(CALLS):
+            latest = max(0, len(self._matches) - self._size)
+            first = self._random.randint(0, latest) if call % 2 else 0
+            token = self._filled.token(self._text, self._matches[first - 1]) if first else ""
+            began = time.perf_counter()
+            page = self._filled.page(self._text, self._size, token)
+            times.append(time.perf_counter() - began)
+            self._check(page, first)
+            if time.perf_counter() >= end:
+                break
+        self.rounds.append(times)
+        return percentile(times, 0.5)
+
+    def _check(self, page: lro.ListOperationsResponse, first: int) -> None:
+        found = [operation.name for operation in page.operations]
+        name = self._filled.population.name
+        whole = self._matches[first : first + self._size]
+        assert found == [name(number) for number in whole[: len(found)]]
+        # A page may be short where it took long; its token then leads on (spec §3.4(8)).
+        assert len(found) == len(whole) or page.next_page_token
+        self.found.append(len(found))
+
+    def __str__(self) -> str:
+        times = [one for some in self.rounds[1:] for one in some]  # not the warming up
+        median, high = (percentile(times, share) * 1e3 for share in (0.5, 0.99))
+        found = sum(self.found) / len(self.found)
+        return f"{median:9.2f} {high:9.2f} ({found:5.1f})"
+
+
+def row(database: Database, small: Filled, large: Filled, wanted: Wanted) -> str:
+    """A line of the table: pages of both sizes, and what the same page costs in both."""
+    pages = Pages(large, wanted), Pages(small, wanted)
+    whole = growth(wanted, *pages)
+    same = min(PAGE, len(small.matches[wanted.text]) // 2)  # the rest is for where it begins
+    if 0 < same < PAGE:
+        whole = growth(wanted, Pages(large, wanted, same), Pages(small, wanted, same))
+    low, high = min(whole.rounds), max(whole.rounds)
+    ratio = f"{whole.ratio:8.2f} ({low:.2f} to {high:.2f}) for {same or 'all'}"
+    return f"{database.label:<11}{wanted.label:<37}{pages[1]}   {pages[0]} {ratio}"
+
+
+def growth(wanted: Wanted, large: Pages, small: Pages) -> Ratio:
+    rounds = ROUNDS if large() < 1.0 else 1
+    return compare(wanted.label, large, small, rounds=rounds)
+
+
+def walk(database: Database, filled: Filled, wanted: Wanted, *, from_last: bool = False) -> str:
+    """All pages of a list, one after the other; or those from the last match on."""
+    last = filled.matches[wanted.text][-1:] if from_last else ()
+    tokens = [filled.token(wanted.text, number) for number in last] or [""]
+    times: list[float] = []
+    while sum(times) < WALK_SECONDS:
+        began = time.perf_counter()
+        page = filled.page(wanted.text, PAGE, tokens[-1])
+        times.append(time.perf_counter() - began)
+        tokens.append(page.next_page_token)
+        if not page.next_page_token:
+            break
+    end = "not at the end" if tokens[-1] else "all"
+    where = "from the last match on" if from_last else "from the first page on"
+    return (
+        f"{database.label:<11}{wanted.label:<37}{where}: {len(times)} pages in {sum(times):.1f} s,"
+        f" p50 {percentile(times, 0.5) * 1e3:.1f} ms, max {max(times) * 1e3:.1f} ms, {end}"
+    )
+
+
+def table(database: Database, sizes: Sequence[int]) -> Iterator[str]:
+    """The lines of one store. The two lists in full are those of an unindexed path."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    wanted = filters(now)
+    with contextlib.ExitStack() as stack:
+        both = []
+        for size in sizes:
+            filled = Filled.of(database, size, now, wanted)
+            stack.callback(filled.service.close, 0)
+            both.append(filled)
+        gc.collect()
+        gc.freeze()  # what was filled is not to be looked through again in each round
+        stack.callback(gc.unfreeze)
+        yield f"{database.label}: filled in {' and '.join(f'{one.seconds:.1f} s' for one in both)}"
+        small, large = both
+        for one in wanted:
+            yield row(database, small, large, one)
+        for one in wanted[1:6]:
+            yield walk(database, large, one, from_last=True)
+        yield walk(database, large, wanted[-1])
+        yield walk(database, large, wanted[-3])
+
+
+def run() -> Iterator[str]:
+    sizes = [int(size) for size in os.environ.get("LRO_BENCH_LISTS", "1000,1000000").split(",")]
+    yield f"page of {PAGE}: p50 ms, p99 ms (operations) of {sizes[0]:,} and of {sizes[1]:,};"
+    yield "then the median of a page in the large store over that in the small one, with as many"
+    yield "operations on it in both, or with all where the small one has too few"
+    with contextlib.ExitStack() as stack:
+        for database in databases(stack):
+            yield from table(database, sizes)
+    yield f"load at the end: {os.getloadavg()[0]:.1f}"

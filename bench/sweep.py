@@ -1,0 +1,212 @@
+"""A sweep of 1,000,000 expired operations and their request keys, and the writers beside it.
+
+``LRO_BENCH_SWEEP=20000`` has another number, ``LRO_BENCH_STORES=sqlite`` not all stores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import attrs
+
+import lro
+from bench.filling import (
+    PARENT,
+    Database,
+    Population,
+    RunMetadata,
+    RunRequest,
+    RunResponse,
+    Stage,
+    databases,
+    declared,
+    spec_of,
+)
+from bench.measure import percentile
+
+LIVE: Final = 10_000
+WRITERS: Final = 4
+PACE: Final = 50.0
+"""Operations a second that each writer starts and ends where it does not do as many as it can."""
+ASIDE_SECONDS: Final = 10.0
+"""How long the writers are watched before the sweep, and after it."""
+LONGEST_SECONDS: Final = 300.0
+"""How long a sweep is watched."""
+DAY: Final = timedelta(days=1)
+_METADATA: Final = RunMetadata(
+    dataset="d17", owner="o17", stage=Stage.READING, labels={"team": "t1"}, host="worker-1"
+)
+_RESPONSE: Final = RunResponse(items=17, location="gs://results/d17/o17/output.parquet")
+
+
+@attrs.frozen(kw_only=True)
+class Beside:
+    """Operations of the writers in a span of time, in seconds.
+
+    ``calls`` is what the two calls of each took, ``late`` what passed from when they were due.
+    """
+
+    seconds: float
+    calls: list[float]
+    late: list[float]
+
+    def __str__(self) -> str:
+        shown = [percentile(self.calls, share) * 1e3 for share in (0.5, 0.99, 1.0)]
+        times = " / ".join(f"{one:.2f}" for one in shown)
+        late = percentile(self.late, 0.99) * 1e3
+        return f"{times} ({late:.1f} since due; {len(self.calls) / self.seconds:,.0f}/s)"
+
+
+class Writers:
+    """Threads that start and end operations, until told to stop; each knows how long that took."""
+
+    def __init__(self, service: lro.Service, method: Any, pace: float | None) -> None:
+        self._service = service
+        self._method = method
+        self._pause = None if pace is None else 1.0 / pace
+        self._stopped = threading.Event()
+        self._took: list[tuple[float, float, float]] = []
+        """When an operation was due, when it began, and when it had ended."""
+        self._threads = [threading.Thread(target=self._write) for _ in range(WRITERS)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def beside(self, began: float, ended: float) -> Beside:
+        """What became of the operations that were due in this span."""
+        took = [one for one in self._took if began <= one[0] < ended]
+        return Beside(
+            seconds=ended - began,
+            calls=[end - start for _, start, end in took],
+            late=[end - due for due, _, end in took],
+        )
+
+    def _write(self) -> None:
+        due = time.perf_counter()
+        while not self._stopped.is_set():
+            due = self._next(due)
+            began = time.perf_counter()
+            operation = self._method.start(RunRequest("d17"), parent=PARENT, metadata=_METADATA)
+            self._service.reporter(operation.name).complete(_RESPONSE)
+            self._took.append((due, began, time.perf_counter()))
+
+    def _next(self, due: float) -> float:
+        """The moment when the next operation is due; it is past where the last one took long."""
+        now = time.perf_counter()
+        if self._pause is None:
+            return now
+        due += self._pause
+        if due <= now:
+            return due
+        self._stopped.wait(due - now)
+        return time.perf_counter()
+
+
+class Sweep:
+    """The upkeep of a service, in a thread as it is there, until nothing is left to remove."""
+
+    def __init__(self, service: lro.Service) -> None:
+        self._service = service
+        self._expire = service.store.expire
+        service.store.expire = self._watched  # type: ignore[method-assign]  # to look on
+        self.removed = 0
+        self.turns = 0
+        self.longest = 0.0
+        """The seconds of the longest call that removes some."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._live)
+
+    def run(self) -> float:
+        """The seconds that it took; infinite if it is not over in time."""
+        began = time.perf_counter()
+        self._thread.start()
+        over = self._over.wait(LONGEST_SECONDS)
+        took = time.perf_counter() - began
+        self._over.set()
+        self._thread.join()
+        return took if over else float("inf")
+
+    def _watched(self, *args: Any, **options: Any) -> lro.Expired:
+        began = time.perf_counter()
+        found = self._expire(*args, **options)
+        self.longest = max(self.longest, time.perf_counter() - began)
+        self.turns += 1
+        self.removed += len(found.names)
+        if not found.more:
+            self._over.set()
+        return found
+
+    def _live(self) -> None:
+        while not self._over.is_set():
+            self._over.wait(self._service.turn())
+
+
+def filled(database: Database, expired: int) -> tuple[lro.Service, Any]:
+    """A service on a store with so many expired operations, and those that are live."""
+    store, fill = database.make()
+    service, method = declared(store)
+    spec, now = spec_of(service), datetime.now(UTC)
+    old = Population(
+        size=expired, newest=now - 2 * DAY, expiry=DAY, salt=b"expired", unfinished=False
+    )
+    fill(old.records(spec), True)
+    live = Population(size=LIVE, newest=now, expiry=90 * DAY)
+    fill(live.records(spec), False)
+    return service, method
+
+
+def swept(database: Database, expired: int, pace: float | None) -> Iterator[str]:
+    began = time.perf_counter()
+    service, method = filled(database, expired)
+    took = time.perf_counter() - began
+    with service:
+        gc.collect()
+        gc.freeze()
+        writers = Writers(service, method, pace)
+        pause = threading.Event()
+        try:
+            pause.wait(2.0)  # to warm up
+            moments = [time.perf_counter()]
+            pause.wait(ASIDE_SECONDS)
+            moments.append(time.perf_counter())
+            sweep = Sweep(service)
+            seconds = sweep.run()
+            moments.append(time.perf_counter())
+            pause.wait(ASIDE_SECONDS)
+            moments.append(time.perf_counter())
+        finally:
+            writers.stop()
+            gc.unfreeze()
+    spans = [writers.beside(at, end) for at, end in itertools.pairwise(moments)]
+    label = "as fast as they can" if pace is None else f"{WRITERS * pace:.0f} a second"
+    yield (
+        f"{database.label}, writers {label}: {sweep.removed:,} of {expired:,} in {seconds:.1f} s,"
+        f" {sweep.removed / (moments[2] - moments[1]):,.0f}/s, {sweep.turns} turns, the longest"
+        f" {sweep.longest * 1e3:.0f} ms (filled in {took:.0f} s)"
+    )
+    for when, span in zip(("before", "beside", "after"), spans, strict=True):
+        yield f"    {when}: p50 / p99 / max ms {span}"
+    before, beside, _ = (span.calls for span in spans)
+    ratios = [percentile(beside, share) / percentile(before, share) for share in (0.5, 0.99)]
+    yield f"    beside / before: p50 {ratios[0]:.2f}, p99 {ratios[1]:.2f}"
+
+
+def run() -> Iterator[str]:
+    expired = int(os.environ.get("LRO_BENCH_SWEEP", "1000000"))
+    with contextlib.ExitStack() as stack:
+        for database in databases(stack):
+            for pace in (PACE, None):
+                yield from swept(database, expired, pace)
+    yield f"load at the end: {os.getloadavg()[0]:.1f}"
