@@ -25,8 +25,8 @@ PAGE_SECONDS: Final = 0.5
 """How long is looked for the matches of one page."""
 
 _BATCH: Final = 200
+"""Records read at once where few match."""
 _SLACK: Final = 10
-"""At most so many records are read at once where one look was not enough, and at least so many."""
 _SHORT_SECONDS: Final = 0.05
 """A look that took less may be followed by a longer one."""
 
@@ -162,7 +162,8 @@ class _Walk:
             reached = page.reached
             # As many as will do, if matches are no rarer than up to now.
             missing = size + 1 - len(self.found)
-            limit = min(_BATCH, _SLACK + missing * (looked + 1) // (len(self.found) + 1))
+            likely = missing * (looked + 1) // (len(self.found) + 1)
+            limit = _SLACK + min(likely, max(missing, _BATCH))
             if len(self.found) < size:
                 self.place = reached
             now = self._clock()
