@@ -27,6 +27,7 @@ PAGE_SECONDS: Final = 0.5
 _BATCH: Final = 200
 """Records read at once where few match."""
 _SLACK: Final = 10
+_MOST: Final = 1_000_000
 _SHORT_SECONDS: Final = 0.05
 """A look that took less may be followed by a longer one."""
 
@@ -170,7 +171,7 @@ class _Walk:
             if now >= self._end:
                 return True
             if now - began < _SHORT_SECONDS:
-                scan *= 4
+                scan = min(4 * scan, _MOST)
 
 
 def _readable(record: Record, types: TypeRegistry) -> Record:

@@ -47,6 +47,10 @@ def check_span(name: str, span: object, *, zero: bool = False) -> None:
         raise DeclarationError(name, f"{wanted}, got {got(span)}")
 
 
+def _listed(paths: Anything) -> Anything:
+    return tuple(paths) if isinstance(paths, list) else paths
+
+
 @attrs.frozen(kw_only=True)
 class Options:
     """How the work of a method is run.
@@ -73,7 +77,7 @@ class Options:
     expiry: timedelta | None = None
     validate: Callable[[Anything], None] | None = None
     settle: Callable[[Anything, State], Anything] | None = None
-    index: tuple[str, ...] = ()
+    index: tuple[str, ...] = attrs.field(default=(), converter=_listed)
     path: str = ""
 
     def __attrs_post_init__(self) -> None:

@@ -28,8 +28,9 @@ class EdgeApp:
 
     Served alone, it closes the service when the server stops; mounted, that is the application's
     part, since a mounted application hears nothing of the end. ``otherwise`` is the application
-    that gets what the edge does not know, websockets and the server's start and stop included: so
-    frameworks that cannot mount, such as Django, are put behind the edge.
+    that gets what the edge does not know, websockets and the server's start and stop included (if
+    it is deaf to those, the service is closed here): so frameworks that cannot mount, such as
+    Django, are put behind the edge, and one edge behind another.
     """
 
     def __init__(self, edge: Edge, otherwise: App | None = None) -> None:
@@ -43,10 +44,10 @@ class EdgeApp:
             if self._otherwise is None or self.edge.knows(scope["method"], path):
                 await self._answer(scope, path, receive, send)
                 return
-        if self._otherwise is not None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        elif self._otherwise is not None:
             await self._otherwise(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
         else:
             raise ValueError(f"lro serves http, not {scope['type']}")
 
@@ -80,7 +81,34 @@ class EdgeApp:
             return
         await _send(reply, send)
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._otherwise is None:
+            await self._live(receive, send)
+            return
+        heard = told = False
+
+        async def hear() -> MutableMapping[str, Anything]:
+            nonlocal heard
+            message = await receive()
+            heard = True
+            return message
+
+        async def tell(message: MutableMapping[str, Anything]) -> None:
+            nonlocal told
+            told = True
+            await send(message)
+
+        try:
+            await self._otherwise(scope, hear, tell)
+        except Exception:
+            if told:
+                raise
+        if not told:  # it is deaf to starts and stops, so that nobody would close the service
+            if heard:
+                await send({"type": "lifespan.startup.complete"})
+            await self._live(receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
@@ -107,9 +135,14 @@ class StartApp(EdgeApp):
     """
 
     def __init__(
-        self, service: Service, method: Method[Anything, Anything, Anything], **options: Anything
+        self,
+        service: Service,
+        method: Method[Anything, Anything, Anything],
+        *,
+        otherwise: App | None = None,
+        **options: Anything,
     ) -> None:
-        super().__init__(StartEdge(service, method, **options))
+        super().__init__(StartEdge(service, method, **options), otherwise)
 
 
 class _GoneAway(BaseException):  # not for the exchange, which turns errors into replies

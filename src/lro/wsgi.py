@@ -77,9 +77,14 @@ class StartApp(EdgeApp):
     """
 
     def __init__(
-        self, service: Service, method: Method[Anything, Anything, Anything], **options: Anything
+        self,
+        service: Service,
+        method: Method[Anything, Anything, Anything],
+        *,
+        otherwise: App | None = None,
+        **options: Anything,
     ) -> None:
-        super().__init__(StartEdge(service, method, **options))
+        super().__init__(StartEdge(service, method, **options), otherwise)
 
 
 def _request(environ: Environ) -> HttpRequest:

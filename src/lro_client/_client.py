@@ -125,12 +125,14 @@ class Client:
         filter: str | Expression = "",  # the field's name
         *,
         page_size: int = 0,
+        page_token: str = "",
     ) -> Pager:
         """The operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
 
-        Give the filter as text, or build it from values with :mod:`lro_client.filters`.
+        Give the filter as text, or build it from values with :mod:`lro_client.filters`. With
+        the ``page_token`` of an earlier page, it goes on after that.
         """
-        return Pager(self, _requests.listing(request, filter, page_size))
+        return Pager(self, _requests.listing(request, filter, page_size, page_token))
 
     def cancel(self, request: str | CancelOperationRequest) -> None:
         """Ask for the work of an operation to stop (spec §3.6).

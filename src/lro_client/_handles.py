@@ -86,6 +86,9 @@ class Update(Generic[Meta]):
         self._handle = handle
         self.operation = operation
 
+    def __repr__(self) -> str:
+        return f"Update({self.operation!r})"
+
     @property
     def done(self) -> bool:
         """Whether the operation is over."""

@@ -35,7 +35,10 @@ def named(cls: Callable[[str], R], request: str | R) -> R:
 
 
 def listing(
-    request: str | ListOperationsRequest, wanted: str | Expression, page_size: int
+    request: str | ListOperationsRequest,
+    wanted: str | Expression,
+    page_size: int,
+    page_token: str,
 ) -> ListOperationsRequest:
     """The request of a list, of the operations that match ``wanted``."""
     if not isinstance(wanted, str | Expression):
@@ -44,9 +47,15 @@ def listing(
         )
     text = str(wanted)
     if isinstance(request, ListOperationsRequest):
-        _alone("ListOperationsRequest", text or page_size)
+        _alone("ListOperationsRequest", text or page_size or page_token)
+        if not isinstance(request.filter, str):
+            raise TypeError(f"the filter of a request is a text: str({request.filter!r})")
         return request
-    return ListOperationsRequest(name=request, filter=text, page_size=page_size)
+    if not isinstance(request, str):
+        raise TypeError(f"first comes the parent, a text, then the filter; got {request!r}")
+    return ListOperationsRequest(
+        name=request, filter=text, page_size=page_size, page_token=page_token
+    )
 
 
 def waiting(

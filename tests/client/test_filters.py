@@ -633,6 +633,15 @@ def test_what_is_no_filter(wanted: Any, listed: Any) -> None:
         listed.list("", wanted)
 
 
+def test_the_parent_comes_first(listed: Any) -> None:
+    """A filter in its place is refused, and so is an expression in a whole request."""
+    with pytest.raises(TypeError, match="first comes the parent, a text, then the filter"):
+        listed.list(A)
+    request = lro.ListOperationsRequest(filter=A)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="the filter of a request is a text"):
+        listed.list(request)
+
+
 def test_a_whole_request_has_its_own_filter(listed: Any) -> None:
     """Beside a whole request an expression is refused, as a text is."""
     with pytest.raises(TypeError, match="the whole request"):

@@ -88,6 +88,13 @@ def test_stopping_early(face: Face, route: respx.Route) -> None:
     assert route.call_count == 1
 
 
+def test_a_list_goes_on_from_a_token(face: Face, server: respx.Router) -> None:
+    """A token that was kept is sent with the first call."""
+    server.get().mock(return_value=reply(PAGES["four"]))
+    list(face.client().list("", "done = true", page_token="kept"))
+    assert server.calls[0].request.url.params["pageToken"] == "kept"
+
+
 def test_a_page_that_fails_for_a_moment(face: Face, clock: Clock, server: respx.Router) -> None:
     """Each page is a call, retried like any other."""
     answers = [reply(PAGES["four"]), refusal(lro.Code.UNAVAILABLE), reply(PAGES[""])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import datetime, timedelta
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from lro._any import Any
 from lro._errors import LroError
 from lro._names import parse_name
-from lro._operation import ListOperationsRequest
+from lro._operation import ListOperationsRequest, ListOperationsResponse
 from lro._record import Record
 from lro._states import delete, end
 from lro._status import Code
@@ -140,6 +141,46 @@ def test_a_filter_walks_on_through_what_does_not_match(store, make_service, cloc
         if not token:
             break
     assert found == [names[444], names[200], names[3]]
+
+
+def test_a_walk_of_quick_looks_has_an_end(store, make_service, clock):
+    """However often a store is asked for more, and however little comes of it."""
+    service = make_service(store, InlineExecutor(), clock=lambda: 0.0)
+    method = declare(service)
+    for _ in range(60):
+        method.start(WorkRequest(), metadata=WorkMetadata(percent=5))
+    page, asked = service.store.page, []
+
+    def short(parent, after, limit, narrowing, scan):
+        asked.append(scan)
+        return page(parent, after, 1, narrowing, scan)
+
+    service.store.page = short
+    found = service.list(ListOperationsRequest(filter="metadata.percent < 5"))
+    assert found == ListOperationsResponse()
+    assert len(asked) > 60
+    assert max(asked) < 2**31
+
+
+def test_a_page_ends_in_time(store, make_service, clock):
+    """Short, with the token of the place it has come to, and always a step further."""
+    at = itertools.count(step=0.2)  # each look at the clock takes so many seconds
+    service = make_service(store, InlineExecutor(), clock=lambda: next(at))
+    method = declare(service)
+    names = []
+    for number in range(20):
+        clock.advance(1)
+        names.append(method.start(WorkRequest(), metadata=WorkMetadata(percent=number % 7)).name)
+    found, sizes, token = [], [], ""
+    while token or not sizes:
+        request = ListOperationsRequest(filter="metadata.percent = 6", page_token=token)
+        page = service.list(request)
+        found += [operation.name for operation in page.operations]
+        sizes.append(len(page.operations))
+        token = page.next_page_token
+        assert len(sizes) < 30
+    assert found == [names[13], names[6]]
+    assert 0 in sizes
 
 
 def test_a_metadata_any_is_no_obstacle(store, make_service):

@@ -378,7 +378,6 @@ async def other(scope: Message, receive: Any, send: Any) -> None:
         (scope_of("GET", "/images"), 299),
         (scope_of("GET", "/%zz"), 299),
         ({"type": "websocket", "path": "/v1/operations"}, 299),
-        ({"type": "lifespan"}, 299),
     ],
 )
 def test_what_the_edge_does_not_know_goes_on(scope: Message, status: int) -> None:
@@ -400,6 +399,69 @@ def test_lifespan_closes_the_service() -> None:
     assert [message["type"] for message in line.sent] == wanted
     with pytest.raises(lro.Unavailable):
         house.start()
+
+
+async def deaf(scope: Message, receive: Any, send: Any) -> None:
+    """An application that takes no notice of starts and stops."""
+
+
+async def simple(scope: Message, receive: Any, send: Any) -> None:
+    """One that knows requests only, and says so before it has heard anything."""
+    raise KeyError("path")
+
+
+async def hasty(scope: Message, receive: Any, send: Any) -> None:
+    """The same, after it has heard of the start."""
+    await receive()
+    raise KeyError("path")
+
+
+@pytest.mark.parametrize("behind", [deaf, simple, hasty])
+def test_the_service_is_closed_for_an_application_that_is_deaf(behind: Any) -> None:
+    """Whatever stands behind the edge, the end of the server is the end of the service."""
+    house = build()
+    starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    app = OperationsApp(house.service, otherwise=behind)
+    line = serve(app, {"type": "lifespan"}, *starts)
+    wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert [message["type"] for message in line.sent] == wanted
+    with pytest.raises(lro.Unavailable):
+        house.start()
+
+
+def test_starts_and_stops_are_those_of_the_application_behind() -> None:
+    """One that takes notice of them closes the service itself, or does not; and may fail."""
+    house = build()
+
+    async def listening(scope: Message, receive: Any, send: Any) -> None:
+        while (message := await receive())["type"] != "lifespan.shutdown":
+            await send({"type": f"{message['type']}.complete"})
+        raise OSError("cannot stop")
+
+    starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    with pytest.raises(OSError, match="cannot stop"):
+        serve(OperationsApp(house.service, otherwise=listening), {"type": "lifespan"}, *starts)
+    assert house.start()
+
+
+def test_one_edge_behind_another() -> None:
+    """Several methods are served without a framework; the last one closes the service."""
+    house = build()
+    starts = {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
+    methods = StartApp(
+        house.service,
+        house.count,
+        path="/v1/one:start",
+        otherwise=StartApp(house.service, house.count, path="/v1/two:start"),
+    )
+    app = OperationsApp(house.service, otherwise=methods)
+    for path, status in (("one", 200), ("two", 200), ("three", 404)):
+        scope = scope_of("POST", f"/v1/{path}:start")
+        assert serve(app, scope, part(b"{}")).reply[0] == status
+    assert [message["type"][9:] for message in serve(app, *starts).sent] == [
+        "startup.complete",
+        "shutdown.complete",
+    ]
 
 
 def test_websockets_are_refused() -> None:

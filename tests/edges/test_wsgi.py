@@ -220,5 +220,8 @@ def test_what_the_edge_does_not_know_goes_on(method: str, path: str, status: str
         start_response("299 Other", [])
         return []
 
-    app = OperationsApp(build().service, otherwise=other)
+    house = build()
+    app = OperationsApp(house.service, otherwise=other)
     assert serve(app, environ_of(method, path, b"{}"))[0][:3] == status
+    starts = StartApp(house.service, house.count, path="/v1/counts:start", otherwise=app)
+    assert serve(starts, environ_of(method, path, b"{}"))[0][:3] == status

@@ -7,6 +7,7 @@ from typing import Final
 import attrs
 
 from lro._any import Json
+from lro._errors import InvalidFilter
 from lro._filters._parse import parse
 from lro._filters._paths import FieldStep, KeyStep, Many, Place, Step, descend
 from lro._filters._refusals import refusal
@@ -47,10 +48,13 @@ def indexable(path: str, message_type: MessageType) -> Indexable:
     Raises:
         InvalidFilter: It is no path of this type, or leads to anything but one scalar value.
     """
-    text = f"{_ROOT}.{path}:*"
-    tree = parse(text)
+    no_path = refusal("it is no path, such as dataset or labels.\"a.b\"", 0)
+    try:
+        tree = parse(f"{_ROOT}.{path}:*")
+    except InvalidFilter:
+        raise no_path from None
     if not isinstance(tree, Comparison) or not isinstance(tree.left, Member) or tree.op != Op.HAS:
-        raise refusal("it is no path", 0)
+        raise no_path
     start = Place(type=type_of_message(message_type.full_name), shape=message_type.shape)
     place = descend(start, tree.left.parts[1:], Op.EQUAL)
     if place.many is not Many.ONE or place.type in _NOT_ONE:

@@ -16,7 +16,6 @@ from lro._filters._paths import FieldStep, KeyStep, Step, StructStep
 from lro._filters._plan import (
     All,
     Contains,
-    PackedTest,
     Plan,
     RecordTest,
     Route,
@@ -94,8 +93,8 @@ def narrow(plan: Plan, key_of: KeyOf, *, negated: bool = False) -> Test:
         case Contains(pattern):
             pieces = [_plain(piece) for piece in pattern.pieces if piece.isascii()]
             return _saying(tuple(Column), pieces, folded=True)
-        case PackedTest(source, routes):
-            return _in_message(source, routes, key_of)
+        case _:
+            return _in_message(plan.source, plan.routes, key_of)
 
 
 def _of_record(source: Source, route: Route, *, negated: bool) -> Test:
