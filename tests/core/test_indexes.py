@@ -1,0 +1,566 @@
+"""Indexes of metadata: what is declared, the keys of records, and what databases make of them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any as Anything
+
+import attrs
+import pytest
+
+from lro._any import Any, Json, type_url
+from lro._faults import DeclarationError
+from lro._filters import compile_filter
+from lro._indexes import CALLER, Indexes
+from lro._narrowing import ABSENT, Keyed, key_value
+from lro._operation import ListOperationsRequest
+from lro._ports import RequestKey, Store
+from lro._record import Record
+from lro._service import Service
+from lro._shapes import shape_of
+from lro._spec import Options
+from lro._states import report
+from lro._types import TypeRegistry
+from lro._wellknown import Empty
+from lro.executors.inline import InlineExecutor
+from lro.stores._rows import to_row
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from lro.stores.sqlite._schema import SCHEMA_VERSION, STEPS
+from lro.testing import ManualClock
+from lro.testing._samples import ids, insert, key_of, record_of
+from tests.core.drawn import EarlierExport
+from tests.core.kit import PATIENCE, WorkRequest
+from tests.filters.everything import NAME, Everything
+from tests.filters.messages import TYPES, ExportMetadata, ImportMetadata, Stage
+
+EXPORT = "lrofix.v1.ExportMetadata"
+IMPORT = "lrofix.v1.ImportMetadata"
+METHOD = "acme.v1.Works.Export"
+WANTED = Keyed("k1", frozenset({"a"}))
+KEYED = json.dumps({"k1": "a"})
+
+
+def indexes(*paths: str, types: TypeRegistry | None = None) -> Indexes:
+    """The indexes by these paths of an export's metadata."""
+    made = Indexes(types or TypeRegistry(ExportMetadata, ImportMetadata, Everything))
+    for path in paths:
+        made.declare(path, EXPORT, shape_of(ExportMetadata))
+    return made
+
+
+def marked(made: Indexes, payload: Json | bytes, name: str = EXPORT, **more: Anything) -> Json:
+    """The keys of a record with this metadata, where there is one path, and of its caller."""
+    record = record_of(ManualClock(), metadata=Any(type_url(name), payload), **more)
+    keys: dict[str, Json] = json.loads(made.mark(record).keys or "null")
+    return keys
+
+
+def one(path: str, payload: Json | bytes, name: str = EXPORT) -> Json:
+    """The value of the key for a path; ``"unknown"`` if there is none."""
+    made = indexes(path)
+    (key,) = made.keys
+    keys = marked(made, payload, name)
+    assert isinstance(keys, dict)
+    return keys.get(key, "unknown")
+
+
+@pytest.mark.parametrize(
+    ("path", "payload", "value"),
+    [
+        ("target", {"target": "alpha"}, "alpha"),
+        ("target", {"target": "x\0y"}, "x\0y"),
+        ("target", {}, ""),
+        ("target", {"target": None}, ""),
+        ("stage", {"stage": "COPYING"}, "COPYING"),
+        ("stage", {}, "STAGE_UNSPECIFIED"),
+        ("cancel_requested", {"cancelRequested": True}, True),
+        ("progress_percent", {"progressPercent": 5.0}, 5),
+        ("bytes_done", {"bytesDone": "05"}, 5),
+        ("quota", {"quota": "18446744073709551615"}, 2**64 - 1),
+        ("rate", {"rate": 5}, 5.0),
+        ("rate", {"rate": "Infinity"}, float("inf")),
+        ("ratio", {"ratio": 0.1}, 0.10000000149011612),
+        ("create_time", {"createTime": "1970-01-01T01:00:00.5+01:00"}, 500_000_000),
+        ("elapsed", {"elapsed": "1.500s"}, 1_500_000_000),
+        ("note", {"note": "n"}, "n"),
+        ("priority", {"priority": 7}, 7),
+        ("labels.team", {"labels": {"team": "data"}}, "data"),
+        ('labels."a.b"', {"labels": {"a.b": "data"}}, "data"),
+        ("shard_names.7", {"shardNames": {"7": "seven"}}, "seven"),
+        ("current_step.stage", {"currentStep": {"stage": "COPYING"}}, "COPYING"),
+        ("current_step.name", {"currentStep": {}}, ""),
+    ],
+)
+def test_a_key_stands_for_what_is_there(path: str, payload: Json, value: Anything) -> None:
+    """For a value as filters read it, defaults included."""
+    assert one(path, payload) == key_value(value)
+
+
+@pytest.mark.parametrize(
+    ("path", "payload", "name"),
+    [
+        ("note", {}, EXPORT),
+        ("priority", {"priority": None}, EXPORT),
+        ("target", {"target": 5}, EXPORT),
+        ("rate", {"rate": "0.5"}, EXPORT),
+        ("labels.team", {"labels": []}, EXPORT),
+        ("current_step.name", {}, EXPORT),
+        ("target", [5], EXPORT),
+        ("verb", {"target": "alpha"}, IMPORT),
+        ("verb", ["verb"], IMPORT),
+        ("verb", {}, NAME),
+    ],
+)
+def test_a_key_says_that_nothing_is_there(path: str, payload: Json, name: str) -> None:
+    """Nothing, nothing of the type, or the type has no such path."""
+    assert one(path, payload, name) == ABSENT
+
+
+@pytest.mark.parametrize(
+    ("path", "payload", "name"),
+    [
+        ("target", {"target": "alpha"}, "acme.v1.Nobody"),
+        ("target", b"\xff\xff", EXPORT),
+        ("target", b"", "acme.v1.Nobody"),
+        ("verb", {"verb": "copy"}, IMPORT),
+        ("stage", {"stage": 7}, EXPORT),
+    ],
+)
+def test_a_key_is_left_out_where_others_may_know_more(
+    path: str, payload: Json | bytes, name: str
+) -> None:
+    """Who knows the type, a field of a later release, or the name of an enum's number."""
+    assert one(path, payload, name) == "unknown"
+
+
+def test_one_key_is_of_all_types_with_its_path() -> None:
+    """However it is spelled; each type is read in its own way."""
+    made = indexes("priority", "progress_percent", "progressPercent", "target")
+    assert len(made.keys) == 3
+    made.declare("target", IMPORT, shape_of(ImportMetadata))
+    assert len(made.keys) == 3
+    number, text = marked(made, {"priority": 5}), marked(made, {"priority": "5"}, IMPORT)
+    assert isinstance(number, dict)
+    assert isinstance(text, dict)
+    assert set(number) == set(text) == made.keys
+    assert [key for key in number if number[key] == text[key] == key_value(5)]
+    known = [TYPES[EXPORT], TYPES[IMPORT]]
+    asked = compile_filter("metadata.priority = 5", metadata=known, response=[])
+    (key,) = [key for key in number if number[key] == key_value(5)]
+    assert str(Keyed(key, frozenset({key_value(5)}))) in str(asked.narrowing(made.key_of))
+
+
+def test_steps_without_an_index_have_no_key() -> None:
+    """Nor have those of a type that is not known."""
+    made = indexes("target")
+    for name in (EXPORT, NAME, "acme.v1.Nobody"):
+        assert made.key_of(name, ()) is None
+
+
+def test_without_an_index_there_are_no_keys() -> None:
+    """And those that another process has written are not kept: they may be true no more."""
+    clock = ManualClock()
+    made = indexes()
+    plain = record_of(clock)
+    assert made.mark(plain) is plain
+    assert made.mark(record_of(clock, keys=KEYED)).keys is None
+    assert made.keys == frozenset()
+
+
+def test_callers_have_a_key() -> None:
+    """With or without metadata; and then each path has one, too."""
+    made = indexes("target")
+    made.declare_caller()
+    assert made.keys == {CALLER, *indexes("target").keys}
+    (key,) = indexes("target").keys
+    record = record_of(ManualClock(), caller="ann")
+    assert json.loads(made.mark(record).keys or "") == {CALLER: key_value("ann"), key: ABSENT}
+    assert marked(made, {"target": "a"}, caller="ann") == {
+        CALLER: key_value("ann"),
+        key: key_value("a"),
+    }
+    assert marked(made, b"\xff", caller="ann") == {CALLER: key_value("ann")}
+
+
+def test_marking_again_changes_nothing() -> None:
+    """So that nothing is written."""
+    made = indexes("target", "verb")
+    record = made.mark(record_of(ManualClock(), metadata=Any(type_url(EXPORT), {"verb": "a"})))
+    assert made.mark(record) is record
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("nothing", "no field 'nothing'"),
+        ("tags", "does not lead to one number"),
+        ("extra.a", "does not lead to one number"),
+        ("a OR b", "is no path"),
+        ("(", ""),
+        ("", ""),
+    ],
+)
+def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
+    """When it is declared, with the path and the type in the error."""
+    with pytest.raises(DeclarationError, match=r"cannot be an index of lrofix\.v1\.E") as e:
+        service(MemoryStore(), path)
+    assert why in str(e.value)
+    assert repr(path) in str(e.value)
+
+
+@pytest.mark.parametrize("index", ["target", (5,), None])
+def test_indexes_are_a_tuple_of_paths(index: Anything) -> None:
+    """A single text would be taken for its letters."""
+    with pytest.raises(DeclarationError, match="must be a tuple of paths"):
+        Options(index=index)
+
+
+def service(store: Store, *index: str, metadata: type = ExportMetadata) -> Service:
+    """A service of one method with these indexes."""
+    made = Service(store, InlineExecutor(), upkeep=False)
+    made.declare(
+        METHOD,
+        request=WorkRequest,
+        response=Empty,
+        metadata=metadata,
+        options=Options(index=index),
+    )
+    return made
+
+
+def listed(service: Service, text: str) -> list[str]:
+    """What a list shows."""
+    return [one.name for one in service.list(ListOperationsRequest(filter=text)).operations]
+
+
+def test_who_does_not_know_an_index_does_not_falsify_it(store: Store, clock: ManualClock) -> None:
+    """A process without it reports, another one finds the operation by its new metadata."""
+    knows = service(store, "target")
+    record = record_of(clock, metadata=Any(type_url(EXPORT), {"target": "old"}), method=METHOD)
+    insert(store, knows.specs[METHOD].stamp(record))
+    assert listed(knows, "metadata.target = old") == [record.name]
+    service(store).reporter(record.name).report(ExportMetadata(target="new"))
+    assert listed(knows, "metadata.target = new") == [record.name]
+    assert listed(knows, "metadata.target = old") == []
+
+
+def test_an_earlier_release_does_not_falsify_an_index(store: Store, clock: ManualClock) -> None:
+    """It knows neither the field nor the enum's new name, and is asked to cancel the operation."""
+    earlier = service(store, "verb", "stage", metadata=EarlierExport)
+    earlier.types.register(ImportMetadata)
+    earlier.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
+    later = service(store, "verb", "stage", "target")
+    payload: Json = {"target": "new", "stage": "COPYING"}
+    insert(store, record_of(clock, metadata=Any(type_url(EXPORT), payload), method=METHOD))
+    earlier.cancel("operations/a")
+    insert(store, record_of(clock, "b", metadata=Any(type_url(EXPORT), {}), method=METHOD))
+    earlier.cancel("operations/b")
+    for text in ("metadata.target = new", "metadata.stage = COPYING"):
+        assert listed(later, text) == ["operations/a"]
+    assert listed(later, "metadata.target = ''") == ["operations/b"]
+
+
+def test_nor_does_it_by_what_is_in_binary_form(store: Store, clock: ManualClock) -> None:
+    """The fields that it does not know are there, though it cannot read them."""
+    pytest.importorskip("google.protobuf")
+    earlier = service(store, "verb", "stage", metadata=EarlierExport)
+    earlier.types.register(ImportMetadata)
+    earlier.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
+    later = service(store, "verb", "stage", "target")
+    message = later.types.pack(ExportMetadata(target="new", stage=Stage.COPYING, verb="copy"))
+    whole = Any(message.type_url, later.types.binary_payload(message))
+    message = earlier.types.pack(EarlierExport(verb="copy"))
+    known = Any(message.type_url, earlier.types.binary_payload(message))
+    for name, packed in (("whole", whole), ("known", known)):
+        insert(store, record_of(clock, name, metadata=packed, method=METHOD))
+        earlier.cancel(f"operations/{name}")
+    for text in ("metadata.target = new", "metadata.stage = COPYING"):
+        assert listed(later, text) == ["operations/whole"]
+    assert listed(later, "metadata.verb = copy") == ["operations/known", "operations/whole"]
+    keys = [json.loads(store.get(f"operations/{name}").keys or "") for name in ("whole", "known")]
+    assert [len(each) for each in keys] == [1, 3]
+
+
+def test_a_time_of_expiry_may_change(clock: ManualClock) -> None:
+    """In memory, where the order of expiry is kept beside those of lists."""
+    store = MemoryStore(clock)
+    late, soon, never = clock.advance(seconds=3), clock.advance(seconds=1), None
+    for unique_id in "abc":
+        insert(store, record_of(clock, unique_id))
+        store.update(f"operations/{unique_id}", lambda r: r.moved(expire_time=late))
+    store.update("operations/b", lambda r: r.moved(expire_time=never))
+    store.update("operations/c", lambda r: r.moved(expire_time=soon))
+    assert store.expire(9).names == ("operations/a", "operations/c")
+    assert store.expire(9).names == ()
+    store.update("operations/b", lambda r: r.moved(expire_time=late))
+    assert store.expire(9).names == ("operations/b",)
+
+
+# -- SQLite ---------------------------------------------------------------------------------------
+
+
+def found(store: Store) -> list[str]:
+    """What is found by the key, however far one look goes."""
+    assert ids(store.page("", None, 99, WANTED, 1).records) != []
+    return ids(store.page("", None, 99, WANTED).records)
+
+
+def fill(store: Store, clock: ManualClock) -> None:
+    """Records with the key, with another one, and without any."""
+    for unique_id, keys in (("a", KEYED), ("b", '{"k1":"b"}'), ("c", '{"k2":"a"}'), ("d", None)):
+        insert(store, record_of(clock, unique_id, keys=keys))
+
+
+@contextmanager
+def opened(path: Path, clock: ManualClock) -> Iterator[SQLiteStore]:
+    """A store on a file."""
+    with closing(SQLiteStore(path, clock=clock)) as store:
+        yield store
+
+
+def test_an_index_is_made_in_a_file_with_records(tmp_path: Path, clock: ManualClock) -> None:
+    """It is found there by the next process, which makes none; a process without it reads all."""
+    path = tmp_path / "operations.db"
+    with opened(path, clock) as store:
+        fill(store, clock)
+        assert found(store) == ["a", "c", "d"]
+        store.index({"k1"})
+        assert found(store) == ["a", "c", "d"]
+    with opened(path, clock) as other:
+        before = other._file.rows("PRAGMA schema_version")
+        other.index({"k1"})
+        assert other._file.rows("PRAGMA schema_version") == before
+        assert found(other) == ["a", "c", "d"]
+
+
+def at_version_2(path: Path, record: Record, key: RequestKey) -> None:
+    """A file as it was before there were keys, with a record and its start in it."""
+    row = list(to_row(record))[:-1]
+    start = [key.method, key.caller, key.request_id, key.fingerprint, row[6], record.name]
+    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        for statement in (*STEPS[0], *STEPS[1], "PRAGMA user_version = 2"):
+            writer.execute(statement)
+        marks = ", ".join("?" * len(row))
+        writer.execute(f"INSERT INTO operations VALUES ({marks})", row)
+        writer.execute("INSERT INTO starts VALUES (?, ?, ?, ?, ?, ?, ?)", [*start, json.dumps(row)])
+
+
+def test_a_file_of_version_2_is_migrated(tmp_path: Path, clock: ManualClock) -> None:
+    """Its records are found, by their state and by keys that they have not; its starts count."""
+    path = tmp_path / "operations.db"
+    record = record_of(clock, metadata=Any("x/a.Meta", {"percent": 5}))
+    at_version_2(path, record, key_of())
+    with opened(path, clock) as store:
+        assert store._file.rows("PRAGMA user_version") == [(SCHEMA_VERSION,)]
+        store.index({"k1"})
+        assert store.get(record.name) == record
+        assert found(store) == ["a"]
+        assert not insert(store, record_of(clock, "b"), key_of()).fresh
+        store.update(record.name, lambda _: None)
+        assert insert(store, record_of(clock, "b"), key_of()).record == record
+
+
+# -- PostgreSQL -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def schema() -> str:
+    """The name of a schema that nobody has used."""
+    pytest.importorskip("psycopg")
+    from tests.services.postgres import shared_server
+
+    return shared_server().fresh_schema()
+
+
+@pytest.fixture
+def plain(schema: str) -> Iterator[Anything]:
+    """A connection of psycopg's own, in that schema."""
+    import psycopg
+
+    from tests.services.postgres import shared_server
+
+    with psycopg.connect(shared_server().url, autocommit=True) as link:
+        link.execute(f"SET search_path = {schema}".encode())
+        yield link
+
+
+@pytest.fixture
+def make(schema: str, clock: ManualClock) -> Iterator[Anything]:
+    """Opens stores on that schema."""
+    from lro.stores.postgres import PostgresStore
+    from tests.services.postgres import shared_server
+
+    made: list[PostgresStore] = []
+
+    def open_() -> PostgresStore:
+        made.append(PostgresStore(shared_server().url, schema=schema, clock=clock))
+        return made[-1]
+
+    yield open_
+    for store in made:
+        store.close()
+
+
+@contextmanager
+def under_way(schema: str) -> Iterator[None]:
+    """A transaction that has changed a record, and ends with the block."""
+    import psycopg
+
+    from tests.services.postgres import shared_server
+
+    with psycopg.connect(shared_server().url) as link:
+        link.execute(f"UPDATE {schema}.operations SET caller = 'x' WHERE name LIKE '%b'".encode())
+        yield
+
+
+INDEX = """SELECT indisvalid, indisunique, c.oid FROM pg_index i JOIN pg_class c
+    ON c.oid = indexrelid WHERE relname = 'operations_by_k1' AND relnamespace = %s::regnamespace"""
+AT_WORK = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND wait_event_type = 'Lock'"
+
+
+def until(plain: Anything, statement: str, thread: threading.Thread) -> None:
+    """Return once somebody waits in the midst of such a statement."""
+    while plain.execute(AT_WORK, (f"{statement}%",)).fetchone() == (0,):
+        assert thread.is_alive()
+
+
+def indexing(store: Store) -> tuple[threading.Thread, list[BaseException]]:
+    """A thread that makes the index, and what it is told."""
+    told: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            store.index({"k1"})
+        except BaseException as exc:
+            told.append(exc)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, told
+
+
+def over(thread: threading.Thread) -> None:
+    """Wait for its end."""
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_an_index_is_made_while_others_write(
+    make: Anything, plain: Anything, schema: str, clock: ManualClock
+) -> None:
+    """It waits for a transaction under way; nobody waits for it, and nothing is left out."""
+    store = make()
+    fill(store, clock)
+    with under_way(schema):
+        thread, told = indexing(store)
+        until(plain, "CREATE INDEX", thread)
+        insert(store, record_of(clock, "e", keys=KEYED))
+        store.update("operations/a", report(Any("x/a.Meta", {}), None, clock()))
+    over(thread)
+    assert told == []
+    assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (True, False)
+    assert found(store) == ["a", "c", "d", "e"]
+
+
+def test_two_processes_make_one_index(
+    make: Anything, plain: Anything, schema: str, clock: ManualClock
+) -> None:
+    """The second waits for the first, and finds it made."""
+    one, other = make(), make()
+    fill(one, clock)
+    with under_way(schema):
+        first, told = indexing(one)
+        until(plain, "CREATE INDEX", first)
+        second, also_told = indexing(other)
+        until(plain, "SELECT pg_advisory_lock", second)
+    over(first)
+    over(second)
+    assert (told, also_told) == ([], [])
+    assert len(plain.execute(INDEX, (schema,)).fetchall()) == 1
+    assert found(one) == found(other) == ["a", "c", "d"]
+
+
+def test_an_index_that_is_there_is_not_waited_for(
+    make: Anything, plain: Anything, schema: str, clock: ManualClock
+) -> None:
+    """Whoever declares it again asks for no lock."""
+    from lro.stores.postgres import _schema
+
+    make().index({"k1"})
+    made = plain.execute(INDEX, (schema,)).fetchone()
+    plain.execute("SELECT pg_advisory_lock(%s)", (_schema._lock_number(schema),))
+    again = make()
+    again.index({"k1"})
+    again.index({"k1"})
+    assert plain.execute(INDEX, (schema,)).fetchone() == made
+
+
+def test_an_index_left_unfinished_is_replaced(
+    make: Anything, plain: Anything, schema: str, clock: ManualClock
+) -> None:
+    """As one that failed, or whose maker died, leaves it: it would never be used."""
+    import psycopg
+
+    store = make()
+    fill(store, clock)
+    text = "CREATE UNIQUE INDEX CONCURRENTLY operations_by_k1 ON operations (parent_id)"
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        plain.execute(text)
+    assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (False, True)
+    store.index({"k1"})
+    assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (True, False)
+    assert found(store) == ["a", "c", "d"]
+
+
+def test_whoever_dies_making_an_index_leaves_it_to_the_next(
+    make: Anything, plain: Anything, schema: str, clock: ManualClock
+) -> None:
+    """It is told; the next one finds what is left and no lock, and makes it."""
+    store = make()
+    fill(store, clock)
+    with under_way(schema):
+        thread, told = indexing(store)
+        until(plain, "CREATE INDEX", thread)
+        kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CREATE I%'"
+        plain.execute(kill)
+        over(thread)
+    assert [type(exc).__name__ for exc in told] == ["Unavailable"]
+    assert plain.execute(INDEX, (schema,)).fetchone()[0] is False
+    store.index({"k1"})
+    assert found(store) == ["a", "c", "d"]
+
+
+def test_a_schema_of_version_1_is_migrated(
+    make: Anything, plain: Anything, schema: str, clock: ManualClock
+) -> None:
+    """Its records are found, by their state and by keys that they have not; its starts count."""
+    from lro.stores.postgres import SCHEMA_VERSION, _schema
+    from lro.stores.postgres._writes import id_of, start_id
+
+    record = attrs.evolve(
+        record_of(clock, metadata=Any("x/a.Meta", {"percent": 5})), request_id="r", caller="k"
+    )
+    key = key_of(caller="k")
+    row = list(to_row(record))[:-1]
+    plain.execute(f"CREATE SCHEMA {schema}".encode())
+    plain.execute(_schema.MIGRATIONS[0].encode())
+    plain.execute("INSERT INTO versions VALUES (1, 1)")
+    values = [id_of(record.name), id_of(record.parent), None, *row]
+    marks = ", ".join(["%s"] * len(values))
+    plain.execute(f"INSERT INTO operations VALUES ({marks})".encode(), values)
+    start = [start_id(key), id_of(record.name), key.fingerprint, row[6], json.dumps(row)]
+    plain.execute("INSERT INTO starts VALUES (%s, %s, %s, %s, %s)", start)
+    store = make()
+    assert plain.execute("SELECT version FROM versions").fetchone() == (SCHEMA_VERSION,)
+    store.index({"k1"})
+    assert store.get(record.name) == record
+    assert found(store) == ["a"]
+    assert not insert(store, record_of(clock, "b"), key).fresh
+    store.update(record.name, lambda _: None)
+    assert insert(store, record_of(clock, "b"), key).record == record
