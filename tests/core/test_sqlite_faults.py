@@ -14,7 +14,7 @@ import pytest
 from lro._any import Any
 from lro._errors import InvalidArgument, OperationNotFound, Unavailable
 from lro._faults import DeclarationError
-from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _schema
+from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _schema, _statements
 from lro.stores.sqlite._schema import STEPS, prepare
 from lro.stores.sqlite._told import told
 from lro.testing import ManualClock
@@ -484,6 +484,44 @@ def test_a_full_disk_is_unavailable(path):
         writer.execute("PRAGMA max_page_count = 1000000")
         assert store.insert(record_of(clock, "b"), big, None).fresh
         assert store.update("operations/a", lambda record: record.moved(caller="c")).caller == "c"
+
+
+FULL, NORMAL = 2, 1
+
+
+def waits_for_disk(store):
+    """How the next commit of this connection goes to disk (``PRAGMA synchronous``)."""
+    ((kind,),) = store._file._writer._connection.execute("PRAGMA synchronous").fetchall()
+    return kind
+
+
+def test_only_a_sweep_does_not_wait_for_the_disk(path, monkeypatch):
+    """Whatever is acknowledged is on disk, also after a sweep that has failed."""
+    clock = ManualClock()
+    with opened(path, clock=clock) as store:
+        for number in range(3):
+            insert(store, record_of(clock, str(number)))
+            store.update(f"operations/{number}", end_of(clock, days=number + 1))
+        assert waits_for_disk(store) == FULL
+        clock.advance(days=1)
+        assert store.expire(9).names == ["operations/0"]
+        assert waits_for_disk(store) == NORMAL
+        insert(store, record_of(clock, "a"))
+        assert waits_for_disk(store) == FULL
+        clock.advance(days=1)
+        with monkeypatch.context() as broken:
+            broken.setattr(_statements, "_DELETE_START", "DELETE FROM nothing WHERE ?")
+            store.insert(record_of(clock, "b"), REQUEST, key_of())
+            clock.advance(days=1)
+            with pytest.raises(Unavailable, match=r"\(SQLITE_ERROR\)"):
+                store.expire(9)
+        assert sorted(store.get(f"operations/{n}").name[-1] for n in "12") == ["1", "2"]
+        insert(store, record_of(clock, "c"))
+        assert waits_for_disk(store) == FULL
+        assert sorted(store.expire(9).names) == ["operations/1", "operations/2"]
+        store._file._writer._close()
+        insert(store, record_of(clock, "d"))
+        assert waits_for_disk(store) == FULL
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def indexable(path: str, message_type: MessageType) -> Indexable:
     Raises:
         InvalidFilter: It is no path of this type, or leads to anything but one scalar value.
     """
-    no_path = refusal("it is no path, such as dataset or labels.\"a.b\"", 0)
+    no_path = refusal('it is no path, such as dataset or labels."a.b"', 0)
     try:
         tree = parse(f"{_ROOT}.{path}:*")
     except InvalidFilter:
