@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from lro._any import Any, Json
 from lro._errors import InvalidFilter
 from lro._faults import DeclarationError, UnknownType
-from lro._narrowing import ABSENT, digest, key_value
+from lro._narrowing import ABSENT, key_value
 from lro._record import Record
 from lro._types import TypeRegistry
 
@@ -32,16 +32,18 @@ class Indexes:
 
     def __init__(self, types: TypeRegistry) -> None:
         self._types = types
-        self._paths: dict[str, str] = {}
-        self._heads: dict[str, str] = {}
-        """The fields, by their names in JSON, with which the ways to the keys begin."""
+        self._paths: Mapping[str, tuple[str, str]] = {}
+        """By the name of its key: each path, and the field, by its name in JSON, where it begins.
+
+        As all that others read while a method is declared: replaced, never changed.
+        """
         self._callers = False
         self._places: dict[str, Mapping[str, Indexable]] = {}
 
     @property
     def keys(self) -> frozenset[str]:
         """The names of all keys."""
-        return frozenset(self._paths.values()) | ({CALLER} if self._callers else frozenset())
+        return frozenset(self._paths) | ({CALLER} if self._callers else frozenset())
 
     def declare_caller(self) -> None:
         """Have a key of the caller."""
@@ -60,15 +62,14 @@ class Indexes:
         except InvalidFilter as exc:
             text = f"cannot be an index of {type_name}: {exc.description}"
             raise DeclarationError(f"index={path!r}", text) from None
-        key = self._paths.setdefault(path, "k" + digest("\0".join(place.names)))
-        self._heads[key] = place.names[0]
-        self._places.clear()
+        self._paths = {**self._paths, place.key: (path, place.names[0])}
+        self._places = {}
 
-    def key_of(self, type_name: str, steps: tuple[Step, ...]) -> str | None:
-        """The key for what these steps lead to in a metadata type; None if there is none."""
-        for key, place in self._of_type(type_name).items():
+    def of(self, type_name: str, steps: tuple[Step, ...]) -> Indexable | None:
+        """The index of what these steps lead to in a metadata type; None if there is none."""
+        for place in self._of_type(type_name).values():
             if place.steps == steps:
-                return key
+                return place
         return None
 
     def mark(self, record: Record) -> Record:
@@ -82,7 +83,7 @@ class Indexes:
         if self._callers:
             yield CALLER, key_value(record.caller)
         if record.metadata is None:
-            yield from ((key, ABSENT) for key in self._paths.values())
+            yield from ((key, ABSENT) for key in self._paths)
             return
         packed = self._types.readable(record.metadata)
         if not isinstance(packed.payload, bytes) and packed.type_name in self._types:
@@ -93,18 +94,20 @@ class Indexes:
         """The keys for what is in a message; none for what a later release may find in it."""
         places = self._of_type(packed.type_name)
         for key, place in places.items():
-            value = place.value(payload)
-            if place.settles(value):
-                yield key, ABSENT if value is None else key_value(value)
-        others = [key for key in self._heads if key not in places]
+            value = place.value_in(payload)
+            if value is not None:
+                yield key, value
+        others = {key: head for key, (_, head) in self._paths.items() if key not in places}
         if others and (packed is born or self._types.binary_payload(packed) == born.payload):
             found = payload if isinstance(payload, dict) else {}
-            yield from ((key, ABSENT) for key in others if self._heads[key] not in found)
+            yield from ((key, ABSENT) for key, head in others.items() if head not in found)
 
     def _of_type(self, type_name: str) -> Mapping[str, Indexable]:
         known = self._places.get(type_name)
         if known is None:
-            known = self._places[type_name] = dict(self._found_in(type_name))
+            places = self._places
+            known = dict(self._found_in(type_name))
+            places[type_name] = known  # of the paths as they were; if there are more, nobody has it
         return known
 
     def _found_in(self, type_name: str) -> Iterator[tuple[str, Indexable]]:
@@ -114,8 +117,10 @@ class Indexes:
             shape = self._types.codec(type_name).shape
         except UnknownType:
             return
-        for path, key in self._paths.items():
+        for key, (path, _) in self._paths.items():
             try:
-                yield key, indexable(path, MessageType(type_name, shape))
+                place = indexable(path, MessageType(type_name, shape))
             except InvalidFilter:
                 continue
+            if place.key == key:  # else the field is of another kind in this type
+                yield key, place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import attrs
@@ -13,6 +14,7 @@ from lro._filters._paths import FieldStep, KeyStep, Many, Place, Step, descend
 from lro._filters._refusals import refusal
 from lro._filters._tree import Comparison, Member, Op
 from lro._filters._types import READ, Comparable, MessageType, ValueType, type_of_message
+from lro._narrowing import ABSENT, digest, key_value
 
 _ROOT: Final = "metadata"
 _NOT_ONE: Final = (ValueType.OPAQUE, ValueType.MESSAGE, ValueType.STRUCT, ValueType.DYNAMIC)
@@ -20,26 +22,46 @@ _NOT_ONE: Final = (ValueType.OPAQUE, ValueType.MESSAGE, ValueType.STRUCT, ValueT
 
 @attrs.frozen
 class Indexable:
-    """The way to one value of a message, and how it is read."""
+    """The way to one value of a message, how it is read, and the key that stands for it.
+
+    ``numbers`` are those of an enum's names, which may change; ``kind`` is what else must stay as
+    it is in the next release, lest values that were hashed by this one be taken for others.
+    """
 
     steps: tuple[Step, ...]
     type: ValueType
+    kind: str
+    numbers: Mapping[str, object] | None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The fields and keys on the way."""
         return names_of(self.steps) or ()
 
-    def value(self, payload: Json) -> Comparable | None:
-        """What stands there; None if nothing does, or nothing of the type."""
+    @property
+    def key(self) -> str:
+        """The name of its key."""
+        return "k" + digest("\0".join((*self.names, self.type.value, self.kind)))
+
+    def value_in(self, payload: Json) -> str | None:
+        """What the key is for a message; None if every release of the program must look for itself.
+
+        Such is a value of an enum that has no name yet.
+        """
         values = [payload]
         for step in self.steps:
+            if isinstance(step, FieldStep):  # what is not there may be another default tomorrow
+                step = attrs.evolve(step, has_default=False)
             values = [found for value in values for found in step.values(value)]
-        return READ[self.type](values[0]) if values else None
+        found = READ[self.type](values[0]) if values else None
+        return ABSENT if found is None else self.value_of(found)
 
-    def settles(self, value: Comparable | None) -> bool:
-        """Whether every release reads it so: a number of an enum may get a name in a later one."""
-        return self.type is not ValueType.ENUM or not isinstance(value, int)
+    def value_of(self, found: Comparable) -> str | None:
+        """What the key is for a value; None as for :meth:`value_in`."""
+        if self.numbers is None:
+            return key_value(found)
+        number = self.numbers.get(str(found)) if isinstance(found, str) else None
+        return None if number is None else key_value(str(number))
 
 
 def indexable(path: str, message_type: MessageType) -> Indexable:
@@ -59,7 +81,15 @@ def indexable(path: str, message_type: MessageType) -> Indexable:
     place = descend(start, tree.left.parts[1:], Op.EQUAL)
     if place.many is not Many.ONE or place.type in _NOT_ONE:
         raise refusal("it does not lead to one number, text, bool, enum or time", 0)
-    return Indexable(place.steps, place.type)
+    assert place.field is not None  # there is a way
+    kind = f"{place.field.kind.value} {place.field.message_name or ''}"
+    return Indexable(place.steps, place.type, kind, _numbers(place))
+
+
+def _numbers(place: Place) -> Mapping[str, object] | None:
+    if place.type is not ValueType.ENUM or place.field is None:
+        return None
+    return {name: member.value for name, member in place.field.python.__members__.items()}
 
 
 def names_of(steps: tuple[Step, ...]) -> tuple[str, ...] | None:

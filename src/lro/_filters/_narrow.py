@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from lro._filters._conditions import Compare, Fits, Like
-from lro._filters._indexable import names_of
+from lro._filters._indexable import Indexable, names_of
 from lro._filters._literals import Pattern, double
 from lro._filters._paths import FieldStep, KeyStep, Step, StructStep
 from lro._filters._plan import (
@@ -41,12 +41,11 @@ from lro._narrowing import (
     Test,
     all_of,
     any_of,
-    key_value,
 )
 from lro._record import State
 
-KeyOf: TypeAlias = Callable[[str, tuple[Step, ...]], "str | None"]
-"""The key for what steps lead to in a metadata type; None if there is no index of it."""
+KeyOf: TypeAlias = Callable[[str, tuple[Step, ...]], "Indexable | None"]
+"""The index of what steps lead to in a metadata type; None if there is none."""
 
 STATES: Final = frozenset({State.IN_PROGRESS, State.SUCCEEDED, State.FAILED, State.CANCELLED})
 _DONE: Final = STATES - {State.IN_PROGRESS}
@@ -190,14 +189,16 @@ def _in_message(source: Source, routes: Mapping[str, Route], key_of: KeyOf) -> T
     return all_of([Keyed(keyed[0][0], frozenset().union(*(each for _, each in keyed))), found])
 
 
-def _keyed(key: str | None, route: Route) -> tuple[str, frozenset[str]]:
+def _keyed(index: Indexable | None, route: Route) -> tuple[str, frozenset[str]]:
     """The key that a condition asks for, and its values; an empty one if there is none."""
     condition = route.condition
-    if key is None or not isinstance(condition, Compare) or condition.op not in _EQUAL:
+    if index is None or not isinstance(condition, Compare) or not condition.equal:
         return "", frozenset()
-    value = key_value(condition.operand)
-    # A record of before the field existed has no value there, which stands for the default now.
-    return key, frozenset({value, ABSENT} if _default_holds(route) else {value})
+    value = index.value_of(condition.operand)
+    if value is None:
+        return "", frozenset()
+    # What is not there stands for the default.
+    return index.key, frozenset({value, ABSENT} if _default_holds(route) else {value})
 
 
 def _default_holds(route: Route) -> bool:

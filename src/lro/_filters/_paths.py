@@ -106,7 +106,8 @@ class Place:
     """Where a path leads: the way there, and what is there.
 
     ``shape`` is given for messages, ``names`` for enums, ``key_kind`` for maps; ``default`` is
-    what an implicit scalar is when it is missing (``implicit``).
+    what an implicit scalar is when it is missing (``implicit``); ``field`` is the last one on the
+    way.
     """
 
     steps: tuple[Step, ...] = ()
@@ -117,6 +118,7 @@ class Place:
     shape: Shape | None = None
     names: Mapping[str, str] | None = None
     key_kind: Kind | None = None
+    field: Field | None = None
 
 
 _MANY: Final = {Label.REPEATED: Many.REPEATED, Label.MAP: Many.MAP}
@@ -185,6 +187,7 @@ def _at_field(steps: tuple[Step, ...], field: Field) -> Place:
         shape=shape_below(field) if type_ is ValueType.MESSAGE else None,
         names=enum_names(field) if type_ is ValueType.ENUM else None,
         key_kind=field.key_kind,
+        field=field,
     )
 
 
