@@ -25,11 +25,12 @@ PAGE_SECONDS: Final = 0.5
 """How long is looked for the matches of one page."""
 
 _BATCH: Final = 200
-"""Records read at once where few match."""
+"""The most records that are read at once: they may be large."""
 _SLACK: Final = 10
-_MOST: Final = 1_000_000
+_MOST: Final = 10_000
+"""The most that a store is to look at, which are soon 10 MB, and may be more."""
 _SHORT_SECONDS: Final = 0.05
-"""A look that took less may be followed by a longer one."""
+"""A look that took less, and found little, may be followed by a longer one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -142,36 +143,41 @@ class _Walk:
         narrowing = query.narrowing(self._caller)
         if bounds_of(narrowing).nothing:
             return False
-        limit, reached = size + 1, query.after
-        scan, looked = max(SCAN, 2 * limit), 0
+        reached, scan, looked, limit = query.after, SCAN, 0, min(size + 1, _BATCH)
         while True:
             began = self._clock()
             page = self._store.page(query.parent, reached, limit, narrowing, scan)
-            looked += len(page.records)
-            for record in page.records:
-                if query.matches(record, self._caller):
-                    if len(self.found) == size:  # which tells that a further match exists
-                        return True
-                    self.found.append(record)
-                    self.place = place_of(record)
-                elif len(self.found) < size:
-                    self.place = place_of(record)
-                if self._clock() >= self._end:
-                    return True
+            now = self._clock()
+            took, looked = now - began, looked + len(page.records)
+            # What was read is made use of, however long that took.
+            if self._fill(page.records, size, until=now + PAGE_SECONDS):
+                return True
             if page.reached is None:
                 return False
             reached = page.reached
-            # As many as will do, if matches are no rarer than up to now.
-            missing = size + 1 - len(self.found)
-            likely = missing * (looked + 1) // (len(self.found) + 1)
-            limit = _SLACK + min(likely, max(missing, _BATCH))
             if len(self.found) < size:
                 self.place = reached
-            now = self._clock()
-            if now >= self._end:
+            if self._clock() >= self._end:
                 return True
-            if now - began < _SHORT_SECONDS:
+            if took < _SHORT_SECONDS and len(page.records) < limit:
                 scan = min(4 * scan, _MOST)
+            # As many as will do, if matches are no rarer than up to now.
+            missing = size + 1 - len(self.found)
+            limit = min(_SLACK + missing * (looked + 1) // (len(self.found) + 1), _BATCH)
+
+    def _fill(self, records: Sequence[Record], size: int, *, until: float) -> bool:
+        """Take what matches; whether the page is over, with more to come."""
+        for record in records:
+            if self._query.matches(record, self._caller):
+                if len(self.found) == size:  # which tells that a further match exists
+                    return True
+                self.found.append(record)
+                self.place = place_of(record)
+            elif len(self.found) < size:
+                self.place = place_of(record)
+            if self._clock() >= until:
+                return True
+        return False
 
 
 def _readable(record: Record, types: TypeRegistry) -> Record:

@@ -246,6 +246,7 @@ def end(
             return None
         if isinstance(result, Status) and result.code == Code.CANCELLED:
             state = State.CANCELLED
+        ended = max(now, record.create_time)  # somebody may have set the clock
         return record.moved(
             state=state,
             result=result,
@@ -253,8 +254,8 @@ def end(
             owner="",
             lease_until=None,
             update_time=now,
-            end_time=max(now, record.create_time),  # by a clock that somebody may have set
-            expire_time=now + expiry,
+            end_time=ended,
+            expire_time=ended + expiry,
         )
 
     return change

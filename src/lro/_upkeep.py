@@ -182,7 +182,12 @@ class Upkeep:
         self._hurry_at = at + _HURRY_SECONDS
 
     def _expire(self, at: float) -> None:
-        removed = self._ledger.store.expire(_EXPIRY_BATCH)
+        self._expire_at = at + _EXPIRY_SECONDS
+        try:
+            removed = self._ledger.store.expire(_EXPIRY_BATCH)
+        except Unavailable as exc:  # leases come first; if the store is away, they will tell
+            log.warning("upkeep: what has expired cannot be removed now: %s", exc)
+            return
         for name in removed.names:
             self._ledger.bell.ring(name)
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS

@@ -1,4 +1,8 @@
-"""Python values as the literals and path steps of filters (spec §7.1, §7.10, §7.11)."""
+"""Python values as the literals and path steps of filters (spec §7.1, §7.10, §7.11).
+
+A subclass may show itself as anything, also as more than one value. So each is written by the
+methods of the class that it comes from: never by ``str()``, a format or a method of its own.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,8 @@ def literal(value: Plain) -> str:
         case Code():
             return str(value.value)  # error.code is a number, not an enum
         case enum.Enum() if value.name and not isinstance(value, enum.Flag):
-            return _word(value.name)
+            name = text_of(value.name, "an enum's member with a text as its name")
+            return name if is_name(name) else f'"{escaped(name)}"'
         case bool():
             return "true" if value else "false"
         case str():
@@ -68,6 +73,17 @@ def not_a_value(value: object) -> TypeError:
     found = f"{value!r} of type {type(value).__name__}"
     wanted = f"a filter compares with {_ALLOWED} or a call, not with {found}"
     return TypeError(f"{wanted}; what is absent is found by ~x.exists(), several by x.one_of()")
+
+
+def text_of(value: str, wanted: str = "a text") -> str:
+    """The same text as a plain str.
+
+    Raises:
+        TypeError: It is no text; ``wanted`` says what should stand here.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"expected {wanted}, got {value!r} of type {type(value).__name__}")
+    return str.__str__(value)
 
 
 def pattern(text: str) -> str:
@@ -93,7 +109,8 @@ def step(key: str | int) -> str:
     """
     if isinstance(key, int):
         return f'"{str(key).lower() if isinstance(key, bool) else int.__repr__(key)}"'
-    return _word(key)
+    name = text_of(key)
+    return name if is_name(name) else f'"{_unstarred(name)}"'
 
 
 def is_name(text: str) -> bool:
@@ -101,13 +118,8 @@ def is_name(text: str) -> bool:
     return bool(_IDENTIFIER.fullmatch(text)) and text.upper() not in _KEYWORDS
 
 
-def _word(text: str) -> str:
-    return text if isinstance(text, str) and is_name(text) else f'"{_unstarred(text)}"'
-
-
 def _unstarred(text: str) -> str:
-    if not isinstance(text, str):
-        raise TypeError(f"expected a text, got {text!r} of type {type(text).__name__}")
+    text = text_of(text)
     half = _SURROGATE.search(text)
     if half:
         raise ValueError(f"half of a surrogate pair at {half.start()} cannot be written: {text!r}")
@@ -115,11 +127,10 @@ def _unstarred(text: str) -> str:
 
 
 def _number(value: float | Decimal) -> str:
-    finite = value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)
-    if not finite:
+    if not (Decimal.is_finite(value) if isinstance(value, Decimal) else math.isfinite(value)):
         raise ValueError(f"a filter compares only with finite numbers, got {value!r}")
     if isinstance(value, Decimal):
-        return str(value)
+        return Decimal.__str__(value)
     text = float.__repr__(value)
     digits, _, exponent = text.partition("e")
     if not exponent or int(exponent) >= _LEAST_EXPONENT:
@@ -130,11 +141,32 @@ def _number(value: float | Decimal) -> str:
 
 def _time(value: datetime | timedelta | Timestamp | Duration) -> str:
     if isinstance(value, datetime):
-        value = Timestamp.from_datetime(value)
+        plain: Timestamp | Duration = Timestamp.from_datetime(_aware(value))
     elif isinstance(value, timedelta):
-        value = Duration.from_timedelta(value)
+        plain = Duration.from_timedelta(timedelta.__add__(value, timedelta()))
+    elif isinstance(value, Timestamp):
+        plain = Timestamp(_whole(value.seconds), _whole(value.nanos))
+    else:
+        plain = Duration(_whole(value.seconds), _whole(value.nanos))
     try:
-        text = _JSON.dump(value)
+        text = _JSON.dump(plain)
     except EncodingError as exc:
         raise ValueError(str(exc)) from None
-    return str(text) if isinstance(value, Duration) else f'"{text}"'
+    return str(text) if isinstance(plain, Duration) else f'"{text}"'
+
+
+def _aware(value: datetime) -> datetime:
+    """The same moment as a plain datetime, whose time zone is its offset."""
+    plain = datetime.fromisoformat(datetime.isoformat(value))
+    if plain.tzinfo is None:
+        raise ValueError(
+            f"{value!r} has no time zone, or one that gives no offset: an aware datetime is wanted,"
+            " such as datetime.now(UTC)"
+        )
+    return plain
+
+
+def _whole(value: int) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"seconds and nanos are whole numbers, got {value!r}")
+    return int.__int__(value)

@@ -22,11 +22,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Literal, NoReturn, TypeAlias
+from typing import Any, ClassVar, Literal, NoReturn, TypeAlias
 
 import attrs
 
-from lro_client._literals import Plain, escaped, is_name, literal, not_a_value, pattern, step
+from lro_client._literals import (
+    Plain,
+    escaped,
+    is_name,
+    literal,
+    not_a_value,
+    pattern,
+    step,
+    text_of,
+)
 
 __all__ = [
     "Call",
@@ -102,6 +111,15 @@ class Expression:
     def _inside(self) -> str:
         """How it is written as a part: AND and OR never meet without parentheses."""
         return f"({self.text})" if self._kind in (_Kind.AND, _Kind.OR) else self.text
+
+
+def _refusing(advice: str) -> Any:
+    """A method that an operand has only to say what to write instead."""
+
+    def refuse(operand: Operand, *_: object) -> NoReturn:
+        raise TypeError(f"{operand.text} is read by the server and has no value here: {advice}")
+
+    return refuse
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -198,6 +216,18 @@ class Operand:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.text}>"
 
+    # None tells type checkers that there are no such operators; Python would say no more than that.
+    __contains__: ClassVar[None] = _refusing(
+        "write x.has(value) for an element or a key in x, x.contains(text) for a text in x"
+    )
+    __getitem__: ClassVar[None] = _refusing("write field(path, key) for one entry of a map")
+    __invert__: ClassVar[None] = _refusing(
+        "~ is for expressions: write x.is_false(), ~x.is_true(), ~x.exists() or ~(x == value)"
+    )
+    __iter__: ClassVar[None] = _refusing(
+        "write x.has(value) to ask for an element, x.exists() for any"
+    )
+
     def _compared(self, operator: str, value: Value) -> Expression:
         return Expression(f"{self.text} {operator} {_written(value)}")
 
@@ -236,9 +266,10 @@ def field(path: str, *keys: str | int) -> Operand:
     ``metadata.labels."a.b"``. A map's integer or bool key may be given as such.
 
     Raises:
+        TypeError: The path is no text, or a key neither a text nor an integer.
         ValueError: A name of the path is empty, or a step has half of a surrogate pair.
     """
-    names = path.split(".")
+    names = text_of(path, "names joined by dots").split(".")
     if not all(names):
         raise ValueError(f"expected names joined by dots, got {path!r}")
     return Operand(".".join(map(step, (*names, *keys))))
@@ -252,11 +283,11 @@ def call(name: str, *args: Value | Operand) -> Call:
     Raises:
         TypeError, ValueError: An argument is no value; or a function cannot have this name.
     """
-    for part in name.split("."):
-        if not is_name(part):
-            raise ValueError(f"expected the name of a function, got {name!r}")
+    plain = text_of(name, "the name of a function")
+    if not all(map(is_name, plain.split("."))):
+        raise ValueError(f"expected the name of a function, got {name!r}")
     texts = [arg.text if isinstance(arg, Operand) else literal(arg) for arg in args]
-    return Call(f"{name}({', '.join(texts)})")
+    return Call(f"{plain}({', '.join(texts)})")
 
 
 def search(text: str) -> Expression:
@@ -286,7 +317,7 @@ def cancel_requested() -> Expression:
 
 def type_of(message: Literal["metadata", "response"]) -> Call:
     """The full name of the type of the metadata or response; our function (spec §7.14)."""
-    return call("type", field(message))
+    return call("type", field(text_of(message, "'metadata' or 'response'")))
 
 
 def all_of(*expressions: Expression) -> Expression:

@@ -7,7 +7,7 @@ import enum
 import functools
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
 
@@ -224,27 +224,99 @@ def test_values(value: Any, text: str) -> None:
     parse(f"a = {text}")
 
 
-class Shouting(str):
+INJECTED = '1 OR done = true OR x = "'
+
+
+def loud(base: type[Any]) -> type[Any]:
+    """A subclass that shows itself as more than a value, whichever way it is asked."""
+
+    def said(*_: object) -> str:
+        return INJECTED
+
+    shown = ("__str__", "__repr__", "__format__", "isoformat", "translate", "upper", "name")
+    counted = ("__abs__", "__sub__", "__floordiv__", "__float__", "__int__", "__index__")
+    return type("Loud", (base,), dict.fromkeys((*shown, *counted, "split", "is_finite"), said))
+
+
+Starred = enum.Enum("Starred", {"*": 1, "a*b": 2, '" OR done = true': 3})
+
+
+class Titled(enum.StrEnum):
+    LOW = "1 OR done = true"
+
     def __str__(self) -> str:
-        return super().__str__().upper() + '"'
+        return INJECTED
+
+    __repr__ = __str__
 
 
-class Counted(int):
-    def __repr__(self) -> str:
-        return "counted"
+class Ranked(enum.IntEnum):
+    LOW = 7
+
+    def __str__(self) -> str:
+        return INJECTED
+
+    __repr__ = __str__
 
 
-class Measured(float):
-    def __repr__(self) -> str:
-        return "measured"
+class Renamed(enum.Enum):
+    TEXT = 1
+    LOUD = 2
+    NUMBER = 3
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(Shouting("a"), '"a"'), (Counted(5), "5"), (Measured(0.5), "0.5")]
-)
+Renamed.TEXT._name_ = INJECTED
+Renamed.LOUD._name_ = loud(str)("a*b")
+Renamed.NUMBER._name_ = 5  # type: ignore[assignment]  # a number, which is refused
+
+SUBCLASSES: dict[str, tuple[Any, str]] = {
+    "text": (loud(str)('a*"'), r'"a\*\""'),
+    "int": (loud(int)(5), "5"),
+    "float": (loud(float)("0.5"), "0.5"),
+    "tiny float": (loud(float)("5e-324"), "0.0000000000000005e-308"),
+    "decimal": (loud(Decimal)("-0.10"), "-0.10"),
+    "datetime": (
+        loud(datetime)(2030, 1, 2, tzinfo=timezone(timedelta(hours=1))),
+        '"2030-01-01T23:00:00Z"',
+    ),
+    "timedelta": (loud(timedelta)(seconds=-1.5), "-1.500s"),
+    "timestamp": (loud(lro.Timestamp)(loud(int)(1), loud(int)(0)), '"1970-01-01T00:00:01Z"'),
+    "duration": (loud(lro.Duration)(loud(int)(1), loud(int)(0)), "1s"),
+    "enum of texts": (Titled.LOW, "LOW"),
+    "enum of integers": (Ranked.LOW, "LOW"),
+    "name with quotes": (Renamed.TEXT, r'"1 OR done = true OR x = \""'),
+    "loud name": (Renamed.LOUD, r'"a\*b"'),
+    "star as a name": (Starred["*"], r'"\*"'),
+    "star in a name": (Starred["a*b"], r'"a\*b"'),
+    "quote in a name": (Starred['" OR done = true'], r'"\" OR done = true"'),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), SUBCLASSES.values(), ids=SUBCLASSES)
 def test_subclasses(value: Any, text: str) -> None:
     """A class of one's own is written by its value, however it shows itself."""
     assert str(field("a") == value) == f"a = {text}"
+    assert str(call("f", value)) == f"f({text})"
+    assert isinstance(parse(f"a = {text}"), Comparison)
+
+
+def test_subclasses_as_names() -> None:
+    """Paths, keys, functions and types too are written as the texts and numbers that they are."""
+    text = loud(str)
+    assert str(field(text("a.or"), text("NOT"), Titled.LOW, Ranked.LOW, loud(int)(5))) == (
+        'a."or"."NOT"."1 OR done = true"."7"."5"'
+    )
+    assert (str(call(text("f.g"))), str(type_of(text("metadata")))) == ("f.g()", "type(metadata)")
+    assert str(search(text("a*"))) == r'"a\*"'
+    assert str(field("a").matches(text("a*"))) == 'a = "a*"'
+    assert str(field("a").starts_with(text("a*"))) == r'a = "a\**"'
+
+
+def test_a_star_in_the_name_of_a_member_is_a_star() -> None:
+    """Such a member does not match other texts."""
+    assert matches(meta("text") == Starred["a*b"], Sample(text="a*b"))
+    assert not matches(meta("text") == Starred["a*b"], Sample(text="axb"))
+    assert not matches(meta("text") == Starred["*"], Sample(text="axb"))
 
 
 texts = st.text(max_size=60) | st.text(alphabet="*\\\"'ab \n\x00\x7f().:=", max_size=12)
@@ -511,7 +583,17 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "not": (lambda: not A, "~a"),
     "chain": (lambda: 1 < field("a") < 5, r"\(low < x\) & \(x < high\)"),
     "in": (lambda: field("a") in (1, 2), r"x\.one_of\(values\)"),
-    "turned in": (lambda: 1 in field("a"), "not iterable|not a container"),
+    "turned in": (lambda: 1 in field("a"), r"^a is read by the server .* write x\.has\(value\)"),
+    "entry": (lambda: field("a")["b.c"], r"write field\(path, key\)"),
+    "turned operand": (lambda: ~state(), r"~x\.exists\(\) or ~\(x == value\)"),
+    "walked over": (lambda: list(field("a")), r"write x\.has\(value\) to ask for an element"),
+    "unpacked": (lambda: call("f", *field("a")), r"x\.exists\(\) for any"),
+    "path": (lambda: field(None), "expected names joined by dots, got None of type NoneType"),
+    "name of a function": (lambda: call(5), "expected the name of a function, got 5 of type int"),
+    "type": (lambda: type_of(3.5), "expected 'metadata' or 'response', got 3.5 of type float"),
+    "name of a member": (lambda: field("a") == Renamed.NUMBER, "a text as its name, got 5"),
+    "seconds": (lambda: field("a") == lro.Duration("1 OR b"), "whole numbers, got '1 OR b'"),
+    "nanos": (lambda: field("a") == lro.Timestamp(1, 0.5), "whole numbers, got 0.5"),
     "operand as a bool": (lambda: not field("a"), "a is neither true nor false here: compare it"),
     "no parentheses": (lambda: field("a") == 1 & field("b"), "unsupported operand"),
     "operand joined": (lambda: A & field("b"), "unsupported operand"),
@@ -543,11 +625,21 @@ def test_misuse_is_loud(misuse: Callable[[], object], message: str) -> None:
         misuse()
 
 
+class Nowhere(tzinfo):
+    def utcoffset(self, moment: datetime | None) -> None:
+        return None
+
+
 IMPOSSIBLE: dict[str, tuple[Callable[[], object], str]] = {
     "nan": (lambda: field("a") == float("nan"), "finite numbers, got nan"),
     "infinite": (lambda: field("a") < float("-inf"), "finite numbers, got -inf"),
     "decimal": (lambda: field("a") < Decimal("sNaN"), "finite numbers"),
     "naive": (lambda: create_time() > datetime(2030, 1, 1), "no time zone"),
+    "no offset": (
+        lambda: create_time() > datetime(2030, 1, 1, tzinfo=Nowhere()),
+        "one that gives no offset: an aware datetime is wanted",
+    ),
+    "loud decimal": (lambda: field("a") < loud(Decimal)("NaN"), "finite numbers"),
     "before": (
         lambda: create_time() > datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
         "not a valid timestamp",

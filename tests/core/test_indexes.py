@@ -6,6 +6,7 @@ import enum
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -478,10 +479,17 @@ INDEX = """SELECT indisvalid, indisunique, c.oid FROM pg_index i JOIN pg_class c
 AT_WORK = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND wait_event_type = 'Lock'"
 
 
-def until(plain: Anything, statement: str, thread: threading.Thread) -> None:
-    """Return once somebody waits in the midst of such a statement."""
-    while plain.execute(AT_WORK, (f"{statement}%",)).fetchone() == (0,):
+TRIED = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND state = 'idle'"
+
+
+def until(
+    plain: Anything, statement: str, thread: threading.Thread, found: str = AT_WORK
+) -> None:
+    """Return once somebody waits in the midst of such a statement, or has tried it."""
+    end = time.monotonic() + PATIENCE
+    while plain.execute(found, (f"{statement}%",)).fetchone() == (0,):
         assert thread.is_alive()
+        assert time.monotonic() < end
 
 
 def indexing(store: Store) -> tuple[threading.Thread, list[BaseException]]:
@@ -532,7 +540,7 @@ def test_two_processes_make_one_index(
         first, told = indexing(one)
         until(plain, "CREATE INDEX", first)
         second, also_told = indexing(other)
-        until(plain, "SELECT pg_advisory_lock", second)
+        until(plain, "SELECT pg_try_advisory_lock", second, TRIED)
     over(first)
     over(second)
     assert (told, also_told) == ([], [])

@@ -173,7 +173,7 @@ def test_a_page_ends_in_time(store, make_service, clock):
         names.append(method.start(WorkRequest(), metadata=WorkMetadata(percent=number % 7)).name)
     found, sizes, token = [], [], ""
     while token or not sizes:
-        request = ListOperationsRequest(filter="metadata.percent = 6", page_token=token)
+        request = ListOperationsRequest(filter="-metadata.percent < 6", page_token=token)
         page = service.list(request)
         found += [operation.name for operation in page.operations]
         sizes.append(len(page.operations))

@@ -195,8 +195,7 @@ def _keyed(index: Indexable | None, route: Route) -> tuple[str, frozenset[str]]:
     if index is None or not isinstance(condition, Compare) or not condition.equal:
         return "", frozenset()
     value = index.value_of(condition.operand)
-    if value is None:
-        return "", frozenset()
+    assert value is not None  # the filter knows the enum's names
     # What is not there stands for the default.
     return index.key, frozenset({value, ABSENT} if _default_holds(route) else {value})
 

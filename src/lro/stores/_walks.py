@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any as Anything
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 
+from lro._errors import LroError
 from lro._narrowing import UNKNOWN, Bounds, Test, bounds_of
 from lro._pages import Place
 from lro._ports import Page, place_of
 from lro.stores._conditions import Condition, Dialect, condition
 from lro.stores._rows import from_row, micros, moment
 
+T = TypeVar("T")
+
 _LATEST: Final = 2**62
 _EARLIEST: Final = -(2**62)
 _STATE: Final = "state"
+_FEW: Final = 50
+"""So many values of a key are looked up, each of them; for more, all records are walked."""
+
+
+class TooFar(Exception):
+    """A statement has taken too long and was given up; ``told`` is what callers are told."""
+
+    def __init__(self, told: LroError) -> None:
+        super().__init__(told)
+        self.told = told
+
+
+def in_time(action: Callable[[int], T], size: int) -> T:
+    """What an action gives for so many records, or for fewer where these are too large.
+
+    Raises:
+        LroError: A single record takes too long.
+    """
+    while True:
+        try:
+            return action(size)
+        except TooFar as exc:
+            if size == 1:
+                raise exc.told from None
+            size = max(1, size // 10)
 
 
 @attrs.frozen(kw_only=True)
@@ -69,7 +97,8 @@ class Walk:
 
 def _order(bounds: Bounds, keys: Collection[str]) -> tuple[str, Sequence[str]]:
     for key in sorted(bounds.keys.keys() & set(keys)):
-        return key, [*sorted(bounds.keys[key]), UNKNOWN]
+        if len(bounds.keys[key]) <= _FEW:
+            return key, [*sorted(bounds.keys[key]), UNKNOWN]
     if bounds.states is not None:
         return _STATE, sorted(state.value for state in bounds.states)
     return "", ()

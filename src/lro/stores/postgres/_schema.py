@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
+import time
 from typing import Final
 
 import psycopg
@@ -13,6 +15,8 @@ from lro._pages import KEY_BYTES
 from lro.stores._rows import COLUMNS
 from lro.stores.postgres._link import Link, unavailable
 from lro.stores.postgres._pages import index_columns, index_name
+
+log = logging.getLogger("lro")
 
 MIGRATION_SECONDS: Final = 3600.0
 """How long a migration may take, or wait for that of another process."""
@@ -51,6 +55,7 @@ CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NO
 # Lists find records by their state, and by what is declared to be worth an index.
 _VERSION_2: Final = f"""
 ALTER TABLE operations ADD COLUMN keys TEXT COLLATE "C";
+UPDATE operations SET end_time = create_time WHERE end_time < create_time;
 CREATE INDEX operations_by_state ON operations {index_columns("state")}
 """
 
@@ -58,6 +63,9 @@ MIGRATIONS: list[str] = [_VERSION_1, _VERSION_2]
 """What leads from each version to the next one; an empty schema has version 0."""
 
 SCHEMA_VERSION: Final = 2
+
+_TRY_LOCK: Final = "SELECT pg_try_advisory_lock(%s)"
+_LOCK_SECONDS: Final = 0.1
 
 _LONGEST: Final = 60  # PostgreSQL cuts names off after 63 bytes; the channel's is the longer
 
@@ -120,11 +128,11 @@ def _migrate(link: Link, schema: str) -> None:
     patience = link.patience
     link.patience = MIGRATION_SECONDS
     try:
+        # Of several processes one does it; the others find it done when the lock is theirs.
+        _lock_out(link, schema)
         with link.transaction():
             link.execute("SET LOCAL statement_timeout = 0")
             link.execute("SET LOCAL lock_timeout = 0")
-            # Of several processes one does it; the others find it done when the lock is theirs.
-            link.execute("SELECT pg_advisory_xact_lock(%s)", (_lock_number(schema),))
             known = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
             if not link.execute(known, (schema,)).fetchall():  # else it may not even be allowed
                 link.execute(f'CREATE SCHEMA "{schema.replace(chr(34), chr(34) * 2)}"'.encode())
@@ -139,44 +147,48 @@ def _migrate(link: Link, schema: str) -> None:
         link.patience = patience
 
 
-def make_index(link: Link, schema: str, key: str) -> None:
+def make_index(link: Link, schema: str, key: str) -> bool:
     """Make the index by a key, unless there is one, while others go on writing.
+
+    Returns:
+        Whether there is one now: a user who does not own the table may not make it.
 
     Raises:
         Unavailable: The database does not do it now.
     """
     name = index_name(key)
+    text = f"CREATE INDEX CONCURRENTLY {name} ON operations {index_columns(key)}"
     try:
         if _is_valid(link, name):
-            return
+            return True
+        log.info("the index %s is made in schema %s, which may take long", name, schema)
         link.patience = MIGRATION_SECONDS
-        link.execute("SELECT set_config('statement_timeout', '0', false)")
+        for setting in ("statement_timeout", "lock_timeout"):
+            link.execute("SELECT set_config(%s, '0', false)", (setting,))
         _lock_out(link, schema)
         if not _is_valid(link, name):
             # What somebody did not finish is of no use, and in the way.
             link.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode(), prepare=False)
-            text = f"CREATE INDEX CONCURRENTLY {name} ON operations {index_columns(key)}"
-            link.execute("SET lock_timeout = 0", prepare=False)
             link.execute(text.encode(), prepare=False)
+    except psycopg.errors.InsufficientPrivilege:
+        log.warning("lists are slow until the owner of schema %s says: %s", schema, text)
+        return False
     except psycopg.Error as exc:
         raise unavailable(exc) from exc
+    return True
 
 
 def _lock_out(link: Link, schema: str) -> None:
-    # Whoever makes an index waits for all statements under way: so nobody may wait for the lock,
-    # which is given back with the connection, in a statement without an end.
-    link.execute("SET lock_timeout = '100ms'", prepare=False)
-    while True:
-        try:
-            link.execute("SELECT pg_advisory_lock(%s)", (_lock_number(schema),))
-            return
-        except psycopg.errors.LockNotAvailable:
-            continue
+    # Given back with the connection. Nobody waits for it within a statement: who makes an index
+    # waits for all statements under way.
+    while not link.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
+        time.sleep(_LOCK_SECONDS)
 
 
 def _is_valid(link: Link, index: str) -> bool:
     text = """SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-        WHERE c.relname = %s AND c.relnamespace = current_schema()::regnamespace"""
+        JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = %s AND n.nspname = current_schema()"""
     rows = link.execute(text, (index,)).fetchall()
     return bool(rows and rows[0][0])
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any as Anything
 from typing import Final
+
+import psycopg
 
 from lro._any import Any
 from lro._errors import OperationNotFound, Unavailable
@@ -17,7 +20,7 @@ from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, RequestKe
 from lro._record import Record
 from lro._states import Change
 from lro.stores._rows import from_row, micros, moment, refuse_untextual, unpack
-from lro.stores._walks import Walk
+from lro.stores._walks import TooFar, Walk, in_time
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._clock import ServerClock
 from lro.stores.postgres._ear import NotifyEar
@@ -27,8 +30,22 @@ from lro.stores.postgres._parts import Parts
 from lro.stores.postgres._schema import check_name, make_index, prepare
 from lro.stores.postgres._writes import id_of, ids_of
 
+_SLICE: Final = 100
+"""How many records one statement of a sweep removes, or fewer, if that takes too long."""
+
 RENEWED_AT_ONCE: Final = 500
 """How many leases one transaction prolongs: it holds up the writers of those records."""
+
+
+@contextlib.contextmanager
+def _too_far() -> Iterator[None]:
+    """Tell a statement that has taken too long from other failures."""
+    try:
+        yield
+    except Unavailable as exc:
+        if isinstance(exc.__cause__, psycopg.errors.QueryCanceled):
+            raise TooFar(exc) from exc
+        raise
 
 
 class PostgresStore:
@@ -169,17 +186,22 @@ class PostgresStore:
         walk = Walk.of(narrowing, after, self._keys, DIALECT)
         if walk.nothing:
             return Page((), None)
-        now = micros(self._clock())
-        text, values = query(walk, parent, limit=limit, scan=scan, now=now)
-        rows = self._parts.connections.rows(text, values, prepare=narrowing == EVERYTHING)
-        return walk.page([row[1:] for row in rows if row[1] is not None], limit, rows[0][0])
+        now, prepare = micros(self._clock()), narrowing == EVERYTHING
+
+        def find(scan: int) -> Page:
+            text, values = query(walk, parent, limit=limit, scan=scan, now=now)
+            with _too_far():
+                rows = self._parts.connections.rows(text, values, prepare=prepare)
+            return walk.page([row[1:] for row in rows if row[1] is not None], limit, rows[0][0])
+
+        return in_time(find, scan)
 
     def index(self, keys: Collection[str]) -> None:
         """Make the indexes by these keys that the schema has not, while others go on writing."""
         for key in sorted(set(keys) - self._keys):
             with self._parts.connections.extra() as link:
-                make_index(link, self._address.schema, key)
-            self._keys |= {key}
+                if make_index(link, self._address.schema, key):
+                    self._keys |= {key}
 
     def renew(
         self, owner: str, until: datetime, names: Collection[str] | None = None
@@ -210,12 +232,22 @@ class PostgresStore:
         """Remove records past their expiry, and old request keys."""
         now = self._clock()
         due = micros(now), micros(now - statements.REQUEST_LIFE)
-        names = [name for (name,) in self._rows(statements.EXPIRE, due[0], limit)]
-        spent = self._rows(statements.EXPIRE_STARTS, due[1], limit)
+        names: list[str] = []
+        step, left = _SLICE, limit
+
+        def remove(size: int) -> int:
+            with _too_far():
+                some = self._rows(statements.EXPIRE, due[0], size)
+                names.extend(name for (name,) in some)
+                spent = self._rows(statements.EXPIRE_STARTS, due[1], size)
+            return 0 if max(len(some), len(spent)) < size else size
+
+        while step and left > 0:
+            step = in_time(remove, min(step, left))
+            left -= step
         for name in names:
             self._parts.known.drop(name)
-        full = len(names) == limit or len(spent) == limit
-        return Expired(names, more=full and self._rows(statements.LEFT, *due)[0][0])
+        return Expired(names, more=bool(step) and self._rows(statements.LEFT, *due)[0][0])
 
     def close(self) -> None:
         """Close every connection and ear; what was announced is sent before."""

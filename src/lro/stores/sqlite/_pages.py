@@ -73,7 +73,7 @@ def make_index(writer: sqlite3.Connection, key: str) -> None:
     )
 
 
-def find(rows: Rows, walk: Walk, parent: str, *, limit: int, scan: int, now: int) -> Page:
+def find(rows: Rows, walk: Walk, parent: str, limit: int, scan: int, now: int) -> Page:
     """A page of a walk through the records of a parent."""
     if walk.nothing:
         return Page((), None)

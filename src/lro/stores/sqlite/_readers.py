@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from typing import Any as Anything
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from lro.stores._walks import TooFar
 from lro.stores.sqlite._file import DatabaseFile
-from lro.stores.sqlite._told import TROUBLE, told
+from lro.stores.sqlite._told import TROUBLE, interrupted, told
+
+_STEPS: Final = 10_000
+"""Of SQLite's machine, between two looks at the clock: some fractions of a millisecond."""
 
 Rows: TypeAlias = Callable[[str, tuple[object, ...]], list[Anything]]
 """What a query finds, given its values."""
@@ -29,10 +34,13 @@ class Readers:
         self._all_back = threading.Condition(self._lock)
         self._out = 0
 
-    def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[Anything]:
+    def rows(
+        self, sql: str, values: tuple[object, ...] = (), seconds: float | None = None
+    ) -> list[Anything]:
         """What a query finds. Never waits for who writes.
 
         Raises:
+            TooFar: It was not over after so many seconds.
             Unavailable: The store is closed, or the file cannot be read.
             InvalidArgument: A value is a text that no database can keep.
         """
@@ -40,10 +48,17 @@ class Readers:
             reader = self._take()
             try:
                 self._file.unmoved()
+                if seconds is not None:
+                    end = time.monotonic() + seconds
+                    reader.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
                 return reader.execute(sql, values).fetchall()
             finally:
+                if seconds is not None:
+                    reader.set_progress_handler(None, 0)
                 self._give_back(reader)
         except TROUBLE as exc:
+            if isinstance(exc, sqlite3.OperationalError) and interrupted(exc):
+                raise TooFar(told(exc)) from exc
             raise told(exc) from exc
 
     def close(self) -> None:

@@ -47,13 +47,16 @@ STEPS: Final[tuple[Step, ...]] = (
     # Lists find records by their state, and by what is declared to be worth an index.
     (
         "ALTER TABLE operations ADD COLUMN keys TEXT",
+        # Nothing ends before it is created any more, whoever sets the clock.
+        "UPDATE operations SET end_time = create_time WHERE end_time < create_time",
         "CREATE INDEX operations_states ON operations (parent, state, create_time DESC, name)",
     ),
 )
 """Step ``n`` makes version ``n + 1`` of version ``n``; version 0 is a file without our tables.
 
 Processes of the version before may still work on the file while a step is done, and afterwards:
-a step only adds what they need not know of.
+a step only adds what they need not know of. But what those before version 3 write has no keys that
+are up to date (docs/explanation/lists.md).
 """
 
 SCHEMA_VERSION: Final = len(STEPS)

@@ -12,7 +12,7 @@ from typing import Any as Anything
 from typing import Final
 
 from lro._any import Any
-from lro._errors import OperationNotFound, TargetBusy
+from lro._errors import OperationNotFound, TargetBusy, Unavailable
 from lro._forks import after_fork
 from lro._narrowing import EVERYTHING, Test
 from lro._pages import KEY_BYTES, Place
@@ -31,7 +31,7 @@ from lro.stores._rows import (
     to_row,
     unpack,
 )
-from lro.stores._walks import Walk
+from lro.stores._walks import Walk, in_time
 from lro.stores.sqlite import _pages as pages
 from lro.stores.sqlite import _starts as starts
 from lro.stores.sqlite import _statements as sql
@@ -39,8 +39,9 @@ from lro.stores.sqlite._connections import Connections
 from lro.stores.sqlite._ear import CounterEar
 from lro.stores.sqlite._groups import Unrelated
 from lro.stores.sqlite._readers import Rows
-from lro.stores.sqlite._told import TROUBLE
+from lro.stores.sqlite._told import TROUBLE, lost_index
 
+_LOOK_SECONDS: Final = 1.0
 _SLICE: Final = 50
 """How many records one transaction of a sweep removes: nobody waits for longer than that."""
 
@@ -185,9 +186,16 @@ class SQLiteStore:
         scan: int = SCAN,
     ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
-        walk = Walk.of(narrowing, after, self._keys, pages.DIALECT)
         now = micros(self._clock())
-        return pages.find(self._file.rows, walk, parent, limit=limit, scan=scan, now=now)
+        rows = functools.partial(self._file.rows, seconds=_LOOK_SECONDS)
+        walk = Walk.of(narrowing, after, self._keys, pages.DIALECT)
+        try:
+            return in_time(lambda scan: pages.find(rows, walk, parent, limit, scan, now), scan)
+        except Unavailable as exc:
+            if not self._keys or not lost_index(exc):
+                raise
+        self._keys = frozenset()  # somebody has dropped an index: it goes without, till the restart
+        return self.page(parent, after, limit, narrowing, scan)
 
     def index(self, keys: Collection[str]) -> None:
         """Make the indexes by these keys that the file has not; nobody can write meanwhile."""

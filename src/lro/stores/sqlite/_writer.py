@@ -50,7 +50,7 @@ class Writer:
         self._commits: Commits = (0, 0)
         self._turn = Turn(file.path)
         self._ended = 0
-        self._durable = True
+        self._durable: bool | None = True
         self._rest_until = 0.0
         self._listened = False
         self.renew()
@@ -209,6 +209,7 @@ class Writer:
                     connection = self._opened()
                     if durable is not self._durable:
                         kind = "FULL" if durable else "NORMAL"
+                        self._durable = None  # until it is done: one may be interrupted
                         connection.execute(f"PRAGMA synchronous = {kind}")
                         self._durable = durable
                     if self._has_begun(connection, last=now >= until):
