@@ -18,7 +18,8 @@ FLOORS: Final = {
         """
         _any _status _details _errors _faults _times _jsontext _shapes _scalars _wellknown _compiled
         _codec _codecs _protobuf _types _names _operation _record _narrowing _states _conventions
-        _methods _filters _indexes _spec _pages _wire _templates _routes _query _bodies _enums _mounts
+        _methods _filters _indexes _spec _pages _wire _templates _routes _query _bodies _enums
+        _mounts
         """,
         "_jobs _ports _executing _forks _role",
         """
@@ -27,7 +28,8 @@ FLOORS: Final = {
         _background _service
         """,
         """
-        stores._recent stores._rows stores._conditions stores._walks stores._lists stores.memory stores.sqlite stores.postgres
+        stores._recent stores._rows stores._conditions stores._walks stores._lists
+        stores.memory stores.sqlite stores.postgres
         executors._local executors._crew executors._backlog executors._staffed
         executors.inline executors.threads executors.asyncio executors.processes
         executors._broker executors._carrier executors.celery

@@ -482,9 +482,7 @@ AT_WORK = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND wait_ev
 TRIED = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND state = 'idle'"
 
 
-def until(
-    plain: Anything, statement: str, thread: threading.Thread, found: str = AT_WORK
-) -> None:
+def until(plain: Anything, statement: str, thread: threading.Thread, found: str = AT_WORK) -> None:
     """Return once somebody waits in the midst of such a statement, or has tried it."""
     end = time.monotonic() + PATIENCE
     while plain.execute(found, (f"{statement}%",)).fetchone() == (0,):
