@@ -42,7 +42,7 @@ from lro.stores.sqlite._readers import Rows
 from lro.stores.sqlite._told import TROUBLE, lost_index
 
 _LOOK_SECONDS: Final = 1.0
-_SLICE: Final = 50
+_SLICE: Final = 10
 """How many records one transaction of a sweep removes: nobody waits for longer than that."""
 
 
