@@ -72,7 +72,7 @@ class MethodHost:
         expiry: timedelta | None = None,
         validate: Callable[[Anything], None] | None = None,
         settle: Callable[[Anything, State], Anything] | None = None,
-        index: tuple[str, ...] = (),
+        index: tuple[str, ...] | list[str] = (),
         path: str = "",
     ) -> MethodDecorator:
         """Decorate a function: calls of it become operations.

@@ -178,10 +178,12 @@ class Running:
         run = self._runs.get(name)
         if run is None:
             return
-        if self._executor.withdraw(name):
-            run.end_unbegun()
-        else:
-            run.cancel()
+        # The caller and a thread that hears of it may both come: the second waits for the end.
+        with run.cancelling:
+            if self._executor.withdraw(name):
+                run.end_unbegun()
+            else:
+                run.cancel()
 
     def has(self, name: str) -> bool:
         """Whether this process has the work of this operation."""

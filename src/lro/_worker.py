@@ -82,6 +82,7 @@ class Run:
         self._cancel_asked = False
         self._handing_back = self._over = False
         self._deciding = threading.Lock()
+        self.cancelling = threading.RLock()
         self._started = self.revoked = self._start_over = False
         self._watch: threading.Event | None = None
         self.lost = False

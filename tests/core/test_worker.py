@@ -21,6 +21,7 @@ from lro._errors import (
     Unavailable,
 )
 from lro._jobs import Job
+from lro._states import request_cancel
 from lro._status import Code
 from lro._types import TypeRegistry
 from lro._wellknown import Empty
@@ -443,6 +444,42 @@ def test_queued_work_is_cancelled_at_once(make_service, store, colour):
     step.go.set()
     ended(service, first)
     assert calls == ["first"]
+
+
+def test_who_cancels_second_waits_for_the_end(make_service, store, monkeypatch):
+    """A thread that hears of a cancellation may be quicker than the caller, who is told the end."""
+    service = make_service(store, ThreadExecutor(1))
+    step, seen = Step(), []
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    method = method_of(service, "sync", body)
+    method.start(WorkRequest("first"))
+    step.reached()
+    second = method.start(WorkRequest("second"))
+    running = service._background.running
+    run = running._runs[second.name]
+    end = run.end_unbegun
+
+    def caller():
+        service.cancel(second.name)
+        seen.append(service.get(second.name).done)
+
+    thread = threading.Thread(target=caller)
+
+    def slowly():
+        thread.start()
+        thread.join(0.1)  # does not end before the operation has
+        end()
+
+    monkeypatch.setattr(run, "end_unbegun", slowly)
+    service.store.update(second.name, request_cancel(service.store.now()))
+    running.cancel(second.name)
+    thread.join(PATIENCE)
+    assert seen == [True]
+    step.go.set()
 
 
 def test_a_request_to_cancel_before_the_claim_is_seen_by_it(make_service, store):
