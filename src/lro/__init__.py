@@ -81,7 +81,7 @@ from lro._operation import (
     validate,
 )
 from lro._pages import Place
-from lro._ports import Ear, Expired, Glance, Inserted, Orphans, RequestKey, Store
+from lro._ports import Ear, Expired, Glance, Inserted, Orphans, Page, RequestKey, Store
 from lro._record import Record, State
 from lro._routes import Route, RouteTable, default_routes
 from lro._service import Service
@@ -186,6 +186,7 @@ __all__ = [
     "OperationNotFound",
     "Options",
     "Orphans",
+    "Page",
     "PageTokenExpired",
     "PartialSuccessNotSupported",
     "PermissionDenied",
