@@ -180,7 +180,7 @@ class MethodHost:
             indexes=self.indexes,
         )
         if options.index:
-            self._ledger.store.index(self.indexes.keys)
+            self._make_indexes()
         if function is not None:
             self._executor.admit(spec)
         info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)
@@ -188,3 +188,6 @@ class MethodHost:
             log.info("%s: %s: %s (AIP-151)", full_name, finding, FINDINGS[finding])
         self._specs[full_name] = spec
         return Method(spec, self._starter)
+
+    def _make_indexes(self) -> None:
+        self._ledger.store.index(self.indexes.keys)

@@ -82,11 +82,8 @@ class Service(MethodHost):
         upkeep: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        for given, port, verb in ((store, "store", "insert"), (executor, "executor", "reserve")):
-            if isinstance(given, type) or not hasattr(given, verb):
-                raise DeclarationError(
-                    f"{port}={given!r}", f"is no {port}; make one, and give that"
-                )
+        _check_port("store", store, "insert")
+        _check_port("executor", executor, "reserve")
         check_span("lease", lease)
         check_span("expiry", expiry, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
@@ -109,7 +106,7 @@ class Service(MethodHost):
         )
         if owner_only:
             self.indexes.declare_caller()
-            store.index(self.indexes.keys)
+            self._make_indexes()
         self.store = store
         self.domain = domain
         self._verbs = frozenset(verbs) | {"GetOperation"}
@@ -335,6 +332,11 @@ class Service(MethodHost):
         self._ledger.forked()
         self._room.forked()
         self._background.forked()
+
+
+def _check_port(port: str, given: object, verb: str) -> None:
+    if isinstance(given, type) or not hasattr(given, verb):
+        raise DeclarationError(f"{port}={given!r}", f"is no {port}; make one, and give that")
 
 
 def _span(drain: timedelta | float) -> timedelta:

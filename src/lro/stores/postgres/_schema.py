@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import secrets
 import time
 from typing import Final
@@ -14,9 +13,6 @@ from lro._faults import DeclarationError
 from lro._pages import KEY_BYTES
 from lro.stores._rows import COLUMNS
 from lro.stores.postgres._link import Link, unavailable
-from lro.stores.postgres._pages import index_columns, index_name
-
-log = logging.getLogger("lro")
 
 MIGRATION_SECONDS: Final = 3600.0
 """How long a migration may take, or wait for that of another process."""
@@ -53,10 +49,11 @@ CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NO
 """
 
 # Lists find records by their state, and by what is declared to be worth an index.
-_VERSION_2: Final = f"""
+_VERSION_2: Final = """
 ALTER TABLE operations ADD COLUMN keys TEXT COLLATE "C";
 UPDATE operations SET end_time = create_time WHERE end_time < create_time;
-CREATE INDEX operations_by_state ON operations {index_columns("state")}
+CREATE INDEX operations_by_state ON operations
+    ((parent_id::text || '/' || state), create_time DESC)
 """
 
 MIGRATIONS: list[str] = [_VERSION_1, _VERSION_2]
@@ -129,7 +126,7 @@ def _migrate(link: Link, schema: str) -> None:
     link.patience = MIGRATION_SECONDS
     try:
         # Of several processes one does it; the others find it done when the lock is theirs.
-        _lock_out(link, schema)
+        lock_out(link, schema)
         with link.transaction():
             link.execute("SET LOCAL statement_timeout = 0")
             link.execute("SET LOCAL lock_timeout = 0")
@@ -147,50 +144,11 @@ def _migrate(link: Link, schema: str) -> None:
         link.patience = patience
 
 
-def make_index(link: Link, schema: str, key: str) -> bool:
-    """Make the index by a key, unless there is one, while others go on writing.
-
-    Returns:
-        Whether there is one now: a user who does not own the table may not make it.
-
-    Raises:
-        Unavailable: The database does not do it now.
-    """
-    name = index_name(key)
-    text = f"CREATE INDEX CONCURRENTLY {name} ON operations {index_columns(key)}"
-    try:
-        if _is_valid(link, name):
-            return True
-        log.info("the index %s is made in schema %s, which may take long", name, schema)
-        link.patience = MIGRATION_SECONDS
-        for setting in ("statement_timeout", "lock_timeout"):
-            link.execute("SELECT set_config(%s, '0', false)", (setting,))
-        _lock_out(link, schema)
-        if not _is_valid(link, name):
-            # What somebody did not finish is of no use, and in the way.
-            link.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode(), prepare=False)
-            link.execute(text.encode(), prepare=False)
-    except psycopg.errors.InsufficientPrivilege:
-        log.warning("lists are slow until the owner of schema %s says: %s", schema, text)
-        return False
-    except psycopg.Error as exc:
-        raise unavailable(exc) from exc
-    return True
-
-
-def _lock_out(link: Link, schema: str) -> None:
-    # Given back with the connection. Nobody waits for it within a statement: who makes an index
-    # waits for all statements under way.
+def lock_out(link: Link, schema: str) -> None:
+    """Be the only one who changes the tables, until this connection is closed."""
+    # Nobody waits for it within a statement: who makes an index waits for all that are under way.
     while not link.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
         time.sleep(_LOCK_SECONDS)
-
-
-def _is_valid(link: Link, index: str) -> bool:
-    text = """SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-        JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE c.relname = %s AND n.nspname = current_schema()"""
-    rows = link.execute(text, (index,)).fetchall()
-    return bool(rows and rows[0][0])
 
 
 def _secret(link: Link) -> bytes:

@@ -24,10 +24,11 @@ from lro.stores._walks import TooFar, Walk, in_time
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._clock import ServerClock
 from lro.stores.postgres._ear import NotifyEar
+from lro.stores.postgres._indexes import make_index
 from lro.stores.postgres._link import LEAKED, Address
 from lro.stores.postgres._pages import DIALECT, query
 from lro.stores.postgres._parts import Parts
-from lro.stores.postgres._schema import check_name, make_index, prepare
+from lro.stores.postgres._schema import check_name, prepare
 from lro.stores.postgres._writes import id_of, ids_of
 
 _SLICE: Final = 100
