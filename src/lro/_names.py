@@ -23,12 +23,13 @@ _SHIFTS: Final = range(36, -1, -6)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
-# Spec §3.1(2). A surrogate is refused too: a proto string cannot hold it (spec §1.9). Everything
-# is possessive and every choice is made by a look-ahead, so that no input makes these backtrack.
+# Spec §3.1(2). A surrogate is refused too: a proto string cannot hold it (spec §1.9). Runs of
+# characters are possessive and every choice is made by a look-ahead, so that no input makes these
+# backtrack far. Groups are not possessive: Python matches such wrongly before 3.11.5.
 _SEGMENT: Final = r"(?!(?:\.\.?|-)(?:/|\Z))[^/\x00-\x1f\x7f\ud800-\udfff]++"
 _PAIR: Final = rf"(?!operations(?:/|\Z)){_SEGMENT}/{_SEGMENT}"
-_PAIRS: Final = rf"{_PAIR}(?:/{_PAIR})*+"
-_NAME: Final = re.compile(rf"(?:({_PAIRS})/)?operations/({_SEGMENT}(?:/{_SEGMENT})*+)\Z")
+_PAIRS: Final = rf"{_PAIR}(?:/{_PAIR})*"
+_NAME: Final = re.compile(rf"(?:({_PAIRS})/)?operations/({_SEGMENT}(?:/{_SEGMENT})*)\Z")
 _PARENT: Final = re.compile(rf"(?:({_PAIRS})(?:/operations)?|operations)?\Z")
 
 _RESERVED: Final = frozenset({".", "..", "-"})
