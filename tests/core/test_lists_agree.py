@@ -31,12 +31,19 @@ def stores(kinds: tuple[str, ...]) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("kinds", [EMBEDDED, ALL], ids=["embedded", "all"])
 def test_stores_agree_with_the_evaluator(kinds: tuple[str, ...]) -> None:
-    """Whatever is asked of whatever they hold; each way through a list is gone, and finds some."""
+    """Whatever is asked of whatever they hold; each way through a list is gone, and finds some.
+
+    What Hypothesis draws differs by its release, and by what is installed: sets of records follow
+    until there was something to find on every way.
+    """
     tally = Tally()
     run(stores(kinds), 24, tally)
+    for seed in range(12):
+        if all(tally[f"{way}, match something"] for way in WAYS):
+            break
+        run(stores(kinds), 8, tally, seed)
     assert tally["filters"] > 300
-    for way in WAYS:
-        assert tally[f"{way}, match something"] > 0
+    assert [way for way in WAYS if not tally[f"{way}, match something"]] == []
 
 
 def record_of(one: Row) -> Record:
