@@ -181,10 +181,11 @@ async def _while_draining(world: World, trap: Trap | None) -> Server:
 async def _hunting(world: World, trap: Trap | None) -> Server:
     first = await _victim(world)
     await first.ready()
-    world.callers.begin()
-    await _occupy(world, first)
+    # It is there before there is work: on a busy machine that may be over before a server is up.
     victim = (await world.host(trap, hunts=True)).victim
     await victim.ready()
+    world.callers.begin()
+    await _occupy(world, first)
     await first.kill()
     await victim.gone()
     return victim
