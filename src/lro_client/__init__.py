@@ -4,19 +4,26 @@
 :class:`OperationHandle` waits for its operation and gives the result as the declared class.
 """
 
-from lro_client._async_client import AsyncClient, AsyncOperationHandle, AsyncPager
+from lro_client._async_client import AsyncClient, AsyncPager
+from lro_client._async_group import AsyncGroup
+from lro_client._async_operation_handle import AsyncOperationHandle
 from lro_client._calls import AsyncTransport, Call, Reply, StartRequest, Transport
-from lro_client._client import Client, OperationHandle, Pager
+from lro_client._client import Client, Pager
 from lro_client._errors import (
     CallError,
     ClientError,
     DecodingError,
+    GroupTimeout,
     OperationCancelled,
     OperationFailed,
     OperationGone,
     PollTimeout,
 )
+from lro_client._group import Group
+from lro_client._groups import Waited
 from lro_client._handles import Update
+from lro_client._journal import Journal, JournalError
+from lro_client._operation_handle import OperationHandle
 from lro_client._policy import NO_RETRY, Polling, Retry, wait_exponential, wait_proportional
 from lro_client.transports.http import AsyncHttpTransport, HttpTransport, Routes
 from lro_client.transports.local import AsyncLocalTransport, LocalTransport
@@ -24,6 +31,7 @@ from lro_client.transports.local import AsyncLocalTransport, LocalTransport
 __all__ = [
     "NO_RETRY",
     "AsyncClient",
+    "AsyncGroup",
     "AsyncHttpTransport",
     "AsyncLocalTransport",
     "AsyncOperationHandle",
@@ -34,7 +42,11 @@ __all__ = [
     "Client",
     "ClientError",
     "DecodingError",
+    "Group",
+    "GroupTimeout",
     "HttpTransport",
+    "Journal",
+    "JournalError",
     "LocalTransport",
     "OperationCancelled",
     "OperationFailed",
@@ -49,6 +61,7 @@ __all__ = [
     "StartRequest",
     "Transport",
     "Update",
+    "Waited",
     "wait_exponential",
     "wait_proportional",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -22,11 +22,16 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _flows, _requests
+from lro_client import _flows, _journaled, _requests, _waits
+from lro_client._async_group import AsyncGroup
+from lro_client._async_operation_handle import AsyncOperationHandle
 from lro_client._calls import AsyncTransport, StartRequest
+from lro_client._core import Core
 from lro_client._drive import AsyncDriver
-from lro_client._handles import HandleBase, Meta, Resp, Update, register
+from lro_client._handles import Meta, Resp, known, register
+from lro_client._journal import Journal
 from lro_client._policy import Polling, Retry
+from lro_client._tracing import Trace
 from lro_client.filters import Expression
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
@@ -41,7 +46,7 @@ class AsyncClient:
     made here (its base URL, headers, authentication and proxies are kept), ``transport`` something
     else than HTTP, such as ``AsyncLocalTransport(service)``. ``routes`` are the paths of the verbs,
     ``types`` a registry of message classes, ``polling`` and ``retry`` the policies.
-    ``call_seconds`` bounds each single call.
+    ``call_seconds`` bounds each single call, ``journal`` keeps what was started across crashes.
     """
 
     def __init__(
@@ -55,21 +60,31 @@ class AsyncClient:
         polling: Polling | None = None,
         retry: Retry | None = None,
         call_seconds: float = 30.0,
+        journal: Journal | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._types = types or TypeRegistry()
-        self._setting = _requests.setting(polling, retry, clock, call_seconds)
+        types = types or TypeRegistry()
         if transport is None:
             transport = AsyncHttpTransport(
                 http or httpx.AsyncClient(),
                 base_url=base_url,
                 routes=routes,
-                types=self._types,
+                types=types,
                 own=http is None,
             )
         self._transport = transport
         self._driver = AsyncDriver(transport, sleep)
+        self._core = Core(
+            transport,
+            self._driver,
+            types=types,
+            polling=polling,
+            retry=retry,
+            clock=clock,
+            call_seconds=call_seconds,
+            journal=journal,
+        )
 
     async def start(
         self,
@@ -85,18 +100,31 @@ class AsyncClient:
 
         With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
 
+        With a journal every start has a request id, and is noted before it is sent. ``message`` may
+        also be a dict, or a packed ``lro.Any``; with ``lro.Any`` for ``response`` or ``metadata``
+        what comes stays packed.
+
         Raises:
             CallError: The method refused.
+            JournalError: The journal cannot be written.
         """
-        register(self._types, type(message), response, metadata)
+        register(self._core.types, type(message), response, metadata)
         request = StartRequest(
             target=target,
             message=message,
             request_id=str(request_id),
             validate_only=validate_only,
         )
-        reply = await self._driver.run(_flows.single(self._setting, request))
-        return self.operation(_flows.read(reply), response=response, metadata=metadata)
+        flow = _waits.start(self._core, request, response, metadata)
+        operation, trace = await self._driver.run(flow)
+        return AsyncOperationHandle(
+            operation,
+            response=response,
+            metadata=metadata,
+            core=self._core,
+            driver=self._driver,
+            trace=trace,
+        )
 
     def operation(
         self,
@@ -105,13 +133,25 @@ class AsyncClient:
         response: type[Resp],
         metadata: type[Meta],
     ) -> AsyncOperationHandle[Resp, Meta]:
-        """A handle for an operation, or for a name that was kept; asks the server nothing."""
-        if isinstance(operation, str):
-            operation = Operation(name=operation)
-        register(self._types, response, metadata)
+        """A handle for an operation, or for a name or token that was kept; asks nobody.
+
+        Raises:
+            InvalidArgument: What looks like a token is none.
+        """
+        register(self._core.types, response, metadata)
+        first, trace = known(operation)
         return AsyncOperationHandle(
-            operation, response=response, metadata=metadata, types=self._types, client=self
+            first,
+            response=response,
+            metadata=metadata,
+            core=self._core,
+            driver=self._driver,
+            trace=trace,
         )
+
+    def group(self, handles: Iterable[AsyncOperationHandle[Resp, Meta]]) -> AsyncGroup[Resp, Meta]:
+        """Operations of this client to wait for together, with few calls for all of them."""
+        return AsyncGroup(handles, core=self._core, driver=self._driver)
 
     async def get(self, request: str | GetOperationRequest) -> Operation:
         """The latest state of an operation, by name (spec §3.2).
@@ -165,8 +205,36 @@ class AsyncClient:
         """
         return await self._ask(_requests.waiting(request, timeout))
 
+    async def pending(
+        self, *, response: type[Resp], metadata: type[Meta]
+    ) -> AsyncGenerator[AsyncOperationHandle[Resp, Meta], None]:
+        """The operations in the journal that were declared with these classes, the oldest first.
+
+        Those of this server that were started, also by a process that has crashed, and whose result
+        nobody has taken. A start whose answer never came is repeated with its request id, and so
+        starts nothing twice. With ``lro.Any`` for both classes: all of them.
+
+        Raises:
+            ValueError: The client has no journal.
+            JournalError: It cannot be read.
+            CallError: A start could not be repeated; it stays in the journal.
+        """
+        register(self._core.types, response, metadata)
+        flow = _journaled.pending(self._core, response, metadata)
+        async with aclosing(self._driver.walk(flow)) as steps:
+            async for operation in steps:
+                yield AsyncOperationHandle(
+                    operation,
+                    response=response,
+                    metadata=metadata,
+                    core=self._core,
+                    driver=self._driver,
+                )
+
     async def close(self) -> None:
-        """Free the connections, if they were made here."""
+        """Free the connections, if they were made here; nobody waits here any more."""
+        self._core.close()
+        await self._driver.end()
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -175,11 +243,27 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def _handle(
+        self,
+        operation: Operation,
+        response: type[Resp],
+        metadata: type[Meta],
+        trace: Trace | None = None,
+    ) -> AsyncOperationHandle[Resp, Meta]:
+        return AsyncOperationHandle(
+            operation,
+            response=response,
+            metadata=metadata,
+            core=self._core,
+            driver=self._driver,
+            trace=trace,
+        )
+
     async def _ask(self, request: Anything) -> Operation:
-        return _flows.read(await self._driver.run(_flows.single(self._setting, request)))
+        return _flows.read(await self._driver.run(_flows.single(self._core.setting, request)))
 
     async def _tell(self, request: Anything) -> None:
-        await self._driver.run(_flows.single(self._setting, request))
+        await self._driver.run(_flows.single(self._core.setting, request))
 
 
 class AsyncPager:
@@ -192,7 +276,7 @@ class AsyncPager:
     async def pages(self) -> AsyncGenerator[ListOperationsResponse, None]:
         """The raw pages, one call each."""
         client = self._client
-        flow = _flows.pages(client._setting, self._request)
+        flow = _flows.pages(client._core.setting, self._request)
         async with aclosing(client._driver.walk(flow)) as steps:
             async for page in steps:
                 yield page
@@ -202,93 +286,3 @@ class AsyncPager:
             async for page in pages:
                 for operation in page.operations:
                     yield operation
-
-
-class AsyncOperationHandle(HandleBase[Resp, Meta]):
-    """An operation: cached values as properties, verbs as methods. Only verbs ask the server."""
-
-    def __init__(
-        self,
-        operation: Operation,
-        *,
-        response: type[Resp] | None,
-        metadata: type[Meta] | None,
-        types: TypeRegistry,
-        client: AsyncClient,
-    ) -> None:
-        super().__init__(operation, response=response, metadata=metadata, types=types)
-        self._client = client
-
-    async def refresh(self) -> Operation:
-        """Ask for the latest state, once.
-
-        Raises:
-            CallError: The call failed.
-        """
-        return self._seen(await self._client.get(self.name))
-
-    async def wait(self, timeout: timedelta | float | None = None) -> Operation:
-        """Wait until the operation is done; its last state, whatever the outcome.
-
-        ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
-        ever (spec §11.4).
-
-        Raises:
-            PollTimeout: The time is over; the operation goes on.
-            OperationGone: It was deleted or has expired.
-            CallError: A poll failed for a reason that does not pass.
-        """
-        client = self._client
-        known = self._operation
-        return self._seen(
-            await client._driver.run(
-                _flows.until_done(client._setting, self.name, known, _requests.seconds(timeout))
-            )
-        )
-
-    async def result(self, timeout: timedelta | float | None = None) -> Resp:
-        """Wait as :meth:`wait` does, then give the response.
-
-        Raises:
-            OperationFailed: The operation ended with an error.
-            OperationCancelled: It was cancelled.
-            DecodingError: The response is not of the declared type.
-            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
-        """
-        await self.wait(timeout)
-        return self._result()
-
-    async def updates(
-        self, timeout: timedelta | float | None = None, *, every: float = 1.0
-    ) -> AsyncGenerator[Update[Meta], None]:
-        """Each changed state until the operation is done, looked for at most ``every`` seconds.
-
-        Raises:
-            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
-        """
-        client = self._client
-        flow = _flows.updates(
-            client._setting, self.name, self._operation, _requests.seconds(timeout), every
-        )
-        async with aclosing(client._driver.walk(flow)) as steps:
-            async for operation in steps:
-                yield Update(self, self._seen(operation))
-
-    async def cancel(self) -> None:
-        """Ask for the work to stop; what becomes of it, :meth:`result` tells.
-
-        Raises:
-            CallError: The call failed.
-        """
-        await self._client.cancel(self.name)
-
-    async def delete(self) -> None:
-        """Remove the record; does not stop the work.
-
-        Raises:
-            CallError: The call failed.
-        """
-        await self._client.delete(self.name)
-
-    def __await__(self) -> Generator[Anything, None, Resp]:
-        return self.result().__await__()

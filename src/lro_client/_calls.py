@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any as Anything
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -31,6 +31,34 @@ class StartRequest:
     validate_only: bool = False
 
 
+@attrs.frozen
+class BatchGetOperationsRequest:
+    """Reads many operations of one collection, which is "operations" or ends so (spec §3.11).
+
+    With ``ended`` alone those that are done matter: the others need not be read.
+    """
+
+    collection: str
+    names: tuple[str, ...]
+    ended: bool = False
+
+
+@attrs.frozen
+class WatchOperationsRequest:
+    """Asks to be told of each change of many operations of one collection (spec §3.11)."""
+
+    collection: str
+    names: tuple[str, ...]
+
+
+@attrs.frozen
+class Batch:
+    """What a server knows of many names: operations, and the names of those that are gone."""
+
+    operations: tuple[Operation, ...]
+    missing: tuple[str, ...] = ()
+
+
 Request: TypeAlias = (
     GetOperationRequest
     | ListOperationsRequest
@@ -38,20 +66,18 @@ Request: TypeAlias = (
     | CancelOperationRequest
     | WaitOperationRequest
     | StartRequest
+    | BatchGetOperationsRequest
+    | WatchOperationsRequest
 )
 
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """Ask the server.
-
-    ``budget`` bounds the call, in seconds; ``hard`` says that it must hold whatever the server
-    does, for which the blocking driver pays with a thread.
-    """
+    """Ask the server, for at most ``budget`` seconds; ``headers`` go with the call."""
 
     request: Request
     budget: float
-    hard: bool = False
+    headers: Mapping[str, str] = attrs.field(factory=dict)
 
     @property
     def verb(self) -> str:
@@ -59,11 +85,45 @@ class Call:
         return type(self.request).__name__.removesuffix("Request")
 
 
+@attrs.frozen(kw_only=True)
+class Stream:
+    """Ask the server, and give ``sink`` what it tells, until it has no more to tell.
+
+    What it tells is an operation, or the name of one that is gone; None is a sign of life.
+    ``call.budget`` is how many seconds it may be silent.
+    """
+
+    call: Call
+    sink: Callable[[Operation | str | None], object]
+
+
 @attrs.frozen
 class Pause:
     """Do nothing for so many seconds."""
 
     seconds: float
+
+
+@attrs.frozen
+class Rest:
+    """Do nothing for so many seconds, or until there is more to do at this table."""
+
+    seconds: float
+
+
+@attrs.frozen
+class Do:
+    """Call this function, which may block."""
+
+    function: Callable[[], Anything]
+
+
+@attrs.frozen
+class Take:
+    """The next thing put into a box; None if there is none for so many seconds (None: ever)."""
+
+    box: Box
+    seconds: float | None
 
 
 @attrs.frozen
@@ -77,16 +137,29 @@ class Show:
 class Reply:
     """What the server said, and after how many seconds it recommends to ask again."""
 
-    value: Operation | ListOperationsResponse | None
+    value: Operation | ListOperationsResponse | Batch | None
     retry_after: float | None = None
 
 
-Step: TypeAlias = Call | Pause | Show
+class Box(Protocol):
+    """Where one waits for what others find. Nothing that is put into it blocks."""
+
+    def put(self, item: Anything) -> None:
+        """Add something; whoever waits for it goes on."""
+        ...
+
+
+Step: TypeAlias = Call | Stream | Pause | Rest | Do | Take | Show
 Flow: TypeAlias = Generator[Step, Anything, R]
 
 
 class Transport(Protocol):
-    """Carries calls to a server, blocking."""
+    """Carries calls to a server, blocking.
+
+    One whose ``bounds`` is true keeps to a call's budget by itself, whatever the server does; for
+    others a thread is spent on it. One that can carry streams also has a method
+    ``stream(call, sink)``, as :class:`lro_client.HttpTransport` does.
+    """
 
     def send(self, call: Call) -> Reply:
         """The server's reply.

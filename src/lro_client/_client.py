@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from typing import Any as Anything
@@ -20,11 +20,16 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _flows, _requests
+from lro_client import _flows, _journaled, _requests, _waits
 from lro_client._calls import StartRequest, Transport
+from lro_client._core import Core
 from lro_client._drive import Driver
-from lro_client._handles import HandleBase, Meta, Resp, Update, register
+from lro_client._group import Group
+from lro_client._handles import Meta, Resp, known, register
+from lro_client._journal import Journal
+from lro_client._operation_handle import OperationHandle
 from lro_client._policy import Polling, Retry
+from lro_client._tracing import Trace
 from lro_client.filters import Expression
 from lro_client.transports.http import HttpTransport, Routes
 
@@ -39,7 +44,7 @@ class Client:
     here (its base URL, headers, authentication and proxies are kept), ``transport`` something else
     than HTTP, such as ``LocalTransport(service)``. ``routes`` are the paths of the verbs, ``types``
     a registry of message classes, ``polling`` and ``retry`` the policies. ``call_seconds`` bounds
-    each single call.
+    each single call, ``journal`` keeps what was started across crashes.
     """
 
     def __init__(
@@ -53,21 +58,31 @@ class Client:
         polling: Polling | None = None,
         retry: Retry | None = None,
         call_seconds: float = 30.0,
+        journal: Journal | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._types = types or TypeRegistry()
-        self._setting = _requests.setting(polling, retry, clock, call_seconds)
+        types = types or TypeRegistry()
         if transport is None:
             transport = HttpTransport(
                 http or httpx.Client(),
                 base_url=base_url,
                 routes=routes,
-                types=self._types,
+                types=types,
                 own=http is None,
             )
         self._transport = transport
-        self._driver = Driver(transport, sleep)
+        self._driver = Driver(transport, clock, sleep)
+        self._core = Core(
+            transport,
+            self._driver,
+            types=types,
+            polling=polling,
+            retry=retry,
+            clock=clock,
+            call_seconds=call_seconds,
+            journal=journal,
+        )
 
     def start(
         self,
@@ -83,18 +98,31 @@ class Client:
 
         With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
 
+        With a journal every start has a request id, and is noted before it is sent. ``message`` may
+        also be a dict, or a packed ``lro.Any``; with ``lro.Any`` for ``response`` or ``metadata``
+        what comes stays packed.
+
         Raises:
             CallError: The method refused.
+            JournalError: The journal cannot be written.
         """
-        register(self._types, type(message), response, metadata)
+        register(self._core.types, type(message), response, metadata)
         request = StartRequest(
             target=target,
             message=message,
             request_id=str(request_id),
             validate_only=validate_only,
         )
-        reply = self._driver.run(_flows.single(self._setting, request))
-        return self.operation(_flows.read(reply), response=response, metadata=metadata)
+        flow = _waits.start(self._core, request, response, metadata)
+        operation, trace = self._driver.run(flow)
+        return OperationHandle(
+            operation,
+            response=response,
+            metadata=metadata,
+            core=self._core,
+            driver=self._driver,
+            trace=trace,
+        )
 
     def operation(
         self,
@@ -103,13 +131,25 @@ class Client:
         response: type[Resp],
         metadata: type[Meta],
     ) -> OperationHandle[Resp, Meta]:
-        """A handle for an operation, or for a name that was kept; asks the server nothing."""
-        if isinstance(operation, str):
-            operation = Operation(name=operation)
-        register(self._types, response, metadata)
+        """A handle for an operation, or for a name or token that was kept; asks nobody.
+
+        Raises:
+            InvalidArgument: What looks like a token is none.
+        """
+        register(self._core.types, response, metadata)
+        first, trace = known(operation)
         return OperationHandle(
-            operation, response=response, metadata=metadata, types=self._types, client=self
+            first,
+            response=response,
+            metadata=metadata,
+            core=self._core,
+            driver=self._driver,
+            trace=trace,
         )
+
+    def group(self, handles: Iterable[OperationHandle[Resp, Meta]]) -> Group[Resp, Meta]:
+        """Operations of this client to wait for together, with few calls for all of them."""
+        return Group(handles, core=self._core, driver=self._driver)
 
     def get(self, request: str | GetOperationRequest) -> Operation:
         """The latest state of an operation, by name (spec §3.2).
@@ -163,8 +203,33 @@ class Client:
         """
         return self._ask(_requests.waiting(request, timeout))
 
+    def pending(
+        self, *, response: type[Resp], metadata: type[Meta]
+    ) -> Iterator[OperationHandle[Resp, Meta]]:
+        """The operations in the journal that were declared with these classes, the oldest first.
+
+        Those of this server that were started, also by a process that has crashed, and whose result
+        nobody has taken. A start whose answer never came is repeated with its request id, and so
+        starts nothing twice. With ``lro.Any`` for both classes: all of them.
+
+        Raises:
+            ValueError: The client has no journal.
+            JournalError: It cannot be read.
+            CallError: A start could not be repeated; it stays in the journal.
+        """
+        register(self._core.types, response, metadata)
+        for operation in self._driver.walk(_journaled.pending(self._core, response, metadata)):
+            yield OperationHandle(
+                operation,
+                response=response,
+                metadata=metadata,
+                core=self._core,
+                driver=self._driver,
+            )
+
     def close(self) -> None:
-        """Free the connections, if they were made here."""
+        """Free the connections, if they were made here; nobody waits here any more."""
+        self._core.close()
         self._transport.close()
 
     def __enter__(self) -> Client:
@@ -173,11 +238,27 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _handle(
+        self,
+        operation: Operation,
+        response: type[Resp],
+        metadata: type[Meta],
+        trace: Trace | None = None,
+    ) -> OperationHandle[Resp, Meta]:
+        return OperationHandle(
+            operation,
+            response=response,
+            metadata=metadata,
+            core=self._core,
+            driver=self._driver,
+            trace=trace,
+        )
+
     def _ask(self, request: Anything) -> Operation:
-        return _flows.read(self._driver.run(_flows.single(self._setting, request)))
+        return _flows.read(self._driver.run(_flows.single(self._core.setting, request)))
 
     def _tell(self, request: Anything) -> None:
-        self._driver.run(_flows.single(self._setting, request))
+        self._driver.run(_flows.single(self._core.setting, request))
 
 
 class Pager:
@@ -190,94 +271,8 @@ class Pager:
     def pages(self) -> Iterator[ListOperationsResponse]:
         """The raw pages, one call each."""
         client = self._client
-        yield from client._driver.walk(_flows.pages(client._setting, self._request))
+        yield from client._driver.walk(_flows.pages(client._core.setting, self._request))
 
     def __iter__(self) -> Iterator[Operation]:
         for page in self.pages():
             yield from page.operations
-
-
-class OperationHandle(HandleBase[Resp, Meta]):
-    """An operation: cached values as properties, verbs as methods. Only verbs ask the server."""
-
-    def __init__(
-        self,
-        operation: Operation,
-        *,
-        response: type[Resp] | None,
-        metadata: type[Meta] | None,
-        types: TypeRegistry,
-        client: Client,
-    ) -> None:
-        super().__init__(operation, response=response, metadata=metadata, types=types)
-        self._client = client
-
-    def refresh(self) -> Operation:
-        """Ask for the latest state, once.
-
-        Raises:
-            CallError: The call failed.
-        """
-        return self._seen(self._client.get(self.name))
-
-    def wait(self, timeout: timedelta | float | None = None) -> Operation:
-        """Wait until the operation is done; its last state, whatever the outcome.
-
-        ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
-        ever (spec §11.4).
-
-        Raises:
-            PollTimeout: The time is over; the operation goes on.
-            OperationGone: It was deleted or has expired.
-            CallError: A poll failed for a reason that does not pass.
-        """
-        client = self._client
-        known = self._operation
-        return self._seen(
-            client._driver.run(
-                _flows.until_done(client._setting, self.name, known, _requests.seconds(timeout))
-            )
-        )
-
-    def result(self, timeout: timedelta | float | None = None) -> Resp:
-        """Wait as :meth:`wait` does, then give the response.
-
-        Raises:
-            OperationFailed: The operation ended with an error.
-            OperationCancelled: It was cancelled.
-            DecodingError: The response is not of the declared type.
-            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
-        """
-        self.wait(timeout)
-        return self._result()
-
-    def updates(
-        self, timeout: timedelta | float | None = None, *, every: float = 1.0
-    ) -> Iterator[Update[Meta]]:
-        """Each changed state until the operation is done, looked for at most ``every`` seconds.
-
-        Raises:
-            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
-        """
-        client = self._client
-        flow = _flows.updates(
-            client._setting, self.name, self._operation, _requests.seconds(timeout), every
-        )
-        for operation in client._driver.walk(flow):
-            yield Update(self, self._seen(operation))
-
-    def cancel(self) -> None:
-        """Ask for the work to stop; what becomes of it, :meth:`result` tells.
-
-        Raises:
-            CallError: The call failed.
-        """
-        self._client.cancel(self.name)
-
-    def delete(self) -> None:
-        """Remove the record; does not stop the work.
-
-        Raises:
-            CallError: The call failed.
-        """
-        self._client.delete(self.name)

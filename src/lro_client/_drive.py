@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
-import contextvars
+import logging
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from typing import Any as Anything
 from typing import Generic, TypeVar
 
 import attrs
 
-from lro_client._calls import AsyncTransport, Call, Flow, Pause, Reply, Show, Step, Transport
-from lro_client._errors import CallError, too_late
+from lro_client._calls import (
+    AsyncTransport,
+    Call,
+    Do,
+    Flow,
+    Pause,
+    Reply,
+    Rest,
+    Show,
+    Step,
+    Stream,
+    Take,
+    Transport,
+)
+from lro_client._errors import too_late
+from lro_client._hands import HANDS, Late
+from lro_client._work import Enough
 
 R = TypeVar("R")
+
+log = logging.getLogger("lro_client")
 
 
 @attrs.frozen
@@ -26,30 +45,67 @@ class Finished(Generic[R]):
     value: R
 
 
-def advance(flow: Flow[R], found: Reply | CallError | None) -> Step | Finished[R]:
+def advance(flow: Flow[R], found: object) -> Step | Finished[R]:
     """Tell a flow what became of its last step, and get the next one.
 
     The end is a value here, since a StopIteration cannot pass through a coroutine (PEP 479).
     """
     try:
-        return flow.throw(found) if isinstance(found, CallError) else flow.send(found)
+        return flow.throw(found) if isinstance(found, Exception) else flow.send(found)
     except StopIteration as end:
         return Finished(end.value)
 
 
-@attrs.frozen
-class Driver:
-    """Obeys flows in this thread."""
+_GLANCE_SECONDS = 0.01
+"""How often one looks at a clock that does not go by itself."""
 
-    transport: Transport
-    sleep: Callable[[float], None]
+
+class Mailbox:
+    """What a thread waits for, by a clock that may be another than that of the machine."""
+
+    def __init__(self, clock: Callable[[], float] | None) -> None:
+        self._items: queue.SimpleQueue[Anything] = queue.SimpleQueue()
+        self._clock = clock
+        self.put = self._items.put
+
+    def take(self, seconds: float | None) -> Anything:
+        """The next item; None if there is none for so long."""
+        if self._clock is None or seconds is None:
+            return self._take(seconds)
+        end = self._clock() + seconds
+        found = self._take(_GLANCE_SECONDS)
+        while found is None and self._clock() < end:
+            found = self._take(_GLANCE_SECONDS)
+        return found
+
+    def _take(self, seconds: float | None) -> Anything:
+        try:
+            return self._items.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+
+class Driver:
+    """Obeys flows in this thread, and lanes in threads that are lent for it."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.transport = transport
+        self._sleep = sleep
+        self._clock = None if sleep is time.sleep else clock
+        self._rung = threading.Event()
 
     def run(self, flow: Flow[R]) -> R:
         """What the flow returns in the end."""
-        step = advance(flow, None)
-        while not isinstance(step, Finished):
-            step = advance(flow, self._act(step))
-        return step.value
+        with contextlib.closing(flow):
+            step = advance(flow, None)
+            while not isinstance(step, Finished):
+                step = advance(flow, self._act(step))
+            return step.value
 
     def walk(self, flow: Flow[R]) -> Iterator[Anything]:
         """What the flow shows, one by one."""
@@ -60,30 +116,101 @@ class Driver:
                     yield step.value
                 step = advance(flow, self._act(step))
 
-    def _act(self, step: Step) -> Reply | CallError | None:
-        if isinstance(step, Pause):
-            self.sleep(step.seconds)
-        elif isinstance(step, Call):
-            try:
-                return _bounded(self.transport, step) if step.hard else self.transport.send(step)
-            except CallError as exc:
-                return exc
+    def aside(self, flow: Flow[None]) -> None:
+        """Have a flow run beside this thread."""
+        HANDS.give(lambda: self.run(flow), _ended)
+
+    def ring(self) -> None:
+        """End the rest of the one flow that rests."""
+        self._rung.set()
+
+    def box(self) -> Mailbox:
+        """A box that this driver can take from."""
+        return Mailbox(self._clock)
+
+    def _act(self, step: Step) -> object:
+        try:
+            return self._acted(step)
+        except Exception as exc:  # is told to the flow, whose traceback says more
+            return exc
+
+    def _acted(self, step: Step) -> object:
+        match step:
+            case Pause(seconds):
+                self._sleep(seconds)
+            case Call():
+                return self._send(step)
+            case Take(box, seconds):
+                assert isinstance(box, Mailbox)
+                return box.take(seconds)
+            case Rest(seconds):
+                self._rest(seconds)
+            case Stream():
+                with contextlib.suppress(Enough):
+                    self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
+            case Do(function):
+                return function()
+            case Show():
+                pass
         return None
 
+    def _send(self, call: Call) -> Reply:
+        transport = self.transport
+        if getattr(transport, "bounds", False):
+            return transport.send(call)
+        try:
+            return HANDS.ask(lambda: transport.send(call), call.budget)
+        except Late:
+            raise too_late(call.verb, call.budget) from None
 
-@attrs.frozen
+    def _rest(self, seconds: float) -> None:
+        if self._clock is None:
+            self._rung.wait(seconds)
+        else:
+            self._sleep(seconds)
+        self._rung.clear()
+
+
+class AsyncMailbox:
+    """What a coroutine waits for. For one event loop."""
+
+    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self._sleep = sleep
+        self._items: collections.deque[Anything] = collections.deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: Anything) -> None:
+        """Add an item."""
+        self._items.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def take(self, seconds: float | None) -> Anything:
+        """The next item; None if there is none for so long."""
+        if not self._items:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await _until(self._waiter, seconds, self._sleep)
+        return self._items.popleft() if self._items else None
+
+
 class AsyncDriver:
-    """Obeys flows on the running event loop."""
+    """Obeys flows on the running event loop, and lanes as tasks of it."""
 
-    transport: AsyncTransport
-    sleep: Callable[[float], Awaitable[None]]
+    def __init__(
+        self, transport: AsyncTransport, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        self.transport = transport
+        self._sleep = sleep
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rung: asyncio.Event = asyncio.Event()
 
     async def run(self, flow: Flow[R]) -> R:
         """What the flow returns in the end."""
-        step = advance(flow, None)
-        while not isinstance(step, Finished):
-            step = advance(flow, await self._act(step))
-        return step.value
+        with contextlib.closing(flow):
+            step = advance(flow, None)
+            while not isinstance(step, Finished):
+                step = advance(flow, await self._act(step))
+            return step.value
 
     async def walk(self, flow: Flow[R]) -> AsyncGenerator[Anything, None]:
         """What the flow shows, one by one."""
@@ -94,14 +221,55 @@ class AsyncDriver:
                     yield step.value
                 step = advance(flow, await self._act(step))
 
-    async def _act(self, step: Step) -> Reply | CallError | None:
-        if isinstance(step, Pause):
-            await self.sleep(step.seconds)
-        elif isinstance(step, Call):
-            try:
+    def aside(self, flow: Flow[None]) -> None:
+        """Have a flow run beside this task."""
+        task = asyncio.get_running_loop().create_task(self.run(flow))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def ring(self) -> None:
+        """End the rest of the one flow that rests."""
+        self._rung.set()
+
+    def box(self) -> AsyncMailbox:
+        """A box that this driver can take from."""
+        return AsyncMailbox(self._sleep)
+
+    async def end(self) -> None:
+        """End all flows that run aside."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            _ended((None, task.exception()))
+
+    async def _act(self, step: Step) -> object:
+        try:
+            return await self._acted(step)
+        except Exception as exc:  # is told to the flow, whose traceback says more
+            return exc
+
+    async def _acted(self, step: Step) -> object:
+        match step:
+            case Pause(seconds):
+                await self._sleep(seconds)
+            case Call():
                 return await self._send(step)
-            except CallError as exc:
-                return exc
+            case Take(box, seconds):
+                assert isinstance(box, AsyncMailbox)
+                return await box.take(seconds)
+            case Rest(seconds):
+                await self._rest(seconds)
+            case Stream():
+                with contextlib.suppress(Enough):
+                    await self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
+            case Do(function):
+                return await asyncio.to_thread(function)
+            case Show():
+                pass
         return None
 
     async def _send(self, call: Call) -> Reply:
@@ -114,26 +282,30 @@ class AsyncDriver:
                 raise too_late(call.verb, call.budget) from None
             raise
 
+    async def _rest(self, seconds: float) -> None:
+        await _until(self._rung.wait(), seconds, self._sleep)
+        self._rung.clear()
 
-def _bounded(transport: Transport, call: Call) -> Reply:
-    # No timeout of a blocking HTTP library bounds a whole exchange: each covers one read, so that
-    # a server which drips bytes holds a caller for ever. The exchange gets a thread, which is left
-    # behind at the deadline; its own timeouts end it later.
-    box: queue.SimpleQueue[Reply | BaseException] = queue.SimpleQueue()
 
-    def work() -> None:
-        try:
-            box.put(transport.send(call))
-        except BaseException as exc:
-            box.put(exc)
-
-    context = contextvars.copy_context()  # tracing libraries keep the caller's span in it
-    name = "lro-client-call"
-    threading.Thread(target=context.run, args=(work,), name=name, daemon=True).start()
+async def _until(
+    event: Awaitable[Anything],
+    seconds: float | None,
+    sleep: Callable[[float], Awaitable[None]],
+) -> None:
+    """Wait for the event, but for no longer."""
+    if seconds is None or sleep is asyncio.sleep:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event
+        return
+    both = asyncio.ensure_future(event), asyncio.ensure_future(sleep(seconds))
     try:
-        found = box.get(timeout=call.budget)
-    except queue.Empty:
-        raise too_late(call.verb, call.budget) from None
-    if isinstance(found, BaseException):
-        raise found
-    return found
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in both:
+            one.cancel()
+
+
+def _ended(found: tuple[object, BaseException | None]) -> None:
+    if found[1] is not None:
+        log.error("what waits for many operations has failed", exc_info=found[1])

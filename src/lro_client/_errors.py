@@ -115,6 +115,28 @@ class PollTimeout(ClientError):
         return f"{self.name} was not done within {self.timeout:g} s and {polls}{seen}"
 
 
+class GroupTimeout(PollTimeout):
+    """The patience with a group ended before all its operations; ``pending`` are their names.
+
+    The rest tells of the first of them.
+    """
+
+    def __init__(
+        self,
+        pending: tuple[str, ...],
+        timeout: float,
+        polls: int,
+        operation: Operation | None = None,
+        last_error: CallError | None = None,
+    ) -> None:
+        super().__init__(pending[0], timeout, polls, operation, last_error)
+        self.args = (pending, *self.args[1:])
+        self.pending = pending
+
+    def __str__(self) -> str:
+        return f"{len(self.pending)} operations are not done; {super().__str__()}"
+
+
 class DecodingError(ClientError):
     """A message is not what was declared; ``packed`` is it, as it came (spec §11.6)."""
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 from typing import Any as Anything
-from typing import Final, Generic, TypeVar, cast
 
 from lro import Any, Empty, Operation, Status, TypeRegistry, declared_name
+from lro_client._core import Core
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed
+from lro_client._tokens import Token, read_token, token_of
+from lro_client._tracing import Trace, log_ended
+
+if TYPE_CHECKING:
+    from lro_client.progress._reading import Progress
 
 Resp = TypeVar("Resp")
 Meta = TypeVar("Meta")
@@ -24,13 +31,18 @@ class HandleBase(Generic[Resp, Meta]):
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
-        types: TypeRegistry,
+        core: Core,
+        trace: Trace | None = None,
     ) -> None:
         self._name = operation.name
         self._operation = operation
         self._response_type = response
         self._metadata_type = metadata
-        self._types = types
+        self._core = core
+        self._types = core.types
+        self._trace = trace
+        self._polls = 0
+        self._error: Exception | None = None
 
     @property
     def name(self) -> str:
@@ -48,6 +60,23 @@ class HandleBase(Generic[Resp, Meta]):
         return self._operation.done
 
     @property
+    def token(self) -> str:
+        """A short JSON text by which any client, or the command line, finds the operation again.
+
+        It holds the name, the server's address and the names of the message classes; no secret.
+
+        Raises:
+            InvalidArgument: The operation has no name.
+        """
+        return token_of(
+            self.name,
+            server=self._core.address,
+            response=self._response_type,
+            metadata=self._metadata_type,
+            trace=self._trace.text if self._trace else "",
+        )
+
+    @property
     def metadata(self) -> Meta | None:
         """The metadata of the last state seen; None where the server sent none.
 
@@ -59,12 +88,25 @@ class HandleBase(Generic[Resp, Meta]):
         )
 
     def _seen(self, operation: Operation) -> Operation:
-        if operation.done or not self._operation.done:  # a final state stays (spec §2.9)
-            self._operation = operation
-        return self._operation
+        if self._operation.done:  # a final state stays (spec §2.9)
+            return self._operation
+        self._operation = operation
+        if operation.done:
+            log_ended(operation, self._polls)
+            if self._trace is not None:
+                self._trace.ended(operation, self._polls)
+        return operation
+
+    def _lost(self, error: Exception) -> None:
+        self._error = error
+
+    def _polled(self, times: int = 1) -> None:
+        self._polls += times
 
     def _result(self) -> Resp:
         operation = self._operation
+        if not operation.done and self._error is not None:
+            raise copy.copy(self._error)  # others are told of it too
         if isinstance(operation.result, Status):
             cancelled = operation.state == "CANCELLED"
             raise (OperationCancelled if cancelled else OperationFailed)(operation)
@@ -85,6 +127,20 @@ class Update(Generic[Meta]):
     def __init__(self, handle: HandleBase[Anything, Meta], operation: Operation) -> None:
         self._handle = handle
         self.operation = operation
+        self.error = handle._error
+        """Why nobody can say any more what becomes of the operation; None as long as one can."""
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        return self._handle.name
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the work is, as common metadata tell it; None where they do not."""
+        from lro_client.progress._reading import progress_of  # seldom needed
+
+        return progress_of(self.operation.metadata)
 
     def __repr__(self) -> str:
         return f"Update({self.operation!r})"
@@ -117,6 +173,8 @@ def _decode(
         return None
     if cls is None:
         raise DecodingError(name, f"no class was given for its {role}", packed)
+    if cls is Any:  # as it came is what was asked for
+        return cast(M, packed)
     known = types.knows(cls)
     if not known and packed.type_name.rpartition(".")[2] != cls.__name__:
         wanted = f"its {role} must be a {cls.__name__}, got {packed.type_name or 'nothing'}"
@@ -152,5 +210,19 @@ def register(types: TypeRegistry, *classes: type | None) -> None:
         DeclarationError: A class has a field that no message can have.
     """
     for cls in classes:
-        if cls is not None and _is_named(cls):
+        if cls not in (None, Any, dict) and _is_named(cls):
             types.register(cls)
+
+
+def known(operation: Operation | str) -> tuple[Operation, Trace | None]:
+    """The operation of a handle that is made of a state, a name or a token, and its trace.
+
+    Raises:
+        InvalidArgument: The text looks like a token, and is none.
+    """
+    if isinstance(operation, Operation):
+        return operation, None
+    if not operation.lstrip().startswith("{"):
+        return Operation(name=operation), None
+    token: Token = read_token(operation)
+    return Operation(name=token.name), Trace.of_token(token.trace) if token.trace else None

@@ -51,7 +51,9 @@ class Retry:
     whatever was spoilt on the way, by the code it may have got: pages of proxies, replies cut
     short, time-outs. ``wait``: the pause before each new attempt; the server may ask for more.
     ``attempts``: at most so many in a row (None: any number). ``patience_seconds``: at most so long
-    with nothing but failures (None: for ever); a wait with a deadline has that instead.
+    with nothing but failures (None: for ever); a wait with a deadline has that instead. In a single
+    call, a server that wants a longer pause than ``max_retry_after`` seconds (None: any) is not
+    asked again: the error says when it may be.
     """
 
     codes: frozenset[Code] = frozenset({Code.UNAVAILABLE})
@@ -59,6 +61,7 @@ class Retry:
     wait: Wait = wait_exponential(0.5, 2.0, 10.0)
     attempts: int | None = 5
     patience_seconds: float | None = None
+    max_retry_after: float | None = 60.0
 
     def pause(self, error: CallError, attempt: int, failing_seconds: float) -> float | None:
         """Seconds to wait at least before asking again after a failed attempt; None: give up."""
@@ -82,7 +85,8 @@ class Polling:
     ``wait``: the pause between polls. ``jitter``: a pause is changed at random by up to this share.
     ``wait_first``: use WaitOperation where the server has it, held ``hold_seconds`` at most.
     ``retry``: what to do about failed polls. ``max_retry_after``: the longest pause, in seconds,
-    that a server's Retry-After is followed for (None: any).
+    that a server's Retry-After is followed for (None: any). ``connections``: so many calls at most
+    are in flight at once for all that is waited for together.
     """
 
     wait: Wait = wait_proportional()
@@ -91,6 +95,7 @@ class Polling:
     hold_seconds: float = 20.0
     retry: Retry = Retry(codes=_PASSING, transport=True, attempts=None, patience_seconds=600.0)
     max_retry_after: float | None = None
+    connections: int = 8
 
     def pause(self, polls: int, seconds: float, retry_after: float | None, random: float) -> float:
         """Seconds until the next poll, after ``polls`` of them in ``seconds``.

@@ -7,26 +7,9 @@ from datetime import timedelta
 from typing import TypeVar
 
 from lro import Duration, ListOperationsRequest, WaitOperationRequest
-from lro_client._flows import Setting
-from lro_client._policy import Polling, Retry
 from lro_client.filters import Expression
 
 R = TypeVar("R")
-
-
-def setting(
-    polling: Polling | None,
-    retry: Retry | None,
-    clock: Callable[[], float],
-    call_seconds: float,
-) -> Setting:
-    """The setting of a client's flows."""
-    return Setting(
-        clock=clock,
-        retry=retry or Retry(),
-        polling=polling or Polling(),
-        call_seconds=call_seconds,
-    )
 
 
 def named(cls: Callable[[str], R], request: str | R) -> R:

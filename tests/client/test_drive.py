@@ -28,6 +28,7 @@ class Fake:
         self.answer = answer
         self.calls: list[Call] = []
         self.closed = False
+        self.bounds = False
 
     def send(self, call: Call) -> Reply:
         self.calls.append(call)
@@ -62,12 +63,19 @@ def test_a_transport_of_ones_own(face: Face) -> None:
     assert transport.closed
 
 
-@pytest.mark.parametrize(("timeout", "hard"), [(None, False), (60.0, True)])
-def test_only_a_deadline_is_hard(timeout: float | None, hard: bool, face: Face) -> None:
-    """The price of a hard bound is paid where there is a deadline."""
-    transport = fake(face, lambda _: Reply(DONE))
-    face.client("", transport=transport).operation(NAME, **TYPES).result(timeout)
-    assert [call.hard for call in transport.calls] == [hard]
+def test_a_transport_that_keeps_to_times_needs_no_thread() -> None:
+    """It is called in the caller's own thread."""
+    threads = []
+
+    def answer(_: Call) -> Reply:
+        threads.append(threading.current_thread())
+        return Reply(DONE)
+
+    for bounds in (True, False):
+        transport = Fake(answer)
+        transport.bounds = bounds
+        Face().client("", transport=transport).operation(NAME, **TYPES).result(60)
+    assert [one is threading.current_thread() for one in threads] == [True, False]
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import lro
 from lro_client import CallError, Routes
 from lro_client._calls import Call
-from lro_client.transports.http import Coder
+from lro_client.transports._coding import Coder
 from tests.client.faces import Face
 from tests.client.messages import NAME, body_of, page_of_a_proxy, reply, running, succeeded
 
@@ -288,8 +288,47 @@ def test_replies_that_are_none(
     assert len(server.calls) == 1
 
 
-def test_redirects_are_not_followed_on_their_own(face: Face, server: respx.Router) -> None:
-    """A redirection is an error, unless the caller's HTTP client follows it."""
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_within_a_server_are_followed(
+    status: int, face: Face, server: respx.Router
+) -> None:
+    """Where nothing is told to anybody else."""
+    server.get(path=f"/v1/{NAME}").mock(return_value=page_of_a_proxy(status, location="/v2?a=b"))
+    server.get(path="/v2", params={"a": "b"}).mock(return_value=reply(running()))
+    assert face.client().get(NAME).name == NAME
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirected_post_is_repeated_where_that_is_meant(
+    status: int, face: Face, server: respx.Router
+) -> None:
+    """The others would make a GET of it, which cancels nothing."""
+    path = f"/v1/{NAME}:cancel"
+    server.post(path=path).mock(return_value=page_of_a_proxy(status, location="/v2"))
+    there = server.post(path="/v2").mock(return_value=httpx.Response(200, json={}))
+    if status in (307, 308):
+        face.client().cancel(NAME)
+        assert there.calls.last.request.content == b"{}"
+        return
+    with pytest.raises(CallError, match=f"HTTP {status}"):
+        face.client().cancel(NAME)
+    assert not there.called
+
+
+@pytest.mark.parametrize(
+    "there", ["http://other/v2", "https://test/v2", "http://test:81/v2", "//other/v2"]
+)
+def test_redirects_elsewhere_are_not_followed(there: str, face: Face, server: respx.Router) -> None:
+    """The error says where they lead."""
+    server.get().mock(return_value=page_of_a_proxy(307, location=there))
+    with pytest.raises(CallError, match="redirects to another origin, http") as caught:
+        face.client().get(NAME)
+    assert (caught.value.code, caught.value.http_status) == (lro.Code.FAILED_PRECONDITION, 307)
+    assert len(server.calls) == 1
+
+
+def test_redirects_in_a_circle(face: Face, server: respx.Router) -> None:
+    """They come to an end."""
     server.get().mock(return_value=page_of_a_proxy(302, location="/v2"))
-    with pytest.raises(CallError, match="HTTP 302"):
+    with pytest.raises(CallError, match="more than 5 redirections"):
         face.client().get(NAME)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import lro
 from lro.grpc._requests import read_start
 from lro_client import StartRequest
-from lro_client.transports.grpc import start_to_binary
+from lro_client.transports._grpc_coding import start_to_binary
 
 
 @lro.message("acme.v1.Plain")

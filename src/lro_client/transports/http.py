@@ -1,268 +1,42 @@
-"""Calls over HTTP by httpx (spec §5, §11.8, §11.10)."""
+"""Calls over HTTP by httpx, or by httpx2, whose interface is the same."""
 
 from __future__ import annotations
 
-import email.utils
-import re
+import contextlib
+import importlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import UTC
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any as Anything
-from typing import Final, cast
+from typing import Final
 
-import attrs
 import httpx
 
-from lro import (
-    CancelOperationRequest,
-    Code,
-    DeleteOperationRequest,
-    InvalidArgument,
-    Json,
-    ListOperationsRequest,
-    ListOperationsResponse,
-    LroError,
-    Operation,
-    RetryInfo,
-    Status,
-    Template,
-    TypeRegistry,
-    WaitOperationRequest,
-    dumps,
-    loads,
-    operation_from_json,
-    page_from_json,
-    status_from_error_body,
-)
-from lro_client._calls import Call, Reply, Request, StartRequest
-from lro_client._errors import CallError, decoded, too_late
+from lro import Code, Operation, Status, TypeRegistry
+from lro_client._calls import Call, Reply
+from lro_client._errors import CallError, too_late
+from lro_client._hands import HANDS, Late
+from lro_client.transports._coding import Coder, HttpCall, Routes
+
+__all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 
 MAX_REPLY: Final = 32 * 1024 * 1024
 """The largest reply that is read, in bytes once unpacked: a small one may unpack to gigabytes."""
 
-_PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
-_SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
-_LONGEST_SECONDS: Final = 1e9
-"""More than any pause: what a clock's sleep still takes."""
-
-_FAILURES: Final = (
-    ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
-    ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
-    ("TooManyRedirects", Code.UNKNOWN, False),
-    ("DecodingError", Code.UNKNOWN, True),  # the body was spoilt on its way
-    ("ConnectTimeout", Code.UNAVAILABLE, True),
-    ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
-    ("RequestError", Code.UNAVAILABLE, True),  # all others: no connection, or it was lost
-)
-"""What it means that httpx raised a class of this name, and whether that passes; the first counts.
-
-By name, since the client may be one of httpx2, whose classes are others of the same names.
-"""
-
-
-@attrs.frozen(kw_only=True)
-class Routes:
-    """The paths of the verbs, as http rules; ``name`` is the operation's, or the parent's.
-
-    The defaults fit this library's servers and Google's: any name below ``/v1``. Services that
-    bind WaitOperation do it in several ways (spec §4.10): ``wait_method`` is theirs, ``wait_body``
-    whether the timeout is sent as JSON or, as with GET, in the query.
-    """
-
-    get: str = "/v1/{name=**}"
-    list: str = "/v1/{name=**}"
-    delete: str = "/v1/{name=**}"
-    cancel: str = "/v1/{name=**}:cancel"
-    wait: str = "/v1/{name=**}:wait"
-    wait_method: str = "POST"
-    wait_body: bool = True
-
-
-@attrs.frozen(kw_only=True)
-class HttpCall:
-    """A call as HTTP: what any client library needs to send it."""
-
-    method: str
-    url: str
-    params: Mapping[str, str | int] = attrs.field(factory=dict)
-    body: bytes | None = None
-
-
-class Coder:
-    """Calls to HTTP and back, the same for both faces.
-
-    ``base_url`` goes before the paths, and before targets of starts that are paths; ``now`` is the
-    local clock, for dates in Retry-After.
-    """
-
-    def __init__(
-        self,
-        routes: Routes,
-        types: TypeRegistry,
-        *,
-        base_url: str = "",
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._routes = routes
-        self._templates = {
-            verb: Template.parse(getattr(routes, verb))
-            for verb in ("get", "list", "delete", "cancel", "wait")
-        }
-        self._types = types
-        self._base = base_url.rstrip("/")
-        self._now = now
-
-    def encode(self, call: Call) -> HttpCall:
-        """The HTTP request of a call.
-
-        Raises:
-            CallError: A name does not fit its path, or the message cannot be encoded.
-        """
-        try:
-            asked = self._encode(call.request)
-        except LroError as exc:
-            raise CallError(call.verb, Status(int(exc.status_code), str(exc))) from exc
-        return asked if "://" in asked.url else attrs.evolve(asked, url=self._base + asked.url)
-
-    def _encode(self, request: Request) -> HttpCall:
-        if isinstance(request, StartRequest):
-            return self._start(request)
-        if isinstance(request, ListOperationsRequest):
-            shown: dict[str, str | int] = {
-                "filter": request.filter,
-                "pageSize": request.page_size,
-                "pageToken": request.page_token,
-            }
-            params = {key: value for key, value in shown.items() if value}
-            path = self._path("list", _collection(request.name))
-            return HttpCall(method="GET", url=path, params=params)
-        if isinstance(request, WaitOperationRequest):
-            return self._wait(request)
-        if isinstance(request, CancelOperationRequest):
-            return HttpCall(method="POST", url=self._path("cancel", request.name), body=b"{}")
-        if isinstance(request, DeleteOperationRequest):
-            return HttpCall(method="DELETE", url=self._path("delete", request.name))
-        return HttpCall(method="GET", url=self._path("get", request.name))
-
-    def _path(self, verb: str, name: str) -> str:
-        if not name:  # which ``**`` would take for no segment at all
-            raise InvalidArgument("name", "must not be empty")
-        return self._templates[verb].expand({"name": name})
-
-    def _wait(self, request: WaitOperationRequest) -> HttpCall:
-        path, method = self._path("wait", request.name), self._routes.wait_method
-        fields = cast("dict[str, Json]", self._types.dump(attrs.evolve(request, name="")))
-        if self._routes.wait_body:
-            return HttpCall(method=method, url=path, body=dumps(fields))
-        return HttpCall(method=method, url=path, params={k: str(v) for k, v in fields.items()})
-
-    def _start(self, request: StartRequest) -> HttpCall:
-        body = self._types.dump(request.message)
-        if not isinstance(body, dict):
-            raise InvalidArgument("message", f"must be an object in JSON, got {body!r:.80}")
-        if request.request_id:
-            body = {**body, "requestId": request.request_id}
-        if request.validate_only:
-            body = {**body, "validateOnly": True}
-        return HttpCall(method="POST", url=request.target, body=dumps(body))
-
-    def decode(self, call: Call, response: Anything, content: bytes) -> Reply:
-        """The reply of an HTTP response with this body.
-
-        Raises:
-            CallError: The response tells of an error, or is not what was asked for.
-        """
-        status: int = response.status_code
-        headers: Mapping[str, str] = response.headers
-        retry_after = self._retry_after(headers)
-        if not 200 <= status < 300:
-            raise self._error(call, status, content, retry_after)
-        if isinstance(call.request, (DeleteOperationRequest, CancelOperationRequest)):
-            return Reply(None, retry_after)
-        return Reply(self._message(call, status, headers, content), retry_after)
-
-    @contextmanager
-    def failures(self, call: Call) -> Iterator[None]:
-        """Turn what the HTTP library raises within into the error of a call without a reply."""
-        try:
-            yield
-        except Exception as exc:
-            names = [cls.__name__ for cls in type(exc).__mro__]
-            for name, code, passing in _FAILURES:
-                if name in names:
-                    text = f"{names[0]}: {exc}" if str(exc) else names[0]
-                    raise CallError(call.verb, Status(code, text), passing=passing) from exc
-            raise
-
-    def _message(
-        self, call: Call, status: int, headers: Mapping[str, str], content: bytes
-    ) -> Operation | ListOperationsResponse:
-        try:
-            value = loads(content)
-        except ValueError as exc:
-            # A body announced as JSON that ends too early was cut on its way.
-            cut = "json" in headers.get("content-type", "").lower()
-            text = f"the reply is not JSON: {exc}"
-            raise CallError(call.verb, Status(Code.UNKNOWN, text), status, passing=cut) from None
-        try:
-            if isinstance(call.request, ListOperationsRequest):
-                return page_from_json(value, self._types)
-            return operation_from_json(value, self._types)
-        except LroError as exc:
-            text = f"the reply is not what was asked for: {exc}"
-            raise CallError(call.verb, Status(Code.UNKNOWN, text), status) from exc
-
-    def _error(self, call: Call, http: int, content: bytes, retry_after: float | None) -> CallError:
-        try:
-            body = loads(content)
-        except ValueError:
-            body = None
-        status = status_from_error_body(http, body, self._types)
-        for detail in decoded(status.details, None):
-            if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
-                asked = min(detail.retry_delay.total_seconds(), _LONGEST_SECONDS)
-                retry_after = max(retry_after or 0.0, asked)
-        # A body without a status of its own came from a proxy, whose troubles pass.
-        passing = http in _PASSING_STATUS and not _names_its_code(body)
-        return CallError(call.verb, status, http, retry_after, passing=passing)
-
-    def _retry_after(self, headers: Mapping[str, str]) -> float | None:
-        text = headers.get("retry-after", "").strip()
-        if _SECONDS.fullmatch(text):
-            return min(float(text), _LONGEST_SECONDS)
-        moment, now = _moment(text), _moment(headers.get("date", ""))
-        if moment is None:
-            return None
-        return min(moment - (self._now() if now is None else now), _LONGEST_SECONDS)
-
-
-def _moment(text: str) -> float | None:
-    try:
-        found = email.utils.parsedate_to_datetime(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _names_its_code(body: Json) -> bool:
-    body = body[0] if isinstance(body, list) and len(body) == 1 else body
-    error = body.get("error") if isinstance(body, dict) else None
-    return isinstance(error, dict) and error.get("status") in Code.__members__
-
-
-def _collection(name: str) -> str:
-    segments = name.split("/") if name else []
-    whole = len(segments) % 2 == 1 and segments[-1] == "operations"
-    return name if whole else "/".join((*segments, "operations"))
+_READ_RATE: Final = 50e6
+"""Bytes a second at which a reply is certainly turned into messages."""
 
 
 class HttpTransport:
     """Calls by an ``httpx.Client``, which is closed with this if it is its ``own``.
 
     ``base_url`` goes before all paths, ``routes`` are those of the verbs, ``types`` the message
-    classes.
+    classes. Each call is made by a thread of its own, which alone keeps to a time.
     """
+
+    bounds = True
+    """No call takes longer than its budget."""
+    batches = True
+    """BatchGet and Watch can be asked for, which a server may offer (spec §3.11)."""
 
     def __init__(
         self,
@@ -276,23 +50,56 @@ class HttpTransport:
         self._client = client
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own
+        self.address = base_url or str(getattr(client, "base_url", ""))
 
     def send(self, call: Call) -> Reply:
         """The server's reply."""
-        asked = _arguments(self._coder.encode(call), call.budget)
+        asked = _arguments(self._coder.encode(call), call)
         until = time.monotonic() + call.budget
+        try:
+            return HANDS.ask(lambda: self._exchange(call, asked, until), call.budget)
+        except Late:
+            raise too_late(call.verb, call.budget) from None
+
+    def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
+        """Give ``sink`` each operation that the server tells of, or the name of one that is gone.
+
+        With None it hears that the server is alive; what it raises ends the stream. Returns when
+        the server says that there is nothing more to tell. Silence for longer than the call's
+        budget ends it too.
+        """
+        asked = _arguments(self._coder.encode(call), call)
         with self._coder.failures(call), self._client.stream(**asked) as response:
-            content = _read(response, call, until)
-        return self._coder.decode(call, response, content)
+            if not self._coder.streams(response):
+                raise self._coder.no_stream(call, response, _read(response, call, None))
+            events = self._coder.events(call)
+            for chunk in response.iter_bytes():
+                for event in events.feed(chunk):
+                    sink(event)
+                sink(None)
 
     def close(self) -> None:
         """Close the HTTP client, if it was made here."""
         if self._own:
             self._client.close()
 
+    def _exchange(self, call: Call, asked: dict[str, Anything], until: float) -> Reply:
+        hop = 0
+        while True:
+            hop += 1
+            with self._coder.failures(call), self._client.stream(**asked) as response:
+                there = self._coder.redirected(call, asked, response, hop)
+                if there is None:
+                    content = _read(response, call, until)
+                    return self._coder.decode(call, response, content)
+            asked = there
+
 
 class AsyncHttpTransport:
     """Calls by an ``httpx.AsyncClient``; the arguments are those of :class:`HttpTransport`."""
+
+    bounds = False
+    batches = True
 
     def __init__(
         self,
@@ -306,17 +113,39 @@ class AsyncHttpTransport:
         self._client = client
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own
+        self.address = base_url or str(getattr(client, "base_url", ""))
+        # The HTTP library loads this with its first call, whose deadline may be over before that.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("anyio._backends._asyncio")
 
     async def send(self, call: Call) -> Reply:
         """The server's reply."""
-        asked = _arguments(self._coder.encode(call), call.budget)
+        asked = _arguments(self._coder.encode(call), call)
+        until = time.monotonic() + call.budget
+        hop = 0
+        while True:
+            hop += 1
+            with self._coder.failures(call):
+                async with self._client.stream(**asked) as response:
+                    there = self._coder.redirected(call, asked, response, hop)
+                    if there is None:
+                        content = await _aread(response, call)
+                        _check_time(call, len(content), until)
+                        return self._coder.decode(call, response, content)
+            asked = there
+
+    async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
+        """As :meth:`HttpTransport.stream`."""
+        asked = _arguments(self._coder.encode(call), call)
         with self._coder.failures(call):
             async with self._client.stream(**asked) as response:
-                content = bytearray()
+                if not self._coder.streams(response):
+                    raise self._coder.no_stream(call, response, await _aread(response, call))
+                events = self._coder.events(call)
                 async for chunk in response.aiter_bytes():
-                    content += chunk
-                    _check_size(call, len(content))
-        return self._coder.decode(call, response, bytes(content))
+                    for event in events.feed(chunk):
+                        sink(event)
+                    sink(None)
 
     async def close(self) -> None:
         """Close the HTTP client, if it was made here."""
@@ -324,21 +153,44 @@ class AsyncHttpTransport:
             await self._client.aclose()
 
 
-def _arguments(asked: HttpCall, budget: float) -> dict[str, Anything]:
-    found: dict[str, Anything] = {"method": asked.method, "url": asked.url, "timeout": budget}
+def _arguments(asked: HttpCall, call: Call) -> dict[str, Anything]:
+    found: dict[str, Anything] = {"method": asked.method, "url": asked.url, "timeout": call.budget}
     if asked.params:
         found["params"] = dict(asked.params)
+    headers = dict(call.headers)
     if asked.body is not None:
         found["content"] = asked.body
-        found["headers"] = {"content-type": "application/json"}
+        headers["content-type"] = "application/json"
+    if headers:
+        found["headers"] = headers
     return found
 
 
-def _read(response: httpx.Response, call: Call, until: float) -> bytes:
-    content = bytearray()
-    for chunk in response.iter_bytes():
-        if time.monotonic() > until:  # a server may drip a body for ever
+def _read(response: httpx.Response, call: Call, until: float | None) -> bytes:
+    return _joined(_checked(response.iter_bytes(), call, until), call, until)
+
+
+def _checked(chunks: Iterator[bytes], call: Call, until: float | None) -> Iterator[bytes]:
+    for chunk in chunks:
+        if until is not None and time.monotonic() > until:  # a server may drip a body for ever
             raise too_late(call.verb, call.budget)
+        yield chunk
+
+
+def _joined(chunks: Iterator[bytes], call: Call, until: float | None) -> bytes:
+    content = bytearray()
+    for chunk in chunks:
+        content += chunk
+        _check_size(call, len(content))
+    if until is not None:
+        _check_time(call, len(content), until)
+    return bytes(content)
+
+
+async def _aread(response: httpx.Response, call: Call) -> bytes:
+    chunks: AsyncIterator[bytes] = response.aiter_bytes()
+    content = bytearray()
+    async for chunk in chunks:
         content += chunk
         _check_size(call, len(content))
     return bytes(content)
@@ -348,3 +200,9 @@ def _check_size(call: Call, size: int) -> None:
     if size > MAX_REPLY:
         text = f"the reply is larger than {MAX_REPLY} bytes"
         raise CallError(call.verb, Status(Code.RESOURCE_EXHAUSTED, text))
+
+
+def _check_time(call: Call, size: int, until: float) -> None:
+    # Making messages of a large reply cannot be interrupted, and holds up every thread.
+    if time.monotonic() + size / _READ_RATE > until:
+        raise too_late(call.verb, call.budget)

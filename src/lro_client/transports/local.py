@@ -7,8 +7,10 @@ import asyncio
 from lro import (
     CancelOperationRequest,
     DeleteOperationRequest,
+    GetOperationRequest,
     ListOperationsRequest,
     LroError,
+    MethodNotSupported,
     Service,
     WaitOperationRequest,
 )
@@ -55,7 +57,9 @@ class LocalTransport:
         if isinstance(request, DeleteOperationRequest):
             service.delete(request.name, caller=caller)
             return Reply(None)
-        return Reply(service.get(request.name, caller=caller))
+        if isinstance(request, GetOperationRequest):
+            return Reply(service.get(request.name, caller=caller))
+        raise MethodNotSupported(call.verb)  # an extension of HTTP (spec §3.11)
 
 
 class AsyncLocalTransport:

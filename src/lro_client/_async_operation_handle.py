@@ -1,0 +1,132 @@
+"""The handle of an operation on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any as Anything
+
+from lro import GetOperationRequest, Operation
+from lro_client import _flows, _futures, _polling, _requests, _waits
+from lro_client._core import Core
+from lro_client._drive import AsyncDriver
+from lro_client._handles import HandleBase, Meta, Resp, Update
+from lro_client._tracing import Trace
+
+
+class AsyncOperationHandle(HandleBase[Resp, Meta]):
+    """An operation: cached values as properties, verbs as methods. Only verbs ask the server.
+
+    ``await operation`` is its result. As a context it cancels an operation that is not done when
+    the block is left, for whatever reason. Otherwise nothing does: who stops waiting, by the
+    cancellation of a task or the end of the process, leaves the operation to go on.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        *,
+        response: type[Resp] | None,
+        metadata: type[Meta] | None,
+        core: Core,
+        driver: AsyncDriver,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(operation, response=response, metadata=metadata, core=core, trace=trace)
+        self._driver = driver
+
+    async def refresh(self) -> Operation:
+        """Ask for the latest state, once.
+
+        Raises:
+            CallError: The call failed.
+        """
+        flow = _flows.single(self._core.setting, GetOperationRequest(self.name))
+        return self._seen(_flows.read(await self._driver.run(flow)))
+
+    async def wait(self, timeout: timedelta | float | None = None) -> Operation:
+        """Wait until the operation is done; its last state, whatever the outcome.
+
+        ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
+        ever (spec §11.4).
+
+        Raises:
+            PollTimeout: The time is over; the operation goes on.
+            OperationGone: It was deleted or has expired.
+            CallError: A poll failed for a reason that does not pass.
+        """
+        return await self._driver.run(_waits.wait(self._core, self, _requests.seconds(timeout)))
+
+    async def result(self, timeout: timedelta | float | None = None) -> Resp:
+        """Wait as :meth:`wait` does, then give the response.
+
+        Raises:
+            OperationFailed: The operation ended with an error.
+            OperationCancelled: It was cancelled.
+            DecodingError: The response is not of the declared type.
+            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
+        """
+        return await self._driver.run(_waits.result(self._core, self, _requests.seconds(timeout)))
+
+    def future(self) -> asyncio.Future[Resp]:
+        """The result as a future of this event loop; costs no task while it waits.
+
+        Its callbacks are called once each, whatever becomes of the operation: it has the result, or
+        what :meth:`result` raises, or says that the client was closed. To cancel the future is to
+        stop waiting; the operation goes on.
+        """
+        return _futures.awaiting(self._core, self)
+
+    async def updates(
+        self, timeout: timedelta | float | None = None, *, every: float = 1.0
+    ) -> AsyncGenerator[Update[Meta], None]:
+        """Each changed state until the operation is done, looked for at most ``every`` seconds.
+
+        Raises:
+            InvalidArgument: ``every`` is not more than 0.
+            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
+        """
+        limit = _requests.seconds(timeout)
+        flow = _polling.updates(
+            self._core.setting, self.name, self.operation, limit, every, self._polled
+        )
+        async with aclosing(self._driver.walk(flow)) as steps:
+            async for operation in steps:
+                yield Update(self, self._seen(operation))
+
+    async def cancel(self) -> None:
+        """Ask for the work to stop; what becomes of it, :meth:`result` tells.
+
+        Raises:
+            CallError: The call failed.
+        """
+        await self._driver.run(_waits.cancel(self._core, self))
+
+    async def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
+        """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
+
+        Raises:
+            PollTimeout: The time is over before it has stopped.
+            OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
+        """
+        limit = _requests.seconds(timeout)
+        return await self._driver.run(_waits.cancel_and_wait(self._core, self, limit))
+
+    async def delete(self) -> None:
+        """Remove the record; does not stop the work.
+
+        Raises:
+            CallError: The call failed.
+        """
+        await self._driver.run(_waits.delete(self._core, self))
+
+    async def __aenter__(self) -> AsyncOperationHandle[Resp, Meta]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._driver.run(_waits.leave(self._core, self))
+
+    def __await__(self) -> Generator[Anything, None, Resp]:
+        return self.result().__await__()

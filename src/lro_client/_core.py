@@ -1,0 +1,112 @@
+"""What both faces of a client hold: settings, types, the table of what is waited for, a journal."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any as Anything
+from typing import Final, Protocol
+
+from lro import Code, Status, TypeRegistry
+from lro_client._calls import Box, Flow
+from lro_client._errors import CallError
+from lro_client._flows import Setting
+from lro_client._journal import Journal
+from lro_client._lanes import Lanes
+from lro_client._policy import Polling, Retry
+from lro_client._table import Table
+from lro_client._tokens import public_address
+from lro_client._work import Choice, How
+
+_SINGLES: Final = 4
+"""Up to so many operations are waited for by a call each; more of them share a few connections."""
+
+_CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
+
+
+class Runner(Protocol):
+    """What of a driver is the same on both faces."""
+
+    def aside(self, flow: Flow[None]) -> None:
+        """Have a flow run beside the caller."""
+        ...
+
+    def ring(self) -> None:
+        """End the rest of the one flow that rests."""
+        ...
+
+    def box(self) -> Box:
+        """A box that the driver can take from."""
+        ...
+
+
+class Core:
+    """The part of a client that does nothing by itself."""
+
+    def __init__(
+        self,
+        transport: object,
+        runner: Runner,
+        *,
+        types: TypeRegistry,
+        polling: Polling | None,
+        retry: Retry | None,
+        clock: Callable[[], float],
+        call_seconds: float,
+        journal: Journal | None,
+    ) -> None:
+        self.types = types
+        self.journal = journal
+        self.address = public_address(str(getattr(transport, "address", "")))
+        self.setting = Setting(
+            clock=clock,
+            retry=retry or Retry(),
+            polling=polling or Polling(),
+            call_seconds=call_seconds,
+        )
+        self._runner = runner
+        self.table = Table(
+            clock,
+            most=max(1, self.setting.polling.connections),
+            hire=lambda: runner.aside(self._lanes.lane()),
+            ring=runner.ring,
+        )
+        choice = Choice(self.setting, self.table, _offered(transport))
+        self._lanes = Lanes(self.setting, self.table, choice)
+        self._singles = threading.BoundedSemaphore(_SINGLES)
+
+    def box(self) -> Box:
+        """A box that the face's driver can take from."""
+        return self._runner.box()
+
+    def alone(self) -> AbstractContextManager[bool]:
+        """Whether a wait may have a call for itself, rather than join all others."""
+        return _Alone(self._singles)
+
+    def close(self) -> None:
+        """Send home everybody who waits."""
+        self.table.close(CallError("GetOperation", _CLOSED))
+
+
+class _Alone:
+    def __init__(self, singles: threading.BoundedSemaphore) -> None:
+        self._singles = singles
+        self._has = False
+
+    def __enter__(self) -> bool:
+        self._has = self._singles.acquire(blocking=False)
+        return self._has
+
+    def __exit__(self, *_: Anything) -> None:
+        if self._has:
+            self._singles.release()
+
+
+def _offered(transport: object) -> frozenset[How]:
+    found = {How.ONE, How.HOLD, How.LISTED}
+    if getattr(transport, "batches", False):
+        found.add(How.BATCH)
+    if hasattr(transport, "stream"):
+        found.add(How.STREAM)
+    return frozenset(found)

@@ -1,0 +1,161 @@
+"""Waiting for many operations together, written once for both faces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any as Anything
+from typing import Generic, TypeVar
+
+import attrs
+
+from lro_client import _polling
+from lro_client._calls import Flow, Show, Take
+from lro_client._core import Core
+from lro_client._errors import ClientError, GroupTimeout
+from lro_client._handles import HandleBase, Update
+from lro_client._table import Entry, Lost, News, Want
+from lro_client._waits import collected, leave
+
+H = TypeVar("H", bound=HandleBase[Anything, Anything])
+
+
+@attrs.frozen
+class Waited(Generic[H]):
+    """Whom a wait has found done, in the order of their end, and whom not."""
+
+    done: tuple[H, ...]
+    pending: tuple[H, ...]
+
+
+class Gathering(Generic[H]):
+    """Handles whose ends, or changes, come into one box. A context: leaving it ends that."""
+
+    def __init__(
+        self, core: Core, handles: Sequence[H], timeout: float | None, *, curious: bool = False
+    ) -> None:
+        self._core = core
+        self._timeout = timeout
+        self._deadline = math.inf if timeout is None else core.setting.clock() + timeout
+        self._curious = curious
+        self._box = core.box()
+        self._ready = [handle for handle in handles if handle.done]
+        self._pending: dict[str, list[H]] = {}
+        for handle in handles:
+            if not handle.done:
+                self._pending.setdefault(handle.name, []).append(handle)
+        self._entries: dict[str, Entry] = {}
+
+    def __enter__(self) -> Gathering[H]:
+        want = Want(self._curious, self._deadline)
+        for name, handles in self._pending.items():
+            known = handles[0].operation
+            self._entries[name] = self._core.table.subscribe(name, self._box.put, want, known)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, entry in self._entries.items():
+            self._core.table.leave(name, self._box.put)
+            for handle in self._pending.get(name, ()):
+                handle._polled(entry.polls)
+
+    @property
+    def pending(self) -> tuple[H, ...]:
+        """Those of whom no end was heard."""
+        return tuple(handle for handles in self._pending.values() for handle in handles)
+
+    def next(self) -> Flow[list[H]]:
+        """Those who have changed next; none if nobody is left, or the time is over."""
+        if self._ready:
+            ready, self._ready = self._ready, []
+            return ready
+        if not self._pending:
+            return []
+        left = None
+        if self._timeout is not None:
+            left = self._deadline + _polling.GRACE_SECONDS - self._core.setting.clock()
+        news: News | None = yield Take(self._box, left if left is None else max(0.0, left))
+        if news is None:
+            return []
+        entry, handles = self._entries[news.name], self._pending[news.name]
+        if isinstance(news, Lost):
+            for handle in handles:
+                handle._lost(news.error)
+        if isinstance(news, Lost) or news.operation.done:
+            del self._pending[news.name]
+            for handle in handles:
+                handle._polled(entry.polls)
+        if not isinstance(news, Lost):
+            for handle in handles:
+                handle._seen(news.operation)
+        return handles
+
+    def late(self) -> GroupTimeout:
+        """The error of a group that is not over in time."""
+        pending = self.pending
+        first = self._entries[pending[0].name]
+        return GroupTimeout(
+            tuple(handle.name for handle in pending),
+            self._timeout or 0.0,
+            first.polls,
+            first.operation,
+            first.last_error,
+        )
+
+
+def as_completed(core: Core, handles: Sequence[H], timeout: float | None) -> Flow[None]:
+    """Shows each handle when its operation is over, the first one first."""
+    with Gathering(core, handles, timeout) as gathering:
+        while found := (yield from gathering.next()):
+            for handle in found:
+                yield Show(handle)
+        if gathering.pending:
+            raise gathering.late()
+
+
+def wait(
+    core: Core, handles: Sequence[H], count: int | None, timeout: float | None
+) -> Flow[Waited[H]]:
+    """Wait until so many operations are over (None: all), or the time is."""
+    wanted = len(handles) if count is None else min(count, len(handles))
+    done: list[H] = []
+    with Gathering(core, handles, timeout) as gathering:
+        while len(done) < wanted and (found := (yield from gathering.next())):
+            done += found
+        return Waited(tuple(done), gathering.pending)
+
+
+def results(
+    core: Core, handles: Sequence[H], timeout: float | None, *, collect: bool
+) -> Flow[list[Anything]]:
+    """The results in the order of the handles; the first failure is raised, unless collected."""
+    found: dict[int, Anything] = {}
+    with Gathering(core, handles, timeout) as gathering:
+        while ended := (yield from gathering.next()):
+            for handle in ended:
+                yield from collected(core, handle)
+                try:
+                    found[id(handle)] = handle._result()
+                except ClientError as exc:
+                    if not collect:
+                        raise
+                    found[id(handle)] = exc
+        if gathering.pending:
+            raise gathering.late()
+    return [found[id(handle)] for handle in handles]
+
+
+def updates(core: Core, handles: Sequence[H], timeout: float | None) -> Flow[None]:
+    """Shows each change of each operation, the end included, until all are over."""
+    with Gathering(core, handles, timeout, curious=True) as gathering:
+        while found := (yield from gathering.next()):
+            for handle in found:
+                yield Show(Update(handle, handle.operation))
+        if gathering.pending:
+            raise gathering.late()
+
+
+def cancel(core: Core, handles: Iterable[HandleBase[Anything, Anything]]) -> Flow[None]:
+    """Cancel those that are not done; never raises."""
+    for handle in handles:
+        yield from leave(core, handle)

@@ -1,0 +1,118 @@
+"""Threads that are lent for a call which must be over by a given time, whatever it does."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+R = TypeVar("R")
+
+KEPT: Final = 8
+"""So many idle threads are kept for the next calls."""
+
+LINGER_SECONDS: Final = 10.0
+"""So long an idle thread is kept."""
+
+
+class Late(Exception):
+    """The time was over first. The thread goes on alone, and what it finds is dropped."""
+
+
+class Hands:
+    """Does calls in other threads, which are daemons: no call can hold up the end of a process.
+
+    No timeout of a blocking HTTP library bounds a whole exchange: each covers one read, so that a
+    server which drips bytes holds its caller for ever. A thread can be left behind.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[_Hand] = []
+        self._process = os.getpid()
+
+    def forget(self) -> None:
+        """Have no idle thread: in a forked process there are none."""
+        self._idle, self._process = [], os.getpid()
+
+    def ask(self, function: Callable[[], R], seconds: float) -> R:
+        """What the function gives or raises, if it does so within ``seconds``.
+
+        Raises:
+            Late: It does not.
+        """
+        box: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
+        self.give(function, box.put)
+        try:
+            found, error = box.get(timeout=seconds)
+        except queue.Empty:
+            raise Late from None
+        if error is not None:
+            raise error
+        return cast(R, found)
+
+    def give(
+        self,
+        function: Callable[[], object],
+        told: Callable[[tuple[object, BaseException | None]], object],
+    ) -> None:
+        """Have the function called in another thread, and ``told`` of what it gave or raised."""
+        if self._process != os.getpid():  # the threads stayed in the process that was forked
+            self.forget()
+        try:
+            hand = self._idle.pop()
+        except IndexError:
+            hand = _Hand(self._idle)
+        # Tracing libraries keep the caller's span in the context.
+        hand.orders.put((contextvars.copy_context(), function, told))
+
+
+_Order = tuple[
+    contextvars.Context,
+    Callable[[], object],
+    Callable[[tuple[object, BaseException | None]], object],
+]
+
+
+class _Hand:
+    def __init__(self, idle: list[_Hand]) -> None:
+        self.orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
+        self._idle = idle
+        threading.Thread(target=self._work, name="lro-client-call", daemon=True).start()
+
+    def _work(self) -> None:
+        kept = True
+        while kept:
+            try:
+                order = self.orders.get(timeout=LINGER_SECONDS)
+            except queue.Empty:
+                try:
+                    self._idle.remove(self)
+                except ValueError:  # it was just taken: the order is on its way
+                    continue
+                return
+            kept = self._obey(*order)
+            del order  # nothing is kept alive by an idle thread
+
+    def _obey(
+        self,
+        context: contextvars.Context,
+        function: Callable[[], object],
+        told: Callable[[tuple[object, BaseException | None]], object],
+    ) -> bool:
+        found: tuple[object, BaseException | None]
+        try:
+            found = context.run(function), None
+        except BaseException as exc:
+            found = None, exc
+        kept = len(self._idle) < KEPT
+        if kept:
+            self._idle.append(self)
+        told(found)
+        return kept
+
+
+HANDS: Final = Hands()
+"""Those of this process: however many clients there are, few threads are idle."""

@@ -1,0 +1,44 @@
+"""What a journal gives back: operations that were started and not collected."""
+
+from __future__ import annotations
+
+import functools
+
+from lro import Any, Operation, loads
+from lro_client import _flows
+from lro_client._calls import Do, Flow, Show, StartRequest
+from lro_client._core import Core
+from lro_client._journal import Entry
+from lro_client._tokens import message_name
+
+
+def pending(core: Core, response: type | None, metadata: type | None) -> Flow[None]:
+    """Shows the operations of this server that were declared with these classes.
+
+    Those with a name come first, then those whose start has to be repeated.
+
+    Raises:
+        ValueError: There is no journal.
+        JournalError: It cannot be read.
+        CallError: A start could not be repeated.
+    """
+    journal = core.journal
+    if journal is None:
+        raise ValueError("the client has no journal: give it one, as in Client(url, journal=...)")
+    entries: list[Entry] = yield Do(lambda: journal.pending(server=core.address))
+    asked = message_name(response), message_name(metadata)
+    everything = response is Any and metadata is Any
+    wanted = [one for one in entries if everything or (one.response, one.metadata) == asked]
+    for entry in sorted(wanted, key=lambda one: not one.name):
+        if entry.name:
+            yield Show(Operation(name=entry.name))
+            continue
+        reply = yield from _flows.single(core.setting, _again(entry))
+        operation = _flows.read(reply)
+        yield Do(functools.partial(journal.named, entry.request_id, operation.name))
+        yield Show(operation)
+
+
+def _again(entry: Entry) -> StartRequest:
+    message = Any(entry.message_type, loads(entry.message.encode()))
+    return StartRequest(target=entry.target, message=message, request_id=entry.request_id)

@@ -1,0 +1,253 @@
+"""Asking for many operations at once: lanes that share a table (spec §3.11, §11.2-§11.5).
+
+A lane is a flow: it takes work from the table, has it done, gives back what came of it. As many
+lanes as calls may be in flight share one table, so that ten thousand operations need no more
+connections than eight.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from lro import Code, ListOperationsResponse, Operation, Status
+from lro_client._calls import Batch, Flow, Reply, Rest
+from lro_client._errors import CallError, OperationGone
+from lro_client._flows import Setting
+from lro_client._servers import WAIT, WATCH
+from lro_client._table import Entry, Table, Told, tell
+from lro_client._work import MANY, UNHEARD_SECONDS, Choice, Enough, How, Work, pause_after
+
+_DOUBT_SECONDS: Final = 30.0
+_REST_SECONDS: Final = 60.0
+_AT_ONCE_SECONDS: Final = 0.5
+_PRESSURE: Final = frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED})
+_ENDED: Final = Status(Code.UNAVAILABLE, "the stream ended before the operation")
+
+
+class Lanes:
+    """What all lanes of a client make of what they hear."""
+
+    def __init__(self, setting: Setting, table: Table, choice: Choice) -> None:
+        self._setting = setting
+        self._server = setting.server
+        self._table = table
+        self._choice = choice
+
+    def lane(self) -> Flow[None]:
+        """Do what is due, until nobody waits for anything that others do not see to."""
+        with self._table.lock:
+            self._table.came()
+        while True:
+            work = self._take()
+            if work is None:
+                return
+            if isinstance(work, Rest):
+                yield work
+                with self._table.lock:
+                    self._table.rose()
+                continue
+            try:
+                reply: Reply | None = yield self._choice.step(work, self._heard)
+            except CallError as exc:
+                self._failed(work, exc)
+            except Exception as exc:  # of a transport, or of a listener: nobody must wait for ever
+                self._broken(work, exc)
+            else:
+                self._answered(work, reply)
+
+    def _take(self) -> Work | Rest | None:
+        table = self._table
+        with table.lock:
+            if table.closed is not None or not table.entries:
+                table.went()
+                return None
+            now = table.clock()
+            due = max(table.next_due, self._server.until)
+            if due <= now:
+                work = self._choice.work(now)
+                if work is not None:
+                    if max(table.next_due, self._server.until) <= now:
+                        table.call_lane()
+                    return work
+                due = now + UNHEARD_SECONDS  # the lane that tries something is soon back
+            if not table.lie_down(due):
+                return None
+            return Rest(min(due - now, _REST_SECONDS))
+
+    # -- good answers -------------------------------------------------------------------------
+
+    def _answered(self, work: Work, reply: Reply | None) -> None:
+        with self._table.lock:
+            now = self._table.clock()
+            self._choice.over(work)
+            if reply is None:  # a stream has ended
+                told = self._unfinished(work, now)
+            else:
+                told = self._replied(work, reply, now)
+        tell(told)
+
+    def _replied(self, work: Work, reply: Reply, now: float) -> Told:
+        self._server.answered(now)
+        told: Told = []
+        value = reply.value
+        if isinstance(value, Operation):
+            (entry,) = work.entries.values()
+            told += self._table.seen(entry, value)
+            if entry.doubted and work.how is How.ONE:  # it is there: what is not is the verb
+                self._server.lacks(WAIT, now)
+                entry.doubted = False
+        elif isinstance(value, Batch):
+            told += self._found(work, value.operations)
+            for name in work.entries.keys() & set(value.missing):
+                told += self._gone(work.entries[name])
+        else:
+            assert isinstance(value, ListOperationsResponse)
+            if not self._filtered(work, value, now):
+                return told
+            told += self._found(work, value.operations)
+        if work.how is not How.ONE:
+            self._server.has(work.how.value)
+        self._again(work, reply.retry_after, now)
+        return told
+
+    def _found(self, work: Work, operations: tuple[Operation, ...]) -> Told:
+        told: Told = []
+        for operation in operations:
+            entry = work.entries.get(operation.name)
+            if entry is not None:
+                told += self._table.seen(entry, operation)
+        return told
+
+    def _gone(self, entry: Entry) -> Told:
+        status = Status(Code.NOT_FOUND, f"there is no operation {entry.name} any more")
+        return self._table.lost(entry, OperationGone("GetOperation", status))
+
+    def _filtered(self, work: Work, page: ListOperationsResponse, now: float) -> bool:
+        """Whether the server lists by names; what it has not listed is asked for by itself."""
+        listed = {operation.name for operation in page.operations}
+        if not listed <= work.entries.keys():
+            self._server.lacks(work.how.value, now)
+            self._push(work, now)
+            return False
+        for name, entry in work.entries.items():
+            entry.alone = entry.alone or name not in listed
+        return True
+
+    def _again(self, work: Work, retry_after: float | None, now: float) -> None:
+        waiting = self._waiting(work)
+        if not waiting:
+            return
+        for entry in waiting:
+            entry.polls += 1
+        if work.how is How.HOLD:
+            (entry,) = waiting
+            at_once = now - work.began < min(_AT_ONCE_SECONDS, work.hold / 2)
+            entry.at_once = entry.at_once + 1 if at_once else 0
+            if entry.at_once < 3:
+                self._table.push(entry, now)
+                return
+        pause = pause_after(self._setting, work, waiting, len(self._table.entries), retry_after)
+        for entry in waiting:
+            self._table.push(entry, now if entry.alone and work.how in MANY else now + pause)
+
+    # -- streams ------------------------------------------------------------------------------
+
+    def _heard(self, work: Work, item: Operation | str | None) -> None:
+        with self._table.lock:
+            if self._table.closed is not None or not self._waiting(work, item is None):
+                raise Enough
+            told: Told = []
+            if item is not None:
+                self._server.has(WATCH)
+                told = self._told_by_stream(work, item)
+        tell(told)
+
+    def _told_by_stream(self, work: Work, item: Operation | str) -> Told:
+        name = item if isinstance(item, str) else item.name
+        entry = work.entries.get(name)
+        if entry is None:
+            return []
+        entry.due = math.inf  # from now on the stream tells of it
+        entry.polls += 1
+        if isinstance(item, str) or item.done:
+            del work.entries[name]
+        return self._gone(entry) if isinstance(item, str) else self._table.seen(entry, item)
+
+    def _unfinished(self, work: Work, now: float) -> Told:
+        told: Told = []
+        for entry in self._waiting(work):
+            told += self._failing(entry, CallError("WatchOperations", _ENDED, passing=True), now)
+        return told
+
+    # -- bad answers --------------------------------------------------------------------------
+
+    def _failed(self, work: Work, error: CallError) -> None:
+        with self._table.lock:
+            now = self._table.clock()
+            self._choice.over(work)
+            if error.code in _PRESSURE or error.http_status == 429:
+                polling = self._setting.polling
+                self._server.pressed(polling.honoured(error.retry_after), now)
+            told = self._told_of_failure(work, error, now)
+        tell(told)
+
+    def _told_of_failure(self, work: Work, error: CallError, now: float) -> Told:
+        server, waiting = self._server, self._waiting(work)
+        passes = self._setting.polling.retry.pause(error, 1, 0.0) is not None
+        if work.how is How.HOLD and error.code is Code.UNIMPLEMENTED:
+            server.lacks(WAIT, now)
+        elif work.how is How.HOLD and error.code is Code.NOT_FOUND:
+            for entry in waiting:
+                entry.doubted = True
+        elif work.how in MANY and work.how.value not in server.proven:
+            if passes:  # it may be there for all that
+                server.lacks(work.how.value, now, _DOUBT_SECONDS)
+            else:
+                server.lacks(work.how.value, now)
+        elif work.how in MANY and not passes:
+            for entry in waiting:  # one of them is refused: each shall hear the truth by itself
+                entry.alone = True
+        else:
+            return [one for entry in waiting for one in self._failing(entry, error, now)]
+        self._push(work, now)
+        return []
+
+    def _failing(self, entry: Entry, error: CallError, now: float) -> Told:
+        polling = self._setting.polling
+        entry.failing_since = entry.failing_since if entry.failures else now
+        entry.failures += 1
+        entry.polls += 1
+        entry.last_error = error
+        # Where everybody has a deadline, that is the patience (spec §11.5(2)).
+        failing = now - entry.failing_since if entry.endless else 0.0
+        pause = polling.retry.pause(error, entry.failures, failing)
+        if pause is not None:
+            asked = polling.honoured(error.retry_after)
+            self._table.push(entry, now + max(pause, asked))
+            return []
+        gone = error.code is Code.NOT_FOUND
+        told = OperationGone(error.verb, error.status, error.http_status) if gone else error
+        return self._table.lost(entry, told)
+
+    def _broken(self, work: Work, error: Exception) -> None:
+        with self._table.lock:
+            self._choice.over(work)
+            told = [one for entry in self._waiting(work) for one in self._table.lost(entry, error)]
+        tell(told)
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _waiting(self, work: Work, everyone: bool = True) -> list[Entry]:
+        """Those of the work whom somebody still waits for; if not ``everyone``, one will do."""
+        found: list[Entry] = []
+        for name, entry in work.entries.items():
+            if self._table.entries.get(name) is entry:
+                found.append(entry)
+                if not everyone:
+                    break
+        return found
+
+    def _push(self, work: Work, due: float) -> None:
+        for entry in self._waiting(work):
+            self._table.push(entry, due)

@@ -1,0 +1,126 @@
+"""The handle of an operation that blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from datetime import timedelta
+
+from lro import GetOperationRequest, Operation
+from lro_client import _flows, _futures, _polling, _requests, _waits
+from lro_client._core import Core
+from lro_client._drive import Driver
+from lro_client._handles import HandleBase, Meta, Resp, Update
+from lro_client._tracing import Trace
+
+
+class OperationHandle(HandleBase[Resp, Meta]):
+    """An operation: cached values as properties, verbs as methods. Only verbs ask the server.
+
+    As a context it cancels an operation that is not done when the block is left, for whatever
+    reason. Otherwise nothing does: who stops waiting, by Ctrl-C or the end of the process, leaves
+    the operation to go on.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        *,
+        response: type[Resp] | None,
+        metadata: type[Meta] | None,
+        core: Core,
+        driver: Driver,
+        trace: Trace | None = None,
+    ) -> None:
+        super().__init__(operation, response=response, metadata=metadata, core=core, trace=trace)
+        self._driver = driver
+
+    def refresh(self) -> Operation:
+        """Ask for the latest state, once.
+
+        Raises:
+            CallError: The call failed.
+        """
+        flow = _flows.single(self._core.setting, GetOperationRequest(self.name))
+        return self._seen(_flows.read(self._driver.run(flow)))
+
+    def wait(self, timeout: timedelta | float | None = None) -> Operation:
+        """Wait until the operation is done; its last state, whatever the outcome.
+
+        ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
+        ever (spec §11.4).
+
+        Raises:
+            PollTimeout: The time is over; the operation goes on.
+            OperationGone: It was deleted or has expired.
+            CallError: A poll failed for a reason that does not pass.
+        """
+        return self._driver.run(_waits.wait(self._core, self, _requests.seconds(timeout)))
+
+    def result(self, timeout: timedelta | float | None = None) -> Resp:
+        """Wait as :meth:`wait` does, then give the response.
+
+        Raises:
+            OperationFailed: The operation ended with an error.
+            OperationCancelled: It was cancelled.
+            DecodingError: The response is not of the declared type.
+            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
+        """
+        return self._driver.run(_waits.result(self._core, self, _requests.seconds(timeout)))
+
+    def future(self) -> Future[Resp]:
+        """The result as a future of the standard library; costs no thread while it waits.
+
+        Its callbacks are called once each, in a thread of their own, whatever becomes of the
+        operation: it has the result, or what :meth:`result` raises, or says that the client was
+        closed. To cancel the future is to stop waiting; the operation goes on.
+        """
+        return _futures.blocking(self._core, self)
+
+    def updates(
+        self, timeout: timedelta | float | None = None, *, every: float = 1.0
+    ) -> Iterator[Update[Meta]]:
+        """Each changed state until the operation is done, looked for at most ``every`` seconds.
+
+        Raises:
+            InvalidArgument: ``every`` is not more than 0.
+            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
+        """
+        limit = _requests.seconds(timeout)
+        flow = _polling.updates(
+            self._core.setting, self.name, self.operation, limit, every, self._polled
+        )
+        for operation in self._driver.walk(flow):
+            yield Update(self, self._seen(operation))
+
+    def cancel(self) -> None:
+        """Ask for the work to stop; what becomes of it, :meth:`result` tells.
+
+        Raises:
+            CallError: The call failed.
+        """
+        self._driver.run(_waits.cancel(self._core, self))
+
+    def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
+        """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
+
+        Raises:
+            PollTimeout: The time is over before it has stopped.
+            OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
+        """
+        limit = _requests.seconds(timeout)
+        return self._driver.run(_waits.cancel_and_wait(self._core, self, limit))
+
+    def delete(self) -> None:
+        """Remove the record; does not stop the work.
+
+        Raises:
+            CallError: The call failed.
+        """
+        self._driver.run(_waits.delete(self._core, self))
+
+    def __enter__(self) -> OperationHandle[Resp, Meta]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._driver.run(_waits.leave(self._core, self))

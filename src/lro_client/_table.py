@@ -1,0 +1,258 @@
+"""All operations that are waited for together: who wants to know, what is known, what is due."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
+
+import attrs
+
+from lro import Operation
+from lro_client._errors import CallError
+
+GATHER_SECONDS: Final = 0.01
+"""New names are due so long after they come: many that come at once are asked for at once."""
+
+
+@attrs.frozen
+class Seen:
+    """An operation has changed; perhaps it is done."""
+
+    name: str
+    operation: Operation
+
+
+@attrs.frozen
+class Lost:
+    """Nobody can say any more what becomes of an operation: it is gone, or cannot be asked for."""
+
+    name: str
+    error: Exception
+
+
+News: TypeAlias = Seen | Lost
+Listener: TypeAlias = Callable[[News], object]
+Told: TypeAlias = list[tuple[list[Listener], News]]
+
+
+@attrs.frozen
+class Want:
+    """What a listener wants: each change or only the end, and until when at most."""
+
+    curious: bool = False
+    deadline: float = math.inf
+
+
+@attrs.define(eq=False)
+class Entry:
+    """One operation: times are by the client's clock, in seconds."""
+
+    name: str
+    since: float
+    """When it was first waited for."""
+    due: float
+    """When to look at it next; infinite while a stream tells of it."""
+    operation: Operation | None = None
+    listeners: dict[Listener, Want] = attrs.field(factory=dict)
+    polls: int = 0
+    at_once: int = 0
+    """How many Waits in a row came back at once, and not done."""
+    failures: int = 0
+    failing_since: float = 0.0
+    last_error: CallError | None = None
+    alone: bool = False
+    """It is not asked for together with others: it was refused so, or not told of."""
+    doubted: bool = False
+    """A Wait did not find it."""
+    streamed: bool = False
+    """A stream is to tell of it."""
+
+    @property
+    def collection(self) -> str:
+        """The collection of the name, up to and with "operations"."""
+        return self.name.rpartition("/")[0]
+
+    @property
+    def curious(self) -> bool:
+        """Whether somebody wants each change."""
+        return any(want.curious for want in self.listeners.values())
+
+    def deadline(self, now: float) -> float:
+        """The next moment at which somebody's patience ends, for one last look."""
+        ends = (want.deadline for want in self.listeners.values())
+        return min((end for end in ends if end > now), default=math.inf)
+
+    @property
+    def endless(self) -> bool:
+        """Whether somebody has no deadline."""
+        return any(want.deadline == math.inf for want in self.listeners.values())
+
+
+class Table:
+    """What is waited for. Safe to use by several threads; listeners are called without its lock.
+
+    ``hire`` is called, with the lock held, when one more lane is needed, of which there are at most
+    ``most``; ``ring`` when the one that rests is to look again. Neither may call back.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        most: int,
+        hire: Callable[[], object],
+        ring: Callable[[], object],
+    ) -> None:
+        self.lock = threading.Lock()
+        self.clock = clock
+        self.entries: dict[str, Entry] = {}
+        self.closed: Exception | None = None
+        self._most = most
+        self._hire = hire
+        self._ring = ring
+        self._heap: list[tuple[float, int, Entry]] = []
+        self._count = itertools.count()
+        self._lanes = 0
+        self._coming = 0
+        """Lanes that were called and have not yet looked."""
+        self._resting_until: float | None = None
+        """When the one lane that rests will look again; None: none rests."""
+
+    # -- for those who wait -------------------------------------------------------------------
+
+    def subscribe(
+        self, name: str, listener: Listener, want: Want, known: Operation | None = None
+    ) -> Entry:
+        """Have ``listener`` told when the operation is over, or, if curious, of each change."""
+        with self.lock:
+            now, closed = self.clock(), self.closed
+            entry = self.entries.get(name)
+            if entry is None:
+                entry = Entry(name, now, now + GATHER_SECONDS, known)
+                if closed is None:
+                    self.entries[name] = entry
+            entry.listeners[listener] = want
+            if closed is None:
+                self.push(entry, entry.due)
+                self.call_lane()
+        if closed is not None:
+            listener(Lost(name, closed))
+        return entry
+
+    def leave(self, name: str, listener: Listener) -> None:
+        """Tell ``listener`` nothing more."""
+        with self.lock:
+            entry = self.entries.get(name)
+            if entry is not None:
+                entry.listeners.pop(listener, None)
+                if not entry.listeners:
+                    del self.entries[name]
+
+    def close(self, error: Exception) -> None:
+        """Tell everybody that there will be no more news."""
+        with self.lock:
+            self.closed = error
+            entries = list(self.entries.values())
+            self.entries.clear()
+            self._ring()
+        for entry in entries:
+            tell([(list(entry.listeners), Lost(entry.name, error))])
+
+    def abandoned(self) -> None:
+        """Forget the lanes: in a forked process they do not run."""
+        self._lanes = self._coming = 0
+        self._resting_until = None
+
+    # -- for lanes, with the lock held --------------------------------------------------------
+
+    def push(self, entry: Entry, due: float) -> None:
+        """Have an entry looked at again at that moment, or when somebody's patience ends."""
+        due = min(due, entry.deadline(self.clock()))
+        entry.due = due
+        if due < math.inf:
+            heapq.heappush(self._heap, (due, next(self._count), entry))
+
+    def due(self, until: float) -> Iterator[tuple[Entry, float]]:
+        """Take out the entries that are due by then, the first ones first, each with its time.
+
+        What is taken out is not due again before it is pushed.
+        """
+        while self.next_due <= until and self._heap:
+            due, _, entry = heapq.heappop(self._heap)
+            entry.due = math.inf
+            yield entry, due
+
+    @property
+    def next_due(self) -> float:
+        """When the next entry is due."""
+        while self._heap:
+            due, _, entry = self._heap[0]
+            if entry.due == due and self.entries.get(entry.name) is entry:
+                return due
+            heapq.heappop(self._heap)
+        return math.inf
+
+    def call_lane(self) -> None:
+        """See to it that somebody looks at what is due next."""
+        if self._resting_until is not None:
+            if self.next_due < self._resting_until:
+                self._ring()
+        elif not self._coming and self._lanes < self._most:
+            self._lanes += 1
+            self._coming += 1
+            self._hire()
+
+    def came(self) -> None:
+        """A lane that was called is there."""
+        self._coming = max(0, self._coming - 1)
+
+    def rose(self) -> None:
+        """The lane that rested looks again."""
+        self._resting_until = None
+
+    def lie_down(self, until: float) -> bool:
+        """Let a lane rest until then; False: one rests already, and this one goes home."""
+        if self._resting_until is not None:
+            if until < self._resting_until:
+                self._ring()
+            self._lanes -= 1
+            return False
+        self._resting_until = until
+        return True
+
+    def went(self) -> None:
+        """A lane goes home, and the one that rests with it: nobody waits any more."""
+        self._lanes -= 1
+        self._ring()
+
+    def seen(self, entry: Entry, operation: Operation) -> Told:
+        """Take in a state; who is to be told what."""
+        if self.entries.get(entry.name) is not entry:
+            return []
+        entry.failures, entry.last_error = 0, None
+        changed = operation != entry.operation
+        entry.operation = operation
+        news = Seen(entry.name, operation)
+        if operation.done:
+            del self.entries[entry.name]
+            return [(list(entry.listeners), news)]
+        curious = [one for one, want in entry.listeners.items() if want.curious and changed]
+        return [(curious, news)] if curious else []
+
+    def lost(self, entry: Entry, error: Exception) -> Told:
+        """Give an operation up; who is to be told what."""
+        if self.entries.get(entry.name) is not entry:
+            return []
+        del self.entries[entry.name]
+        return [(list(entry.listeners), Lost(entry.name, error))]
+
+
+def tell(told: Told) -> None:
+    """Give everybody the news, without the lock; listeners do not raise."""
+    for listeners, news in told:
+        for listener in listeners:
+            listener(news)

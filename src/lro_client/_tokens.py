@@ -1,0 +1,132 @@
+"""A handle as a short text: what is needed to find an operation again, anywhere."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import attrs
+
+from lro import InvalidArgument, Json, declared_name, dumps, loads
+
+VERSION: Final = 1
+"""The version that is written, and the only one that is read."""
+
+MAX_TOKEN: Final = 8 * 1024
+"""The longest token, in bytes of UTF-8."""
+
+_ADDRESS: Final = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://|)(?:[^/?#]*@)?(?P<rest>[^?#]*).*", re.DOTALL
+)
+
+
+def public_address(url: str) -> str:
+    """A server's URL without what may be secret in it: user info, query and fragment."""
+    found = _ADDRESS.fullmatch(url)
+    assert found is not None  # every part may be empty
+    return found["scheme"] + found["rest"]
+
+
+def message_name(cls: type | None) -> str:
+    """What a class is called in tokens: its message's full name, or else its simple one."""
+    if cls is None:
+        return ""
+    descriptor = getattr(cls, "DESCRIPTOR", None)  # of protobuf's classes
+    return declared_name(cls) or getattr(descriptor, "full_name", "") or cls.__name__
+
+
+@attrs.frozen(kw_only=True)
+class Token:
+    """What a token says: an operation's ``name``, and the address of the ``server`` that has it.
+
+    ``response`` and ``metadata`` are full names of messages, or simple ones of classes without;
+    ``trace`` is the W3C traceparent of the start. What a token does not say is empty.
+    """
+
+    name: str
+    server: str = attrs.field(default="", converter=public_address)
+    response: str = ""
+    metadata: str = ""
+    trace: str = ""
+
+    @property
+    def text(self) -> str:
+        """The token itself: compact JSON.
+
+        Raises:
+            InvalidArgument: It would be longer than 8 KiB, or it says what JSON cannot.
+        """
+        said: dict[str, Json] = attrs.asdict(self, filter=lambda _, value: value != "")
+        try:
+            text = dumps({"lro": VERSION, **said})
+        except (ValueError, TypeError) as exc:
+            raise InvalidArgument("token", f"cannot be written: {exc}") from None
+        _check_length(text)
+        return text.decode()
+
+
+_MEMBERS: Final = tuple(field.name for field in attrs.fields(Token))
+
+
+def token_of(
+    name: str,
+    *,
+    server: str = "",
+    response: type | None,
+    metadata: type | None,
+    trace: str = "",
+) -> str:
+    """The token of an operation. It holds no secret: only the public part of the server's URL.
+
+    Raises:
+        InvalidArgument: There is no name, or the token would be longer than 8 KiB.
+    """
+    if not name:
+        raise InvalidArgument("token", "needs the name of an operation")
+    token = Token(
+        name=name,
+        server=server,
+        response=message_name(response),
+        metadata=message_name(metadata),
+        trace=trace,
+    )
+    return token.text
+
+
+def read_token(text: str) -> Token:
+    """What a token says; members that this version does not know are left out.
+
+    Raises:
+        InvalidArgument: It is no token, of another version, without a name, or too long.
+    """
+    said = _object(text)
+    version = said.get("lro")
+    if version is None:
+        raise InvalidArgument("token", 'is not of an operation: it has no "lro"')
+    if isinstance(version, bool) or version != VERSION:
+        raise InvalidArgument("token", f"is of version {version!r:.40}, known is {VERSION}")
+    found = {}
+    for member in _MEMBERS:
+        value = said.get(member, "")
+        if not isinstance(value, str):
+            raise InvalidArgument("token", f"{member} must be a text, got {value!r:.80}")
+        found[member] = value
+    if not found["name"]:
+        raise InvalidArgument("token", "names no operation")
+    return Token(**found)
+
+
+def _object(text: str) -> dict[str, Json]:
+    try:
+        _check_length(text.encode())
+        said = loads(text)
+    except ValueError as exc:
+        raise InvalidArgument("token", f"is not JSON: {exc}") from None
+    if not isinstance(said, dict):
+        raise InvalidArgument("token", f"must be a JSON object, got {said!r:.80}")
+    return said
+
+
+def _check_length(text: bytes) -> None:
+    if len(text) > MAX_TOKEN:
+        raise InvalidArgument("token", f"is longer than {MAX_TOKEN} bytes: {len(text)}")

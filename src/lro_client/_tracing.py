@@ -1,0 +1,149 @@
+"""What a client tells of its operations: spans where OpenTelemetry is installed, and a log.
+
+Nothing of OpenTelemetry is imported before the first operation begins.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import threading
+import time
+from typing import Any as Anything
+from typing import Final
+
+import attrs
+
+from lro import Code, Operation
+
+log: Final = logging.getLogger("lro_client")
+"""Lives at INFO, troubles at WARNING; each line begins with the operation's name."""
+
+_TRACEPARENT: Final = "traceparent"
+
+
+@attrs.frozen
+class _Api:
+    """The parts of OpenTelemetry's API package that are needed."""
+
+    trace: Anything
+    propagator: Anything
+    context: Anything
+
+
+@functools.cache
+def _api() -> _Api | None:
+    try:
+        trace = importlib.import_module("opentelemetry.trace")
+        w3c = importlib.import_module("opentelemetry.trace.propagation.tracecontext")
+        context = importlib.import_module("opentelemetry.context")
+    except ImportError:  # the extra "otel" is not installed
+        return None
+    return _Api(trace, w3c.TraceContextTextMapPropagator(), context.Context)
+
+
+class Trace:
+    """One operation as a span, which is made when its end is first seen, and only then.
+
+    The span begins when the operation was started, or when :meth:`of_token` took it up. It is not
+    a child of the span that was current at the start, which may be over for hours: it links to it.
+    """
+
+    def __init__(self, api: _Api, target: str, headers: dict[str, str]) -> None:
+        self._api = api
+        self._target = target
+        self._headers = headers
+        self._began = time.time_ns()
+        self._lock = threading.Lock()
+        self._over = False
+
+    @classmethod
+    def begin(cls, target: str) -> Trace | None:
+        """The trace of an operation that is being started; None without OpenTelemetry."""
+        api = _api()
+        if api is None:
+            return None
+        headers: dict[str, str] = {}
+        api.propagator.inject(headers)
+        return cls(api, target, headers)
+
+    @classmethod
+    def of_token(cls, text: str) -> Trace | None:
+        """The same for an operation that was started elsewhere, by the ``trace`` of its token."""
+        api = _api()
+        return None if api is None else cls(api, "", {_TRACEPARENT: text} if text else {})
+
+    @property
+    def text(self) -> str:
+        """The start as a W3C traceparent; empty if no span was current."""
+        return self._headers.get(_TRACEPARENT, "")
+
+    def headers(self) -> dict[str, str]:
+        """What the call that starts the operation tells: HTTP headers, or metadata of gRPC."""
+        return dict(self._headers)
+
+    def ended(self, operation: Operation, polls: int) -> None:
+        """Emit the span, unless that was done: the operation is over, after so many polls."""
+        with self._lock:
+            if self._over:
+                return
+            self._over = True
+        api = self._api.trace
+        span = api.get_tracer("lro_client").start_span(
+            self._target or "operation",
+            context=self._api.context(),  # a root: whatever is current now has not started it
+            kind=api.SpanKind.CLIENT,
+            links=self._links(),
+            start_time=self._began,
+            attributes={
+                "lro.operation.name": operation.name,
+                "lro.polls": polls,
+                "lro.state": operation.state,
+            },
+        )
+        error = operation.error
+        if error is not None:
+            span.set_attribute("error.type", _code_of(operation).name)
+            span.set_status(api.StatusCode.ERROR, error.message)
+        span.end()
+
+    def _links(self) -> list[Anything]:
+        context = self._api.propagator.extract(self._headers, context=self._api.context())
+        found = self._api.trace.get_current_span(context).get_span_context()
+        return [self._api.trace.Link(found)] if found.is_valid else []
+
+
+def _code_of(operation: Operation) -> Code:
+    error = operation.error
+    return Code.of((error and error.code) or Code.UNKNOWN)
+
+
+def log_started(operation: Operation, target: str) -> None:
+    """A server has answered a start."""
+    log.info("%s: started by %s", operation.name, target)
+
+
+def log_ended(operation: Operation, polls: int) -> None:
+    """The end of an operation was first seen, after so many polls."""
+    if operation.error is None:
+        log.info("%s: %s after %d polls", operation.name, operation.state, polls)
+    else:
+        code, text = _code_of(operation).name, operation.error.message
+        line = "%s: %s after %d polls: %s: %s"
+        log.info(line, operation.name, operation.state, polls, code, text)
+
+
+def log_failed_poll(name: str, error: Exception, pause: float) -> None:
+    """A poll failed for a reason that passes; the next one is in ``pause`` seconds."""
+    log.warning("%s: polled again in %.3g s: %s", name, pause, error)
+
+
+def log_gave_up(name: str, error: Exception) -> None:
+    """A wait ended before the operation: its time is over, or a poll failed for good."""
+    log.warning("%s: no longer waited for: %s", name, error)
+
+
+def log_verb(name: str, verb: str) -> None:
+    """A verb that changes an operation was answered: Cancel or Delete."""
+    log.info("%s: %s was accepted", name, verb)

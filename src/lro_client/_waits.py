@@ -1,0 +1,215 @@
+"""What handles do, written once: start, wait, give the result, cancel and see what comes of it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any as Anything
+from typing import Final, TypeVar, cast
+
+import attrs
+
+from lro import (
+    Any,
+    CancelOperationRequest,
+    Code,
+    DeleteOperationRequest,
+    Json,
+    Operation,
+    dumps,
+)
+from lro_client import _flows, _polling
+from lro_client._calls import Do, Flow, StartRequest, Take
+from lro_client._core import Core
+from lro_client._errors import CallError, PollTimeout
+from lro_client._handles import HandleBase
+from lro_client._journal import Entry
+from lro_client._policy import NO_RETRY
+from lro_client._table import Lost, Want
+from lro_client._tokens import message_name
+from lro_client._tracing import Trace, log_gave_up, log_started, log_verb
+
+Resp = TypeVar("Resp")
+LAST_WORD_SECONDS: Final = 5.0
+"""So long a Cancel may take that is sent because somebody leaves."""
+
+_UNSURE: Final = frozenset(
+    {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED}
+    | {Code.ABORTED}
+)
+"""After a start that failed so, there may be an operation for all that."""
+
+
+def start(
+    core: Core, request: StartRequest, response: type | None, metadata: type | None
+) -> Flow[tuple[Operation, Trace | None]]:
+    """Start an operation; with a journal, what is sent is noted before, and its name after.
+
+    Raises:
+        CallError: The method refused, or may have started it for all that (UNAVAILABLE and others).
+        JournalError: The journal cannot be written; nothing was sent.
+    """
+    journal = None if request.validate_only else core.journal
+    trace = Trace.begin(request.target)
+    if journal is not None:
+        request = attrs.evolve(request, request_id=request.request_id or str(uuid.uuid4()))
+        entry = _entry(core, request, response, metadata)
+        yield Do(lambda: journal.begin(entry))
+    headers = trace.headers() if trace else None
+    try:
+        reply = yield from _flows.single(core.setting, request, headers)
+    except CallError as exc:
+        if journal is not None and exc.code not in _UNSURE:
+            yield Do(lambda: journal.dropped(request.request_id))
+        raise
+    operation = _flows.read(reply)
+    if journal is not None:
+        yield Do(lambda: journal.named(request.request_id, operation.name))
+    log_started(operation, request.target)
+    return operation, trace
+
+
+def _entry(
+    core: Core, request: StartRequest, response: type | None, metadata: type | None
+) -> Entry:
+    message = request.message
+    if isinstance(message, Any):
+        packed = message
+    elif isinstance(message, Mapping):
+        packed = Any("", dict(message))
+    else:
+        packed = (
+            core.types.pack(message)
+            if core.types.knows(type(message))
+            else Any("", core.types.dump(message))
+        )
+    return Entry(
+        request_id=request.request_id,
+        server=core.address,
+        target=request.target,
+        message=dumps(cast(Json, core.types.readable(packed).payload)).decode(),
+        message_type=packed.type_url,
+        response=message_name(response),
+        metadata=message_name(metadata),
+        started=datetime.now(UTC),
+    )
+
+
+def wait(
+    core: Core, handle: HandleBase[Anything, Anything], timeout: float | None
+) -> Flow[Operation]:
+    """Wait until an operation is done; its last state.
+
+    Raises:
+        PollTimeout: ``timeout`` seconds are over.
+        OperationGone: There is no such operation any more.
+        CallError: A poll failed for a reason that does not pass.
+    """
+    if not handle.done:
+        try:
+            with core.alone() as alone:
+                waiting = _alone if alone else _with_others
+                operation = yield from waiting(core, handle, timeout)
+        except (CallError, PollTimeout) as exc:
+            log_gave_up(handle.name, exc)
+            raise
+        handle._seen(operation)
+    return handle.operation
+
+
+def _alone(
+    core: Core, handle: HandleBase[Anything, Anything], timeout: float | None
+) -> Flow[Operation]:
+    known = handle.operation
+    return _polling.until_done(core.setting, handle.name, known, timeout, handle._polled)
+
+
+def _with_others(
+    core: Core, handle: HandleBase[Anything, Anything], timeout: float | None
+) -> Flow[Operation]:
+    clock = core.setting.clock
+    deadline = math.inf if timeout is None else clock() + timeout
+    box = core.box()
+    entry = core.table.subscribe(handle.name, box.put, Want(deadline=deadline), handle.operation)
+    try:
+        left = None if timeout is None else max(0.0, timeout) + _polling.GRACE_SECONDS
+        news = yield Take(box, left)
+    finally:
+        core.table.leave(handle.name, box.put)
+        handle._polled(entry.polls)
+    if news is None:
+        assert timeout is not None
+        raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.last_error)
+    if isinstance(news, Lost):
+        raise copy.copy(news.error)  # others are told of it too, each with a traceback of its own
+    found: Operation = news.operation
+    return found
+
+
+def result(core: Core, handle: HandleBase[Resp, Anything], timeout: float | None) -> Flow[Resp]:
+    """Wait as :func:`wait` does, then give the response.
+
+    Raises:
+        OperationFailed: The operation ended with an error.
+        OperationCancelled: It was cancelled.
+        DecodingError: The response is not of the declared type.
+        PollTimeout, OperationGone, CallError: As for :func:`wait`.
+    """
+    yield from wait(core, handle, timeout)
+    yield from collected(core, handle)
+    return handle._result()
+
+
+def collected(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
+    """The result is about to be given: the journal need keep it no more."""
+    journal = core.journal
+    if journal is not None and handle.name:
+        yield Do(lambda: journal.collected(handle.name))
+
+
+def cancel(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
+    """Ask for the work to stop.
+
+    Raises:
+        CallError: The call failed.
+    """
+    yield from _flows.single(core.setting, CancelOperationRequest(handle.name))
+    log_verb(handle.name, "CancelOperation")
+
+
+def cancel_and_wait(
+    core: Core, handle: HandleBase[Anything, Anything], timeout: float | None
+) -> Flow[Operation]:
+    """Ask for the work to stop, and wait until it has, or has ended before (spec §2.6).
+
+    Raises:
+        CallError: The cancel failed.
+        PollTimeout, OperationGone: As for :func:`wait`.
+    """
+    if not handle.done:
+        yield from cancel(core, handle)
+    return (yield from wait(core, handle, timeout))
+
+
+def delete(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
+    """Remove the record.
+
+    Raises:
+        CallError: The call failed.
+    """
+    yield from _flows.single(core.setting, DeleteOperationRequest(handle.name))
+    log_verb(handle.name, "DeleteOperation")
+
+
+def leave(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
+    """Cancel an operation that nobody waits for any more, unless it is done; never raises."""
+    if handle.done:
+        return
+    quick = attrs.evolve(core.setting, call_seconds=LAST_WORD_SECONDS, retry=NO_RETRY)
+    try:
+        yield from _flows.single(quick, CancelOperationRequest(handle.name))
+    except CallError as exc:
+        log_gave_up(handle.name, exc)

@@ -1,0 +1,348 @@
+"""Calls as HTTP requests and back, the same for both faces (spec §5, §11.8, §11.10)."""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC
+from typing import Any as Anything
+from typing import Final, cast
+
+import attrs
+
+from lro import (
+    Any,
+    CancelOperationRequest,
+    Code,
+    DeleteOperationRequest,
+    InvalidArgument,
+    Json,
+    ListOperationsRequest,
+    ListOperationsResponse,
+    LroError,
+    Operation,
+    RetryInfo,
+    Status,
+    Template,
+    TypeRegistry,
+    WaitOperationRequest,
+    dumps,
+    loads,
+    operation_from_json,
+    page_from_json,
+    status_from_error_body,
+)
+from lro_client._calls import (
+    Batch,
+    BatchGetOperationsRequest,
+    Call,
+    Reply,
+    Request,
+    StartRequest,
+    WatchOperationsRequest,
+)
+from lro_client._errors import CallError, decoded
+from lro_client.transports._events import Events
+
+_PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
+_SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
+_LONGEST_SECONDS: Final = 1e9
+"""More than any pause: what a clock's sleep still takes."""
+
+_MOST_HOPS: Final = 5
+
+_FAILURES: Final = (
+    ("InvalidURL", Code.INVALID_ARGUMENT, False),
+    ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
+    ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
+    ("TooManyRedirects", Code.UNKNOWN, False),
+    ("DecodingError", Code.UNKNOWN, True),  # the body was spoilt on its way
+    ("ConnectTimeout", Code.UNAVAILABLE, True),
+    ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
+    ("RequestError", Code.UNAVAILABLE, True),  # all others: no connection, or it was lost
+)
+"""What it means that httpx raised a class of this name, and whether that passes; the first counts.
+
+By name, since the client may be one of httpx2, whose classes are others of the same names.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Routes:
+    """The paths of the verbs, as http rules; ``name`` is the operation's, or the parent's.
+
+    The defaults fit this library's servers and Google's: any name below ``/v1``. Services that
+    bind WaitOperation do it in several ways (spec §4.10): ``wait_method`` is theirs, ``wait_body``
+    whether the timeout is sent as JSON or, as with GET, in the query.
+    """
+
+    get: str = "/v1/{name=**}"
+    list: str = "/v1/{name=**}"
+    delete: str = "/v1/{name=**}"
+    cancel: str = "/v1/{name=**}:cancel"
+    wait: str = "/v1/{name=**}:wait"
+    batch: str = "/v1/{name=**}:batchGet"
+    watch: str = "/v1/{name=**}:watch"
+    wait_method: str = "POST"
+    wait_body: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class HttpCall:
+    """A call as HTTP: what any client library needs to send it."""
+
+    method: str
+    url: str
+    params: Mapping[str, str | int] = attrs.field(factory=dict)
+    body: bytes | None = None
+
+
+class Coder:
+    """Calls to HTTP and back, the same for both faces.
+
+    ``base_url`` goes before the paths, and before targets of starts that are paths; ``now`` is the
+    local clock, for dates in Retry-After.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        types: TypeRegistry,
+        *,
+        base_url: str = "",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._routes = routes
+        self._templates = {
+            verb: Template.parse(getattr(routes, verb))
+            for verb in ("get", "list", "delete", "cancel", "wait", "batch", "watch")
+        }
+        self._types = types
+        self._base = base_url.rstrip("/")
+        self._now = now
+
+    def encode(self, call: Call) -> HttpCall:
+        """The HTTP request of a call.
+
+        Raises:
+            CallError: A name does not fit its path, or the message cannot be encoded.
+        """
+        try:
+            asked = self._encode(call.request)
+        except LroError as exc:
+            raise CallError(call.verb, Status(int(exc.status_code), str(exc))) from exc
+        return asked if "://" in asked.url else attrs.evolve(asked, url=self._base + asked.url)
+
+    def _encode(self, request: Request) -> HttpCall:
+        if isinstance(request, StartRequest):
+            return self._start(request)
+        if isinstance(request, ListOperationsRequest):
+            shown: dict[str, str | int] = {
+                "filter": request.filter,
+                "pageSize": request.page_size,
+                "pageToken": request.page_token,
+            }
+            params = {key: value for key, value in shown.items() if value}
+            path = self._path("list", _collection(request.name))
+            return HttpCall(method="GET", url=path, params=params)
+        if isinstance(request, WaitOperationRequest):
+            return self._wait(request)
+        if isinstance(request, (BatchGetOperationsRequest, WatchOperationsRequest)):
+            verb = "batch" if isinstance(request, BatchGetOperationsRequest) else "watch"
+            body = dumps({"names": list(request.names)})
+            return HttpCall(method="POST", url=self._path(verb, request.collection), body=body)
+        if isinstance(request, CancelOperationRequest):
+            return HttpCall(method="POST", url=self._path("cancel", request.name), body=b"{}")
+        if isinstance(request, DeleteOperationRequest):
+            return HttpCall(method="DELETE", url=self._path("delete", request.name))
+        return HttpCall(method="GET", url=self._path("get", request.name))
+
+    def _path(self, verb: str, name: str) -> str:
+        if not name:  # which ``**`` would take for no segment at all
+            raise InvalidArgument("name", "must not be empty")
+        return self._templates[verb].expand({"name": name})
+
+    def _wait(self, request: WaitOperationRequest) -> HttpCall:
+        path, method = self._path("wait", request.name), self._routes.wait_method
+        fields = cast("dict[str, Json]", self._types.dump(attrs.evolve(request, name="")))
+        if self._routes.wait_body:
+            return HttpCall(method=method, url=path, body=dumps(fields))
+        return HttpCall(method=method, url=path, params={k: str(v) for k, v in fields.items()})
+
+    def _start(self, request: StartRequest) -> HttpCall:
+        message = request.message
+        if isinstance(message, Any):
+            message = self._types.readable(message).payload
+        body = dict(message) if isinstance(message, Mapping) else self._types.dump(message)
+        if not isinstance(body, dict):
+            raise InvalidArgument("message", f"must be an object in JSON, got {body!r:.80}")
+        if request.request_id:
+            body = {**body, "requestId": request.request_id}
+        if request.validate_only:
+            body = {**body, "validateOnly": True}
+        return HttpCall(method="POST", url=request.target, body=dumps(body))
+
+    def decode(self, call: Call, response: Anything, content: bytes) -> Reply:
+        """The reply of an HTTP response with this body.
+
+        Raises:
+            CallError: The response tells of an error, or is not what was asked for.
+        """
+        status: int = response.status_code
+        headers: Mapping[str, str] = response.headers
+        retry_after = self._retry_after(headers)
+        if not 200 <= status < 300:
+            raise self._error(call, status, content, retry_after)
+        if isinstance(call.request, (DeleteOperationRequest, CancelOperationRequest)):
+            return Reply(None, retry_after)
+        return Reply(self._message(call, status, headers, content), retry_after)
+
+    @contextmanager
+    def failures(self, call: Call) -> Iterator[None]:
+        """Turn what the HTTP library raises within into the error of a call without a reply."""
+        try:
+            yield
+        except Exception as exc:
+            names = [cls.__name__ for cls in type(exc).__mro__]
+            for name, code, passing in _FAILURES:
+                if name in names:
+                    text = f"{names[0]}: {exc}" if str(exc) else names[0]
+                    raise CallError(call.verb, Status(code, text), passing=passing) from exc
+            raise
+
+    def _message(
+        self, call: Call, status: int, headers: Mapping[str, str], content: bytes
+    ) -> Operation | ListOperationsResponse | Batch:
+        try:
+            value = loads(content)
+        except ValueError as exc:
+            # A body announced as JSON that ends too early was cut on its way.
+            cut = "json" in headers.get("content-type", "").lower()
+            text = f"the reply is not JSON: {exc}"
+            raise CallError(call.verb, Status(Code.UNKNOWN, text), status, passing=cut) from None
+        try:
+            if isinstance(call.request, ListOperationsRequest):
+                return page_from_json(value, self._types)
+            if isinstance(call.request, BatchGetOperationsRequest):
+                return self._batch(call.request, value)
+            return operation_from_json(value, self._types)
+        except LroError as exc:
+            text = f"the reply is not what was asked for: {exc}"
+            raise CallError(call.verb, Status(Code.UNKNOWN, text), status) from exc
+
+    def _batch(self, request: BatchGetOperationsRequest, value: Json) -> Batch:
+        fields = value if isinstance(value, dict) else {}
+        listed, missing = fields.get("operations", []), fields.get("missing", [])
+        if fields is not value or not isinstance(listed, list) or not isinstance(missing, list):
+            raise InvalidArgument("operations", "must be a list, beside a list of missing names")
+        if request.ended:  # most of many are not, and to make messages of them is most of the work
+            listed = [one for one in listed if isinstance(one, dict) and one.get("done")]
+        found = tuple(operation_from_json(one, self._types) for one in listed)
+        return Batch(found, tuple(name for name in missing if isinstance(name, str)))
+
+    def streams(self, response: Anything) -> bool:
+        """Whether a response is a stream of events."""
+        kind: str = response.headers.get("content-type", "")
+        return response.status_code == 200 and kind.lower().startswith("text/event-stream")
+
+    def events(self, call: Call) -> Events[Operation | str]:
+        """What makes operations, and the names of those gone, of the chunks of a stream.
+
+        It raises a CallError for what was not asked for.
+        """
+        return Events(lambda kind, data: self._event(call, kind, data))
+
+    def _event(self, call: Call, kind: str, data: bytes) -> Operation | str | None:
+        try:
+            value = loads(data)
+            fields = value if isinstance(value, dict) else {}
+            if kind == "missing":
+                return str(fields["name"])
+            if kind != "operation":
+                return None
+            return operation_from_json(value, self._types)
+        except (ValueError, KeyError, LroError) as exc:
+            text = f"an event is not what was asked for: {exc}"
+            raise CallError(call.verb, Status(Code.UNKNOWN, text)) from exc
+
+    def no_stream(self, call: Call, response: Anything, content: bytes) -> CallError:
+        """The error of a call that was to be answered with a stream."""
+        try:
+            self.decode(call, response, content)
+        except CallError as exc:
+            return exc
+        text = "the reply is no stream of events"
+        return CallError(call.verb, Status(Code.UNIMPLEMENTED, text), response.status_code)
+
+    def redirected(
+        self, call: Call, asked: Mapping[str, Anything], response: Anything, hops: int
+    ) -> dict[str, Anything] | None:
+        """What to ask instead of ``asked``, where a response says so; None: it is the answer.
+
+        Raises:
+            CallError: It leads to another origin, where credentials and operations do not belong,
+                or on and on: this is the ``hops``-th one.
+        """
+        status, target = response.status_code, response.headers.get("location")
+        repeats = status in (307, 308) or (status in (301, 302, 303) and asked["method"] == "GET")
+        if not repeats or not target:
+            return None
+        there, text = response.url.join(target), ""
+        if _origin(there) != _origin(response.url):
+            text = f"{response.url} redirects to another origin, {there}, which is not followed"
+        elif hops > _MOST_HOPS:
+            text = f"more than {_MOST_HOPS} redirections, the last one to {there}"
+        if text:
+            raise CallError(call.verb, Status(Code.FAILED_PRECONDITION, text), status)
+        kept = {key: value for key, value in asked.items() if key != "params"}
+        return {**kept, "url": str(there)}
+
+    def _error(self, call: Call, http: int, content: bytes, retry_after: float | None) -> CallError:
+        try:
+            body = loads(content)
+        except ValueError:
+            body = None
+        status = status_from_error_body(http, body, self._types)
+        for detail in decoded(status.details, None):
+            if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
+                asked = min(detail.retry_delay.total_seconds(), _LONGEST_SECONDS)
+                retry_after = max(retry_after or 0.0, asked)
+        # A body without a status of its own came from a proxy, whose troubles pass.
+        passing = http in _PASSING_STATUS and not _names_its_code(body)
+        return CallError(call.verb, status, http, retry_after, passing=passing)
+
+    def _retry_after(self, headers: Mapping[str, str]) -> float | None:
+        text = headers.get("retry-after", "").strip()
+        if _SECONDS.fullmatch(text):
+            return min(float(text), _LONGEST_SECONDS)
+        moment, now = _moment(text), _moment(headers.get("date", ""))
+        if moment is None:
+            return None
+        return min(moment - (self._now() if now is None else now), _LONGEST_SECONDS)
+
+
+def _origin(url: Anything) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+def _moment(text: str) -> float | None:
+    try:
+        found = email.utils.parsedate_to_datetime(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _names_its_code(body: Json) -> bool:
+    body = body[0] if isinstance(body, list) and len(body) == 1 else body
+    error = body.get("error") if isinstance(body, dict) else None
+    return isinstance(error, dict) and error.get("status") in Code.__members__
+
+
+def _collection(name: str) -> str:
+    segments = name.split("/") if name else []
+    whole = len(segments) % 2 == 1 and segments[-1] == "operations"
+    return name if whole else "/".join((*segments, "operations"))

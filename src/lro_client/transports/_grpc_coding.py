@@ -1,0 +1,197 @@
+"""Calls as gRPC messages and back, the same for both faces (spec §12, §11.10)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any as Anything
+from typing import Final
+from urllib.parse import quote
+
+import attrs
+
+from lro import (
+    Any,
+    CancelOperationRequest,
+    Code,
+    DeleteOperationRequest,
+    InvalidArgument,
+    ListOperationsRequest,
+    LroError,
+    MethodNotSupported,
+    MissingExtra,
+    RetryInfo,
+    Status,
+    TypeRegistry,
+)
+from lro_client._calls import (
+    BatchGetOperationsRequest,
+    Call,
+    Reply,
+    StartRequest,
+    WatchOperationsRequest,
+)
+from lro_client._errors import CallError, decoded, too_late
+
+try:
+    from google.longrunning import operations_proto_pb2 as pb
+    from google.protobuf.message import DecodeError
+    from google.rpc.status_pb2 import Status as StatusProto
+except ImportError as exc:
+    raise MissingExtra("the gRPC transport", "grpc") from exc
+
+from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+_SERVICE: Final = "/google.longrunning.Operations/"
+_STATUS_DETAILS: Final = "grpc-status-details-bin"
+_OWN_WORDS: Final = frozenset({"", "Deadline Exceeded"})
+"""What grpcio says where the caller's own deadline is over."""
+
+_LONGEST_SECONDS: Final = 1e9
+
+
+class Coder:
+    """Calls to gRPC and back, the same for both faces."""
+
+    def __init__(self, metadata: Metadata, types: TypeRegistry) -> None:
+        self._metadata = tuple(metadata)
+        self._types = types
+        self._lock = threading.Lock()
+
+    def encode(self, call: Call) -> tuple[str, bytes, tuple[tuple[str, str | bytes], ...]]:
+        """The path of a call, its message and its metadata.
+
+        Raises:
+            CallError: The message cannot be encoded.
+        """
+        try:
+            path, payload = self._encode(call)
+        except LroError as exc:
+            raise CallError(call.verb, Status(int(exc.status_code), str(exc))) from exc
+        metadata = (*self._metadata, *call.headers.items())
+        name: str = getattr(call.request, "name", "")
+        if name:
+            metadata += (("x-goog-request-params", f"name={quote(name)}"),)
+        return path, payload, metadata
+
+    def _encode(self, call: Call) -> tuple[str, bytes]:
+        request = call.request
+        if isinstance(request, (BatchGetOperationsRequest, WatchOperationsRequest)):
+            raise MethodNotSupported(call.verb)  # an extension of HTTP (spec §3.11)
+        if isinstance(request, StartRequest):
+            return _path(request.target), self._start(request)
+        return _SERVICE + call.verb, to_proto(request, self._types).SerializeToString()
+
+    def _start(self, request: StartRequest) -> bytes:
+        with self._lock:  # as registering replaces what is made of the classes
+            if not isinstance(request.message, Any):
+                self._register(type(request.message), request.target)
+            return start_to_binary(request, self._types)
+
+    def _register(self, cls: type, target: str) -> None:
+        if not self._types.knows(cls):
+            package = target.strip("/").replace("/", ".").rsplit(".", 2)[0]
+            self._types.register(cls, f"{package}.{cls.__name__}")
+
+    def decode(self, call: Call, payload: bytes) -> Reply:
+        """The reply of a response message.
+
+        Raises:
+            CallError: It is not what was asked for.
+        """
+        if isinstance(call.request, (DeleteOperationRequest, CancelOperationRequest)):
+            return Reply(None)
+        listed = isinstance(call.request, ListOperationsRequest)
+        try:
+            proto: Anything = (pb.ListOperationsResponse if listed else pb.Operation).FromString(
+                payload
+            )
+        except DecodeError as exc:
+            text = f"the reply is not what was asked for: {exc}"
+            raise CallError(call.verb, Status(Code.UNKNOWN, text)) from exc
+        if isinstance(call.request, StartRequest) and not (proto.name or proto.done):
+            text = "the reply is not what was asked for: an operation in progress without a name"
+            raise CallError(call.verb, Status(Code.UNKNOWN, text))
+        return Reply(from_proto(proto))
+
+    def error(self, call: Call, error: Anything) -> CallError:
+        """The error of a call that grpcio says has failed."""
+        code = Code.of(error.code().value[0])
+        told = _told(error, code)
+        if told is None:
+            text = error.details() or ""
+            if code is Code.DEADLINE_EXCEEDED and text in _OWN_WORDS:
+                return too_late(call.verb, call.budget)
+            # Nobody who knows of details said this: it is the line that failed, or a proxy.
+            passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
+            return CallError(call.verb, Status(code, text), passing=passing)
+        return CallError(call.verb, told, retry_after=_retry_after(told))
+
+
+def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
+    """The message of a start in binary form, with what is said beside it (spec §9.1, §9.7).
+
+    A message that has a field of the name says it there.
+
+    Raises:
+        UnknownType, EncodingError, DeclarationError: The message has no binary form.
+        InvalidArgument: The request id does not fit.
+    """
+    given = request.message
+    packed = given if isinstance(given, Any) else types.pack(given)
+    cls: Anything = types.binary.message_class(packed.type_name)
+    message = cls.FromString(types.binary_payload(packed))
+    beside = {}
+    for field in attrs.fields(StartOptions):
+        value = getattr(request, field.name)
+        if field.name not in cls.DESCRIPTOR.fields_by_name:
+            beside[field.name] = value
+        elif value:
+            _set(message, field.name, value)
+    try:
+        return bytes(message.SerializeToString()) + write_options(StartOptions(**beside))
+    except (TypeError, ValueError) as exc:
+        raise InvalidArgument("request_id", str(exc)) from exc
+
+
+def _set(message: Anything, name: str, value: str | bool) -> None:
+    try:
+        setattr(message, name, value)
+    except (TypeError, ValueError) as exc:
+        raise InvalidArgument(name, str(exc)) from exc
+
+
+def _path(target: str) -> str:
+    if target.startswith("/"):
+        return target
+    service, _, method = target.rpartition(".")
+    if not service or "/" in target:
+        wanted = "must be package.Service.Method or /package.Service/Method"
+        raise InvalidArgument("target", f"{wanted}, got {target!r}")
+    return f"/{service}/{method}"
+
+
+def _told(error: Anything, code: Code) -> Status | None:
+    # As pairs: that of asyncio is a mapping too, of which not every version can make a dict.
+    pairs = error.trailing_metadata() or ()
+    details = next((value for key, value in pairs if key == _STATUS_DETAILS), b"")
+    try:
+        status = status_from_proto(StatusProto.FromString(details))
+    except DecodeError:
+        return None
+    return status if details and status.code == code else None  # as it must be (spec §12.2)
+
+
+def _retry_after(status: Status) -> float | None:
+    found = None
+    for detail in decoded(status.details, None):
+        if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
+            found = min(detail.retry_delay.total_seconds(), _LONGEST_SECONDS)
+    return found
+
+
+def unsent(call: Call, error: Exception) -> CallError:
+    """The error of a call that could not be made."""
+    return CallError(call.verb, Status(Code.INVALID_ARGUMENT, f"cannot be called: {error}"))
