@@ -38,9 +38,20 @@ FLOORS: Final = {
         "__init__",
     ],
     "lro_client": [
-        "_errors _policy _calls _flows _literals filters _requests _drive",
-        "transports.http transports.local transports.grpc",
-        "_handles _client _async_client",
+        """
+        _errors _policy _calls _servers _tokens _tracing _journal _literals filters _requests
+        _flows _polling _table _work _lanes _hands _drive
+        """,
+        """
+        transports._events transports._coding transports.http transports.local
+        transports._grpc_coding transports.grpc
+        google
+        """,
+        """
+        _core progress._fields progress._estimate progress._reading _handles _waits _futures
+        _groups _journaled _operation_handle _async_operation_handle _group _async_group
+        _client _async_client progress testing cli
+        """,
         "__init__",
     ],
 }
@@ -51,7 +62,7 @@ EFFECTS: Final = "asyncio logging random secrets socket sqlite3 threading time"
 
 OPTIONAL: Final = (
     "celery click cryptography google.protobuf grpc kombu numpy opentelemetry psycopg"
-    " rich starlette"
+    " rich starlette tqdm"
 )
 """What the two faces must not load: it is optional, or heavy and seldom needed."""
 

@@ -131,7 +131,7 @@ class Journal:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
-        with self._using():
+        with _forking, self._using():  # or a fork would not know of the connection
             _journals.add(self)
 
     def begin(self, entry: Entry) -> None:
@@ -183,13 +183,18 @@ class Journal:
         with self._using():
             return self._found(f"WHERE 1{where} ORDER BY number", *values)
 
-    def forget(self, before: datetime) -> int:
+    def forget(self, before: datetime, *, answered: bool = True) -> int:
         """Forget what was started before a moment with a time zone; how many there were.
+
+        Without ``answered`` only starts whose answer never came: those whose request id the server
+        does not know any more would start anew if they were repeated (spec §9.2(2)).
 
         Raises:
             JournalError: The file cannot be written.
         """
-        return self._write("DELETE FROM entries WHERE started < ?", (before - _EPOCH) // _TICK)
+        which = "" if answered else " AND name = ''"
+        moment = (before - _EPOCH) // _TICK
+        return self._write(f"DELETE FROM entries WHERE started < ?{which}", moment)
 
     def close(self) -> None:
         """Close the file; what is pending stays in it."""
@@ -281,7 +286,7 @@ class Journal:
 
 
 _journals: Final[weakref.WeakSet[Journal]] = weakref.WeakSet()
-_forking: Final = threading.Lock()
+_forking: Final = threading.RLock()
 _paused: Final[list[Journal]] = []
 
 

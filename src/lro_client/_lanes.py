@@ -19,7 +19,6 @@ from lro_client._table import Entry, Table, Told, tell
 from lro_client._work import MANY, UNHEARD_SECONDS, Choice, Enough, How, Work, pause_after
 
 _DOUBT_SECONDS: Final = 30.0
-_REST_SECONDS: Final = 60.0
 _AT_ONCE_SECONDS: Final = 0.5
 _PRESSURE: Final = frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED})
 _ENDED: Final = Status(Code.UNAVAILABLE, "the stream ended before the operation")
@@ -67,13 +66,14 @@ class Lanes:
             if due <= now:
                 work = self._choice.work(now)
                 if work is not None:
-                    if max(table.next_due, self._server.until) <= now:
+                    if table.next_due < math.inf:
                         table.call_lane()
                     return work
                 due = now + UNHEARD_SECONDS  # the lane that tries something is soon back
-            if not table.lie_down(due):
+            if due == math.inf or not table.lie_down(due):
+                table.went()
                 return None
-            return Rest(min(due - now, _REST_SECONDS))
+            return Rest(due - now)
 
     # -- good answers -------------------------------------------------------------------------
 
@@ -186,7 +186,9 @@ class Lanes:
         with self._table.lock:
             now = self._table.clock()
             self._choice.over(work)
-            if error.code in _PRESSURE or error.http_status == 429:
+            # A stream that breaks says nothing of the server, which may have closed it for its age.
+            broken = work.how is How.STREAM and error.http_status is None
+            if error.code in _PRESSURE and not broken:
                 polling = self._setting.polling
                 self._server.pressed(polling.honoured(error.retry_after), now)
             told = self._told_of_failure(work, error, now)

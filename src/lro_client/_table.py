@@ -219,15 +219,15 @@ class Table:
         if self._resting_until is not None:
             if until < self._resting_until:
                 self._ring()
-            self._lanes -= 1
             return False
         self._resting_until = until
         return True
 
     def went(self) -> None:
-        """A lane goes home, and the one that rests with it: nobody waits any more."""
+        """A lane goes home; if nobody waits any more, the one that rests goes too."""
         self._lanes -= 1
-        self._ring()
+        if not self.entries:
+            self._ring()
 
     def seen(self, entry: Entry, operation: Operation) -> Told:
         """Take in a state; who is to be told what."""

@@ -52,6 +52,9 @@ _GETS_A_SECOND: Final = 400.0
 _CURIOUS_SECONDS: Final = 1.0
 """How late a change may be seen that is not the end."""
 
+_BREAKS: Final = 2
+"""What was in so many streams that broke before they told of it is read in batches."""
+
 _SILENT_SECONDS: Final = 40.0
 """A stream is given up that gives no sign of life for so long: there is one each 15 s."""
 
@@ -156,7 +159,9 @@ class Choice:
     def _may_stream(self, entry: Entry) -> bool:
         polling = self._setting.polling
         most = polling.connections - 2  # two are left for what is not in a stream
-        return polling.wait_first and not entry.streamed and self._flying[How.STREAM] < most
+        if not polling.wait_first or entry.streamed or self._flying[How.STREAM] >= most:
+            return False
+        return entry.failures < _BREAKS  # one that breaks too soon must not keep some from us
 
     def _hold(self, entry: Entry, now: float) -> float:
         """Seconds to hold a Wait for; negative: there is no time for one."""
@@ -175,8 +180,8 @@ class Choice:
         for entry, due in self._table.due(until):
             chars += len(entry.name) + len(" OR name = ")
             fits = work.how is not How.LISTED or chars <= _LISTED_CHARS
-            streamed = work.how is How.STREAM and entry.streamed
-            if entry.alone or streamed or not fits or entry.collection != collection:
+            streams = work.how is not How.STREAM or self._may_stream(entry)
+            if entry.alone or not streams or not fits or entry.collection != collection:
                 aside.append((entry, due))
             else:
                 work.entries[entry.name] = entry

@@ -1,0 +1,386 @@
+"""Waiting for many operations together, in virtual time (spec §3.11, §11.2-§11.5)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import lro
+from lro_client import CallError, OperationGone, Polling
+from lro_client._calls import Call
+from lro_client._servers import BATCH, LIST, WAIT, WATCH
+from lro_client._table import Lost, Seen
+from lro_client._work import How
+from tests.client.schedules import Tally, main, run_schedule
+from tests.client.worlds import ALL, ENTIRELY, World, error
+
+OFFERS = {
+    "watch": ALL,
+    "batch": frozenset({WAIT, BATCH, LIST}),
+    "list": frozenset({WAIT, LIST}),
+    "get": frozenset[str](),
+}
+
+
+def names(count: int) -> list[str]:
+    """So many names."""
+    return [f"operations/{number}" for number in range(count)]
+
+
+def spread(world: World, count: int, first: float = 20.0, last: float = 40.0) -> list[int]:
+    """Operations that end one after the other, each waited for."""
+    for number, name in enumerate(names(count)):
+        world.plan(name, first + (last - first) * number / count)
+    return [world.watch(name) for name in names(count)]
+
+
+def excess(world: World, numbers: list[int]) -> float:
+    """How long after its end somebody heard of it at the latest."""
+    found = []
+    for number in numbers:
+        [(at, news)] = world.ends(number)
+        assert isinstance(news, Seen)
+        found.append(at - world.operations[news.name].ends_at)
+    return max(found)
+
+
+@pytest.mark.parametrize(
+    ("way", "count", "late", "calls"),
+    [
+        ("watch", 1000, 0.02, 1),
+        ("watch", 3000, 0.02, 3),
+        ("batch", 1000, 0.6, 120),
+        ("list", 300, 1.0, 500),
+        ("get", 100, 10.1, 4000),
+    ],
+)
+def test_each_way_is_quick_and_thrifty(way: str, count: int, late: float, calls: int) -> None:
+    """By what a server offers, the end is heard of within this time, with so many calls."""
+    world = World(offers=OFFERS[way])
+    numbers = spread(world, count)
+    world.run()
+    assert excess(world, numbers) <= late
+    assert len(world.asked) <= calls
+    assert world.most_flying <= 8
+    assert world.table.entries == {}
+
+
+def test_what_is_more_than_streams_can_tell_is_read_in_batches() -> None:
+    """Six streams, and what is left by BatchGet, over eight connections at most."""
+    world = World()
+    numbers = spread(world, 7500)
+    world.run()
+    assert world.verbs()[:6] == ["WatchOperations"] * 6
+    assert "BatchGetOperations" in world.verbs()
+    assert "GetOperation" not in world.verbs()
+    assert world.most_flying <= 8
+    assert excess(world, numbers) <= 0.8
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_few_are_held(count: int) -> None:
+    """A Wait each costs nothing more than the end."""
+    world = World()
+    numbers = spread(world, count, 5.0, 6.0)
+    world.run()
+    assert set(world.verbs()) == {"WaitOperation"}
+    assert excess(world, numbers) <= 0.011
+
+
+@pytest.mark.parametrize("ends", [0.0, 0.3, 7.0, 100.0, 4000.0])
+@pytest.mark.parametrize("count", [1, 4, 5, 40])
+def test_polls_lose_a_quarter_of_the_time_at_most(count: int, ends: float) -> None:
+    """Or 20 seconds, where nothing but Get is there (spec §11.2(2))."""
+    world = World(offers=frozenset(), latency=0.0)
+    for name in names(count):
+        world.plan(name, ends)
+    numbers = [world.watch(name) for name in names(count)]
+    world.run()
+    assert excess(world, numbers) <= min(max(0.25 * ends, 0.2), 20.0) + 0.02
+    polls = world.verbs().count("GetOperation") / count
+    assert polls <= 30 + ends / 20 + 45 * (ends > 1)
+
+
+def test_a_server_that_learns_a_verb_is_asked_again() -> None:
+    """What it did not offer is tried again after ten minutes."""
+    world = World(offers=frozenset({WAIT}))
+    for name in names(9):
+        world.plan(name, 2000.0)
+    for name in names(9):
+        world.watch(name)
+    world.run(300)
+    tried = world.verbs().count("WatchOperations")
+    world.offers = ALL
+    world.run(400)
+    assert tried == 1
+    assert world.verbs().count("WatchOperations") > 1
+
+
+def test_an_unknown_verb_costs_one_call() -> None:
+    """However many are waited for, and however long."""
+    world = World(offers=frozenset({LIST}))
+    spread(world, 500)
+    world.run()
+    assert [world.verbs().count(v) for v in ("WatchOperations", "BatchGetOperations")] == [1, 1]
+    assert "GetOperation" not in world.verbs()
+
+
+def test_a_server_that_ignores_filters() -> None:
+    """Its lists are no answer: each operation is got by itself."""
+    world = World(offers=frozenset({LIST}), ignores_filters=True)
+    numbers = spread(world, 200)
+    world.run()
+    assert world.verbs().count("ListOperations") == 1
+    assert excess(world, numbers) <= 10.1
+
+
+def test_what_a_list_leaves_out_is_asked_for() -> None:
+    """It may be gone, or not be listed for another reason: Get tells."""
+    world = World(offers=frozenset({LIST}))
+    numbers = spread(world, 20)
+    world.operations["operations/3"].gone_at = world.now
+    world.run()
+    [(_, news)] = world.ends(numbers[3])
+    assert isinstance(news, Lost)
+    assert isinstance(news.error, OperationGone)
+    asked = [call.request for _, call in world.asked]
+    assert asked.count(lro.GetOperationRequest("operations/3")) == 1
+
+
+@pytest.mark.parametrize("way", OFFERS)
+def test_what_is_gone(way: str) -> None:
+    """Who waits for it is told so, once; the others hear of their ends."""
+    world = World(offers=OFFERS[way])
+    numbers = spread(world, 30)
+    for number in (0, 7, 29):
+        world.operations[f"operations/{number}"].gone_at = world.now + 10.0
+    world.run()
+    for number in numbers:
+        [(_, news)] = world.ends(number)
+        assert isinstance(news, Lost) is (number in (0, 7, 29))
+        if isinstance(news, Lost):
+            assert isinstance(news.error, OperationGone)
+            assert news.error.code is lro.Code.NOT_FOUND
+
+
+@pytest.mark.parametrize("way", ["watch", "batch", "list"])
+def test_one_that_is_refused_does_not_spoil_the_others(way: str) -> None:
+    """A call for many that is refused for good is made for each, which tells the truth of each."""
+
+    def refuse(_: float, call: Call) -> CallError | None:
+        asked = getattr(call.request, "names", (getattr(call.request, "name", ""),))
+        listed = getattr(call.request, "filter", "")
+        mine = "operations/5" in asked or '"operations/5"' in listed
+        begun = world.now > 1010
+        return error(lro.Code.PERMISSION_DENIED) if mine and begun else None
+
+    world = World(offers=OFFERS[way], fault=refuse)
+    numbers = spread(world, 20)
+    if way == "watch":
+        world.later(11, lambda: [world.plan("operations/99", 30.0), world.watch("operations/99")])
+        world.cuts = 0.0
+    world.run()
+    for number in numbers:
+        [(_, news)] = world.ends(number)
+        if isinstance(news, Lost):
+            assert news.name == "operations/5"
+            assert isinstance(news.error, CallError)
+            assert news.error.code is lro.Code.PERMISSION_DENIED
+
+
+def test_a_stream_that_something_on_the_way_keeps() -> None:
+    """What is not heard of within five seconds is read in batches."""
+    world = World(deaf=True)
+    numbers = spread(world, 100)
+    world.run()
+    assert excess(world, numbers) <= 5.7
+    assert world.verbs().count("WatchOperations") >= 1
+
+
+def test_a_stream_that_breaks_is_made_again() -> None:
+    """With what is not done yet."""
+    world = World(cuts=0.01)
+    numbers = spread(world, 200)
+    world.run()
+    assert excess(world, numbers) <= 6.0
+    assert world.verbs().count("WatchOperations") > 1
+
+
+def test_nobody_left_ends_a_stream() -> None:
+    """At its next sign of life."""
+    world = World()
+    numbers = spread(world, 10, 2000.0, 2000.0)
+    world.run(1)
+    assert world.flying == 1
+    for number in numbers:
+        world.leave(number)
+    world.run(16)
+    assert world.flying == 0
+    assert all(world.told[number] == [] for number in numbers)
+
+
+def test_the_curious_hear_of_changes() -> None:
+    """The others of the end alone."""
+    world = World()
+    for name in names(10):
+        world.plan(name, 30.0, changes=(world.now + 5.0, world.now + 12.0))
+    curious = [world.watch(name, curious=True) for name in names(10)]
+    others = [world.watch(name) for name in names(10)]
+    world.run()
+    for number in curious:
+        percents = [news.operation.metadata.payload["percent"] for _, news in world.told[number]]
+        assert percents == [0, 1, 2, 2]
+    assert all(len(world.told[number]) == 1 for number in others)
+
+
+@pytest.mark.parametrize("way", OFFERS)
+def test_one_last_look_when_patience_ends(way: str) -> None:
+    """Where a poll was not due yet (spec §11.4(1))."""
+    world = World(offers=OFFERS[way] - {WATCH}, latency=0.0)
+    for name in names(8):
+        world.plan(name, 999.5)
+    numbers = [world.watch(name, seconds=1000.0) for name in names(8)]
+    world.run(1000.02)
+    for number in numbers:
+        [(at, _)] = world.ends(number)
+        assert at <= 2000.0 + 0.02
+
+
+def test_pressure_slows_everything_down() -> None:
+    """A server that has too much to do is left alone for as long as it asks (429, 503)."""
+
+    def storm(now: float, _: Call) -> CallError | None:
+        if now < 1100:
+            return error(lro.Code.RESOURCE_EXHAUSTED, http_status=429, retry_after=7.0)
+        return None
+
+    world = World(offers=frozenset({BATCH}), fault=storm)
+    numbers = spread(world, 5000)
+    world.run()
+    early = [at for at, _ in world.asked if at < 1100]
+    assert len(early) <= 100 / 7 * 8
+    assert {news.operation.done for number in numbers for _, news in world.ends(number)} == {True}
+
+
+def test_pressure_without_a_time_doubles_the_pauses() -> None:
+    """From half a second to half a minute."""
+    world = World(offers=frozenset(), fault=lambda *_: error(lro.Code.UNAVAILABLE))
+    spread(world, 1)
+    world.run(300)
+    moments = [at for at, _ in world.asked]
+    gaps = [round(b - a, 1) for a, b in itertools.pairwise(moments)]
+    assert gaps[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
+    assert max(gaps) == 30.0
+
+
+def test_nothing_but_failures_for_ten_minutes() -> None:
+    """Then the last one is raised, unless everybody has a deadline (spec §11.5(2))."""
+    world = World(fault=lambda *_: error(lro.Code.UNAVAILABLE, passing=True))
+    world.plan("operations/0", 5.0)
+    endless = world.watch("operations/0")
+    world.run(599)
+    assert world.told[endless] == []
+    world.run(100)
+    [(_, news)] = world.ends(endless)
+    assert isinstance(news, Lost)
+    patient = world.watch("operations/0", seconds=7000.0)
+    world.run(6000)
+    assert world.told[patient] == []
+
+
+def test_a_defect_is_told() -> None:
+    """What a transport raises that is no failed call ends the wait of those it was for."""
+    world = World(fault=lambda *_: ZeroDivisionError("inside"))  # type: ignore[arg-type,return-value]
+    numbers = spread(world, 3)
+    world.run()
+    for number in numbers:
+        [(_, news)] = world.ends(number)
+        assert isinstance(news, Lost)
+        assert isinstance(news.error, ZeroDivisionError)
+
+
+def test_closing_tells_everybody() -> None:
+    """Also those who come afterwards."""
+    world = World()
+    numbers = spread(world, 12)
+    world.run(1)
+    gone = error(lro.Code.CANCELLED)
+    world.table.close(gone)
+    numbers.append(world.watch("operations/1"))
+    world.run(20)
+    for number in numbers:
+        [(_, news)] = world.ends(number)
+        assert isinstance(news, Lost)
+        assert news.error is gone
+    assert world.flying == 0
+
+
+def test_names_of_several_parents() -> None:
+    """Each call is for one collection."""
+    world = World()
+    several = [f"{parent}/operations/{n}" for n in range(10) for parent in ("a/b", "c/d")]
+    for name in several:
+        world.plan(name, 10.0)
+    numbers = [world.watch(name) for name in several]
+    world.run()
+    asked = [call.request for _, call in world.asked]
+    assert {one.collection for one in asked} == {"a/b/operations", "c/d/operations"}
+    assert excess(world, numbers) <= 0.02
+
+
+def test_long_names_are_listed_in_short_calls() -> None:
+    """An address that every proxy takes."""
+    world = World(offers=frozenset({LIST}))
+    several = [f"{'p' * 300}/x/operations/{number}" for number in range(60)]
+    for name in several:
+        world.plan(name, 3.0)
+    numbers = [world.watch(name) for name in several]
+    world.run()
+    asked = [call.request for _, call in world.asked]
+    filters = [one.filter for one in asked if isinstance(one, lro.ListOperationsRequest)]
+    assert max(map(len, filters)) < 4500
+    assert excess(world, numbers) <= 1.0
+
+
+def test_one_connection_is_enough() -> None:
+    """Nothing starves where there may be but one call at once."""
+    world = World(polling=Polling(jitter=0.0, connections=1))
+    numbers = spread(world, 1500)
+    world.run()
+    assert world.most_flying == 1
+    assert excess(world, numbers) <= 2.0
+
+
+def test_no_held_calls_by_choice() -> None:
+    """Where Wait is switched off, nothing is held: no stream either."""
+    world = World(polling=Polling(jitter=0.0, wait_first=False))
+    spread(world, 3)
+    world.run()
+    spread(world, 30)
+    world.run()
+    assert set(world.verbs()) == {"GetOperation", "BatchGetOperations"}
+
+
+def test_a_transport_without_extensions() -> None:
+    """Such as gRPC: lists by names."""
+    world = World(transport=ENTIRELY - {How.STREAM, How.BATCH})
+    numbers = spread(world, 50)
+    world.run()
+    assert set(world.verbs()) == {"ListOperations", "WaitOperation"}
+    assert excess(world, numbers) <= 1.0
+
+
+def test_everybody_is_told_once() -> None:
+    """Whatever fails for a while: the end, or that it is gone, once; nothing to who has left."""
+    tally = Tally()
+    for seed in range(300):
+        run_schedule(seed, tally)
+    assert tally["told of an end"] > 1000
+    assert min(tally["told that it is gone"], tally["left before"], tally["calls failed"]) > 100
+
+
+def test_the_long_form_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the seed to go on from."""
+    main(["--count", "3", "--seed", "5"])
+    assert capsys.readouterr().out.startswith("3 schedules from seed 5: ")
