@@ -61,8 +61,8 @@ EFFECTS: Final = "asyncio logging random secrets socket sqlite3 threading time"
 """What the values of the ground floor must do without: they get ``now`` and names as arguments."""
 
 OPTIONAL: Final = (
-    "celery click cryptography google.protobuf grpc kombu numpy opentelemetry psycopg"
-    " rich starlette tqdm"
+    "celery click cryptography google.auth google.protobuf grpc httpx2 kombu numpy opentelemetry"
+    " psycopg rich starlette tqdm"
 )
 """What the two faces must not load: it is optional, or heavy and seldom needed."""
 

@@ -40,6 +40,10 @@ class Runner(Protocol):
         """A box that the driver can take from."""
         ...
 
+    def lanes(self, wanted: int) -> int:
+        """How many flows may run aside at once."""
+        ...
+
 
 class Core:
     """The part of a client that does nothing by itself."""
@@ -68,7 +72,7 @@ class Core:
         self._runner = runner
         self.table = Table(
             clock,
-            most=max(1, self.setting.polling.connections),
+            most=runner.lanes(max(1, self.setting.polling.connections)),
             hire=lambda: runner.aside(self._lanes.lane()),
             ring=runner.ring,
         )

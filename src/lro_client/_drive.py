@@ -124,6 +124,13 @@ class Driver:
         """End the rest of the one flow that rests."""
         self._rung.set()
 
+    def lanes(self, wanted: int) -> int:
+        """How many flows may run aside: one where only sleeping takes time.
+
+        With several threads, the time would pass that one sleeps while another is at work.
+        """
+        return wanted if self._clock is None else 1
+
     def box(self) -> Mailbox:
         """A box that this driver can take from."""
         return Mailbox(self._clock)
@@ -230,6 +237,10 @@ class AsyncDriver:
     def ring(self) -> None:
         """End the rest of the one flow that rests."""
         self._rung.set()
+
+    def lanes(self, wanted: int) -> int:
+        """How many flows may run aside."""
+        return wanted
 
     def box(self) -> AsyncMailbox:
         """A box that this driver can take from."""

@@ -134,7 +134,9 @@ class GroupTimeout(PollTimeout):
         self.pending = pending
 
     def __str__(self) -> str:
-        return f"{len(self.pending)} operations are not done; {super().__str__()}"
+        count = len(self.pending)
+        many = "1 operation is" if count == 1 else f"{count} operations are"
+        return f"{many} not done; {super().__str__()}"
 
 
 class DecodingError(ClientError):

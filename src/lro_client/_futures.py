@@ -65,9 +65,9 @@ def _give(
         return
     handle._seen(news.operation)
     try:
+        found = handle._result()
         if core.journal is not None and handle.name:
             core.journal.collected(handle.name)
-        found = handle._result()
     except ClientError as exc:
         future.set_exception(exc)
     else:

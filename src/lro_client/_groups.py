@@ -15,7 +15,7 @@ from lro_client._core import Core
 from lro_client._errors import ClientError, GroupTimeout
 from lro_client._handles import HandleBase, Update
 from lro_client._table import Entry, Lost, News, Want
-from lro_client._waits import collected, leave
+from lro_client._waits import leave, taken
 
 H = TypeVar("H", bound=HandleBase[Anything, Anything])
 
@@ -133,9 +133,8 @@ def results(
     with Gathering(core, handles, timeout) as gathering:
         while ended := (yield from gathering.next()):
             for handle in ended:
-                yield from collected(core, handle)
                 try:
-                    found[id(handle)] = handle._result()
+                    found[id(handle)] = yield from taken(core, handle)
                 except ClientError as exc:
                     if not collect:
                         raise

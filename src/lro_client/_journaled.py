@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from lro import Any, Operation, loads
 from lro_client import _flows
@@ -10,12 +12,17 @@ from lro_client._calls import Do, Flow, Show, StartRequest
 from lro_client._core import Core
 from lro_client._journal import Entry
 from lro_client._tokens import message_name
+from lro_client._tracing import log_forgotten
+
+ANSWERED_ONCE: Final = timedelta(hours=23)
+"""So long a start may be repeated: a day later its server has forgotten it (spec §9.2(2))."""
 
 
 def pending(core: Core, response: type | None, metadata: type | None) -> Flow[None]:
     """Shows the operations of this server that were declared with these classes.
 
-    Those with a name come first, then those whose start has to be repeated.
+    Those with a name come first, then those whose start has to be repeated. One that was made too
+    long ago for that is left out, which is logged: it might start twice.
 
     Raises:
         ValueError: There is no journal.
@@ -25,6 +32,7 @@ def pending(core: Core, response: type | None, metadata: type | None) -> Flow[No
     journal = core.journal
     if journal is None:
         raise ValueError("the client has no journal: give it one, as in Client(url, journal=...)")
+    old = datetime.now(UTC) - ANSWERED_ONCE
     entries: list[Entry] = yield Do(lambda: journal.pending(server=core.address))
     asked = message_name(response), message_name(metadata)
     everything = response is Any and metadata is Any
@@ -32,6 +40,9 @@ def pending(core: Core, response: type | None, metadata: type | None) -> Flow[No
     for entry in sorted(wanted, key=lambda one: not one.name):
         if entry.name:
             yield Show(Operation(name=entry.name))
+            continue
+        if entry.started < old:
+            log_forgotten(entry.target, entry.request_id)
             continue
         reply = yield from _flows.single(core.setting, _again(entry))
         operation = _flows.read(reply)

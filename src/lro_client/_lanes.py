@@ -16,6 +16,7 @@ from lro_client._errors import CallError, OperationGone
 from lro_client._flows import Setting
 from lro_client._servers import WAIT, WATCH
 from lro_client._table import Entry, Table, Told, tell
+from lro_client._tracing import log_failed_poll
 from lro_client._work import MANY, UNHEARD_SECONDS, Choice, Enough, How, Work, pause_after
 
 _DOUBT_SECONDS: Final = 30.0
@@ -225,8 +226,9 @@ class Lanes:
         failing = now - entry.failing_since if entry.endless else 0.0
         pause = polling.retry.pause(error, entry.failures, failing)
         if pause is not None:
-            asked = polling.honoured(error.retry_after)
-            self._table.push(entry, now + max(pause, asked))
+            pause = max(pause, polling.honoured(error.retry_after))
+            log_failed_poll(entry.name, error, pause)
+            self._table.push(entry, now + pause)
             return []
         gone = error.code is Code.NOT_FOUND
         told = OperationGone(error.verb, error.status, error.http_status) if gone else error

@@ -18,6 +18,7 @@ from lro_client._calls import Call, Flow, Pause, Reply, Request, Show
 from lro_client._errors import CallError, OperationGone, PollTimeout
 from lro_client._flows import Setting, read
 from lro_client._servers import WAIT
+from lro_client._tracing import log_failed_poll
 
 GRACE_SECONDS = 0.03
 """How long after a deadline the last poll, made at the deadline, may take (spec §11.4)."""
@@ -201,6 +202,8 @@ class _Watch:
         if pause is None and not (error.passing and self._over):
             raise error
         self._check_deadline()
+        if pause is not None:
+            log_failed_poll(self.name, error, pause)
         return pause
 
     @property

@@ -126,17 +126,24 @@ def log_started(operation: Operation, target: str) -> None:
 
 def log_ended(operation: Operation, polls: int) -> None:
     """The end of an operation was first seen, after so many polls."""
+    counted = "1 poll" if polls == 1 else f"{polls} polls"
     if operation.error is None:
-        log.info("%s: %s after %d polls", operation.name, operation.state, polls)
+        log.info("%s: %s after %s", operation.name, operation.state, counted)
     else:
         code, text = _code_of(operation).name, operation.error.message
-        line = "%s: %s after %d polls: %s: %s"
-        log.info(line, operation.name, operation.state, polls, code, text)
+        line = "%s: %s after %s: %s: %s"
+        log.info(line, operation.name, operation.state, counted, code, text)
 
 
 def log_failed_poll(name: str, error: Exception, pause: float) -> None:
     """A poll failed for a reason that passes; the next one is in ``pause`` seconds."""
     log.warning("%s: polled again in %.3g s: %s", name, pause, error)
+
+
+def log_forgotten(target: str, request_id: str) -> None:
+    """A start of long ago, which never got an answer, is left in the journal."""
+    line = "%s: started with request id %s too long ago to be repeated: it may have begun or not"
+    log.warning(line, target, request_id)
 
 
 def log_gave_up(name: str, error: Exception) -> None:

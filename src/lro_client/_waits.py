@@ -24,7 +24,7 @@ from lro import (
 from lro_client import _flows, _polling
 from lro_client._calls import Do, Flow, StartRequest, Take
 from lro_client._core import Core
-from lro_client._errors import CallError, PollTimeout
+from lro_client._errors import CallError, OperationFailed, OperationGone, PollTimeout
 from lro_client._handles import HandleBase
 from lro_client._journal import Entry
 from lro_client._policy import NO_RETRY
@@ -158,13 +158,31 @@ def result(core: Core, handle: HandleBase[Resp, Anything], timeout: float | None
         DecodingError: The response is not of the declared type.
         PollTimeout, OperationGone, CallError: As for :func:`wait`.
     """
-    yield from wait(core, handle, timeout)
-    yield from collected(core, handle)
-    return handle._result()
+    try:
+        yield from wait(core, handle, timeout)
+    except OperationGone:
+        yield from _forget(core, handle)
+        raise
+    return (yield from taken(core, handle))
 
 
-def collected(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
-    """The result is about to be given: the journal need keep it no more."""
+def taken(core: Core, handle: HandleBase[Resp, Anything]) -> Flow[Resp]:
+    """The result of an operation that is over; the journal need not keep it from now on.
+
+    Raises:
+        OperationFailed, OperationCancelled: As for :func:`result`.
+        DecodingError: The same; the journal keeps the operation.
+    """
+    try:
+        found = handle._result()
+    except (OperationFailed, OperationGone):
+        yield from _forget(core, handle)
+        raise
+    yield from _forget(core, handle)
+    return found
+
+
+def _forget(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
     journal = core.journal
     if journal is not None and handle.name:
         yield Do(lambda: journal.collected(handle.name))

@@ -1,4 +1,4 @@
-"""Both faces of the client behind one, so that every test is written once, and a clock to turn."""
+"""Both faces of the client behind one, so that every test is written once."""
 
 from __future__ import annotations
 
@@ -12,27 +12,10 @@ from typing import Any
 
 import httpx
 
-from lro_client import AsyncClient, AsyncOperationHandle, AsyncPager, Client
+from lro_client import AsyncClient, AsyncGroup, AsyncOperationHandle, AsyncPager, Client
+from lro_client.testing import VirtualClock as Clock
 
 URL = "http://test"
-
-
-class Clock:
-    """Seconds that pass by hand: only sleeping takes time."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.sleeps: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.sleeps.append(seconds)
-        self.now += seconds
-
-    async def asleep(self, seconds: float) -> None:
-        self.sleep(seconds)
 
 
 class Face:
@@ -131,8 +114,11 @@ class AsyncFace(Face):
 
     @contextmanager
     def entering(self, made: Any) -> Iterator[Any]:
-        yield self.run(made.target.__aenter__)
-        self.run(made.target.__aexit__, None, None, None)
+        entered = self.run(made.target.__aenter__)
+        try:
+            yield entered
+        finally:
+            self.run(made.target.__aexit__, None, None, None)
 
     def close(self) -> None:
         super().close()
@@ -163,7 +149,7 @@ class Awaited:
                 found = self.face.runner.run(found)
             if inspect.isasyncgen(found):
                 return self._stepping(found)
-            if isinstance(found, (AsyncOperationHandle, AsyncPager)):
+            if isinstance(found, (AsyncGroup, AsyncOperationHandle, AsyncPager)):
                 return Awaited(self.face, found)
             return found
 

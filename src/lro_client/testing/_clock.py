@@ -1,0 +1,86 @@
+"""Time that passes only while somebody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import threading
+import weakref
+from typing import Final
+
+import attrs
+
+_TURNS: Final = 10
+"""So many turns of the event loop the others may go on before time passes."""
+
+
+@attrs.frozen(order=True)
+class _Sleeper:
+    until: float
+    number: int
+    woken: asyncio.Future[None] = attrs.field(order=False)
+
+
+class VirtualClock:
+    """Seconds, as ``clock`` and ``sleep`` of a client take them; only sleeping takes time.
+
+    ``now`` is the present, which a test may set; ``sleeps`` are the seconds of each sleep. Threads
+    may share a clock: their sleeps come one after the other. Those of tasks of an event loop pass
+    at once: whoever has to wake first is woken when all others wait.
+    """
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+        self.sleeps: list[float] = []
+        self._lock = threading.Lock()
+        self._sleepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Sleeper]]
+        self._sleepers = weakref.WeakKeyDictionary()
+        self._count = 0
+
+    def __call__(self) -> float:
+        """The present."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let so many seconds pass, as ``time.sleep`` does."""
+        self.sleeps.append(seconds)
+        self.advance(seconds)
+
+    async def asleep(self, seconds: float) -> None:
+        """Let so many seconds pass for this task, as ``asyncio.sleep`` does."""
+        self.sleeps.append(seconds)
+        await self.aadvance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass that count as nobody's sleep."""
+        with self._lock:
+            self.now += max(seconds, 0.0)
+
+    async def aadvance(self, seconds: float) -> None:
+        """The same for this task, while the others go on."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._count += 1
+            sleeper = _Sleeper(self.now + max(seconds, 0.0), self._count, loop.create_future())
+            sleepers = self._sleepers.setdefault(loop, [])
+        heapq.heappush(sleepers, sleeper)
+        if len(sleepers) == 1:  # else they are woken already
+            self._later(loop, sleepers, _TURNS)
+        await sleeper.woken
+
+    def _later(self, loop: asyncio.AbstractEventLoop, sleepers: list[_Sleeper], turns: int) -> None:
+        if turns:
+            loop.call_soon(self._later, loop, sleepers, turns - 1)
+            return
+        while sleepers and sleepers[0].woken.done():  # it was cancelled
+            heapq.heappop(sleepers)
+        if not sleepers:
+            return
+        with self._lock:
+            self.now = max(self.now, sleepers[0].until)
+        while sleepers and (sleepers[0].woken.done() or sleepers[0].until <= self.now):
+            woken = heapq.heappop(sleepers).woken
+            if not woken.done():
+                woken.set_result(None)
+        if sleepers:
+            self._later(loop, sleepers, _TURNS)

@@ -1,0 +1,297 @@
+"""google-auth's credentials for calls over HTTP: tokens when needed, fetched by one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx
+import pytest
+import respx
+
+import lro
+from lro_client import CallError, Polling
+from tests.client.faces import Face
+from tests.client.messages import NAME, reply, succeeded
+
+pytest.importorskip("google.auth", reason="the extra google is not installed")
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth import exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.oauth2 import credentials as user_credentials
+from google.oauth2 import service_account
+
+from lro_client.google import CLOUD_PLATFORM, GoogleAuth, HttpxRequest, default_auth
+
+TOKENS = "https://oauth2.test/token"
+GET = f"/v1/{NAME}"
+
+
+@pytest.fixture(scope="module")
+def account() -> dict[str, str]:
+    """The key file of a service account that nobody has."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    text = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return {
+        "type": "service_account",
+        "project_id": "test",
+        "client_email": "robot@test.iam.gserviceaccount.com",
+        "token_uri": TOKENS,
+        "private_key": text.decode(),
+        "private_key_id": "1",
+    }
+
+
+class Endpoint:
+    """Gives out tokens, numbered from 1, that live for ``seconds``."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, list[str]]] = []
+        self.seconds = 3600
+        self.trouble: list[Any] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        assert self.gate.wait(10)
+        self.asked.append(parse_qs(request.content.decode()))
+        if self.trouble:
+            trouble = self.trouble.pop()
+            if isinstance(trouble, Exception):
+                raise trouble
+            return httpx.Response(trouble, json={"error": "invalid_grant"})
+        body = {"access_token": f"t{len(self.asked)}", "expires_in": self.seconds}
+        return httpx.Response(200, json=body)
+
+
+@pytest.fixture
+def endpoint() -> Endpoint:
+    return Endpoint()
+
+
+@pytest.fixture
+def http(endpoint: Endpoint) -> Iterator[httpx.Client]:
+    with httpx.Client(transport=httpx.MockTransport(endpoint)) as made:
+        yield made
+
+
+@pytest.fixture
+def auth(account: dict[str, str], http: httpx.Client) -> GoogleAuth:
+    credentials: Any = service_account.Credentials.from_service_account_info(
+        account, scopes=[CLOUD_PLATFORM], quota_project_id="billed"
+    )
+    return GoogleAuth(credentials, request=HttpxRequest(http))
+
+
+def client(face: Face, auth: GoogleAuth, **options: Any) -> Any:
+    return face.client(http=face.http(verify=False, auth=auth), **options)
+
+
+def sent(route: respx.Route) -> list[str]:
+    """The authorisations that came."""
+    return [call.request.headers["authorization"] for call in route.calls]
+
+
+def test_a_token_is_fetched_once(
+    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+) -> None:
+    """It goes with every call, and so does the quota project."""
+    route = server.get(GET).mock(return_value=reply(succeeded()))
+    calls = client(face, auth)
+    for _ in range(3):
+        calls.get(NAME)
+    assert sent(route) == ["Bearer t1"] * 3
+    assert route.calls.last.request.headers["x-goog-user-project"] == "billed"
+    (asked,) = endpoint.asked
+    assert asked["grant_type"] == ["urn:ietf:params:oauth:grant-type:jwt-bearer"]
+
+
+def test_a_token_that_ends(
+    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+) -> None:
+    """A new one is fetched before it is over."""
+    endpoint.seconds = 60
+    route = server.get(GET).mock(return_value=reply(succeeded()))
+    calls = client(face, auth)
+    calls.get(NAME)
+    calls.get(NAME)
+    assert sent(route) == ["Bearer t1", "Bearer t2"]
+
+
+def test_a_token_that_is_refused(
+    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+) -> None:
+    """After 401 the call is made once more with a new token, its body too."""
+    answers = [reply({}), reply({}, 401)]
+    route = server.post(f"{GET}:cancel").mock(side_effect=lambda _: answers.pop())
+    client(face, auth).cancel(NAME)
+    assert sent(route) == ["Bearer t1", "Bearer t2"]
+    assert [call.request.content for call in route.calls] == [b"{}", b"{}"]
+
+
+def test_a_caller_who_may_not(face: Face, auth: GoogleAuth, server: respx.Router) -> None:
+    """A second 401 is the answer."""
+    route = server.get(GET).mock(return_value=reply({}, 401))
+    with pytest.raises(CallError) as caught:
+        client(face, auth).get(NAME)
+    assert caught.value.code is lro.Code.UNAUTHENTICATED
+    assert sent(route) == ["Bearer t1", "Bearer t2"]
+
+
+def test_many_calls_fetch_one_token(
+    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+) -> None:
+    """Threads and tasks wait for whoever fetches it."""
+    route = server.get(GET).mock(return_value=reply(succeeded()))
+    calls = client(face, auth)
+    getting = [lambda: calls.get(NAME)] * 20
+    if face.name == "async":
+        face.run(lambda: asyncio.gather(*[calls.target.get(NAME) for _ in getting]))
+    else:
+        face.together(getting)
+    assert sent(route) == ["Bearer t1"] * 20
+    assert len(endpoint.asked) == 1
+
+
+def test_many_refusals_fetch_one_token(
+    auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+) -> None:
+    """Who finds that another has already replaced the refused token takes the new one."""
+    ready = threading.Barrier(5)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.headers["authorization"] == "Bearer t1":
+            ready.wait(10)
+            return reply({}, 401)
+        return reply(succeeded())
+
+    server.get(GET).mock(side_effect=answer)
+    with httpx.Client(auth=auth, verify=False, base_url="http://test") as http:
+        auth._fetch(httpx.Request("GET", "http://test"))
+        with ThreadPoolExecutor(5) as threads:
+            found = list(threads.map(lambda _: http.get(GET).status_code, range(5)))
+    assert found == [200] * 5
+    assert len(endpoint.asked) == 2
+
+
+def test_an_event_loop_goes_on(auth: GoogleAuth, endpoint: Endpoint, server: respx.Router) -> None:
+    """While a token is fetched, other tasks run."""
+    server.get(GET).mock(return_value=reply(succeeded()))
+    endpoint.gate.clear()
+
+    async def main() -> int:
+        async with httpx.AsyncClient(auth=auth, verify=False) as http:
+            calling = asyncio.create_task(http.get(f"http://test{GET}"))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            endpoint.gate.set()  # which the fetching thread waits for
+            return (await calling).status_code
+
+    assert asyncio.run(main()) == 200
+
+
+def test_an_endpoint_that_is_away(
+    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router, clock: Any
+) -> None:
+    """A wait outlasts that, as it does a server that is away."""
+    server.get(GET).mock(return_value=reply(succeeded()))
+    endpoint.trouble = [httpx.ConnectTimeout("no answer")] * 4
+    calls = client(face, auth, clock=clock, polling=Polling(wait_first=False))
+    assert calls.operation(NAME, response=lro.Empty, metadata=lro.Empty).wait().done
+    assert len(endpoint.asked) > 4
+
+
+def test_credentials_that_are_refused(
+    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
+) -> None:
+    """What does not pass is google-auth's own error."""
+    endpoint.trouble = [400]
+    with pytest.raises(exceptions.RefreshError, match="invalid_grant"):
+        client(face, auth).get(NAME)
+
+
+def test_a_token_without_a_source(face: Face, server: respx.Router) -> None:
+    """One that was given by hand is used, and cannot be replaced."""
+    make: Any = user_credentials.Credentials
+    auth = GoogleAuth(make(token="mine"))
+    answers = [reply({}, 401), reply(succeeded())]
+    route = server.get(GET).mock(side_effect=lambda _: answers.pop())
+    calls = client(face, auth)
+    assert calls.get(NAME).done
+    with pytest.raises(exceptions.RefreshError):
+        calls.get(NAME)
+    assert sent(route) == ["Bearer mine"] * 2
+
+
+def test_anonymous_credentials(face: Face, server: respx.Router) -> None:
+    """Some services, and emulators of others, need none; their 401 is just that."""
+    answers = [reply({}, 401), reply(succeeded())]
+    route = server.get(GET).mock(side_effect=lambda _: answers.pop())
+    make: Any = AnonymousCredentials
+    calls = client(face, GoogleAuth(make()))
+    assert calls.get(NAME).done
+    with pytest.raises(CallError):
+        calls.get(NAME)
+    assert "authorization" not in route.calls.last.request.headers
+
+
+def test_the_machines_credentials(
+    account: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As google.auth.default finds them, for the scope of Google Cloud."""
+    file = tmp_path / "key.json"
+    file.write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    auth = default_auth(quota_project="billed")
+    assert auth.credentials.service_account_email == account["client_email"]
+    assert auth.credentials.scopes == [CLOUD_PLATFORM]
+    assert auth.credentials.quota_project_id == "billed"
+
+
+def test_tokens_by_a_client_of_its_own() -> None:
+    """Without one from outside, a client is made with the first token."""
+    with respx.mock:
+        respx.post(TOKENS).mock(return_value=httpx.Response(200, content=b"{}"))
+        request = HttpxRequest()
+        found = [request(TOKENS, method="POST", body=b"a=1", timeout=1.0) for _ in range(2)]
+    assert [(one.status, one.data) for one in found] == [(200, b"{}")] * 2
+    assert found[0].headers["content-length"] == "2"
+    assert request._http is not None
+    request._http.close()
+
+
+def test_without_google_auth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the extra."""
+    monkeypatch.delitem(sys.modules, "lro_client.google")
+    monkeypatch.setitem(sys.modules, "google.auth", None)
+    with pytest.raises(lro.MissingExtra, match="'google'"):
+        __import__("lro_client.google")
+
+
+def test_without_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not needed."""
+    monkeypatch.delitem(sys.modules, "lro_client.google")
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    module = __import__("lro_client.google", fromlist=["GoogleAuth"])
+    assert module._Auth is httpx.Auth
+
+
+def test_a_token_lasts_an_hour(auth: GoogleAuth, endpoint: Endpoint) -> None:
+    """The endpoint says how long; google-auth keeps it."""
+    auth._fetch(httpx.Request("GET", "http://test"))
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
+    assert auth.credentials.expiry > now + datetime.timedelta(minutes=59)

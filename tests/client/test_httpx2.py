@@ -1,0 +1,221 @@
+"""The clients of httpx2, which has httpx's interface, in place of httpx's (design: transports)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+import lro
+import lro.asgi
+from lro_client import NO_RETRY, CallError, Polling, PollTimeout
+from tests.client import sockets
+from tests.client.faces import Face
+from tests.client.house import PATH, House, application, serving
+from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
+
+httpx2 = pytest.importorskip("httpx2", reason="httpx2 is not installed")
+
+
+@attrs.frozen
+class Making:
+    """Makes clients of one face upon a client of httpx2."""
+
+    face: Face
+    closing: contextlib.ExitStack
+
+    def http(self, **options: Any) -> Any:
+        if self.face.name == "sync":
+            return self.closing.enter_context(httpx2.Client(verify=False, **options))
+        made = httpx2.AsyncClient(verify=False, **options)
+        self.closing.callback(self.face.run, made.aclose)
+        return made
+
+    def client(self, url: str, auth: Any = None, **options: Any) -> Any:
+        return self.face.client(url, http=self.http(auth=auth), **options)
+
+
+@pytest.fixture
+def making(face: Face) -> Iterator[Making]:
+    with contextlib.ExitStack() as closing:
+        yield Making(face, closing)
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    made = House()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def url(house: House) -> Iterator[str]:
+    """A real server on a socket."""
+    with serving(application(lro.asgi, house)) as found:
+        yield found
+
+
+def test_the_whole_way(making: Making, house: House, url: str) -> None:
+    """Start, updates, result, list, cancel and delete against a real server."""
+    client = making.client(url)
+    handle = client.start(PATH, ResizeRequest(source="a.png"), **TYPES)
+    updates = iter(handle.updates(every=0.05))
+    assert not next(updates).done
+    house.say(ResizeMetadata(50), ResizeResponse(7))
+    assert list(updates)[-1].done
+    assert handle.result(timeout=10) == ResizeResponse(7)
+    assert [one.name for one in client.list()] == [handle.name]
+    handle.cancel()
+    handle.delete()
+    with pytest.raises(CallError) as caught:
+        client.get(handle.name)
+    assert caught.value.code is lro.Code.NOT_FOUND
+
+
+def test_a_refusal(making: Making, url: str) -> None:
+    """The server's error arrives with its details."""
+    with pytest.raises(CallError) as caught:
+        making.client(url).start(PATH, ResizeRequest(), **TYPES)
+    assert caught.value.code is lro.Code.INVALID_ARGUMENT
+    assert any(isinstance(one, lro.BadRequest) for one in caught.value.details())
+
+
+def test_a_hard_deadline(making: Making, url: str) -> None:
+    """A wait ends in time, whatever the server holds."""
+    client = making.client(url)
+    handle = client.start(PATH, ResizeRequest(source="a.png"), **TYPES)
+    with pytest.raises(PollTimeout):
+        handle.result(timeout=0.3)
+
+
+TROUBLES: dict[str, tuple[sockets.Behaviour, lro.Code, bool]] = {
+    "silence": (sockets.silent, lro.Code.DEADLINE_EXCEEDED, True),
+    "a body cut short": (sockets.cutting, lro.Code.UNAVAILABLE, True),
+    "a reset": (sockets.resetting, lro.Code.UNAVAILABLE, True),
+    "a closed connection": (sockets.closing_later, lro.Code.UNAVAILABLE, True),
+    "no HTTP": (sockets.answering("nonsense"), lro.Code.UNAVAILABLE, True),
+    "no gzip": (
+        sockets.answering("200 OK\r\nContent-Encoding: gzip", "no gzip"),
+        lro.Code.UNKNOWN,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize(("behave", "code", "passing"), TROUBLES.values(), ids=TROUBLES)
+def test_troubles(making: Making, behave: sockets.Behaviour, code: lro.Code, passing: bool) -> None:
+    """Each is told as with httpx, and which of them pass."""
+    with sockets.serving(behave) as url:
+        client = making.client(url, retry=NO_RETRY, call_seconds=0.3)
+        with pytest.raises(CallError) as caught:
+            client.get("operations/a")
+    assert (caught.value.code, caught.value.passing) == (code, passing)
+
+
+def test_a_connection_that_is_refused(making: Making) -> None:
+    """Nobody listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    client = making.client(f"http://127.0.0.1:{port}", retry=NO_RETRY)
+    with pytest.raises(CallError) as caught:
+        client.get("operations/a")
+    assert (caught.value.code, caught.value.passing) == (lro.Code.UNAVAILABLE, True)
+
+
+def test_a_wait_asks_again(making: Making) -> None:
+    """A server that is away is asked until the deadline."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    client = making.client(url, polling=Polling(wait_first=False))
+    with pytest.raises(PollTimeout, match="the last poll failed: GetOperation"):
+        client.operation("operations/a", **TYPES).wait(timeout=0.7)
+
+
+def test_an_unknown_protocol(making: Making) -> None:
+    """A mistake in the address is not one that passes."""
+    with pytest.raises(CallError) as caught:
+        making.client("gopher://localhost", retry=NO_RETRY).get("operations/a")
+    assert (caught.value.code, caught.value.passing) == (lro.Code.INVALID_ARGUMENT, False)
+
+
+class Guard:
+    """An ASGI application that lets only some authorisations through."""
+
+    def __init__(self, app: Any, allowed: set[bytes]) -> None:
+        self.app, self.allowed, self.seen = app, allowed, list[bytes]()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        found = dict(scope["headers"]).get(b"authorization", b"")
+        self.seen.append(found)
+        if found in self.allowed:
+            await self.app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+
+@attrs.define
+class Credentials:
+    """As google-auth's own, with numbers for tokens."""
+
+    token_state: Any = None
+    token: str | None = None
+    fetched: int = 0
+
+    def refresh(self, request: Callable[..., Any]) -> None:
+        from google.auth.credentials import TokenState
+
+        self.fetched += 1
+        self.token, self.token_state = f"t{self.fetched}", TokenState.FRESH
+
+    def apply(self, headers: dict[str, str]) -> None:
+        headers["authorization"] = f"Bearer {self.token}"
+
+    def before_request(self, request: Any, method: str, url: str, headers: dict[str, str]) -> None:
+        if self.token is None:
+            self.refresh(request)
+        self.apply(headers)
+
+
+def test_google_auth(making: Making, house: House) -> None:
+    """A client of httpx2 takes it, and after a 401 the body is sent once more."""
+    google = pytest.importorskip("lro_client.google", reason="google-auth is not installed")
+    guard = Guard(application(lro.asgi, house), {b"Bearer t2"})
+    house.say(ResizeResponse(7))
+    with serving(guard) as url:
+        client = making.client(url, auth=google.GoogleAuth(Credentials()))
+        handle = client.start(PATH, ResizeRequest(source="a.png"), **TYPES)
+        assert handle.result(timeout=10) == ResizeResponse(7)
+    assert guard.seen[:2] == [b"Bearer t1", b"Bearer t2"]
+    assert set(guard.seen[1:]) == {b"Bearer t2"}
+
+
+def test_tokens_by_httpx2() -> None:
+    """google-auth's own calls may go over a client of httpx2, too."""
+    google = pytest.importorskip("lro_client.google", reason="google-auth is not installed")
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=b"{}"))
+    with httpx2.Client(transport=transport) as http:
+        found = google.HttpxRequest(http)("https://oauth2.test/token", method="POST", body=b"a=1")
+    assert (found.status, found.data) == (200, b"{}")
+
+
+def test_many_on_one_loop(house: House, url: str) -> None:
+    """Several waits at once over one client of httpx2."""
+    from lro_client import AsyncClient
+
+    async def main() -> list[ResizeResponse]:
+        async with httpx2.AsyncClient(verify=False) as http:
+            client = AsyncClient(url, http=http)
+            handles = [
+                await client.start(PATH, ResizeRequest(source="a.png"), **TYPES) for _ in range(4)
+            ]
+            waiting = asyncio.gather(*[handle.result(timeout=10) for handle in handles])
+            house.say(*[ResizeResponse(number) for number in range(4)])
+            return await waiting
+
+    assert {one.size_bytes for one in asyncio.run(main())} == {0, 1, 2, 3}

@@ -1,0 +1,485 @@
+"""The journal of starts: on disk before a call returns, shared by threads, processes and forks."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lro_client import ClientError
+from lro_client._journal import Entry, Journal, JournalError
+
+START = datetime(2030, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
+
+
+def entry(number: int = 1, **more: Any) -> Entry:
+    """The start of this number."""
+    given = {
+        "request_id": f"9a1b2c3d-0000-4000-8000-{number:012}",
+        "server": "https://example.com",
+        "target": "/v1/images:resize",
+        "message": '{"source":"a.png"}',
+        "message_type": "type.googleapis.com/acme.images.v1.ResizeRequest",
+        "response": "acme.images.v1.ResizeResponse",
+        "metadata": "acme.images.v1.ResizeMetadata",
+        "started": START + timedelta(minutes=number),
+    }
+    return Entry(**{**given, **more})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "pending.db"
+
+
+@pytest.fixture
+def journal(path: Path) -> Iterator[Journal]:
+    with Journal(path) as made:
+        yield made
+
+
+def test_the_life_of_a_start(journal: Journal) -> None:
+    """Begun, named, collected: pending until then, as it was given."""
+    journal.begin(entry())
+    assert journal.pending() == [entry()]
+    journal.named(entry().request_id, "operations/a")
+    assert journal.pending() == [entry(name="operations/a")]
+    journal.collected("operations/a")
+    assert journal.pending() == []
+
+
+def test_a_start_that_is_refused(journal: Journal) -> None:
+    """It is forgotten, and its id may be that of another start (spec §9.3)."""
+    journal.begin(entry())
+    journal.dropped(entry().request_id)
+    assert journal.pending() == []
+    journal.begin(entry(message="{}"))
+    assert journal.pending() == [entry(message="{}")]
+
+
+def test_what_is_pending_outlives_the_journal(path: Path) -> None:
+    """Another journal on the same file finds what the first one left."""
+    with Journal(path) as first:
+        first.begin(entry())
+    with Journal(str(path)) as second:
+        assert second.pending() == [entry()]
+
+
+def test_oldest_first(journal: Journal) -> None:
+    """In the order in which they were begun, whatever the clock said."""
+    entries = [entry(number) for number in (3, 1, 2)]
+    for one in entries:
+        journal.begin(one)
+    journal.named(entries[0].request_id, "operations/a")
+    assert [one.request_id for one in journal.pending()] == [one.request_id for one in entries]
+
+
+def test_a_repeated_start_is_the_same(journal: Journal) -> None:
+    """A start that is sent again keeps its place, its time and its name."""
+    journal.begin(entry())
+    journal.named(entry().request_id, "operations/a")
+    later = entry(started=START + timedelta(days=1), request_id=entry().request_id.upper())
+    journal.begin(later)
+    assert journal.pending() == [entry(name="operations/a")]
+
+
+def test_ids_are_compared_without_case(journal: Journal) -> None:
+    """As servers do (spec §9.2(1))."""
+    journal.begin(entry())
+    journal.named(entry().request_id.upper(), "operations/a")
+    assert journal.pending()[0].name == "operations/a"
+    journal.dropped(entry().request_id.upper())
+    assert journal.pending() == []
+
+
+def test_an_id_belongs_to_one_start(journal: Journal) -> None:
+    """The same id for another message is refused before it is sent (spec §9.2(3))."""
+    journal.begin(entry())
+    with pytest.raises(JournalError, match="000001 is the id of another start"):
+        journal.begin(entry(message='{"source":"b.png"}'))
+    assert journal.pending() == [entry()]
+
+
+def test_an_answer_after_all(journal: Journal) -> None:
+    """What is not in the journal any more stays out of it."""
+    journal.named(entry().request_id, "operations/a")
+    journal.collected("operations/a")
+    journal.dropped(entry().request_id)
+    assert journal.pending() == []
+
+
+def test_servers_are_kept_apart(journal: Journal) -> None:
+    """Two servers may have an operation of one name."""
+    journal.begin(entry(1))
+    journal.begin(entry(2, server="https://user:secret@example.org"))
+    for number in (1, 2):
+        journal.named(entry(number).request_id, "operations/1")
+    assert [one.server for one in journal.pending(server="https://example.org")] == [
+        "https://example.org"
+    ]
+    journal.collected("operations/1", server="https://me@example.org")
+    assert [one.server for one in journal.pending()] == ["https://example.com"]
+
+
+def test_a_start_without_an_answer_is_not_collected(journal: Journal) -> None:
+    """The name of none is that of no operation."""
+    journal.begin(entry())
+    journal.collected("")
+    assert journal.pending() == [entry()]
+
+
+def test_forgetting(journal: Journal) -> None:
+    """What began before a moment is forgotten, whatever its time zone."""
+    for number in (1, 2, 3):
+        journal.begin(entry(number))
+    east = timezone(timedelta(hours=5))
+    assert journal.forget(entry(2).started.astimezone(east)) == 1
+    assert [one.started for one in journal.pending()] == [entry(2).started, entry(3).started]
+    assert journal.forget(entry(3).started + timedelta(microseconds=1)) == 2
+
+
+def test_forgetting_what_was_never_answered(journal: Journal) -> None:
+    """An operation with a name can be collected however old it is; a start cannot be repeated."""
+    for number in (1, 2, 3):
+        journal.begin(entry(number))
+    journal.named(entry(1).request_id, "operations/1")
+    assert journal.forget(entry(3).started, answered=False) == 1
+    assert journal.pending() == [entry(1, name="operations/1"), entry(3)]
+
+
+def test_no_secret_is_kept(journal: Journal, path: Path) -> None:
+    """User info of the server is left out, and nobody else may read the file."""
+    journal.begin(entry(server="https://user:secret@example.com/?key=secret"))
+    files = [one for one in path.parent.iterdir() if one.name.startswith(path.name)]
+    assert len(files) == 3
+    for one in files:
+        assert b"secret" not in one.read_bytes()
+        assert stat.S_IMODE(one.stat().st_mode) == 0o600
+
+
+def test_each_write_waits_for_the_disk(journal: Journal) -> None:
+    """WAL, with every commit synchronised."""
+    assert journal._connection is not None
+    values = [
+        journal._connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous")
+    ]
+    assert values == ["wal", 2]
+
+
+def test_an_entry_is_checked() -> None:
+    """Without an id there is no start, and its time is in UTC."""
+    with pytest.raises(ValueError, match="request_id must not be empty"):
+        entry(request_id="")
+    for moment in (datetime(2030, 1, 1), START.astimezone(timezone(timedelta(hours=1)))):
+        with pytest.raises(ValueError, match="started must be in UTC"):
+            entry(started=moment)
+
+
+def test_a_closed_journal(journal: Journal) -> None:
+    """It says so, and closing again does no harm."""
+    journal.close()
+    journal.close()
+    with pytest.raises(JournalError, match=r"pending\.db: it was closed"):
+        journal.pending()
+
+
+def test_threads_share_a_journal(journal: Journal) -> None:
+    """Each start of many threads is there once."""
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: journal.begin(entry(number)), range(200)))
+        list(
+            threads.map(lambda n: journal.named(entry(n).request_id, f"operations/{n}"), range(200))
+        )
+    assert sorted(one.name for one in journal.pending()) == sorted(
+        f"operations/{number}" for number in range(200)
+    )
+
+
+WRITING = """
+import sys
+from tests.client.test_journal import Journal, entry
+
+path, first = sys.argv[1], int(sys.argv[2])
+for number in range(first, first + 50):
+    with Journal(path) as journal:
+        journal.begin(entry(number))
+        journal.begin(entry(0))
+"""
+
+
+def test_processes_share_a_journal(path: Path) -> None:
+    """Also while they make and open it all at once."""
+    root = Path(__file__).parent.parent.parent
+    command = [sys.executable, "-c", WRITING, str(path)]
+    running = [subprocess.Popen([*command, str(1 + 50 * n)], cwd=root) for n in range(4)]
+    assert [process.wait(60) for process in running] == [0] * 4
+    with Journal(path) as journal:
+        assert len(journal.pending()) == 201
+
+
+def write_in_child(journal: Journal) -> None:
+    journal.begin(entry(2))
+    journal.named(entry(1).request_id, "operations/child")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.platform
+def test_a_journal_crosses_a_fork(journal: Journal) -> None:
+    """The child opens the file for itself, and both go on; the log of the file is never lost."""
+    journal.begin(entry(1))
+    child = multiprocessing.get_context("fork").Process(target=write_in_child, args=(journal,))
+    child.start()
+    journal.begin(entry(3))
+    child.join(30)
+    assert child.exitcode == 0
+    journal.begin(entry(4))
+    found = {one.request_id: one.name for one in journal.pending()}
+    assert set(found) == {entry(number).request_id for number in (1, 2, 3, 4)}
+    assert found[entry(1).request_id] == "operations/child"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.platform
+def test_a_fork_waits_for_other_threads(journal: Journal) -> None:
+    """A fork in the middle of another thread's writes leaves the child a journal that works."""
+    over = threading.Event()
+
+    def write() -> None:
+        number = 10
+        while not over.is_set():
+            number += 1
+            with Journal(journal.path) as another:
+                another.begin(entry(number))
+            journal.begin(entry(number))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if not child:
+                code = 1
+                with contextlib.suppress(BaseException):
+                    journal.begin(entry(1))
+                    code = 0
+                os._exit(code)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        over.set()
+        thread.join()
+    assert entry(1) in journal.pending()
+
+
+def newer(path: Path) -> None:
+    Journal(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 2")
+
+
+def other_database(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE cats (name)")
+
+
+def other_application(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA application_id = 7")
+
+
+BAD_FILES = {
+    "some text": (lambda path: path.write_text("text " * 1000), "not a journal, but some other"),
+    "a newer version": (newer, "of version 2, made by a newer release; known is 1"),
+    "another database": (other_database, "not a journal, but some other database"),
+    "that of another program": (other_application, "not a journal, but some other database"),
+    "a directory": (lambda path: path.mkdir(), "cannot be opened or made"),
+}
+
+
+@pytest.mark.parametrize(("make", "problem"), BAD_FILES.values(), ids=BAD_FILES)
+def test_files_that_are_no_journal(make: Any, problem: str, path: Path) -> None:
+    """The error says which file, and what is wrong with it; the file stays as it is."""
+    make(path)
+    before = None if path.is_dir() else path.read_bytes()
+    with pytest.raises(JournalError, match=problem) as caught:
+        Journal(path)
+    assert isinstance(caught.value, ClientError)
+    assert caught.value.path == str(path)
+    assert str(path) in str(caught.value)
+    assert path.is_dir() or path.read_bytes() == before
+
+
+def test_no_folder(tmp_path: Path) -> None:
+    """A journal makes its file, not the folder."""
+    with pytest.raises(JournalError, match="cannot be opened or made: No such file or directory"):
+        Journal(tmp_path / "none" / "pending.db")
+
+
+def test_an_empty_file_becomes_a_journal(path: Path) -> None:
+    """As one that a process left which died while it made it."""
+    path.touch()
+    with Journal(path) as journal:
+        journal.begin(entry())
+        assert journal.pending() == [entry()]
+
+
+def test_a_file_that_another_process_holds(path: Path) -> None:
+    """It is waited for as long as was said, and then it works again."""
+    with Journal(path, busy_seconds=0.01) as journal:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(JournalError, match="did not let go of it in time"):
+                journal.begin(entry())
+        journal.begin(entry())
+        assert journal.pending() == [entry()]
+
+
+def test_a_new_file_that_another_process_holds(path: Path) -> None:
+    """The same while the file is opened, which SQLite itself does not wait for."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE cats (name)")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(JournalError, match="did not let go of it in time"):
+            Journal(path, busy_seconds=0.01)
+
+
+def test_who_comes_second_makes_nothing(journal: Journal) -> None:
+    """A process that finds the journal made when its turn comes leaves it as it is."""
+    journal.begin(entry())
+    assert journal._connection is not None
+    journal._make(journal._connection)
+    assert journal.pending() == [entry()]
+
+
+class Busy:
+    """A connection whose journal mode cannot be set the first few times."""
+
+    def __init__(self, target: sqlite3.Connection, times: int, code: int) -> None:
+        self.target, self.times, self.code = target, times, code
+
+    def execute(self, statement: str, *values: Any) -> Any:
+        if "journal_mode" in statement and self.times:
+            self.times -= 1
+            error = sqlite3.OperationalError("no")
+            error.sqlite_errorcode = self.code
+            raise error
+        return self.target.execute(statement, *values)
+
+
+@pytest.mark.parametrize(
+    ("times", "code", "fails"),
+    [
+        (3, sqlite3.SQLITE_BUSY, False),
+        (1, sqlite3.SQLITE_IOERR, True),
+        (10_000_000, sqlite3.SQLITE_BUSY, True),
+    ],
+)
+def test_opening_at_once_with_others(journal: Journal, times: int, code: int, fails: bool) -> None:
+    """SQLite does not wait there: the journal does, but not for ever and not for other errors."""
+    journal._busy_seconds = 0.02 if times > 3 else 30
+    connection: Any = Busy(journal._connection, times, code)  # type: ignore[arg-type]
+    with pytest.raises(sqlite3.OperationalError) if fails else contextlib.nullcontext():
+        journal._prepare(connection)
+
+
+@pytest.mark.parametrize(
+    ("pragma", "problem"),
+    [("max_page_count = 1", "the disk is full"), ("query_only = 1", "it cannot be written to")],
+)
+def test_a_disk_that_takes_nothing(journal: Journal, pragma: str, problem: str) -> None:
+    """The start is refused, so that nothing runs of which nobody knows; then it works again."""
+    assert journal._connection is not None
+    journal._connection.execute(f"PRAGMA {pragma}")
+    with pytest.raises(JournalError, match=problem):
+        journal.begin(entry(message='"' + "x" * 10_000 + '"'))
+    journal.begin(entry(5000))
+    assert entry(5000) in journal.pending()
+
+
+def test_other_troubles(journal: Journal) -> None:
+    """What SQLite says of something unheard of is passed on."""
+    assert journal._connection is not None
+    journal._connection.execute("DROP TABLE entries")
+    with pytest.raises(JournalError, match="no such table: entries"):
+        journal.pending()
+
+
+class Life(RuleBasedStateMachine):
+    """A journal beside a dict; at any moment the process may end and another go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = Path(self.folder.name) / "pending.db"
+        self.journal = Journal(self.path)
+        self.known: dict[str, Entry] = {}
+
+    numbers = st.integers(0, 6)
+
+    @rule(number=numbers)
+    def begin(self, number: int) -> None:
+        one = entry(number)
+        self.journal.begin(one)
+        self.known.setdefault(one.request_id, one)
+
+    @rule(number=numbers)
+    def named(self, number: int) -> None:
+        name, request_id = f"operations/{number}", entry(number).request_id
+        self.journal.named(request_id, name)
+        if request_id in self.known:
+            self.known[request_id] = attrs.evolve(self.known[request_id], name=name)
+
+    @rule(number=numbers)
+    def dropped(self, number: int) -> None:
+        self.journal.dropped(entry(number).request_id)
+        self.known.pop(entry(number).request_id, None)
+
+    @rule(number=numbers)
+    def collected(self, number: int) -> None:
+        name = f"operations/{number}"
+        self.journal.collected(name)
+        self.known = {key: one for key, one in self.known.items() if one.name != name}
+
+    @rule(number=numbers)
+    def forget(self, number: int) -> None:
+        before = entry(number).started
+        kept = {key: one for key, one in self.known.items() if one.started >= before}
+        assert self.journal.forget(before) == len(self.known) - len(kept)
+        self.known = kept
+
+    @precondition(lambda self: self.known)
+    @rule()
+    def another_process(self) -> None:
+        self.journal.close()
+        self.journal = Journal(self.path)
+
+    @invariant()
+    def agrees(self) -> None:
+        assert self.journal.pending() == list(self.known.values())
+
+    def teardown(self) -> None:
+        self.journal.close()
+        self.folder.cleanup()
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=30, stateful_step_count=30)

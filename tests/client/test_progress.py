@@ -1,0 +1,282 @@
+"""Progress read from metadata of every kind, and nothing that a server says makes it raise."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import unicodedata
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro_client.progress import Progress, create_time_of, progress_of
+
+
+class Step(enum.Enum):
+    STEP_UNSPECIFIED = 0
+    READING = 1
+
+
+@attrs.frozen
+class Report:
+    progress_percent: int | None = None
+    progress: object = None
+    done_units: int | None = None
+    total_units: int | None = None
+    state: Step = Step.STEP_UNSPECIFIED
+    message: str = ""
+
+
+@dataclasses.dataclass
+class Counted:
+    items_done: int = 0
+    items_total: int = 0
+
+
+UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
+"""Controls, halves of characters, and ends of lines."""
+
+PERCENTS = [
+    "progressPercent",
+    "progress_percent",
+    "progressPercentage",
+    "percent",
+    "percentComplete",
+    "percentDone",
+]
+
+
+@pytest.mark.parametrize("name", PERCENTS)
+@pytest.mark.parametrize("value", [40, 40.0, "40"])
+def test_percentages(name: str, value: object) -> None:
+    """Fields of these names count from 0 to 100, in both spellings, also as texts."""
+    assert progress_of({name: value}) == Progress(fraction=0.4)
+
+
+@pytest.mark.parametrize(
+    ("value", "fraction"),
+    [(40, 0.4), (0.4, 0.4), (1, 0.01), (1.0, 1.0), (40.0, 0.4), ("40", 0.4), ("0.4", 0.4)],
+)
+def test_the_field_progress(value: object, fraction: float) -> None:
+    """An int is a percentage; a float is a share up to 1, a percentage above."""
+    assert progress_of(Report(progress=value)) == Progress(fraction=fraction)
+
+
+def test_shares() -> None:
+    """A field that is called a fraction is one."""
+    assert progress_of({"fractionComplete": 1}) == Progress(fraction=1.0)
+
+
+@pytest.mark.parametrize(
+    ("done", "total"),
+    [
+        ("done", "total"),
+        ("completed", "total"),
+        ("processedCount", "totalCount"),
+        ("done_units", "total_units"),
+        ("itemsDone", "itemsTotal"),
+        ("completedWork", "estimatedWork"),
+    ],
+)
+def test_pairs(done: str, total: str) -> None:
+    """Units done of all units, which JSON may have as texts."""
+    assert progress_of({done: "3", total: "4"}) == Progress(0.75, 3, 4)
+
+
+def test_nothing_done_is_left_out_of_json() -> None:
+    """Canonical JSON has no zeros: a total alone is that of work which has just begun."""
+    assert progress_of({"itemsTotal": 4}) == Progress(0.0, 0, 4)
+    assert progress_of({"total": 4, "itemsDone": 3}) == Progress(None, 3)
+
+
+def test_typed_messages() -> None:
+    """attrs classes and dataclasses are read by their attributes."""
+    assert progress_of(Report(done_units=1, total_units=2)) == Progress(0.5, 1, 2)
+    assert progress_of(Counted(1, 5)) == Progress(0.2, 1, 5)
+    assert progress_of(Report(state=Step.READING)) == Progress(message="READING")
+    assert progress_of(Report()) is None
+
+
+def test_a_percentage_comes_first() -> None:
+    """The units are told beside it."""
+    assert progress_of({"percent": 10, "done": 1, "total": 2}) == Progress(0.1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["progress", "progressWorkDocuments", "progress_work_bytes", "progressEntities"],
+)
+def test_nested(name: str) -> None:
+    """Progress as a message of its own, as Google's services have it."""
+    inside = {"estimatedWork": "200", "completedWork": "50", "message": "copying"}
+    assert progress_of({name: inside}) == Progress(0.25, 50, 200, "copying")
+    assert progress_of({name: {"percent": 5}, "message": "outer"}) == Progress(0.05, message="outer")
+    assert progress_of({name: {}}) is None
+
+
+def test_nesting_has_an_end() -> None:
+    """Metadata that contains itself is not followed for ever."""
+    endless: dict[str, Any] = {}
+    endless["progress"] = endless
+    assert progress_of(endless) is None
+
+
+def test_messages() -> None:
+    """The most telling text wins, on one line and without control characters."""
+    assert progress_of({"state": "RUNNING", "stage": "", "currentStep": 3}) == Progress(
+        message="RUNNING"
+    )
+    told = progress_of({"statusDetail": " a\x1b[31m\n b\x9b\ud800\u202e ", "state": "RUNNING"})
+    assert told == Progress(message="a [31m b")
+
+
+def test_google_operation_metadata() -> None:
+    """Its status detail, or what is done to what; a wish to cancel is told."""
+    plain = {
+        "createTime": "2030-01-02T03:04:05Z",
+        "target": "projects/p/clusters/c",
+        "verb": "create",
+        "requestedCancellation": False,
+    }
+    assert progress_of(plain) == Progress(message="create projects/p/clusters/c")
+    cancelled = {**plain, "requestedCancellation": True, "statusDetail": "Draining"}
+    assert progress_of(cancelled) == Progress(message="Draining, cancelling")
+    assert progress_of({"cancel_requested": True}) == Progress(message="cancelling")
+    assert create_time_of(plain) == datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"createTime": "2030-01-02T03:04:05.678901234+01:00"},
+        {"start_time": lro.Timestamp(1893549845, 678901234)},
+        {"create_time": datetime(2030, 1, 2, 2, 4, 5, 678901, tzinfo=UTC)},
+    ],
+)
+def test_times(found: object) -> None:
+    """When it began, whatever the time is made of."""
+    assert create_time_of(found) == datetime(2030, 1, 2, 2, 4, 5, 678901, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [None, 3, {}, {"createTime": "soon"}, {"createTime": 5}, {"create_time": datetime(2030, 1, 2)}],
+)
+def test_no_times(found: object) -> None:
+    """None where there is none, or none that can be read."""
+    assert create_time_of(found) is None
+
+
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "abc", True, "", None, [], {}, "1e999"])
+def test_odd_percentages(value: object) -> None:
+    """What is no number from 0 on is not known, and the next field counts."""
+    assert progress_of({"percent": value}) is None
+    assert progress_of({"percent": value, "done": 1, "total": 2}) == Progress(0.5, 1, 2)
+    assert progress_of({"progress": value}) is None
+
+
+def test_too_much() -> None:
+    """More than all is all; a total of nothing is no total."""
+    assert progress_of({"percent": 250}) == Progress(1.0)
+    assert progress_of({"done": 7, "total": 5}) == Progress(1.0, 7, 5)
+    assert progress_of({"done": 7, "total": 0}) == Progress(None, 7)
+    assert progress_of({"done": 10**400}) is None
+    assert progress_of({"done": -7, "total": 5}) is None
+
+
+@pytest.mark.parametrize("odd", [None, "percent", b"", 3, [], (), object(), lro.Any()])
+def test_what_is_no_message(odd: object) -> None:
+    """Metadata without fields tells of no progress."""
+    assert progress_of(odd) is None
+
+
+def test_a_class_that_raises() -> None:
+    """A property of somebody's class may fail."""
+
+    class Broken:
+        @property
+        def percent(self) -> int:
+            raise RuntimeError
+
+        create_time = percent
+
+    assert progress_of(Broken()) is None
+    assert create_time_of(Broken()) is None
+
+
+def test_packed() -> None:
+    """JSON inside an Any, or a Struct; bytes only with the class that reads them."""
+    url = "type.googleapis.com/acme.Report"
+    assert progress_of(lro.Any(url, {"percent": 3})) == Progress(0.03)
+    assert progress_of(lro.Struct({"percent": 3})) == Progress(0.03)
+    assert progress_of(lro.Any(url, b"\x08\x03")) is None
+    assert progress_of(lro.Any(url, b"\x08\x03"), lro.TypeRegistry()) is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(
+        st.sampled_from(["progress", "percent", "done", "total", "state", "createTime", "verb"]),
+        inner,
+        max_size=4,
+    ),
+)
+
+
+@given(JSON)
+def test_never_raises(found: Any) -> None:
+    """Whatever a server says, progress is within its bounds, or not known."""
+    read = progress_of(found) or Progress()
+    create_time_of(found)
+    assert read.fraction is None or 0 <= read.fraction <= 1
+    assert read.done is None or read.done >= 0
+    assert read.total is None or read.total > 0
+    assert {unicodedata.category(letter) for letter in read.message} & UNSEEN == set()
+
+
+def test_protobuf() -> None:
+    """Fields that were not set are not there; enums are told by name."""
+    pytest.importorskip("google.longrunning.operations_pb2")
+    from google.protobuf import descriptor_pb2, struct_pb2
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    field = descriptor_pb2.FieldDescriptorProto
+    made = descriptor_pb2.FileDescriptorProto(name="p.proto", package="acme", syntax="proto3")
+    made.dependency.append(Timestamp.DESCRIPTOR.file.name)
+    states = made.enum_type.add(name="State")
+    for number, name in enumerate(["STATE_UNSPECIFIED", "COPYING"]):
+        states.value.add(name=name, number=number)
+    inner = made.message_type.add(name="Work")
+    for number, name in enumerate(["estimated_work", "completed_work"], 1):
+        inner.field.add(name=name, number=number, type=field.TYPE_INT64, label=1)
+    outer = made.message_type.add(name="Meta")
+    for number, (name, kind) in enumerate(
+        [("progress_documents", ".acme.Work"), ("create_time", ".google.protobuf.Timestamp")], 1
+    ):
+        outer.field.add(
+            name=name, number=number, type=field.TYPE_MESSAGE, type_name=kind, label=1
+        )
+    outer.field.add(name="state", number=3, type=field.TYPE_ENUM, type_name=".acme.State", label=1)
+    files = descriptor_pb2.FileDescriptorSet(file=[made])
+    types = lro.TypeRegistry()
+    from lro.protobuf import register_file_set
+
+    register_file_set(types, files.SerializeToString())
+    meta = types.codec("acme.Meta").python
+    assert progress_of(meta()) is None
+    message = meta(state=1, progress_documents={"estimated_work": 4, "completed_work": 1})
+    assert progress_of(message) == Progress(0.25, 1, 4, "COPYING")
+    message.create_time.FromSeconds(60)
+    assert create_time_of(message) == datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
+    packed = types.pack(message)
+    assert isinstance(packed.payload, bytes)
+    assert progress_of(packed, types) == Progress(0.25, 1, 4, "COPYING")
+    assert progress_of(meta(state=7)) is None
+    assert progress_of(struct_pb2.Struct()) is None

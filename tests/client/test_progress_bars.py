@@ -1,0 +1,180 @@
+"""Bars of rich and tqdm, drawn while a real operation runs."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lro
+from lro_client import (
+    AsyncClient,
+    AsyncLocalTransport,
+    Client,
+    LocalTransport,
+    OperationFailed,
+    Update,
+)
+from lro_client.progress import Progress, RichBar, TqdmBar, show_rich, show_tqdm
+from tests.client.house import FULL_NAME, House
+from tests.client.messages import TYPES, Phase, ResizeMetadata, ResizeRequest, ResizeResponse
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """A service."""
+    made = House()
+    yield made
+    made.close()
+
+
+def started(house: House, *steps: Any) -> Any:
+    """An operation that takes these steps."""
+    house.say(*steps)
+    client = Client(transport=LocalTransport(house.service))
+    return client.start(FULL_NAME, ResizeRequest(source="a"), **TYPES)
+
+
+def console(width: int = 200) -> tuple[Any, io.StringIO]:
+    """A terminal of rich, and what is written to it."""
+    rich = pytest.importorskip("rich.console")
+    written = io.StringIO()
+    return rich.Console(file=written, width=width, force_terminal=True), written
+
+
+def state(percent: int | None = None, *, done: bool = False, **more: Any) -> Update[Any]:
+    """An update."""
+    metadata = None if percent is None else lro.Any("x/acme.Meta", {"percent": percent, **more})
+    operation = lro.Operation(
+        name="operations/a",
+        metadata=metadata,
+        done=done,
+        result=lro.Any("x/google.protobuf.Empty") if done else None,
+    )
+    client = Client(transport=LocalTransport(None))  # type: ignore[arg-type]  # asks nothing
+    handle = client.operation(operation, response=lro.Struct, metadata=lro.Struct)
+    return Update(handle, operation)
+
+
+def test_rich(house: House) -> None:
+    """The bar is full in the end, and the result comes back."""
+    where, written = console()
+    operation = started(house, ResizeMetadata(40, Phase.READING), ResizeResponse(7))
+    assert show_rich(operation, 10, every=0.05, console=where) == ResizeResponse(7)
+    assert operation.name in written.getvalue()
+    assert "100%" in written.getvalue()
+
+
+def test_rich_shows_what_metadata_says() -> None:
+    """Percent, message, and seconds left, of metadata that is not of the declared class too."""
+    where, written = console()
+    with RichBar("copy [b]x[/b]\x1b", console=where) as bar:
+        bar.update(state())
+        bar.update(state(29, message="[red]a\x1b[2J"))
+        bar.update(state(30))
+    shown = written.getvalue()
+    assert "copy [b]x[/b]" in shown
+    assert "29%" in shown or "30%" in shown
+    assert "\x1b[2J" not in shown
+    assert " left" in shown
+
+
+def test_tqdm(house: House) -> None:
+    """The same with tqdm."""
+    pytest.importorskip("tqdm")
+    written = io.StringIO()
+    operation = started(house, ResizeMetadata(40), ResizeResponse(7))
+    found = show_tqdm(operation, 10, every=0.05, file=written, description="resize")
+    assert found == ResizeResponse(7)
+    assert "resize: 100%" in written.getvalue()
+
+
+def test_tqdm_counts_in_the_units_of_the_service() -> None:
+    """Of all units, in percent, or only upwards; a message stands behind."""
+    pytest.importorskip("tqdm")
+    written = io.StringIO()
+    progress = iter(
+        [
+            Progress(),
+            Progress(done=2.0),
+            Progress(0.5, message="half\r"),
+            Progress(0.75, 3.0, 4.0),
+            Progress(0.75, 3.0, 4.0),
+        ]
+    )
+    bar = TqdmBar(progress_of=lambda _: next(progress), file=written, ncols=80)
+    bar.update(state(1))  # not yet entered: nothing is drawn, or read
+    with bar:
+        for _ in range(4):
+            bar.update(state(1))
+        bar.update(state(1, done=True))
+    lines = written.getvalue().split("\r")
+    assert any("2.0it" in line for line in lines)
+    assert any("50.0/100" in line and "half" in line for line in lines)
+    assert any("3.0/4.0" in line for line in lines)
+    assert "4.0/4.0" in lines[-1]
+
+
+def test_async_code_draws_for_itself(house: House) -> None:
+    """A bar is a context, which any loop over updates can feed."""
+    where, written = console()
+    house.say(ResizeMetadata(40), ResizeResponse(7))
+
+    async def run() -> None:
+        async with AsyncClient(transport=AsyncLocalTransport(house.service)) as client:
+            started = await client.start(FULL_NAME, ResizeRequest(source="a"), **TYPES)
+            with RichBar("async", console=where) as bar:
+                async for update in started.updates(10, every=0.05):
+                    bar.update(update)
+
+    asyncio.run(run())
+    assert "100%" in written.getvalue()
+
+
+def test_a_failure_ends_the_bar(house: House) -> None:
+    """The error of the operation is raised, as by result(); no thread goes on drawing."""
+    where, _ = console()
+    operation = started(house, lro.StatusError(lro.Code.ABORTED, "no"))
+    with pytest.raises(OperationFailed):
+        show_rich(operation, 10, every=0.05, console=where, description="x")
+    drawing = [one for one in threading.enumerate() if type(one).__module__.startswith("rich")]
+    for thread in drawing:  # the last one may still be about to end
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is for data."""
+    pytest.importorskip("rich")
+    with RichBar("shown") as bar:
+        bar.update(state(50))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "shown" in err
+
+
+@pytest.mark.parametrize("make", [RichBar, TqdmBar])
+def test_without_the_extra(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named."""
+    for name in ("rich.progress", "tqdm"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(lro.MissingExtra, match=r"lro\[progress\]"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0, "0s"), (59.4, "59s"), (61, "1m 01s"), (7265, "2h 01m"), (200_000, "2d 7h")],
+)
+def test_spans(seconds: float, told: str) -> None:
+    """Two units at most."""
+    from lro_client.progress._bars import span_text
+
+    assert span_text(seconds) == told
+
+

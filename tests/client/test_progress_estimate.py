@@ -1,0 +1,138 @@
+"""The estimated end: exact at a constant rate, sane whatever is told."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro_client.progress import Estimate
+from tests.client.faces import Clock
+
+
+@pytest.fixture
+def estimate(clock: Clock) -> Estimate:
+    """An estimate on a clock to turn."""
+    return Estimate(clock=clock)
+
+
+def test_nothing_is_known_at_first(estimate: Estimate, clock: Clock) -> None:
+    """One fraction has no rate."""
+    assert estimate.seconds_left is None
+    estimate.add(None)
+    estimate.add(math.nan)
+    assert estimate.seconds_left is None
+    estimate.add(0.5)
+    assert estimate.seconds_left is None
+    clock.sleep(1)
+    estimate.add(0.5)
+    assert estimate.seconds_left is None
+
+
+def test_all_is_done(estimate: Estimate) -> None:
+    """Then nothing is left, also if it is the first thing told; more than all is all."""
+    estimate.add(1.5)
+    assert estimate.seconds_left == 0
+
+
+@given(
+    seconds=st.floats(0.1, 1e6),
+    marks=st.lists(st.floats(0.001, 0.999), min_size=2, unique=True).map(sorted),
+    window=st.floats(1, 1e4),
+)
+def test_a_constant_rate_gives_the_exact_end(
+    seconds: float, marks: list[float], window: float
+) -> None:
+    """However irregularly the fractions are told, and however much is forgotten."""
+    clock = Clock()
+    began = clock.now = 0.0
+    estimate = Estimate(window_seconds=window, clock=clock)
+    for mark in marks:
+        clock.now = began + mark * seconds
+        estimate.add(mark)
+    assert estimate.seconds_left == pytest.approx(seconds - clock.now, rel=1e-6)
+
+
+def test_it_counts_down_between_two_fractions(estimate: Estimate, clock: Clock) -> None:
+    """A pause as long as the one before is none."""
+    for percent in (0, 10, 20):
+        estimate.add(percent / 100)
+        clock.sleep(10)
+    assert estimate.seconds_left == pytest.approx(70)
+
+
+def test_a_stall_makes_it_grow(estimate: Estimate, clock: Clock) -> None:
+    """The longer nothing happens, the later the end."""
+    for percent in (0, 10, 20):
+        estimate.add(percent / 100)
+        clock.sleep(10)
+    seen = []
+    for _ in range(10):
+        clock.sleep(60)
+        estimate.add(0.2)
+        seen.append(estimate.seconds_left or 0.0)
+    assert seen == sorted(seen)
+    assert seen[-1] > 600
+
+
+def test_going_back_a_little(estimate: Estimate, clock: Clock) -> None:
+    """What was lost has to be done again."""
+    for percent in (0, 40, 30):
+        estimate.add(percent / 100)
+        clock.sleep(10)
+    left = estimate.seconds_left
+    assert left is not None
+    assert 30 < left < 60
+
+
+def test_beginning_again(estimate: Estimate, clock: Clock) -> None:
+    """A second pass is estimated from its own rate alone."""
+    for percent in (0, 90, 0):
+        estimate.add(percent / 100)
+        clock.sleep(1)
+    assert estimate.seconds_left is None
+    clock.now += 9
+    estimate.add(0.1)
+    assert estimate.seconds_left == pytest.approx(90)
+
+
+def test_what_is_told_too_late(estimate: Estimate, clock: Clock) -> None:
+    """A moment before the last one changes nothing; the moment may be given."""
+    estimate.add(0.0, clock.now - 10)
+    estimate.add(0.5)
+    estimate.add(0.1, clock.now - 5)
+    assert estimate.seconds_left == pytest.approx(10)
+
+
+def test_a_leap_in_no_time(estimate: Estimate) -> None:
+    """Two fractions at one moment are no rate."""
+    estimate.add(0.1)
+    estimate.add(0.5)
+    assert estimate.seconds_left is None
+
+
+def test_an_end_beyond_all_bounds(clock: Clock) -> None:
+    """A rate too small for a number is none."""
+    estimate = Estimate(clock=clock)
+    estimate.add(0.0)
+    clock.now += 1e300
+    estimate.add(5e-324)
+    assert estimate.seconds_left is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e9), st.none() | st.floats(allow_nan=True, allow_infinity=True))
+    )
+)
+def test_never_negative_never_nan(told: list[tuple[float, float | None]]) -> None:
+    """Whatever is told, and whenever it is asked."""
+    clock = Clock()
+    estimate = Estimate(clock=clock)
+    for pause, fraction in told:
+        estimate.add(fraction)
+        clock.now += pause
+        left = estimate.seconds_left
+        assert left is None or 0 <= left < math.inf

@@ -1,0 +1,552 @@
+"""The scripted server and the virtual clock that tests of clients are made with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+
+import lro
+from lro_client import (
+    NO_RETRY,
+    AsyncClient,
+    CallError,
+    OperationCancelled,
+    OperationFailed,
+    OperationGone,
+    Polling,
+    PollTimeout,
+    Retry,
+)
+from lro_client.testing import Fault, ScriptedServer, UnscriptedCall, VirtualClock
+from tests.client.faces import AsyncFace, Awaited, Face
+from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
+
+PATH = "/v1/images:resize"
+HOUR = 3600.0
+PLAIN = Polling(jitter=0.0, wait_first=False)
+
+
+@attrs.frozen
+class Unnamed:
+    """A message class without a full name."""
+
+    size: int = 0
+
+
+@attrs.define
+class Making:
+    """Makes scripted servers, and clients of one face."""
+
+    face: Face
+
+    def client(self, server: ScriptedServer, **options: Any) -> Any:
+        if isinstance(self.face, AsyncFace):
+            return Awaited(self.face, server.async_client(**options))
+        return server.client(**options)
+
+    def operation(self, server: ScriptedServer, **options: Any) -> Any:
+        return self.client(server, **options).operation(NAME, **TYPES)
+
+
+@pytest.fixture
+def making(face: Face) -> Making:
+    return Making(face)
+
+
+def verbs(server: ScriptedServer) -> list[str]:
+    return [call.verb for call in server.calls]
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_an_hour_in_milliseconds(making: Making, wait: bool) -> None:
+    """An operation of an hour with all its polls, and what the policy promises of it."""
+    server = ScriptedServer(wait=wait)
+    server.operation(NAME, ends_after=HOUR, response=ResizeResponse(7), metadata=ResizeMetadata(1))
+    handle = making.operation(server, polling=Polling(jitter=0.0))
+    began = time.monotonic()
+    assert handle.result() == ResizeResponse(7)
+    assert time.monotonic() - began < 5  # on the slowest machine
+    passed = server.clock() - 1000.0
+    if wait:
+        assert passed == pytest.approx(HOUR)
+        assert len(server.calls) == HOUR / 20
+    else:
+        assert HOUR <= passed <= HOUR + 20
+        assert len(server.calls) < 220
+        assert passed == pytest.approx(sum(server.clock.sleeps))
+    assert handle.metadata == ResizeMetadata(1)
+
+
+def test_a_start(making: Making) -> None:
+    """A method begins an operation with each start, but for those with a known request id."""
+    server = ScriptedServer()
+    server.method(
+        PATH, ends_after=5.0, response=lambda request: ResizeResponse(note=request["source"])
+    )
+    client = making.client(server)
+    ids = ["9a1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d", "9A1B2C3D-4e5f-4a6b-8c7d-0e1f2a3b4c5d", "", ""]
+    handles = [
+        client.start(PATH, ResizeRequest(source="a.png"), request_id=one, **TYPES) for one in ids
+    ]
+    assert [handle.name for handle in handles] == [f"operations/{n}" for n in (1, 1, 2, 3)]
+    assert handles[0].result() == ResizeResponse(note="a.png")
+    assert server.calls[0].verb == "Start"
+    assert server.calls[0].name == PATH
+
+
+def test_a_start_below_a_parent(making: Making) -> None:
+    """Names may have as many segments as they like."""
+    server = ScriptedServer()
+    server.method(PATH, parent="projects/p/locations/l")
+    handle = making.client(server).start(PATH, ResizeRequest(), **TYPES)
+    assert handle.name == "projects/p/locations/l/operations/1"
+    assert handle.result() is None
+
+
+def test_a_start_that_only_checks(making: Making) -> None:
+    """It gives no operation (spec §9.7)."""
+    server = ScriptedServer()
+    server.method(PATH)
+    checked = making.client(server).start(PATH, ResizeRequest(), validate_only=True, **TYPES)
+    assert (checked.name, checked.result()) == ("", None)
+    assert list(making.client(server).list()) == []
+
+
+def test_outcomes(making: Making) -> None:
+    """An error, neither, an Any, JSON, and a class without a full name."""
+    server = ScriptedServer()
+    status = lro.Status(lro.Code.NOT_FOUND, "no such file")
+    server.operation("operations/1", error=status)
+    server.operation("operations/2")
+    url = "type.googleapis.com/acme.images.v1.ResizeResponse"
+    server.operation("operations/3", response=lro.Any(url, {"note": "any"}))
+    server.operation("operations/4", response={"@type": url, "note": "json"})
+    server.operation("operations/5", response=Unnamed(5))
+    server.operation("operations/6", response=Unnamed(6))
+    client = making.client(server)
+    with pytest.raises(OperationFailed, match="no such file"):
+        client.operation("operations/1", **TYPES).result()
+    found = [client.operation(f"operations/{n}", **TYPES).result() for n in (2, 3, 4)]
+    assert found == [None, ResizeResponse(note="any"), ResizeResponse(note="json")]
+    for n in (5, 6):
+        handle = client.operation(f"operations/{n}", response=Unnamed, metadata=Unnamed)
+        assert handle.result() == Unnamed(n)
+
+
+def test_progress(making: Making) -> None:
+    """Metadata may depend on the seconds that the operation has run, up to its end."""
+    server = ScriptedServer()
+    server.operation(
+        NAME, ends_after=10.0, metadata=lambda seconds: ResizeMetadata(int(seconds) * 10)
+    )
+    seen = [update.metadata.percent for update in making.operation(server).updates()]
+    assert seen[0] == 0
+    assert seen[-1] == 100
+    assert seen == sorted(seen)
+    server.clock.advance(HOUR)
+    assert making.operation(server).refresh().done
+    assert server.calls[-1].verb == "GetOperation"
+
+
+def test_waits(making: Making) -> None:
+    """A Wait is held as long as it asks, as the server lets it, or until the end."""
+    server = ScriptedServer(max_hold=30.0)
+    server.operation(NAME, ends_after=75.5)
+    client = making.client(server)
+    times = []
+    for timeout in (0, 20, 1000, None):
+        client.wait(NAME, timeout=timeout)
+        times.append(server.clock() - 1000.0)
+    assert times == pytest.approx([0.0, 20.0, 50.0, 75.5])
+    assert [call.hold for call in server.calls] == [0.0, 20.0, 1000.0, None]
+
+
+def test_a_wait_that_another_call_ends() -> None:
+    """A task that cancels reaches one that waits, within a quarter of its hold."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=None, cancels_after=2.0)
+
+    async def main() -> float:
+        client = server.async_client()
+        handle = client.operation(NAME, response=ResizeResponse, metadata=ResizeMetadata)
+        waiting = asyncio.create_task(handle.wait())
+        await server.clock.asleep(10.0)
+        await handle.cancel()
+        assert (await waiting).state == "CANCELLED"
+        return server.clock()
+
+    assert asyncio.run(main()) - 1000.0 == pytest.approx(12.0, abs=5.0)
+
+
+@pytest.mark.parametrize(
+    ("cancels_after", "ends"), [(0.0, OperationCancelled), (3.0, OperationCancelled), (None, None)]
+)
+def test_cancelling(making: Making, cancels_after: float | None, ends: Any) -> None:
+    """It ends so much later, or does not care."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=5.0, cancels_after=cancels_after)
+    handle = making.operation(server)
+    handle.cancel()
+    if ends is None:
+        assert handle.result() is None
+    else:
+        with pytest.raises(ends):
+            handle.result()
+    assert server.clock() - 1000.0 == pytest.approx(cancels_after if ends else 5.0)
+
+
+def test_cancelling_too_late(making: Making) -> None:
+    """What is over, or over before it would stop, ends as it does."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=5.0, cancels_after=6.0)
+    handle = making.operation(server)
+    handle.cancel()
+    assert handle.result() is None
+    handle.cancel()
+    assert handle.refresh().state == "SUCCEEDED"
+
+
+def test_cancelling_what_never_ends(making: Making) -> None:
+    """There is no end that it could come before."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=None, cancels_after=1.0)
+    handle = making.operation(server)
+    handle.cancel()
+    with pytest.raises(OperationCancelled):
+        handle.result()
+
+
+def test_operations_that_go_away(making: Making) -> None:
+    """Deleted, expired, or never there."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=None, gone_after=60.0)
+    handle = making.operation(server)
+    with pytest.raises(OperationGone):
+        handle.result()
+    assert server.clock() - 1000.0 == pytest.approx(60.0)
+    server.operation(NAME)
+    handle.delete()
+    for name in (NAME, "operations/never"):
+        with pytest.raises(CallError, match="no operation") as caught:
+            making.client(server).get(name)
+        assert caught.value.code is lro.Code.NOT_FOUND
+
+
+def test_what_a_server_has_not(making: Making) -> None:
+    """Verbs that are left out are UNIMPLEMENTED, and the client does without."""
+    server = ScriptedServer(wait=False, lists=False)
+    server.operation(NAME, ends_after=1.0)
+    client = making.client(server)
+    assert client.operation(NAME, **TYPES).result() is None
+    assert verbs(server)[:2] == ["WaitOperation", "GetOperation"]
+    assert server.calls[0].status == 501
+    with pytest.raises(CallError, match="no ListOperations") as caught:
+        list(client.list())
+    assert caught.value.code is lro.Code.UNIMPLEMENTED
+
+
+def test_lists(making: Making) -> None:
+    """Of a parent, page by page, or by names."""
+    server = ScriptedServer()
+    for number in range(5):
+        server.operation(f"operations/{number}")
+    server.operation("projects/p/operations/6")
+    server.operation("operations/7", gone_after=0.0)
+    client = making.client(server)
+    assert [one.name for one in client.list(page_size=2)] == [f"operations/{n}" for n in range(5)]
+    assert len(server.calls) == 3
+    assert [one.name for one in client.list("projects/p")] == ["projects/p/operations/6"]
+    some = 'name = "operations/1" OR name = "operations/3"'
+    assert [one.name for one in client.list(filter=some)] == ["operations/1", "operations/3"]
+    with pytest.raises(CallError, match="takes filters such as"):
+        list(client.list(filter="done = true"))
+
+
+def test_batch_get() -> None:
+    """Operations, and the names of those that are not there (spec §3.11)."""
+    server = ScriptedServer(batch_get=True)
+    server.operation(NAME, ends_after=None)
+    url = server.url + "/v1/operations:batchGet"
+    with httpx.Client(transport=server.transport) as http:
+        reply = http.post(url, json={"names": [NAME, "operations/x"]})
+        assert reply.json() == {"operations": [{"name": NAME}], "missing": ["operations/x"]}
+        bodies: list[Any] = [{"names": []}, {"names": "a"}, [1], {}]
+        for body in bodies:
+            assert http.post(url, json=body).status_code == 400
+        assert http.post(url, content=b"{").status_code == 400
+    assert {call.verb for call in server.calls} == {"BatchGetOperations"}
+
+
+EVENTS = [
+    'event: operation\ndata: {"name":"operations/1"}',
+    'event: missing\ndata: {"name":"operations/x"}',
+    'event: operation\ndata: {"name":"operations/1","done":true}',
+    ":",
+    'event: missing\ndata: {"name":"operations/2"}',
+]
+
+
+def watched(text: str) -> list[str]:
+    """The events, without the snapshot of the second operation."""
+    snapshot = 'event: operation\ndata: {"name":"operations/2"}'
+    return [one for one in text.split("\n\n") if one not in ("", snapshot)]
+
+
+@pytest.fixture
+def watching() -> ScriptedServer:
+    server = ScriptedServer(watch=True)
+    server.operation("operations/1", ends_after=2.5)
+    server.operation("operations/2", ends_after=None, gone_after=20.0)
+    return server
+
+
+def test_watching_many(watching: ScriptedServer) -> None:
+    """A snapshot of each, then what changes, until all are over; a comment when it is quiet."""
+    names = {"names": ["operations/1", "operations/x", "operations/2"]}
+    with httpx.Client(transport=watching.transport) as http:
+        reply = http.post(watching.url + "/v1/operations:watch", json=names)
+    assert reply.headers["content-type"] == "text/event-stream"
+    assert watched(reply.text) == EVENTS
+    assert watching.clock() - 1000.0 == pytest.approx(20.0)
+
+
+def test_watching_one(watching: ScriptedServer) -> None:
+    """The same of one name, on an event loop."""
+
+    async def main() -> str:
+        async with httpx.AsyncClient(transport=watching.transport) as http:
+            return (await http.get(watching.url + "/v1/operations/1:watch")).text
+
+    assert watched(asyncio.run(main())) == [EVENTS[0], EVENTS[2]]
+    assert watching.clock() - 1000.0 == pytest.approx(2.5)
+
+
+FAULTS: dict[str, tuple[Fault, str, lro.Code]] = {
+    "no connection": (Fault(error=httpx.ConnectError), "scripted: GetOp", lro.Code.UNAVAILABLE),
+    "a status": (Fault(status=503), "scripted", lro.Code.UNAVAILABLE),
+    "an odd status": (Fault(status=418), "scripted", lro.Code.FAILED_PRECONDITION),
+    "a proxy": (Fault(status=502, body=b"<h1>502</h1>"), "UNAVAILABLE", lro.Code.UNAVAILABLE),
+    "a foreign body": (Fault(body=b"<h1>hello</h1>"), "is not JSON", lro.Code.UNKNOWN),
+    "a body cut short": (Fault(keep=9), "is not JSON", lro.Code.UNKNOWN),
+    "too slow": (Fault(seconds=31.0), "no answer in time", lro.Code.DEADLINE_EXCEEDED),
+}
+
+
+@pytest.mark.parametrize(("fault", "text", "code"), FAULTS.values(), ids=FAULTS)
+def test_faults(making: Making, fault: Fault, text: str, code: lro.Code) -> None:
+    """What goes wrong, goes wrong as on a network."""
+    server = ScriptedServer()
+    server.operation(NAME)
+    server.fault(fault)
+    with pytest.raises(CallError, match=text) as caught:
+        making.client(server, retry=NO_RETRY).get(NAME)
+    assert caught.value.code is code
+    assert server.calls[0].status == (caught.value.http_status or 0)
+    assert server.clock() - 1000.0 <= 30.0 + 1e-6
+
+
+def test_a_slow_answer(making: Making) -> None:
+    """One that comes in time is a good one; all take the latency."""
+    server = ScriptedServer(latency=0.5)
+    server.operation(NAME)
+    server.fault(Fault(seconds=20.0, headers={"x-slow": "yes"}))
+    assert making.client(server).get(NAME).done
+    assert server.clock() - 1000.0 == pytest.approx(20.5)
+
+
+def test_which_calls_go_wrong(making: Making) -> None:
+    """By number, by verb, and by time; of several faults the first."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=None)
+    server.fault(Fault(status=401), verb="CancelOperation")
+    server.fault(Fault(status=403), calls={2})
+    server.fault(Fault(status=409), since=10.0, until=20.0)
+    server.fault(Fault(status=404), verb="GetOperation", calls={2, 3})
+    client = making.client(server, retry=NO_RETRY)
+
+    def get(name: str) -> None:
+        client.get(name)
+
+    def found(call: Callable[[str], object]) -> int | None:
+        try:
+            call(NAME)
+        except CallError as exc:
+            return exc.http_status
+        return 200
+
+    statuses = [found(one) for one in (get, get, get, get, client.cancel)]
+    server.clock.advance(10.0)
+    statuses.append(found(get))
+    server.clock.advance(10.0)
+    statuses.append(found(get))
+    assert statuses == [200, 403, 404, 200, 401, 409, 200]
+    assert [call.status for call in server.calls] == statuses
+    assert [call.at for call in server.calls] == [0.0] * 5 + [10.0, 20.0]
+
+
+def test_a_storm(making: Making) -> None:
+    """An hour's operation through ten minutes without a network."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=HOUR, response=ResizeResponse(7))
+    server.fault(Fault(error=httpx.ConnectError), since=600.0, until=1000.0)
+    assert making.operation(server).result() == ResizeResponse(7)
+    assert any(call.status == 0 for call in server.calls)
+
+
+def test_retry_after(making: Making) -> None:
+    """The interval that a server asks for, while it is not done."""
+    server = ScriptedServer(wait=False)
+    server.operation(NAME, ends_after=10.0, retry_after="4")
+    handle = making.operation(server, polling=PLAIN)
+    handle.wait()
+    assert server.clock.sleeps == [4.0] * 3
+
+
+def test_a_timeout(making: Making) -> None:
+    """The client's patience ends on the same clock."""
+    server = ScriptedServer(wait=False)
+    server.operation(NAME, ends_after=None)
+    with pytest.raises(PollTimeout):
+        making.operation(server, polling=PLAIN).result(timeout=60)
+    assert server.clock() - 1000.0 == pytest.approx(60.0, abs=0.05)
+
+
+def test_options_of_the_client(making: Making) -> None:
+    """All that a client takes; also another HTTP client, and another clock's sleep."""
+    server = ScriptedServer(VirtualClock(5.0), url="http://other.test")
+    server.operation(NAME)
+    http = making.face.http(transport=server.transport, headers={"x-mine": "1"})
+    client = making.client(server, http=http, retry=Retry(attempts=1))
+    assert client.get(NAME).done
+    assert server.clock() == 5.0
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/v1/cats:feed"), ("PUT", "/v1/operations/a"), ("GET", "/v1/"), ("GET", "/health")],
+)
+def test_calls_that_were_not_scripted(method: str, path: str) -> None:
+    """They end the test that makes them, and tell which methods there are."""
+    server = ScriptedServer()
+    server.method(PATH)
+    with (
+        httpx.Client(transport=server.transport) as http,
+        pytest.raises(
+            UnscriptedCall, match=f"{method} {path} is no call of the interface; methods: {PATH}"
+        ),
+    ):
+        http.request(method, server.url + path)
+    assert server.calls == []
+
+
+def test_other_routes() -> None:
+    """A Wait by GET, with the timeout in the query; anything in place of v1."""
+    server = ScriptedServer()
+    server.operation("projects/p/operations/1", ends_after=None)
+    with httpx.Client(transport=server.transport) as http:
+        url = server.url + "/v1beta/projects/p/operations/1:wait?timeout=3s"
+        assert http.get(url, timeout=None).json() == {"name": "projects/p/operations/1"}
+    assert server.clock() - 1000.0 == 3.0
+
+
+def test_threads_share_a_clock() -> None:
+    """The sleeps of threads come one after the other."""
+    clock = VirtualClock(0.0)
+    threads = [threading.Thread(target=clock.sleep, args=(0.5,)) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert clock() == 25.0
+    assert clock.sleeps == [0.5] * 50
+
+
+def test_tasks_sleep_at_once() -> None:
+    """Whoever has to wake first wakes first, whatever the order in which they lay down."""
+    clock = VirtualClock(0.0)
+    woken: list[tuple[float, int]] = []
+
+    async def sleep(number: int, *naps: float) -> None:
+        for nap in naps:
+            await clock.asleep(nap)
+            woken.append((clock(), number))
+
+    async def main() -> None:
+        await asyncio.gather(sleep(1, 5.0, 5.0), sleep(2, 3.0, 3.0), sleep(3, 3.0), sleep(4, -1.0))
+
+    asyncio.run(main())
+    assert woken == [(0.0, 4), (3.0, 2), (3.0, 3), (5.0, 1), (6.0, 2), (10.0, 1)]
+    assert clock() == 10.0
+
+
+def test_a_task_that_is_cancelled_in_its_sleep() -> None:
+    """Nobody waits for it, and the others are woken in time."""
+    clock = VirtualClock(0.0)
+
+    async def main() -> None:
+        long = asyncio.create_task(clock.asleep(1.0))
+        other = asyncio.create_task(clock.asleep(2.0))
+        same = asyncio.create_task(clock.asleep(2.0))
+        await asyncio.sleep(0)
+        long.cancel()
+        await clock.asleep(1.5)
+        same.cancel()
+        await other
+        alone = asyncio.create_task(clock.asleep(9.0))
+        await asyncio.sleep(0)
+        alone.cancel()
+        for _ in range(9):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert clock() == 2.0
+
+
+def test_many_operations_at_once() -> None:
+    """Many handles on one event loop take the time of the longest."""
+    server = ScriptedServer()
+    for number in range(30):
+        server.operation(f"operations/{number}", ends_after=30.0 * number)
+
+    async def one(client: AsyncClient, number: int) -> bool:
+        name = f"operations/{number}"
+        handle = client.operation(name, response=ResizeResponse, metadata=ResizeMetadata)
+        return (await handle.wait()).done
+
+    async def main() -> float:
+        async with server.async_client(polling=Polling(jitter=0.0)) as client:
+            assert all(await asyncio.gather(*[one(client, number) for number in range(30)]))
+            return server.clock()
+
+    assert 870.0 <= asyncio.run(main()) - 1000.0 <= 890.0
+
+
+@pytest.mark.parametrize("offered", ["watch", "batch_get"])
+def test_many_operations_at_a_time(making: Making, offered: str) -> None:
+    """The client uses what extension there is for a group."""
+    server = ScriptedServer(**{offered: True})
+    client = making.client(server)
+    inside = making.face.inside(client)
+    for number in range(20):
+        server.operation(f"operations/{number}", ends_after=10.0 * number)
+    group = inside.group([inside.operation(f"operations/{n}", **TYPES) for n in range(20)])
+    assert making.face.run(group.results) == [None] * 20
+    making.face.run(inside.close)
+    verb = {"watch": "WatchOperations", "batch_get": "BatchGetOperations"}[offered]
+    assert any(call.verb == verb and call.status == 200 for call in server.calls)
+
+
+def test_replies_are_the_interfaces() -> None:
+    """A refusal has the error body that servers send (spec §5.12)."""
+    server = ScriptedServer()
+    with httpx.Client(transport=server.transport) as http:
+        body = json.loads(http.get(server.url + "/v1/operations/a").content)
+    assert body["error"]["status"] == "NOT_FOUND"

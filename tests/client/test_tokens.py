@@ -1,0 +1,143 @@
+"""Tokens: an operation as a short text that any process can read, without a secret in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro_client._tokens import Token, message_name, public_address, read_token, token_of
+from tests.client.messages import ResizeMetadata, ResizeResponse
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+@attrs.frozen
+class Unnamed:
+    size: int = 0
+
+
+def test_a_token_is_compact_json() -> None:
+    """It says its version, the name, and what else is known."""
+    text = token_of(
+        "operations/abc",
+        server="https://example.com",
+        response=ResizeResponse,
+        metadata=Unnamed,
+        trace="00-" + "1" * 32 + "-" + "2" * 16 + "-01",
+    )
+    assert text == (
+        '{"lro":1,"name":"operations/abc","server":"https://example.com",'
+        '"response":"acme.images.v1.ResizeResponse","metadata":"Unnamed",'
+        '"trace":"00-11111111111111111111111111111111-2222222222222222-01"}'
+    )
+    assert read_token(text).server == "https://example.com"
+
+
+def test_empty_members_are_left_out() -> None:
+    """A name alone is enough."""
+    text = token_of("operations/abc", response=None, metadata=None)
+    assert text == '{"lro":1,"name":"operations/abc"}'
+    assert read_token(text) == Token(name="operations/abc")
+
+
+@given(texts.filter(bool), texts, texts, texts)
+def test_round_trip(name: str, response: str, metadata: str, trace: str) -> None:
+    """What is written is read."""
+    token = Token(name=name, server="", response=response, metadata=metadata, trace=trace)
+    assert read_token(token.text) == token
+
+
+@given(texts, texts)
+def test_an_address_once_public_stays_as_it_is(before: str, after: str) -> None:
+    """Any text has a public part, which is its own, and has no user info."""
+    found = public_address(f"{before}@{after}")
+    assert public_address("http://" + found) == public_address("http://" + found)
+    assert "@" not in found.partition("/")[0] or "://" in found
+
+
+@pytest.mark.parametrize(
+    ("url", "public"),
+    [
+        ("https://user:secret@example.com:8443/base", "https://example.com:8443/base"),
+        ("https://se@cr@et@example.com", "https://example.com"),
+        ("https://example.com/v1?key=secret#secret", "https://example.com/v1"),
+        ("https://example.com/p@th", "https://example.com/p@th"),
+        ("user:secret@localhost:50051", "localhost:50051"),
+        ("dns:///localhost:50051", "dns:///localhost:50051"),
+        ("https://user:secret@\nexample.com", "https://\nexample.com"),
+        ("", ""),
+    ],
+)
+def test_no_secret_of_the_server(url: str, public: str) -> None:
+    """User info, query and fragment of the server's URL go into no token."""
+    assert public_address(url) == public
+    assert read_token(token_of("a", server=url, response=None, metadata=None)).server == public
+    assert read_token(json.dumps({"lro": 1, "name": "a", "server": url})).server == public
+
+
+def test_names_of_classes() -> None:
+    """The full name where a message has one, the simple one of any other class."""
+    assert message_name(None) == ""
+    assert message_name(ResizeMetadata) == "acme.images.v1.ResizeMetadata"
+    assert message_name(Unnamed) == "Unnamed"
+
+
+def test_names_of_protobuf_classes() -> None:
+    """Those of protobuf have it in their descriptors."""
+    struct = pytest.importorskip("google.protobuf.struct_pb2")
+    assert message_name(struct.Struct) == "google.protobuf.Struct"
+
+
+def test_unknown_members_are_ignored() -> None:
+    """A later release may say more in the same version."""
+    text = '{"lro": 1, "name": "operations/abc", "color": {"red": 1}}'
+    assert read_token(text) == Token(name="operations/abc")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is not JSON"),
+        ("operations/abc", "is not JSON"),
+        ('{"lro":1,"name":"a"', "is not JSON"),
+        ('{"lro":1,"name":"\ud800"}', "is not JSON"),
+        ("[1]", r"must be a JSON object, got \[1\]"),
+        ("{}", 'it has no "lro"'),
+        ('{"lro":2,"name":"a"}', "is of version 2, known is 1"),
+        ('{"lro":true,"name":"a"}', "is of version True"),
+        ('{"lro":"1","name":"a"}', "is of version '1'"),
+        ('{"lro":1}', "names no operation"),
+        ('{"lro":1,"name":""}', "names no operation"),
+        ('{"lro":1,"name":7}', "name must be a text, got 7"),
+        ('{"lro":1,"name":"a","trace":null}', "trace must be a text, got None"),
+        (json.dumps({"lro": 1, "name": "a" * 8192}), "is longer than 8192 bytes: 8"),
+    ],
+)
+def test_what_is_no_token(text: str, problem: str) -> None:
+    """The error says what is wrong with it."""
+    with pytest.raises(lro.InvalidArgument, match=problem) as caught:
+        read_token(text)
+    assert caught.value.field == "token"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("", "needs the name"), ("a" * 8192, "longer than 8192 bytes"), ("\ud800", "cannot be")],
+)
+def test_what_makes_no_token(name: str, problem: str) -> None:
+    """What could not be read again is not written."""
+    with pytest.raises(lro.InvalidArgument, match=problem):
+        token_of(name, response=None, metadata=None)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_any_json_is_read_or_refused(value: Any) -> None:
+    """There is no other outcome."""
+    with pytest.raises(lro.InvalidArgument):
+        read_token(json.dumps(value))
