@@ -60,6 +60,7 @@ from lro._faults import (
     HttpMethodNotAllowed,
     MethodNotSupported,
     MissingExtra,
+    NameRefused,
     PartialSuccessNotSupported,
     RouteNotFound,
     UnknownType,
@@ -70,6 +71,8 @@ from lro._method import Method, Reporter
 from lro._methods import MethodName, OperationInfoRegistry
 from lro._names import OperationName, parse_name
 from lro._operation import (
+    BatchGetOperationsRequest,
+    BatchGetOperationsResponse,
     CancelOperationRequest,
     DeleteOperationRequest,
     GetOperationRequest,
@@ -83,7 +86,7 @@ from lro._operation import (
 from lro._pages import Place
 from lro._ports import Ear, Expired, Glance, Inserted, Orphans, Page, RequestKey, Store
 from lro._record import Record, State
-from lro._routes import Route, RouteTable, default_routes
+from lro._routes import Route, RouteTable, default_routes, extension_routes
 from lro._service import Service
 from lro._shapes import Float, Int32, Int64, UInt32, UInt64, number
 from lro._spec import Options, WorkerLost
@@ -92,6 +95,7 @@ from lro._status import Code, Status, code_from_http
 from lro._templates import Template
 from lro._times import Duration, Timestamp, parse_duration
 from lro._types import TypeRegistry
+from lro._watching import MissingOperation
 from lro._wellknown import (
     BoolValue,
     BytesValue,
@@ -109,6 +113,8 @@ from lro._wellknown import (
     Value,
 )
 from lro._wire import (
+    batch_from_json,
+    batch_to_json,
     error_body,
     operation_from_json,
     operation_to_json,
@@ -122,6 +128,8 @@ from lro._wire import (
 __all__ = [
     "Any",
     "BadRequest",
+    "BatchGetOperationsRequest",
+    "BatchGetOperationsResponse",
     "BoolValue",
     "BytesValue",
     "CancelOperationRequest",
@@ -178,6 +186,8 @@ __all__ = [
     "MethodName",
     "MethodNotSupported",
     "MissingExtra",
+    "MissingOperation",
+    "NameRefused",
     "NotApplied",
     "Operation",
     "OperationInfo",
@@ -233,11 +243,14 @@ __all__ = [
     "Value",
     "WaitOperationRequest",
     "WorkerLost",
+    "batch_from_json",
+    "batch_to_json",
     "code_from_http",
     "declared_name",
     "default_routes",
     "dumps",
     "error_body",
+    "extension_routes",
     "loads",
     "loads_strict",
     "message",

@@ -14,7 +14,12 @@ from lro._errors import (
     UnsupportedMediaType,
 )
 from lro._jsontext import dumps, loads_strict
-from lro._operation import CancelOperationRequest, WaitOperationRequest
+from lro._names import parse_names
+from lro._operation import (
+    BatchGetOperationsRequest,
+    CancelOperationRequest,
+    WaitOperationRequest,
+)
 from lro._scalars import got
 from lro._shapes import Shape, json_name
 from lro._types import TypeRegistry
@@ -98,6 +103,26 @@ def read_request(
     if isinstance(request, WaitOperationRequest):
         return WaitOperationRequest(path_name, request.timeout)
     return CancelOperationRequest(path_name)
+
+
+def read_names(
+    parent: str, content_type: str | None, body: bytes, types: TypeRegistry
+) -> tuple[str, ...]:
+    """The names that ``:batchGet`` and ``:watch`` ask for, each once (spec §3.11).
+
+    All stand under the parent of the path: a proxy may have let the call pass by its path.
+
+    Raises:
+        UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown or of
+            the wrong type, or there are no names, or too many.
+        InvalidOperationName, InvalidParent: One of the names is malformed, or of another parent.
+    """
+    fields = read_object(content_type, body)
+    try:
+        request = types.load(fields, BatchGetOperationsRequest)
+    except InvalidArgument as exc:
+        raise MalformedRequest(exc.field, exc.description) from None
+    return parse_names(request.names, parent)
 
 
 def take_field(

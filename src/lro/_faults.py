@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from lro._errors import LroError
+from lro._details import ResourceInfo
+from lro._errors import OPERATION_TYPE, LroError, PermissionDenied
 from lro._status import Code
 
 
@@ -57,6 +58,41 @@ class MethodNotSupported(LroError):
 
     def __str__(self) -> str:
         return f"{self.method} is not supported by this service"
+
+
+class StreamsNotSupported(LroError):
+    """Watch was asked of a server that cannot stream without holding a thread (spec §3.11)."""
+
+    code = Code.UNIMPLEMENTED
+    reason = "METHOD_NOT_SUPPORTED"
+    fact_names = ("method",)
+
+    def __init__(self, method: str) -> None:
+        super().__init__(method)
+        self.method = method
+
+    def __str__(self) -> str:
+        return (
+            f"{self.method} is not supported here: a stream would hold a thread of this server for"
+            " as long as the operations run; use WaitOperation or BatchGetOperations"
+        )
+
+
+class NameRefused(PermissionDenied):
+    """The caller may not see one of several operations, so that the whole call is refused."""
+
+    fact_names = ("name",)
+
+    def __init__(self, name: str, description: str) -> None:
+        super().__init__(description)
+        self.args = (name, description)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.description}"
+
+    def more_details(self) -> Sequence[object]:
+        return (ResourceInfo(resource_type=OPERATION_TYPE, resource_name=self.name),)
 
 
 class PartialSuccessNotSupported(LroError):

@@ -88,7 +88,7 @@ class Hearing:
 
     @property
     def _needed(self) -> bool:
-        return self._ledger.bell.wanted or bool(self._held())
+        return self._ledger.wanted or bool(self._held())
 
     def _live(self) -> None:
         while not self._stopping.is_set():
@@ -138,13 +138,15 @@ class Hearing:
         """Hear once, for no longer than until the next look at everything."""
         names = ear.heard(max(0.0, self._look_at - self._clock()))
         if names is None or self._clock() >= self._look_at:
+            if names is None:
+                self._ledger.elsewhere += 1
             began, spent = self._clock(), time.thread_time()
             self._sweep()
             rest = max(self._clock() - began, _REST * (time.thread_time() - spent))
             self._stopping.wait(min(rest, LOOK_AGAIN_SECONDS))
             return
         for name in names:
-            self._ledger.bell.ring(name)
+            self._ledger.ring(name)
         mine = frozenset(self._held()).intersection(names)
         if mine:
             self._stop(self._ledger.store.glance(mine).asked)
@@ -152,12 +154,12 @@ class Hearing:
     def _sweep(self) -> None:
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
         mine = frozenset(self._held())
-        names = self._ledger.bell.names() | mine
+        names = self._ledger.names() | mine
         if not names:
             return
         found = self._ledger.store.glance(names)
         for name in found.over:
-            self._ledger.bell.ring(name)
+            self._ledger.ring(name)
         self._stop(found.asked & mine)
 
     def _stop(self, asked: Collection[str]) -> None:

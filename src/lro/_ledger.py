@@ -20,12 +20,17 @@ class Ledger:
     def __init__(self, store: Store, bell: Bell) -> None:
         self.store = store
         self.bell = bell
+        self.watchers = Bell()
+        """Rung at every change, for those who want to hear of progress too."""
+        self.elsewhere = 0
+        """How often other processes have changed it is not known what."""
         self._lock = threading.Lock()
         self._late = 0
 
     def forked(self) -> None:
         """Begin anew: in a forked process, nobody waits."""
         self.bell.forked()
+        self.watchers.forked()
         self._lock = threading.Lock()
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
@@ -42,8 +47,23 @@ class Ledger:
         # Who waits, waits for the end: progress would only have them all look in vain.
         if after is None or after.state is not State.IN_PROGRESS:
             self.bell.ring(name)
+        self.watchers.ring(name)
         self.store.announce(name)
         return after
+
+    def ring(self, name: str) -> None:
+        """This record was changed otherwise: by another process, or because its time was over."""
+        self.bell.ring(name)
+        self.watchers.ring(name)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody waits or watches here."""
+        return self.bell.wanted or self.watchers.wanted
+
+    def names(self) -> frozenset[str]:
+        """The names that somebody waits for or watches here."""
+        return self.bell.names() | self.watchers.names()
 
     @property
     def late_writes(self) -> int:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import attrs
 
-from lro._errors import InvalidOperationName, InvalidParent
+from lro._errors import InvalidOperationName, InvalidParent, MalformedRequest
 
 MAX_NAME: Final = 1024
 """Longest name, in code points (spec §3.1(2))."""
+
+MAX_NAMES: Final = 1000
+"""Most names of one call (spec §3.11)."""
 
 ID_BYTES: Final = 12
 """Random bytes of a new id: 96 bits, sixteen characters (spec §3.1(4))."""
@@ -62,6 +65,31 @@ def parse_name(name: str) -> OperationName:
         why = _fault(name) or "it has no collection 'operations' with an id after it"
         raise InvalidOperationName("name", f"{_shown(name)} names no operation: {why}")
     return OperationName(found[1] or "", found[2])
+
+
+def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, ...]:
+    """The distinct names of a call for several operations, in their order (spec §3.11).
+
+    ``parent`` is the one under which all of them have to stand, as :func:`normalise_parent` gives
+    it; None: under any.
+
+    Raises:
+        MalformedRequest: There is none, or there are more than 1000.
+        InvalidOperationName: One does not have the form of a name; ``field`` says which.
+        InvalidParent: One stands under another parent.
+    """
+    if not 1 <= len(names) <= MAX_NAMES:
+        raise MalformedRequest("names", f"must be 1 to {MAX_NAMES} names, got {len(names)}")
+    for number, name in enumerate(names):
+        try:
+            found = parse_name(name)
+        except InvalidOperationName as exc:
+            raise InvalidOperationName(f"names[{number}]", exc.description) from None
+        if parent is not None and found.parent != parent:
+            wanted = f"{parent}/operations" if parent else "operations"
+            why = f"{name!r} is not in {wanted!r}, the collection of the path"
+            raise InvalidParent(f"names[{number}]", why)
+    return tuple(dict.fromkeys(names))
 
 
 def normalise_parent(name: str) -> str:

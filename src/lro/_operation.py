@@ -99,6 +99,24 @@ class ListOperationsResponse:
     unknown: bytes = unknown_fields()
 
 
+@attrs.frozen
+class BatchGetOperationsRequest:
+    """Asks for the latest state of 1 to 1000 operations at once, or to watch them (spec §3.11).
+
+    An extension of this library: no message of google.longrunning.
+    """
+
+    names: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class BatchGetOperationsResponse:
+    """The operations that are there, in the order asked for, and the names of the others."""
+
+    operations: tuple[Operation, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
 @message(PACKAGE + "CancelOperationRequest")
 @attrs.frozen
 class CancelOperationRequest:

@@ -187,6 +187,14 @@ class Store(Protocol):
         """
         ...
 
+    def find(self, names: Collection[str]) -> Sequence[Record]:
+        """Those records of these names that are there, each once, as ``get`` would give them.
+
+        In one read, however many names they are; a name that no record can have is not there. The
+        order is the store's.
+        """
+        ...
+
     def update(self, name: str, change: Change) -> Record | None:
         """Replace the record by ``change(record)``, all or nothing; None removes it.
 

@@ -1,4 +1,4 @@
-"""The HTTP rules of the service: which RPC a method and a path ask for (spec §5.5-§5.7)."""
+"""The HTTP rules of the service: which RPC a method and a path ask for (spec §3.11, §5.5-§5.7)."""
 
 from __future__ import annotations
 
@@ -170,6 +170,29 @@ def default_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
         _check_parent(parent)
         routes += _five(f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}")
     return routes
+
+
+def extension_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
+    """The rules of the extensions for many operations, and those under each parent (spec §3.11).
+
+    ``parents`` are as :func:`default_routes` takes them.
+
+    Raises:
+        DeclarationError: A parent is not such a pattern.
+    """
+    routes = _three("/v1/{name=operations}", "/v1/{name=operations/**}")
+    for parent in parents:
+        _check_parent(parent)
+        routes += _three(f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}")
+    return routes
+
+
+def _three(many: str, one: str) -> tuple[Route, ...]:
+    return (
+        Route(method="POST", template=f"{many}:batchGet", rpc="BatchGetOperations"),
+        Route(method="POST", template=f"{many}:watch", rpc="WatchOperations"),
+        Route(method="GET", template=f"{one}:watch", rpc="WatchOperations"),
+    )
 
 
 def _five(many: str, one: str) -> tuple[Route, ...]:

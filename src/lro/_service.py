@@ -1,4 +1,4 @@
-"""The service: methods that return operations, and the five verbs over them (spec §2-§4)."""
+"""The service: methods that return operations, and the verbs over them (spec §2-§4)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
+from lro._access import VERBS, Access, Authorize
 from lro._background import Background
 from lro._bell import Bell
 from lro._errors import InvalidArgument, OperationNotFound
 from lro._executing import Executor
-from lro._faults import DeclarationError, MethodNotSupported
+from lro._faults import DeclarationError
 from lro._forks import after_fork
 from lro._hosting import MethodHost
 from lro._ledger import Ledger
 from lro._listing import Query
+from lro._many import ManyOperations
 from lro._names import parse_name
 from lro._operation import ListOperationsRequest, ListOperationsResponse, Operation
 from lro._ports import Store
-from lro._record import Record
 from lro._role import hands_only
 from lro._spec import check_span
 from lro._starting import Starter
@@ -30,30 +31,12 @@ from lro._times import Duration
 from lro._types import TypeRegistry
 from lro._waiting import WaitingRoom, wait_limit
 
-VERBS: Final = (
-    "GetOperation",
-    "ListOperations",
-    "DeleteOperation",
-    "CancelOperation",
-    "WaitOperation",
-)
 log = logging.getLogger("lro")
 
 _LEASE: Final = timedelta(seconds=15)
 
 
-class Authorize(Protocol):
-    """The application's say on who may do what. Raise :class:`PermissionDenied` to refuse."""
-
-    def __call__(self, caller: str, verb: str, name: str) -> None:
-        """``verb`` is an RPC's name, or a method's full name where it is started.
-
-        ``name`` is the operation's, or the parent's for List and starts.
-        """
-        ...
-
-
-class Service(MethodHost):
+class Service(MethodHost, ManyOperations):
     """Long-running methods over a store and an executor, and the verbs of their operations.
 
     ``domain`` names the service in error details. ``verbs`` are the RPCs offered (Get always is).
@@ -88,6 +71,7 @@ class Service(MethodHost):
         check_span("expiry", expiry, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
         ledger = Ledger(store, Bell())
+        access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
         self._background = Background(
             ledger, executor, lambda: self._specs, lease=lease, domain=domain, clock=clock
         )
@@ -99,19 +83,18 @@ class Service(MethodHost):
                 executor=executor,
                 running=self._background.running,
                 lease=lease,
-                authorize=self._permit,
+                authorize=access.permit,
             ),
             types=types if types is not None else TypeRegistry(),
             expiry=expiry,
         )
+        ManyOperations.__init__(self, access, ledger, self._background.hearing.need)
         if owner_only:
             self.indexes.declare_caller()
             self._make_indexes()
         self.store = store
         self.domain = domain
-        self._verbs = frozenset(verbs) | {"GetOperation"}
         self._max_wait = max_wait
-        self._authorize = authorize
         self._owner_only = owner_only
         self._clock = clock
         self._room = WaitingRoom(
@@ -136,8 +119,8 @@ class Service(MethodHost):
             OperationNotFound: There is no such operation.
         """
         parse_name(name)
-        self._permit(caller, "GetOperation", name)
-        return self._visible(name, caller).operation
+        self._access.permit(caller, "GetOperation", name)
+        return self._access.visible(name, caller).operation
 
     def list(self, request: ListOperationsRequest, *, caller: str = "") -> ListOperationsResponse:
         """A page of the operations of a parent that match a filter (spec §3.3, §3.4).
@@ -148,7 +131,7 @@ class Service(MethodHost):
         """
         self.require("ListOperations")
         query = Query.of(request, self.store, self._specs.values(), self.types, self.indexes)
-        self._permit(caller, "ListOperations", query.parent)
+        self._access.permit(caller, "ListOperations", query.parent)
         owner = caller if self._owner_only else None
         return query.page(self.store, only_caller=owner, clock=self._clock)
 
@@ -161,8 +144,8 @@ class Service(MethodHost):
         """
         self.require("DeleteOperation")
         parse_name(name)
-        self._permit(caller, "DeleteOperation", name)
-        self._visible(name, caller)
+        self._access.permit(caller, "DeleteOperation", name)
+        self._access.visible(name, caller)
         self._ledger.apply(name, delete(self.store.now()))
 
     def cancel(self, name: str, *, caller: str = "") -> None:
@@ -174,8 +157,8 @@ class Service(MethodHost):
         """
         self.require("CancelOperation")
         parse_name(name)
-        self._permit(caller, "CancelOperation", name)
-        spec = self._specs.get(self._visible(name, caller).method)
+        self._access.permit(caller, "CancelOperation", name)
+        spec = self._specs.get(self._access.visible(name, caller).method)
         change = request_cancel(self.store.now())
         after = self._ledger.apply(name, change, spec.stamp if spec else None)
         self._background.running.cancel(name)
@@ -227,8 +210,7 @@ class Service(MethodHost):
         Raises:
             MethodNotSupported: It is switched off (spec §3.9).
         """
-        if verb not in self._verbs:
-            raise MethodNotSupported(verb)
+        self._access.require(verb)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -284,6 +266,7 @@ class Service(MethodHost):
             steps.callback(self.store.close)
             steps.callback(self._background.stop)
             steps.callback(self._room.close)
+            steps.callback(self._end_watching)
             self._background.running.stop(span)
 
     def __enter__(self) -> Service:
@@ -294,22 +277,11 @@ class Service(MethodHost):
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _permit(self, caller: str, verb: str, name: str) -> None:
-        if self._authorize is not None:
-            self._authorize(caller, verb, name)
-
     def _look(self, name: str) -> Operation:
         record = self.store.get(name)
         if not record.visible(self.store.now()):
             raise OperationNotFound(name)
         return record.operation
-
-    def _visible(self, name: str, caller: str) -> Record:
-        record = self.store.get(name)
-        mine = not self._owner_only or record.caller == caller
-        if not mine or not record.visible(self.store.now()):
-            raise OperationNotFound(name)
-        return record
 
     def _limit(
         self,
@@ -321,9 +293,9 @@ class Service(MethodHost):
         self.require("WaitOperation")
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self._max_wait)
-        self._permit(caller, "WaitOperation", name)
+        self._access.permit(caller, "WaitOperation", name)
         if self._owner_only:
-            self._visible(name, caller)
+            self._access.visible(name, caller)
         if deadline_seconds is not None and limit == deadline_seconds:
             limit -= min(0.05, limit / 10)  # so that the reply arrives in time (spec §4.4)
         return limit
@@ -331,6 +303,7 @@ class Service(MethodHost):
     def _forked(self) -> None:
         self._ledger.forked()
         self._room.forked()
+        self._forget_watchers()
         self._background.forked()
 
 

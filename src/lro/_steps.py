@@ -13,6 +13,8 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
+from lro._events import EventStream
+from lro._faults import StreamsNotSupported
 from lro._operation import Operation, WaitOperationRequest
 from lro._replies import HttpReply
 from lro._service import Service
@@ -35,19 +37,31 @@ class Hold:
     caller: str
 
 
+@attrs.frozen
+class Follow:
+    """A step: watch operations, as ``Service.watch`` takes it. Only an event loop can."""
+
+    names: tuple[str, ...]
+    caller: str
+
+
+Step: TypeAlias = Call | Hold | Follow
+
 R = TypeVar("R")
 
-Steps: TypeAlias = Generator[Call | Hold, Anything, R]
+Steps: TypeAlias = Generator[Step, Anything, R]
 """Gives steps, and at last what the caller is answered."""
-Exchange: TypeAlias = Steps[HttpReply]
+Exchange: TypeAlias = Steps[HttpReply | EventStream]
 
 
 def drive(exchange: Steps[R], service: Service) -> R:
     """Obey an exchange in this thread."""
 
-    def act(step: Call | Hold) -> object:
+    def act(step: Step) -> object:
         if isinstance(step, Call):
             return step.function()
+        if isinstance(step, Follow):
+            raise StreamsNotSupported("WatchOperations")
         return service.wait(
             step.request.name,
             step.request.timeout,
@@ -74,9 +88,11 @@ async def adrive(
 ) -> R:
     """Obey an exchange on the running event loop; ``hold`` awaits a wait, or gives it up."""
 
-    async def act(step: Call | Hold) -> object:
+    async def act(step: Step) -> object:
         if isinstance(step, Call):
             return await asyncio.to_thread(step.function) if step.blocks else step.function()
+        if isinstance(step, Follow):
+            return await service.watch(step.names, caller=step.caller)
         return await hold(
             service.await_(
                 step.request.name,

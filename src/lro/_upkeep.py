@@ -189,7 +189,7 @@ class Upkeep:
             log.warning("upkeep: what has expired cannot be removed now: %s", exc)
             return
         for name in removed.names:
-            self._ledger.bell.ring(name)
+            self._ledger.ring(name)
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 
     def _live(self) -> None:

@@ -9,7 +9,7 @@ from typing import Final, TypeVar, cast
 from lro._any import WRAPPED_TYPES, Any, Json
 from lro._codec import below
 from lro._errors import InvalidArgument, LroError
-from lro._operation import ListOperationsResponse, Operation
+from lro._operation import BatchGetOperationsResponse, ListOperationsResponse, Operation
 from lro._scalars import LOADERS, got, load_bool, load_string
 from lro._shapes import Kind
 from lro._status import Code, Status, code_from_http
@@ -89,13 +89,27 @@ def page_from_json(value: Json, types: TypeRegistry) -> ListOperationsResponse:
         InvalidArgument: The value is no page.
     """
     fields = _fields(value, ("operations", "nextPageToken", "next_page_token"), strict=False)
-    listed = fields.get("operations", [])
-    if not isinstance(listed, list):
-        raise InvalidArgument("operations", f"must be a list, got {got(listed)}")
     token = fields.get("nextPageToken", fields.get("next_page_token", ""))
-    return ListOperationsResponse(
-        tuple(operation_from_json(item, types) for item in listed), load_string(token)
-    )
+    return ListOperationsResponse(_operations(fields, types), load_string(token))
+
+
+def batch_to_json(batch: BatchGetOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
+    """The JSON object of the answer to BatchGet; both lists are always there (spec §3.11)."""
+    return {
+        "operations": [operation_to_json(one, types) for one in batch.operations],
+        "missing": list(batch.missing),
+    }
+
+
+def batch_from_json(value: Json, types: TypeRegistry) -> BatchGetOperationsResponse:
+    """Read an answer to BatchGet, ignoring what is unknown.
+
+    Raises:
+        InvalidArgument: The value is none.
+    """
+    fields = _fields(value, ("operations", "missing"), strict=False)
+    missing = tuple(load_string(name) for name in _list("missing", fields))
+    return BatchGetOperationsResponse(_operations(fields, types), missing)
 
 
 def status_to_json(status: Status, types: TypeRegistry) -> dict[str, Json]:
@@ -117,9 +131,7 @@ def status_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) 
         InvalidArgument: The value is no status.
     """
     fields = _fields(value, _STATUS_KEYS, strict)
-    details = fields.get("details", [])
-    if not isinstance(details, list):
-        raise InvalidArgument("details", f"must be a list, got {got(details)}")
+    details = _list("details", fields)
     return Status(
         code=_at("code", fields, _load_code) or 0,
         message=_at("message", fields, load_string) or "",
@@ -178,6 +190,17 @@ def _any_to_json(packed: Any, types: TypeRegistry) -> Json:
 @functools.lru_cache(maxsize=1024)
 def _plain_url(url: str) -> bool:
     return url != "" and url.rpartition("/")[2] not in WRAPPED_TYPES
+
+
+def _operations(fields: dict[str, Json], types: TypeRegistry) -> tuple[Operation, ...]:
+    return tuple(operation_from_json(item, types) for item in _list("operations", fields))
+
+
+def _list(key: str, fields: dict[str, Json]) -> list[Json]:
+    listed = fields.get(key, [])
+    if not isinstance(listed, list):
+        raise InvalidArgument(key, f"must be a list, got {got(listed)}")
+    return listed
 
 
 def _fields(value: Json, known: tuple[str, ...], strict: bool) -> dict[str, Json]:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any as Anything
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from lro._method import Method
 from lro._mounts import below_mount, raw_form, wire_text
 from lro._operation import Operation
 from lro._service import Service
-from lro.http import Edge, HttpReply, HttpRequest, OperationsEdge, StartEdge, adrive
+from lro.http import Edge, EventStream, HttpReply, HttpRequest, OperationsEdge, StartEdge, adrive
 
 Scope: TypeAlias = MutableMapping[str, Anything]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Anything]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Anything]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+T = TypeVar("T")
+
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods whose body is ignored (spec §5.9(4)), and so not waited for."""
 
 
 class EdgeApp:
-    """Serves an :class:`lro.http.Edge`. A caller who goes away frees its waiter (spec §4.8).
+    """Serves an :class:`lro.http.Edge`. A caller who goes away frees what it holds (spec §4.8).
 
     Served alone, it closes the service when the server stops; mounted, that is the application's
     part, since a mounted application hears nothing of the end. ``otherwise`` is the application
@@ -74,12 +77,15 @@ class EdgeApp:
             return await _while_there(waiting, receive)
 
         try:
-            reply = await adrive(self.edge.exchange(request), self.edge.service, hold)
+            answer = await adrive(self.edge.exchange(request), self.edge.service, hold)
+            if isinstance(answer, EventStream):
+                await _while_there(_stream(answer, send), receive)
+                return
         except _GoneAway as gone:
             if gone.__cause__ is not None:
                 raise gone.__cause__ from None  # a line that broke is the server's to know
             return
-        await _send(reply, send)
+        await _send(answer, send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._otherwise is None:
@@ -203,7 +209,7 @@ def _path(scope: Scope) -> str:
     return raw
 
 
-async def _while_there(waiting: Awaitable[Operation], receive: Receive) -> Operation:
+async def _while_there(waiting: Awaitable[T], receive: Receive) -> T:
     wait = asyncio.ensure_future(waiting)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -229,6 +235,15 @@ async def _disconnected(receive: Receive) -> None:
 def _encoded(header: tuple[str, str]) -> tuple[bytes, bytes]:
     name, value = header
     return name.encode("latin-1"), value.encode("latin-1")
+
+
+async def _stream(reply: EventStream, send: Send) -> None:
+    headers = [_encoded(header) for header in reply.headers]
+    async with contextlib.aclosing(reply.events) as events:
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        async for piece in events:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _send(reply: HttpReply, send: Send) -> None:

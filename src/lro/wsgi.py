@@ -2,7 +2,8 @@
 
 A Wait holds a thread of the WSGI server, as every WSGI call does; how many callers may wait is the
 server's number of threads, and a caller who goes away is not noticed before the wait is over. Where
-thousands wait, serve :mod:`lro.asgi`.
+thousands wait, serve :mod:`lro.asgi`. Watch is UNIMPLEMENTED here: a stream would hold its thread
+for as long as the operations run.
 """
 
 from __future__ import annotations

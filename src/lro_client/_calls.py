@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import attrs
 
 from lro import (
+    BatchGetOperationsResponse,
     CancelOperationRequest,
     DeleteOperationRequest,
     GetOperationRequest,
@@ -49,14 +50,6 @@ class WatchOperationsRequest:
 
     collection: str
     names: tuple[str, ...]
-
-
-@attrs.frozen
-class Batch:
-    """What a server knows of many names: operations, and the names of those that are gone."""
-
-    operations: tuple[Operation, ...]
-    missing: tuple[str, ...] = ()
 
 
 Request: TypeAlias = (
@@ -137,7 +130,7 @@ class Show:
 class Reply:
     """What the server said, and after how many seconds it recommends to ask again."""
 
-    value: Operation | ListOperationsResponse | Batch | None
+    value: Operation | ListOperationsResponse | BatchGetOperationsResponse | None
     retry_after: float | None = None
 
 

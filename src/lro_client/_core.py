@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any as Anything
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from lro import Code, Status, TypeRegistry
@@ -72,39 +71,35 @@ class Core:
         self._runner = runner
         self.table = Table(
             clock,
-            most=runner.lanes(max(1, self.setting.polling.connections)),
+            most=lambda: runner.lanes(self.setting.lanes),
             hire=lambda: runner.aside(self._lanes.lane()),
             ring=runner.ring,
         )
         choice = Choice(self.setting, self.table, _offered(transport))
         self._lanes = Lanes(self.setting, self.table, choice)
-        self._singles = threading.BoundedSemaphore(_SINGLES)
+        self._most_alone = getattr(transport, "calls_at_once", _SINGLES)
+        self._lock = threading.Lock()
 
     def box(self) -> Box:
         """A box that the face's driver can take from."""
         return self._runner.box()
 
-    def alone(self) -> AbstractContextManager[bool]:
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
         """Whether a wait may have a call for itself, rather than join all others."""
-        return _Alone(self._singles)
+        server = self.setting.server
+        with self._lock:
+            has = server.held < self._most_alone
+            server.held += has
+        try:
+            yield has
+        finally:
+            with self._lock:
+                server.held -= has
 
     def close(self) -> None:
         """Send home everybody who waits."""
         self.table.close(CallError("GetOperation", _CLOSED))
-
-
-class _Alone:
-    def __init__(self, singles: threading.BoundedSemaphore) -> None:
-        self._singles = singles
-        self._has = False
-
-    def __enter__(self) -> bool:
-        self._has = self._singles.acquire(blocking=False)
-        return self._has
-
-    def __exit__(self, *_: Anything) -> None:
-        if self._has:
-            self._singles.release()
 
 
 def _offered(transport: object) -> frozenset[How]:

@@ -38,6 +38,11 @@ class Setting:
     server: Server = attrs.field(factory=Server)
     call_seconds: float = 30.0
 
+    @property
+    def lanes(self) -> int:
+        """How many calls may be in flight for all that is waited for together."""
+        return max(1, self.polling.connections - self.server.held)
+
 
 def single(
     setting: Setting, request: Request, headers: Mapping[str, str] | None = None

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from lro import Code, ListOperationsResponse, Operation, Status
-from lro_client._calls import Batch, Flow, Reply, Rest
+from lro import BatchGetOperationsResponse, Code, ListOperationsResponse, Operation, Status
+from lro_client._calls import Flow, Reply, Rest
 from lro_client._errors import CallError, OperationGone
 from lro_client._flows import Setting
 from lro_client._servers import WAIT, WATCH
@@ -98,7 +98,7 @@ class Lanes:
             if entry.doubted and work.how is How.ONE:  # it is there: what is not is the verb
                 self._server.lacks(WAIT, now)
                 entry.doubted = False
-        elif isinstance(value, Batch):
+        elif isinstance(value, BatchGetOperationsResponse):
             told += self._found(work, value.operations)
             for name in work.entries.keys() & set(value.missing):
                 told += self._gone(work.entries[name])

@@ -35,6 +35,8 @@ class Server:
     """Nothing is asked before this moment: the server said so."""
     slowed: float = 0.0
     """The last pause that was made for it."""
+    held: int = 0
+    """How many waits have a call for themselves now."""
 
     def offers(self, verb: str, now: float) -> bool:
         """Whether a verb is offered, as far as is known."""

@@ -95,15 +95,15 @@ class Entry:
 class Table:
     """What is waited for. Safe to use by several threads; listeners are called without its lock.
 
-    ``hire`` is called, with the lock held, when one more lane is needed, of which there are at most
-    ``most``; ``ring`` when the one that rests is to look again. Neither may call back.
+    ``hire`` is called, with the lock held, when one more lane is needed, of which there are now at
+    most ``most()``; ``ring`` when the one that rests is to look again. None may call back.
     """
 
     def __init__(
         self,
         clock: Callable[[], float],
         *,
-        most: int,
+        most: Callable[[], int],
         hire: Callable[[], object],
         ring: Callable[[], object],
     ) -> None:
@@ -201,7 +201,7 @@ class Table:
         if self._resting_until is not None:
             if self.next_due < self._resting_until:
                 self._ring()
-        elif not self._coming and self._lanes < self._most:
+        elif not self._coming and self._lanes < self._most():
             self._lanes += 1
             self._coming += 1
             self._hire()

@@ -158,7 +158,7 @@ class Choice:
 
     def _may_stream(self, entry: Entry) -> bool:
         polling = self._setting.polling
-        most = polling.connections - 2  # two are left for what is not in a stream
+        most = self._setting.lanes - 2  # two are left for what is not in a stream
         if not polling.wait_first or entry.streamed or self._flying[How.STREAM] >= most:
             return False
         return entry.failures < _BREAKS  # one that breaks too soon must not keep some from us

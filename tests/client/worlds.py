@@ -13,7 +13,6 @@ import attrs
 import lro
 from lro_client import CallError, Polling
 from lro_client._calls import (
-    Batch,
     BatchGetOperationsRequest,
     Call,
     Reply,
@@ -97,7 +96,7 @@ class World:
         )
         self.table = Table(
             lambda: self.now,
-            most=self.polling.connections,
+            most=lambda: self.polling.connections,
             hire=lambda: self.later(0.0, lambda: self._go(lanes.lane(), None)),
             ring=self._ring,
         )
@@ -225,7 +224,11 @@ class World:
     def _batch(self, request: BatchGetOperationsRequest) -> Reply:
         known = {name: self.operations[name].at(self.now) for name in request.names}
         found = tuple(one for one in known.values() if one and (one.done or not request.ended))
-        return Reply(Batch(found, tuple(name for name, one in known.items() if one is None)))
+        return Reply(
+            lro.BatchGetOperationsResponse(
+                found, tuple(name for name, one in known.items() if one is None)
+            )
+        )
 
     def _list(self, request: lro.ListOperationsRequest) -> Reply:
         some = [*self.operations.values()][::-1]

@@ -117,9 +117,25 @@ class Careless(MemoryStore):
         return super().update(name, lambda _: changed)
 
 
+class Blind(MemoryStore):
+    """Finds what callers can see, and nothing else."""
+
+    def find(self, names):
+        return [record for record in super().find(names) if record.visible(self.now())]
+
+
+class Repetitive(MemoryStore):
+    """Finds a record as often as it is asked for."""
+
+    def find(self, names):
+        return [record for name in names for record in super().find([name])]
+
+
 @pytest.mark.parametrize(
     ("broken", "promise"),
     [
+        (Blind, "records_are_found_by_their_names"),
+        (Repetitive, "records_are_found_by_their_names"),
         (Forgetful, "a_record_comes_back_as_it_went_in: KeyError"),
         (Greedy, "a_check_makes_every_check"),
         (Generous, "an_update_to_none_removes_the_record|pages_are"),

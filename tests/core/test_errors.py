@@ -33,6 +33,7 @@ from lro._faults import (
     HttpMethodNotAllowed,
     MethodNotSupported,
     MissingExtra,
+    NameRefused,
     RouteNotFound,
     UnknownType,
 )
@@ -50,6 +51,7 @@ EXAMPLES = {
     DeclarationError: DeclarationError("acme.v1.Thing", "is declared twice"),
     EncodingError: EncodingError("acme.v1.Thing", "a.b", "must be a string, got 5"),
     HttpMethodNotAllowed: HttpMethodNotAllowed("PUT", "/v1/x", ("GET", "HEAD")),
+    NameRefused: NameRefused("operations/a", "not yours"),
     MissingExtra: MissingExtra("the gRPC edge", "grpc"),
 }
 

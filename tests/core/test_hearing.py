@@ -104,6 +104,26 @@ def test_what_is_announced_rings(house):
     assert ear.waits == [LOOK_AGAIN_SECONDS] * 3
 
 
+def test_watchers_are_heard_for_too(house):
+    """By name where one is told; they learn of ends by looks, and that much may have changed."""
+    ledger, seen = house.hearing._ledger, []
+    for name in "wx":
+        ledger.watchers.listen(name, lambda name=name: seen.append(name))
+    house.store.over = {"w"}
+    ear = house.store.listen()
+    house.hearing._sweep()
+    assert house.store.glances == [{"a", "b", "w", "x"}]
+    assert (seen, ledger.elsewhere) == (["w"], 0)
+    house.store.said = [("x",), None]
+    house.hearing.turn(ear)
+    assert (seen, ledger.elsewhere) == (["w", "x"], 0)
+    house.hearing.turn(ear)
+    assert (seen, ledger.elsewhere) == (["w", "x", "w"], 1)
+    for name in "ab":
+        house.bell._listeners.pop(name)
+    assert house.hearing._needed
+
+
 def test_an_announcement_about_work_in_hand_may_be_a_cancellation(house):
     """One look at those tells; and only those that are held are cancelled."""
     ear = house.store.listen()

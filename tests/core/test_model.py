@@ -233,6 +233,20 @@ class Traces(RuleBasedStateMachine):
         wanted = self.model.get(name, self.clock())
         self.all(lambda service, _: self.answer(service.wait(name, timedelta())), wanted)
 
+    @rule()
+    def batch(self):
+        """All at once, each as a Get gives it; what a Get does not find is missing."""
+        names = [f"operations/{number:03d}" for number in range(self.count + 2)]
+        found = [self.model.get(name, self.clock()) for name in names]
+        missing = [name for name, one in zip(names, found, strict=True) if one == "NOT_FOUND"]
+        wanted = [one for one in found if one != "NOT_FOUND"], missing
+
+        def call(service, _):
+            batch = service.batch_get(names)
+            return [self.answer(one) for one in batch.operations], [*batch.missing]
+
+        self.all(call, wanted)
+
     @rule(size=st.integers(0, 3))
     def list(self, size):
         wanted = self.model.list(self.clock())

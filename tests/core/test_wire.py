@@ -11,10 +11,12 @@ from lro._any import Any
 from lro._errors import InvalidArgument
 from lro._faults import EncodingError, UnknownType
 from lro._jsontext import dumps, loads_strict
-from lro._operation import ListOperationsResponse, Operation, validate
+from lro._operation import BatchGetOperationsResponse, ListOperationsResponse, Operation, validate
 from lro._status import Code, Status
 from lro._types import TypeRegistry
 from lro._wire import (
+    batch_from_json,
+    batch_to_json,
     operation_from_json,
     operation_to_json,
     page_from_json,
@@ -128,6 +130,32 @@ def test_a_status_survives():
     assert status_from_json({"code": None, "message": None, "details": None}, TYPES) == Status()
     with pytest.raises(InvalidArgument, match="details"):
         status_from_json({"details": {}}, TYPES)
+
+
+def test_a_batch_survives():
+    """Both lists are written, empty or not, and read where they are left out (spec §3.11)."""
+    batch = BatchGetOperationsResponse((Operation(name="operations/a"),), ("operations/b",))
+    for one in (batch, BatchGetOperationsResponse()):
+        assert batch_from_json(batch_to_json(one, TYPES), TYPES) == one
+    assert batch_to_json(BatchGetOperationsResponse(), TYPES) == {"operations": [], "missing": []}
+    assert batch_from_json({"unreachable": [1]}, TYPES) == BatchGetOperationsResponse()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {"missing": "operations/b"},
+        {"missing": [1]},
+        {"operations": {}},
+        {"operations": [1]},
+    ],
+)
+def test_what_is_no_batch(value):
+    """The reader says so."""
+    with pytest.raises(InvalidArgument):
+        batch_from_json(value, TYPES)
 
 
 def test_a_page_survives():

@@ -10,10 +10,11 @@ from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 import attrs
 from google.longrunning import operations_proto_pb2 as pb
 
+from lro._access import INTERFACE
 from lro._errors import RequestTooLarge
 from lro._method import Method
 from lro._operation import Operation
-from lro._service import VERBS, Service
+from lro._service import Service
 from lro._steps import Call, Hold
 from lro.grpc._replies import Answer, OperationWriter, refusal
 from lro.grpc._requests import read_list, read_name, read_start, read_wait
@@ -215,4 +216,4 @@ class StartRpc(Rpc):
 
 def operations_rpcs(service: Service, **options: Anything) -> dict[str, Rpc]:
     """The five verbs by their paths; ``options`` are those of :class:`OperationsRpc`."""
-    return {f"/{SERVICE}/{verb}": OperationsRpc(service, verb, **options) for verb in VERBS}
+    return {f"/{SERVICE}/{verb}": OperationsRpc(service, verb, **options) for verb in INTERFACE}

@@ -179,6 +179,11 @@ class MemoryStore:
             raise OperationNotFound(name)
         return record
 
+    def find(self, names: Collection[str]) -> Sequence[Record]:
+        """The records of these names that are there."""
+        found = map(self._records.get, dict.fromkeys(names))
+        return [record for record in found if record is not None]
+
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
         with self._lock:

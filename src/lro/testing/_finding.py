@@ -14,6 +14,44 @@ from lro.testing._clock import ManualClock, expect, refuses, same, together
 from lro.testing._samples import METHODS, end_of, gone, held, ids, insert, record_of
 
 
+def records_are_found_by_their_names(store: Store, clock: ManualClock) -> None:
+    """Those that are there, each once, just as ``get`` gives them, visible to callers or not."""
+    names = [f"operations/{unique_id}" for unique_id in ("running", "done", "expired", "hidden")]
+    for unique_id in ("running", "done", "expired", "hidden", "other"):
+        insert(store, held(clock, unique_id))
+    insert(store, record_of(clock, "deleted"))
+    store.update("operations/done", end_of(clock))
+    store.update("operations/expired", end_of(clock, days=1))
+    for unique_id in ("hidden", "deleted"):
+        store.update(f"operations/{unique_id}", delete(clock()))
+    clock.advance(days=1)
+    asked = [*names, names[0], "operations/deleted", "operations/never", "", "a\0", "a\ud800"]
+    wanted = sorted((store.get(name) for name in names), key=_by_name)
+    same(sorted(store.find(asked), key=_by_name), wanted, "the records found")
+    same(sorted(store.find(frozenset(names)), key=_by_name), wanted, "those of a set of names")
+    same(list(store.find(())), [], "those of no names")
+
+
+def what_is_found_is_never_old(store: Store, clock: ManualClock) -> None:
+    """A record that was found is read again when it was changed, its lease prolonged, or lost."""
+    names = [insert(store, held(clock, unique_id)).record.name for unique_id in "abc"]
+    store.find(names)
+    store.update(names[0], request_cancel(clock()))
+    store.renew("us", clock() + timedelta(hours=1), [names[1]])
+    store.forget(names[2])
+    wanted = [store.get(name) for name in names[:2]]
+    for time in ("first", "second"):
+        same(sorted(store.find(names), key=_by_name), wanted, f"the records, the {time} time")
+
+
+def many_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
+    """More than a statement could have parameters, odd characters in their names."""
+    ids_ = [f"{n}\u2603'\"\\,{{}}" for n in range(3000)]
+    there = [insert(store, record_of(clock, unique_id)).record for unique_id in ids_[::1000]]
+    found = store.find([f"operations/{unique_id}" for unique_id in ids_])
+    same(sorted(found, key=_by_name), sorted(there, key=_by_name), "those that are there")
+
+
 def a_target_has_one_operation_in_progress(store: Store, clock: ManualClock) -> None:
     """A second one is refused; other targets, and work without one, go beside it (spec §9.5)."""
     insert(store, record_of(clock, target="t"))
@@ -178,3 +216,7 @@ def closing_twice_is_closing(store: Store, clock: ManualClock) -> None:
     insert(store, record)
     store.close()
     store.close()
+
+
+def _by_name(record: Record) -> str:
+    return record.name

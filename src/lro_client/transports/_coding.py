@@ -15,6 +15,7 @@ import attrs
 
 from lro import (
     Any,
+    BatchGetOperationsResponse,
     CancelOperationRequest,
     Code,
     DeleteOperationRequest,
@@ -36,7 +37,6 @@ from lro import (
     status_from_error_body,
 )
 from lro_client._calls import (
-    Batch,
     BatchGetOperationsRequest,
     Call,
     Reply,
@@ -215,7 +215,7 @@ class Coder:
 
     def _message(
         self, call: Call, status: int, headers: Mapping[str, str], content: bytes
-    ) -> Operation | ListOperationsResponse | Batch:
+    ) -> Operation | ListOperationsResponse | BatchGetOperationsResponse:
         try:
             value = loads(content)
         except ValueError as exc:
@@ -233,7 +233,7 @@ class Coder:
             text = f"the reply is not what was asked for: {exc}"
             raise CallError(call.verb, Status(Code.UNKNOWN, text), status) from exc
 
-    def _batch(self, request: BatchGetOperationsRequest, value: Json) -> Batch:
+    def _batch(self, request: BatchGetOperationsRequest, value: Json) -> BatchGetOperationsResponse:
         fields = value if isinstance(value, dict) else {}
         listed, missing = fields.get("operations", []), fields.get("missing", [])
         if fields is not value or not isinstance(listed, list) or not isinstance(missing, list):
@@ -241,7 +241,9 @@ class Coder:
         if request.ended:  # most of many are not, and to make messages of them is most of the work
             listed = [one for one in listed if isinstance(one, dict) and one.get("done")]
         found = tuple(operation_from_json(one, self._types) for one in listed)
-        return Batch(found, tuple(name for name in missing if isinstance(name, str)))
+        return BatchGetOperationsResponse(
+            found, tuple(name for name in missing if isinstance(name, str))
+        )
 
     def streams(self, response: Anything) -> bool:
         """Whether a response is a stream of events."""

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Final
 
 from lro import (
+    Any,
     CancelOperationRequest,
     DeleteOperationRequest,
     GetOperationRequest,
     ListOperationsRequest,
     LroError,
     MethodNotSupported,
+    Operation,
     Service,
     WaitOperationRequest,
 )
-from lro_client._calls import Call, Reply, StartRequest
+from lro_client._calls import (
+    BatchGetOperationsRequest,
+    Call,
+    Reply,
+    StartRequest,
+    WatchOperationsRequest,
+)
 from lro_client._errors import CallError
+
+_MANY: Final = 1_000_000
+"""Within a process a wait costs no connection, so that each may have a call for itself."""
 
 
 class LocalTransport:
     """Calls a service in this thread. ``caller`` is who its hooks are told is calling."""
+
+    batches = True
+    calls_at_once = _MANY
 
     def __init__(self, service: Service, *, caller: str = "") -> None:
         self._service = service
@@ -41,7 +57,7 @@ class LocalTransport:
         if isinstance(request, StartRequest):
             operation = service.start(
                 request.target,
-                request.message,
+                self._message(request.message),
                 request_id=request.request_id,
                 validate_only=request.validate_only,
                 caller=caller,
@@ -59,11 +75,19 @@ class LocalTransport:
             return Reply(None)
         if isinstance(request, GetOperationRequest):
             return Reply(service.get(request.name, caller=caller))
-        raise MethodNotSupported(call.verb)  # an extension of HTTP (spec §3.11)
+        if isinstance(request, BatchGetOperationsRequest):
+            return Reply(service.batch_get(request.names, caller=caller))
+        raise MethodNotSupported(call.verb)  # only an event loop can watch
+
+    def _message(self, message: object) -> object:
+        return self._service.types.unpack_any(message) if isinstance(message, Any) else message
 
 
 class AsyncLocalTransport:
     """Calls a service from an event loop; a Wait holds no thread."""
+
+    batches = True
+    calls_at_once = _MANY
 
     def __init__(self, service: Service, *, caller: str = "") -> None:
         self._service = service
@@ -81,6 +105,16 @@ class AsyncLocalTransport:
             status = self._service.types.status_of(exc, self._service.domain)
             raise CallError(call.verb, status) from exc
         return Reply(found)
+
+    async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
+        """Give ``sink`` each operation that has changed, or the name of one that is gone."""
+        assert isinstance(call.request, WatchOperationsRequest)
+        try:
+            async for one in await self._service.watch(call.request.names, caller=self._caller):
+                sink(one if isinstance(one, Operation) else one.name)
+        except LroError as exc:
+            status = self._service.types.status_of(exc, self._service.domain)
+            raise CallError(call.verb, status) from exc
 
     async def close(self) -> None:
         """Nothing to free: the service is not the transport's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any as Anything
 from typing import Final
 
@@ -13,8 +14,8 @@ from lro.stores._rows import COLUMNS, from_row, micros, to_row
 from lro.stores.postgres._connections import Connections
 from lro.stores.postgres._groups import Groups
 from lro.stores.postgres._known import KnownRecords
-from lro.stores.postgres._statements import GET, GET_IF_CHANGED
-from lro.stores.postgres._writes import id_of, removal, replacement
+from lro.stores.postgres._statements import FIND, GET, GET_IF_CHANGED
+from lro.stores.postgres._writes import array_of, id_of, ids_of, removal, replacement
 
 _VERSION: Final = COLUMNS.index("version")
 
@@ -40,8 +41,7 @@ class Changes:
         if known is None:
             row = self._stored(name)
         else:
-            lease = None if known.lease_until is None else micros(known.lease_until)
-            stamp = known.version, lease, id_of(name)
+            stamp = known.version, _lease(known), id_of(name)
             found = self._connections.rows(GET_IF_CHANGED, stamp)
             if found and found[0][0] is None:
                 return known
@@ -50,6 +50,28 @@ class Changes:
             self._known.drop(name)
             raise OperationNotFound(name)
         return self._known.keep(from_row(row), row)
+
+    def find(self, names: Collection[str]) -> list[Record]:
+        """The records of these names that are there; those that have not changed are not sent.
+
+        Raises:
+            Unavailable: The database cannot be used now.
+        """
+        asked = list(dict.fromkeys(names))
+        if not asked:
+            return []
+        known = [self._known.get(name) for name in asked]
+        versions = array_of(None if one is None else one.version for one in known)
+        leases = array_of(_lease(one) for one in known)
+        found: list[Record] = []
+        for place, text in self._connections.rows(FIND, (ids_of(asked), versions, leases)):
+            record = known[place - 1]
+            if text is not None:
+                row: Anything = reread(text)
+                record = self._known.keep(from_row(row), row)
+            assert record is not None  # only what is known can be unchanged
+            found.append(record)
+        return found
 
     def apply(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing.
@@ -109,6 +131,11 @@ class Changes:
         """The row of this name, None if there is none."""
         rows = self._connections.rows(GET, (id_of(name),))
         return rows[0] if rows else None
+
+
+def _lease(record: Record | None) -> int | None:
+    until = None if record is None else record.lease_until
+    return None if until is None else micros(until)
 
 
 def _differs(changed: Record | None, record: Record) -> bool:

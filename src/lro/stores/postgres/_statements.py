@@ -144,6 +144,13 @@ GET_IF_CHANGED: Final = _sql(f"""SELECT CASE
     WHEN o.version = %s AND o.lease_until IS NOT DISTINCT FROM %s::bigint THEN NULL
     ELSE json_build_array({_ROW})::text END FROM operations o WHERE o.id = %s::uuid""")
 
+FIND: Final = _sql(f"""SELECT g.place, CASE
+    WHEN o.version = g.version AND o.lease_until IS NOT DISTINCT FROM g.lease THEN NULL
+    ELSE json_build_array({_ROW})::text END
+    FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[])
+        WITH ORDINALITY AS g(id, version, lease, place)
+    JOIN operations o ON o.id = g.id""")
+
 REQUEST: Final = _sql("SELECT request FROM inputs WHERE id = %s::uuid")
 
 GLANCE: Final = _sql(f"""SELECT g.place, o.state = 'IN_PROGRESS' AND (o.expire_time IS NULL

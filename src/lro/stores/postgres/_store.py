@@ -171,6 +171,10 @@ class PostgresStore:
         """The record of this name."""
         return self._parts.changes.read(name)
 
+    def find(self, names: Collection[str]) -> Sequence[Record]:
+        """The records of these names that are there."""
+        return self._parts.changes.find(names)
+
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
         return self._parts.changes.apply(name, change)

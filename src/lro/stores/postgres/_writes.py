@@ -6,7 +6,7 @@ import enum
 import functools
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -48,6 +48,11 @@ def id_of(name: str) -> str:
 def ids_of(names: Sequence[str]) -> str:
     """The hashes of these names, as PostgreSQL writes an array."""
     return "{" + ",".join([id_of(name) for name in names]) + "}"
+
+
+def array_of(numbers: Iterable[int | None]) -> str:
+    """These numbers, as PostgreSQL writes an array."""
+    return "{" + ",".join(["NULL" if one is None else str(one) for one in numbers]) + "}"
 
 
 class Kind(enum.Enum):

@@ -22,6 +22,9 @@ DELETE_INPUT: Final = "DELETE FROM inputs WHERE name = ?"
 
 GET: Final = f"SELECT {_ROW} FROM operations WHERE name = ?"
 STAMP: Final = "SELECT version, lease_until FROM operations WHERE name = ?"
+_NAMES: Final = "name IN (SELECT value FROM json_each(?))"
+FIND: Final = f"SELECT {_ROW} FROM operations WHERE {_NAMES}"
+STAMPS: Final = f"SELECT name, version, lease_until FROM operations WHERE {_NAMES}"
 INPUT: Final = "SELECT request FROM inputs WHERE name = ?"
 BUSY: Final = """SELECT 1 FROM operations
     WHERE target = ? AND target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')"""
@@ -41,12 +44,13 @@ RENEW: Final = """UPDATE operations SET lease_until = ?
     WHERE lease_until IS NOT NULL AND owner = ?"""
 ASKED: Final = """SELECT name FROM operations
     WHERE lease_until IS NOT NULL AND owner = ? AND cancel_requested"""
-NAMED: Final = " AND name IN (SELECT value FROM json_each(?))"
+NAMED: Final = f" AND {_NAMES}"
 
 EXPIRED: Final = "SELECT name FROM operations WHERE expire_time <= ? LIMIT ?"
 SPENT: Final = "SELECT rowid FROM starts WHERE at <= ? LIMIT ?"
 _DELETE_START: Final = "DELETE FROM starts WHERE rowid = ?"
 
+VERSION: Final = COLUMNS.index("version")
 LEASE: Final = COLUMNS.index("lease_until")
 _LONG: Final = COLUMNS.index("metadata"), COLUMNS.index("result")
 _UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})

@@ -32,6 +32,7 @@ from lro.stores._rows import (
     unpack,
 )
 from lro.stores._walks import Walk, in_time
+from lro.stores.sqlite import _finds as finds
 from lro.stores.sqlite import _pages as pages
 from lro.stores.sqlite import _starts as starts
 from lro.stores.sqlite import _statements as sql
@@ -167,6 +168,10 @@ class SQLiteStore:
         if row is None:
             return record
         return self._recent.keep(record, (record.version, row[sql.LEASE]), sql.weight_of(row))
+
+    def find(self, names: Collection[str]) -> Sequence[Record]:
+        """The records of these names that are there."""
+        return finds.find(self._file.rows, self._recent, names)
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""

@@ -1,0 +1,99 @@
+"""What edges over HTTP share: requests, who calls, how much is read, how errors are told."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import attrs
+
+from lro._errors import RequestTooLarge
+from lro._replies import HttpReply, error_reply
+from lro._service import Service
+from lro._steps import Exchange, drive
+
+DEFAULT_MAX_BODY: Final = 1024 * 1024
+
+Authenticate = Callable[[Mapping[str, str]], str]
+"""The application's say on who is calling: request headers, names in lower case -> caller.
+
+Raise :class:`lro.Unauthenticated` to refuse. It is called where the server calls the application,
+on the event loop under ASGI, so it must be quick.
+"""
+
+
+def _as_method(text: str) -> str:
+    return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+
+
+@attrs.frozen(kw_only=True)
+class HttpRequest:
+    """A request as it stands on the wire: raw path and query, header names in lower case.
+
+    A method is ASCII; what is not becomes a question mark, which no method has.
+    """
+
+    method: str = attrs.field(converter=_as_method)
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    body: bytes = b""
+
+
+class Edge(abc.ABC):
+    """What edges share: who calls, how much is read, how errors are told."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        authenticate: Authenticate | None = None,
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
+    ) -> None:
+        if poll_seconds < 1:
+            raise ValueError(f"poll_seconds must be a whole number from 1, got {poll_seconds!r}")
+        self.service = service
+        self.max_body = max_body
+        self._authenticate = authenticate
+        self._poll_seconds = poll_seconds
+
+    @abc.abstractmethod
+    def knows(self, method: str, path: str) -> bool:
+        """Whether this edge is what answers a raw path; it then answers with errors too."""
+        ...
+
+    def exchange(self, request: HttpRequest) -> Exchange:
+        """Answer a request; every failure becomes an error reply."""
+        try:
+            reply = yield from self._answer(request)
+        except Exception as exc:
+            return self.refusal(request, exc)
+        return reply.headless if request.method == "HEAD" else reply
+
+    def refusal(self, request: HttpRequest, error: Exception) -> HttpReply:
+        """The reply to a request that failed."""
+        service, asked = self.service, f"{request.method} {request.path}"
+        reply = error_reply(error, service.types, service.domain, asked=asked)
+        return reply.headless if request.method == "HEAD" else reply
+
+    def at_once(self, request: HttpRequest) -> HttpReply | None:  # noqa: ARG002
+        """The reply to a request for which nothing can block; None: take :meth:`exchange`."""
+        return None
+
+    def handle(self, request: HttpRequest) -> HttpReply:
+        """Answer a request in this thread, which cannot stream: Watch is UNIMPLEMENTED here."""
+        reply = drive(self.exchange(request), self.service)
+        assert isinstance(reply, HttpReply)  # only what is followed is streamed
+        return reply
+
+    @abc.abstractmethod
+    def _answer(self, request: HttpRequest) -> Exchange: ...
+
+    def _caller(self, request: HttpRequest) -> str:
+        return "" if self._authenticate is None else self._authenticate(request.headers)
+
+    def _check_size(self, request: HttpRequest) -> None:
+        if len(request.body) > self.max_body:
+            raise RequestTooLarge("body", f"must have at most {self.max_body} bytes")

@@ -1,0 +1,97 @@
+"""The verbs for many operations at once: BatchGet and Watch (spec §3.11)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from lro._access import Access
+from lro._ledger import Ledger
+from lro._names import parse_names
+from lro._operation import BatchGetOperationsResponse
+
+if TYPE_CHECKING:
+    from lro._lookouts import Lookouts, Watching
+
+
+class ManyOperations:
+    """The part of a service that reads and watches many operations at once."""
+
+    def __init__(self, access: Access, ledger: Ledger, listening: Callable[[], None]) -> None:
+        self._access = access
+        self._changes = ledger
+        self._listening = listening
+        self._over = False
+        self._lookouts: Lookouts | None = None
+        self._watch_lock = threading.Lock()
+
+    def batch_get(self, names: Sequence[str], *, caller: str = "") -> BatchGetOperationsResponse:
+        """The latest states of 1 to 1000 operations, in the order of their names (spec §3.11).
+
+        What is not there, or this caller cannot see, is ``missing``. A name given twice is
+        answered once.
+
+        Raises:
+            MalformedRequest: There are no names, or too many.
+            InvalidOperationName: One is malformed; ``field`` says which.
+            PermissionDenied: The ``authorize`` hook refuses one of them.
+            MethodNotSupported: BatchGet is switched off.
+        """
+        self._access.require("BatchGetOperations")
+        wanted = parse_names(names)
+        self._access.permit_each(caller, "GetOperation", wanted)
+        found = self._access.seen(wanted, caller)
+        return BatchGetOperationsResponse(
+            tuple(found[name].operation for name in wanted if name in found),
+            tuple(name for name in wanted if name not in found),
+        )
+
+    async def watch(self, names: Sequence[str], *, caller: str = "") -> Watching:
+        """Watch 1 to 1000 operations until all are done or gone (spec §3.11).
+
+        ``async for`` over what this gives, once: the state of each, then that of each again
+        whenever it has changed. No thread is held, however many watch.
+
+        Raises:
+            MalformedRequest, InvalidOperationName, PermissionDenied: As for :meth:`batch_get`.
+            MethodNotSupported: Watch is switched off.
+            Unavailable: The store cannot be reached now, or the service is stopping.
+        """
+        self._access.require("WatchOperations")
+        wanted = parse_names(names)
+
+        def begin() -> None:
+            self._access.permit_each(caller, "GetOperation", wanted)
+            self._access.seen(wanted[:1], caller)  # a store that is away is told of at once
+
+        lookouts = self._of_lookouts()
+        await lookouts.read(begin)
+        return lookouts.watching(wanted, lambda some: self._access.seen(some, caller))
+
+    @property
+    def watching(self) -> int:
+        """How many streams watch operations."""
+        return 0 if self._lookouts is None else len(self._lookouts)
+
+    def _of_lookouts(self) -> Lookouts:
+        from lro._lookouts import Lookouts  # brings asyncio, which not every process needs
+
+        with self._watch_lock:
+            if self._lookouts is None:
+                self._lookouts = Lookouts(self._changes, self._listening)
+                if self._over:
+                    self._lookouts.close()
+            return self._lookouts
+
+    def _end_watching(self) -> None:
+        """Send all watchers home: the service is stopping."""
+        with self._watch_lock:
+            self._over = True
+            if self._lookouts is not None:
+                self._lookouts.close()
+
+    def _forget_watchers(self) -> None:
+        """Begin anew: in a forked process, nobody watches."""
+        self._watch_lock = threading.Lock()
+        self._lookouts = None

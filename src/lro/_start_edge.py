@@ -1,0 +1,110 @@
+"""The edge of one method that starts operations (spec §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any as Anything
+from typing import Final, Generic, TypeVar
+
+from lro._bodies import media_type, read_object, take_field
+from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
+from lro._errors import LroError
+from lro._faults import HttpMethodNotAllowed, RouteNotFound
+from lro._method import Method
+from lro._operation import Operation
+from lro._replies import HttpReply, allow_reply, error_reply, operation_reply
+from lro._service import Service
+from lro._steps import Call, Exchange
+from lro._templates import percent_decode
+
+Req = TypeVar("Req")
+
+_START_METHODS: Final = ("OPTIONS", "POST")
+
+
+def answer(service: Service, start: Callable[[], Operation], poll_seconds: int = 1) -> HttpReply:
+    """The reply to a call that starts an operation: the operation, or the error of ``start``.
+
+    For endpoints written in a framework; ``Response(*answer(...).parts)`` is what they return in
+    Starlette, FastAPI and Flask. What else ``start`` raises is the framework's to tell.
+    """
+    try:
+        return operation_reply(start(), service.types, poll_seconds)
+    except LroError as exc:
+        return error_reply(exc, service.types, service.domain, asked="a call that starts work")
+
+
+class StartEdge(Edge, Generic[Req]):
+    """One method that starts operations, as POST with its request in a JSON body.
+
+    Beside the request's own fields the body may hold ``requestId`` and ``validateOnly``
+    (spec §9.1, §9.7). ``path`` is the one raw path that is answered (None: what the server sends
+    here is). ``parent`` gives the parent of the new operation for a request, ``metadata``
+    its first metadata; ``raw`` reads bodies of other media types (type and bytes -> request, or
+    None for a type that it does not read); the type is in lower case, without parameters.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        method: Method[Req, Anything, Anything],
+        *,
+        path: str | None = None,
+        parent: Callable[[HttpRequest], str] | None = None,
+        metadata: Callable[[Req], object] | None = None,
+        raw: Callable[[str, bytes], Req | None] | None = None,
+        authenticate: Authenticate | None = None,
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
+    ) -> None:
+        super().__init__(
+            service, authenticate=authenticate, max_body=max_body, poll_seconds=poll_seconds
+        )
+        self._method = method
+        self._path = path
+        self._parent = parent
+        self._metadata = metadata
+        self._raw = raw
+
+    def knows(self, method: str, path: str) -> bool:  # noqa: ARG002
+        """Whether this is the path that starts operations."""
+        return self._path is None or path == self._path
+
+    def _answer(self, request: HttpRequest) -> Exchange:
+        percent_decode(request.path, "path")  # refused as by any route (spec §5.3(3))
+        if not self.knows(request.method, request.path):
+            raise RouteNotFound(request.path)
+        if request.method == "OPTIONS":
+            return allow_reply(_START_METHODS)
+        if request.method != "POST":
+            raise HttpMethodNotAllowed(request.method, request.path, _START_METHODS)
+        caller = self._caller(request)
+        self._check_size(request)
+        # Reading a big body and writing it down both take too long for an event loop.
+        operation = yield Call(lambda: self._start(request, caller), blocks=True)
+        return operation_reply(operation, self.service.types, self._poll_seconds)
+
+    def _start(self, request: HttpRequest, caller: str) -> Operation:
+        message, request_id, validate_only = self._read(request)
+        return self._method.start(
+            message,
+            request_id=request_id,
+            validate_only=validate_only,
+            parent=self._parent(request) if self._parent else "",
+            metadata=self._metadata(message) if self._metadata else None,
+            caller=caller,
+        )
+
+    def _read(self, request: HttpRequest) -> tuple[Req, str, bool]:
+        content_type = request.headers.get("content-type")
+        if self._raw is not None and content_type:
+            message = self._raw(media_type(content_type)[0], request.body)
+            if message is not None:
+                return message, "", False
+        types, cls = self.service.types, self._method.spec.request
+        fields = read_object(content_type, request.body)
+        shape = types.codec(types.name_of(cls)).shape
+        request_id = take_field(fields, "request_id", str, "", shape)
+        validate_only = take_field(fields, "validate_only", bool, False, shape)
+        load: Req = types.load(fields, cls)
+        return load, request_id, validate_only
