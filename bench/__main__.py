@@ -1,11 +1,13 @@
 """``python -m bench [NAME ...]``: all benches, or those named. See docs/explanation/speed.md.
 
-A name may be shortened as far as it is clear: ``start`` for ``start_to_result``.
+A name may be shortened as far as it is clear: ``start`` for ``start_to_result``. Options come
+last, and are those of the one bench that is named: ``python -m bench watched --help``.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import platform
 import sys
@@ -21,6 +23,9 @@ NAMES: Final = (
     "http_get",
     "grpc_get",
     "wake",
+    "excess",
+    "watched",
+    "polls",
     "codec",
     "lint",
     "imports",
@@ -38,15 +43,23 @@ def chosen(names: list[str]) -> list[str]:
     return found or list(NAMES)
 
 
-def main(names: list[str]) -> None:
+def main(arguments: list[str]) -> None:
+    """Run what is named, with options if there are any."""
+    names = list(itertools.takewhile(lambda one: not one.startswith("-"), arguments))
+    options = arguments[len(names) :]
     benches = chosen(names)
+    modules = {name: importlib.import_module(f"bench.{name}") for name in benches}
+    parsers = {name: getattr(module, "PARSER", None) for name, module in modules.items()}
+    if options and (len(benches) != 1 or parsers[benches[0]] is None):
+        raise SystemExit(f"{' '.join(options)}: options go with one bench that has some")
+    asked = {name: parser.parse_args(options) for name, parser in parsers.items() if parser}
     load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     print(f"CPython {platform.python_version()}, {platform.machine()}, {load}")
     print("ours / floor = ratio, the median of some rounds (the lowest to the highest)")
     for name in benches:
-        module = importlib.import_module(f"bench.{name}")
+        module = modules[name]
         print(f"\n{name}: {(module.__doc__ or '').strip().splitlines()[0]}")
-        for line in module.run():
+        for line in module.run(asked[name]) if name in asked else module.run():
             print(f"  {line}", flush=True)
 
 

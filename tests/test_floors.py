@@ -17,8 +17,8 @@ FLOORS: Final = {
     "lro": [
         """
         _any _status _details _errors _faults _times _jsontext _shapes _scalars _wellknown _compiled
-        _codec _codecs _protobuf _types _names _operation _record _watching _narrowing _states _conventions
-        _methods _filters _indexes _spec _pages _wire _templates _routes _query _bodies _enums
+        _codec _codecs _protobuf _types _names _operation _record _watching _narrowing _states
+        _conventions _methods _filters _indexes _spec _pages _wire _templates _routes _query _bodies _enums
         _mounts
         """,
         "_jobs _ports _executing _forks _role",
@@ -33,7 +33,8 @@ FLOORS: Final = {
         executors._local executors._crew executors._backlog executors._staffed
         executors.inline executors.threads executors.asyncio executors.processes
         executors._broker executors._carrier executors.celery
-        _disclosure _replies _events _steps _edge _start_edge http asgi wsgi protobuf grpc lint cli testing
+        _disclosure _replies _events _steps _edge _start_edge http asgi wsgi protobuf grpc lint cli
+        testing
         """,
         "__init__",
     ],

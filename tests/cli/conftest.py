@@ -1,11 +1,19 @@
-"""Every command stands in an empty folder, and leaves no path behind by which modules are found."""
+"""Every command stands in an empty folder, and leaves no path behind by which modules are found.
+
+Those that ask a server find a real one on a socket of this machine.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import lro.asgi
+from tests.cli.asking import Asked, Lro
+from tests.client.house import House, Switch, application, serving
 
 
 @pytest.fixture(autouse=True)
@@ -13,4 +21,37 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("LRO_SERVER", "LRO_TOKEN", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def listening() -> Iterator[tuple[Switch, str]]:
+    """A server on a socket, for one application after the other."""
+    switch = Switch()
+    with serving(switch) as url:
+        yield switch, url
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    """The service, whose work goes step by step."""
+    made = House()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def asked(house: House, listening: tuple[Switch, str]) -> Asked:
+    """The service on the socket, and what was asked of it."""
+    switch, url = listening
+    switch.app = made = Asked(application(lro.asgi, house), url)
+    return made
+
+
+@pytest.fixture
+def call(asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lro:
+    """Calls the command, whose server is the service."""
+    monkeypatch.setenv("LRO_SERVER", asked.url)
+    return Lro(capsys)

@@ -116,7 +116,9 @@ def test_nested(name: str) -> None:
     """Progress as a message of its own, as Google's services have it."""
     inside = {"estimatedWork": "200", "completedWork": "50", "message": "copying"}
     assert progress_of({name: inside}) == Progress(0.25, 50, 200, "copying")
-    assert progress_of({name: {"percent": 5}, "message": "outer"}) == Progress(0.05, message="outer")
+    assert progress_of({name: {"percent": 5}, "message": "outer"}) == Progress(
+        0.05, message="outer"
+    )
     assert progress_of({name: {}}) is None
 
 
@@ -221,11 +223,15 @@ def test_packed() -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=2)
-    | st.dictionaries(
-        st.sampled_from(["progress", "percent", "done", "total", "state", "createTime", "verb"]),
-        inner,
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                ["progress", "percent", "done", "total", "state", "createTime", "verb"]
+            ),
+            inner,
+            max_size=4,
+        )
     ),
 )
 
@@ -260,9 +266,7 @@ def test_protobuf() -> None:
     for number, (name, kind) in enumerate(
         [("progress_documents", ".acme.Work"), ("create_time", ".google.protobuf.Timestamp")], 1
     ):
-        outer.field.add(
-            name=name, number=number, type=field.TYPE_MESSAGE, type_name=kind, label=1
-        )
+        outer.field.add(name=name, number=number, type=field.TYPE_MESSAGE, type_name=kind, label=1)
     outer.field.add(name="state", number=3, type=field.TYPE_ENUM, type_name=".acme.State", label=1)
     files = descriptor_pb2.FileDescriptorSet(file=[made])
     types = lro.TypeRegistry()

@@ -176,5 +176,3 @@ def test_spans(seconds: float, told: str) -> None:
     from lro_client.progress._bars import span_text
 
     assert span_text(seconds) == told
-
-

@@ -224,11 +224,8 @@ class World:
     def _batch(self, request: BatchGetOperationsRequest) -> Reply:
         known = {name: self.operations[name].at(self.now) for name in request.names}
         found = tuple(one for one in known.values() if one and (one.done or not request.ended))
-        return Reply(
-            lro.BatchGetOperationsResponse(
-                found, tuple(name for name, one in known.items() if one is None)
-            )
-        )
+        gone = tuple(name for name, one in known.items() if one is None)
+        return Reply(lro.BatchGetOperationsResponse(found, gone))
 
     def _list(self, request: lro.ListOperationsRequest) -> Reply:
         some = [*self.operations.values()][::-1]

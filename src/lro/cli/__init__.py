@@ -1,4 +1,4 @@
-"""The command ``lro``: check declarations of long-running methods. Needs the extra ``cli``.
+"""The command ``lro``: check long-running methods, ask servers. Needs the extra ``cli``.
 
 This module can be imported without the extra; only running the command needs it.
 """

@@ -1,9 +1,10 @@
-"""The command and its parts: a command is a module of its own, and an entry of ``COMMANDS``."""
+"""The command and its parts: a command is a module of its own, and an entry of the lists here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
 
 import click
 
@@ -14,15 +15,59 @@ from lro.cli._proto import proto
 
 COMMANDS: Final[Sequence[click.Command]] = (lint, breaking, proto)
 
+LATER: Final[Mapping[str, tuple[str, str]]] = {
+    "list": ("lro_client.cli._list:list_operations", "List operations, newest first."),
+    "get": ("lro_client.cli._get:get", "Print operations as they are now."),
+    "wait": (
+        "lro_client.cli._wait:wait",
+        "Wait until operations are done, and print each when it is.",
+    ),
+    "watch": (
+        "lro_client.cli._watch:watch",
+        "Watch operations until all are done: a live table, or in a pipe a line for each change.",
+    ),
+    "cancel": ("lro_client.cli._cancel:cancel", "Ask for operations to be cancelled."),
+    "delete": (
+        "lro_client.cli._delete:delete",
+        "Remove the records of operations; does not stop their work.",
+    ),
+    "start": ("lro_client.cli._start:start", "Start an operation, and print it."),
+    "completion": (
+        "lro_client.cli._completion:completion",
+        "Print the script by which a shell completes commands, options and names.",
+    ),
+}
+"""Commands that are loaded when they are called, since they load the client: where, and the help.
+
+They belong to the client, which this package knows nothing of.
+"""
+
 
 class _App(click.Group):
-    """Says every error of ours in one line, as a misuse."""
+    """Says every error of ours in one line, as a misuse, and loads commands when it must."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except LroError as exc:
             raise Unusable(str(exc)) from exc
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *LATER]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in LATER:
+            return super().get_command(ctx, cmd_name)
+        module, _, name = LATER[cmd_name][0].partition(":")
+        return cast(click.Command, getattr(importlib.import_module(module), name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
+        here = [(one.name or "", one.get_short_help_str(width)) for one in COMMANDS]
+        with formatter.section("Check an API"):
+            formatter.write_dl(here)
+        with formatter.section("Ask a server"):
+            formatter.write_dl([(name, text) for name, (_, text) in LATER.items()])
 
 
 class Unusable(click.ClickException):
@@ -33,10 +78,10 @@ class Unusable(click.ClickException):
 
 @click.group(cls=_App, context_settings={"help_option_names": ["-h", "--help"]})
 def app() -> None:
-    """Check the long-running methods of an API, or print those of a Python service.
+    """Check the long-running methods of an API, and ask a server about its operations.
 
-    Exit status: 0 if all is well, 1 if there are errors (with --strict also warnings), 2 if the
-    input cannot be used.
+    Exit status: 0 if all is well, 1 if there are errors (of a check with --strict also warnings),
+    2 if the input cannot be used; further ones are told in the help of each command.
     """
 
 

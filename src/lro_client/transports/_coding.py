@@ -241,9 +241,8 @@ class Coder:
         if request.ended:  # most of many are not, and to make messages of them is most of the work
             listed = [one for one in listed if isinstance(one, dict) and one.get("done")]
         found = tuple(operation_from_json(one, self._types) for one in listed)
-        return BatchGetOperationsResponse(
-            found, tuple(name for name in missing if isinstance(name, str))
-        )
+        gone = tuple(name for name in missing if isinstance(name, str))
+        return BatchGetOperationsResponse(found, gone)
 
     def streams(self, response: Anything) -> bool:
         """Whether a response is a stream of events."""
