@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Final
 
 from lro import (
@@ -29,6 +30,9 @@ from lro_client._errors import CallError
 
 _MANY: Final = 1_000_000
 """Within a process a wait costs no connection, so that each may have a call for itself."""
+
+_SIGN_SECONDS: Final = 10.0
+"""How often a stream gives a sign of life."""
 
 
 class LocalTransport:
@@ -110,8 +114,12 @@ class AsyncLocalTransport:
         """Give ``sink`` each operation that has changed, or the name of one that is gone."""
         assert isinstance(call.request, WatchOperationsRequest)
         try:
-            async for one in await self._service.watch(call.request.names, caller=self._caller):
-                sink(one if isinstance(one, Operation) else one.name)
+            watching = await self._service.watch(call.request.names, caller=self._caller)
+            async with aclosing(watching.batches(_SIGN_SECONDS)) as batches:
+                async for batch in batches:
+                    for one in batch:
+                        sink(one if isinstance(one, Operation) else one.name)
+                    sink(None)
         except LroError as exc:
             status = self._service.types.status_of(exc, self._service.domain)
             raise CallError(call.verb, status) from exc
