@@ -17,7 +17,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 AT_ONCE = ["--numprocesses=3", "--dist=worksteal"]
 """More than the two processors that most machines have at least: many tests wait for servers."""
-EVERYTHING = ".[celery,cli,docs,examples,fast,grpc,postgres,protobuf,test]"
+EVERYTHING = ".[celery,cli,docs,examples,fast,google,grpc,postgres,progress,protobuf,test]"
 PROTOBUF = ["google-api-core", "googleapis-common-protos", "grpcio", "grpcio-tools", "protobuf"]
 """What tests of the wires need, and the library only for its extras."""
 CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]

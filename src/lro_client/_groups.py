@@ -49,7 +49,7 @@ class Gathering(Generic[H]):
     def __enter__(self) -> Gathering[H]:
         want = Want(self._curious, self._deadline)
         for name, handles in self._pending.items():
-            known = handles[0].operation
+            known = None if self._curious else handles[0].operation  # the first state is news too
             self._entries[name] = self._core.table.subscribe(name, self._box.put, want, known)
         return self
 

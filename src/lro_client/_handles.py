@@ -140,7 +140,7 @@ class Update(Generic[Meta]):
         """How far the work is, as common metadata tell it; None where they do not."""
         from lro_client.progress._reading import progress_of  # seldom needed
 
-        return progress_of(self.operation.metadata)
+        return progress_of(self.operation.metadata, self._handle._types)
 
     def __repr__(self) -> str:
         return f"Update({self.operation!r})"

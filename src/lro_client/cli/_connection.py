@@ -1,0 +1,270 @@
+"""Which server a command asks, and with what: its options, and the client made of them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any as Anything
+from typing import Final
+from urllib.parse import urlsplit
+
+import attrs
+import click
+import httpx
+from click.core import ParameterSource
+
+from lro import InvalidArgument, TypeRegistry
+from lro_client._client import Client
+from lro_client._policy import NO_RETRY, Retry, wait_exponential
+from lro_client._tokens import public_address
+from lro_client.cli._exits import set_address
+from lro_client.cli._spans import span
+from lro_client.transports.http import Routes
+
+_HTTP: Final = ("http", "https")
+_GRPC: Final = ("grpc", "grpcs")
+_BEARER: Final = re.compile(r"[!-~]+", re.ASCII)
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_GRPC_KEY: Final = re.compile(r"[0-9a-z_.-]+", re.ASCII)
+_HEADER_VALUE: Final = re.compile(r"[ -~]*", re.ASCII)
+
+RETRY: Final = Retry(wait=wait_exponential(0.2, 2.0, 1.0), attempts=3)
+"""Somebody is waiting in front of the screen."""
+
+
+@attrs.frozen(kw_only=True)
+class Link:
+    """A client, the types that it reads, and what else starting over gRPC needs."""
+
+    client: Client
+    types: TypeRegistry
+    grpc: bool
+    descriptors: bytes
+
+
+@attrs.frozen(kw_only=True)
+class Server:
+    """The options that all commands have which ask a server.
+
+    ``chosen`` says that ``url`` stands on the command line, where it counts more than the servers
+    that operations name.
+    """
+
+    url: str
+    chosen: bool
+    prefix: str
+    headers: tuple[tuple[str, str], ...]
+    token_file: str | None
+    descriptors: tuple[str, ...]
+    call_seconds: float
+
+    @contextmanager
+    def connect(self, said: str = "", *, within: float | None = None) -> Iterator[Link]:
+        """A client of the server, which may be the one that the operations ``said``.
+
+        With ``within``, seconds, no call takes longer, and none is made again.
+
+        Raises:
+            click.UsageError: No server is known, or its URL is none.
+            InvalidArgument: A file cannot be read.
+            MissingExtra: gRPC, or reading descriptors, is not installed.
+        """
+        url = self.url if self.chosen or not said else said
+        if not url:
+            raise click.UsageError("no server is known: give --server URL, or set LRO_SERVER")
+        grpc = _scheme(url) in _GRPC
+        types, descriptors = TypeRegistry(), b"".join(map(read_file, self.descriptors))
+        if descriptors:
+            from lro.protobuf import register_file_set  # needs an extra
+
+            register_file_set(types, descriptors)
+        headers = self._headers(url)
+        seconds = self.call_seconds if within is None else min(self.call_seconds, within)
+        make = functools.partial(
+            Client, types=types, retry=RETRY if within is None else NO_RETRY, call_seconds=seconds
+        )
+        set_address(public_address(url))
+        with self._client(make, url, headers, types) as client:
+            yield Link(client=client, types=types, grpc=grpc, descriptors=descriptors)
+
+    @contextmanager
+    def _client(
+        self,
+        make: Callable[..., Client],
+        url: str,
+        headers: list[tuple[str, str]],
+        types: TypeRegistry,
+    ) -> Iterator[Client]:
+        if _scheme(url) in _GRPC:
+            transport = _grpc_transport(url, headers, types)
+            with make(url, transport=transport) as client:
+                yield client
+            return
+        routes = _routes(self.prefix)
+        with (
+            httpx.Client(headers=headers) as http,
+            make(url, http=http, routes=routes) as client,
+        ):
+            yield client
+
+    def _headers(self, url: str) -> list[tuple[str, str]]:
+        headers, bearer = list(self.headers), ""
+        if self.token_file is not None:
+            bearer = read_file(self.token_file).decode("utf-8", "replace").strip()
+        elif self.url and _origin(url) == _origin(self.url):
+            # The one in the environment belongs to the server there: an operation's URL or token,
+            # which may come from anybody, must not send it elsewhere.
+            bearer = os.environ.get("LRO_TOKEN", "").strip()
+        if bearer:
+            if not _BEARER.fullmatch(bearer):  # the text itself is never shown
+                raise InvalidArgument("token", "has characters that no bearer token has")
+            headers.append(("Authorization", f"Bearer {bearer}"))
+        return headers
+
+
+def _scheme(url: str) -> str:
+    try:
+        found = urlsplit(url)
+        port = found.port  # which is checked only when it is asked for
+    except ValueError as exc:
+        raise click.UsageError(f"{public_address(url)!r} is no URL: {exc}") from None
+    if found.scheme not in (*_HTTP, *_GRPC) or not found.hostname:
+        wanted = "http://HOST, https://HOST, grpc://HOST:PORT or grpcs://HOST:PORT"
+        raise click.UsageError(f"a server is {wanted}, not {public_address(url)!r}")
+    if found.scheme in _GRPC and port is None:
+        raise click.UsageError(f"{public_address(url)!r} needs a port")
+    return found.scheme
+
+
+def _origin(url: str) -> tuple[str, str]:
+    found = urlsplit(url)
+    return found.scheme, found.netloc.rpartition("@")[2].lower()
+
+
+def _routes(prefix: str) -> Routes:
+    base = "/" + prefix.strip("/") if prefix.strip("/") else ""
+    named = f"{base}/{{name=**}}"
+    return Routes(
+        get=named, list=named, delete=named, cancel=f"{named}:cancel", wait=f"{named}:wait"
+    )
+
+
+def _grpc_transport(url: str, headers: list[tuple[str, str]], types: TypeRegistry) -> Anything:
+    from lro_client.transports.grpc import GrpcTransport  # needs an extra
+
+    metadata: list[tuple[str, str | bytes]] = []
+    for name, value in headers:
+        key = name.lower()
+        if not _GRPC_KEY.fullmatch(key):
+            raise click.UsageError(f"--header {name!r} is no name of metadata in gRPC")
+        metadata.append((key, value.encode() if key.endswith("-bin") else value))
+    credentials = None
+    if _scheme(url) == "grpcs":
+        import grpc
+
+        credentials = grpc.ssl_channel_credentials()
+    return GrpcTransport(
+        urlsplit(url).netloc, metadata=metadata, credentials=credentials, types=types
+    )
+
+
+def read_file(path: str) -> bytes:
+    """What a file holds.
+
+    Raises:
+        InvalidArgument: It cannot be read.
+    """
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as exc:  # ValueError: a path with a null character
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        raise InvalidArgument(path, f"cannot be read: {why}") from exc
+
+
+def _header(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Anything:
+    found = []
+    for one in given:
+        name, colon, value = one.partition(":")
+        value = value.strip()
+        if not (colon and _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
+            # Its value may be a secret.
+            raise click.BadParameter(f"must be 'Name: value' in ASCII, got {name.strip()!r}")
+        found.append((name, value))
+    return tuple(found)
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--server",
+        metavar="URL",
+        envvar="LRO_SERVER",
+        show_envvar=True,
+        default="",
+        help="http(s)://HOST, or grpc(s)://HOST:PORT.",
+    ),
+    click.option(
+        "--prefix",
+        metavar="PATH",
+        default="/v1",
+        show_default=True,
+        help="What stands before names in paths, such as /v1beta1. HTTP only.",
+    ),
+    click.option(
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="'NAME: VALUE'",
+        callback=_header,
+        help="Send this with every call. May be repeated.",
+    ),
+    click.option(
+        "--token-file",
+        metavar="FILE",
+        help="A bearer token to send; without this that in LRO_TOKEN.",
+    ),
+    click.option(
+        "--descriptors",
+        metavar="FILE",
+        multiple=True,
+        help="A FileDescriptorSet with the messages of the service, for gRPC. May be repeated.",
+    ),
+    click.option(
+        "--call-timeout",
+        "call_seconds",
+        type=span,
+        default="30s",
+        show_default=True,
+        help="How long each single call may take.",
+    ),
+)
+
+
+def server_options(command: Callable[..., Anything]) -> Callable[..., Anything]:
+    """Add the options to the function of a command, which gets them as one ``server``."""
+
+    @functools.wraps(command)
+    def with_server(**given: Anything) -> Anything:
+        return command(server=take_server(click.get_current_context(), given), **given)
+
+    made: Callable[..., Anything] = with_server
+    for option in reversed(_OPTIONS):
+        made = option(made)
+    return made
+
+
+def take_server(context: click.Context, given: dict[str, Anything]) -> Server:
+    """The server of these parameters, which are taken out of them."""
+    source = context.get_parameter_source("server")
+    return Server(
+        url=given.pop("server") or "",
+        chosen=source is ParameterSource.COMMANDLINE,
+        prefix=given.pop("prefix"),
+        headers=given.pop("headers"),
+        token_file=given.pop("token_file"),
+        descriptors=given.pop("descriptors"),
+        call_seconds=given.pop("call_seconds"),
+    )

@@ -1,0 +1,135 @@
+"""Operations followed together: their changes, or their ends, as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from lro import Any, Operation
+from lro_client._errors import CallError, ClientError, PollTimeout
+from lro_client._handles import Update
+from lro_client._operation_handle import OperationHandle
+from lro_client.cli._connection import Link
+from lro_client.cli._exits import (
+    Exit,
+    exit_of,
+    sentence,
+    set_going_on,
+    tell,
+    tell_going_on,
+    worst,
+)
+
+Handle: TypeAlias = OperationHandle[Any, Any]
+Show: TypeAlias = Callable[[Operation], None]
+Lose: TypeAlias = Callable[[str], None]
+Judge: TypeAlias = Callable[[Operation], Exit]
+
+
+def handle_of(link: Link, operation: Operation | str) -> Handle:
+    """A handle whose messages stay as they came."""
+    return link.client.operation(operation, response=Any, metadata=Any)
+
+
+@attrs.frozen
+class _Account:
+    """What became of each operation, and what is done about it."""
+
+    show: Show
+    lose: Lose
+    judge: Judge
+    exits: dict[str, Exit]
+
+    def seen(self, operation: Operation, name: str) -> None:
+        self._note(name, self.judge(operation))
+        self.show(operation)
+
+    def lost(self, name: str, error: Exception) -> None:
+        if not isinstance(error, ClientError):
+            raise error
+        self._note(name, Exit.CALL_FAILED)
+        self.lose(name)
+        tell(sentence(error, name))
+
+    def _note(self, name: str, found: Exit) -> None:
+        # First of all: whoever interrupts the rest is told what goes on.
+        self.exits[name] = found
+        set_going_on(name for name, known in self.exits.items() if known is Exit.RUNNING)
+
+
+def conclude(
+    handles: Sequence[Handle],
+    link: Link,
+    timeout: float | None,
+    show: Show,
+    *,
+    curious: bool = False,
+    lose: Lose = lambda _: None,
+    judge: Judge = exit_of,
+) -> Exit:
+    """Show each operation when it is over, and tell of each that cannot be waited for.
+
+    ``curious``: show each change too. ``lose`` is called with the name of an operation that cannot
+    be waited for, ``judge`` gives the status that a state stands for.
+
+    Returns:
+        The worst end of all.
+    """
+    until = None if timeout is None else time.monotonic() + timeout
+    account = _Account(show, lose, judge, {handle.name: Exit.RUNNING for handle in handles})
+    set_going_on(account.exits)
+    waiting = _looked_at(handles, account, until, curious=curious)
+    left = None if until is None else max(until - time.monotonic(), 0.0)
+    try:
+        for update in _updates(waiting, link, left, curious=curious):
+            if update.error is None or update.done:
+                account.seen(update.operation, update.name)
+            else:
+                account.lost(update.name, update.error)
+    except PollTimeout as exc:
+        tell(sentence(exc))
+        tell_going_on()
+    return worst(account.exits.values())
+
+
+def _looked_at(
+    handles: Sequence[Handle], account: _Account, until: float | None, *, curious: bool
+) -> list[Handle]:
+    """Those that are left to wait for after a first look: at all for the curious, else at one.
+
+    While one waits, a server that is away is asked again and again; whoever has mistyped its URL
+    wants to know that at once.
+    """
+    waiting: list[Handle] = []
+    for handle in handles:
+        known = handle.operation != Operation(name=handle.name)  # told by a list, or a start
+        in_time = until is None or time.monotonic() < until
+        if not known and in_time and (curious or handle is handles[0]):
+            try:
+                handle.refresh()
+            except CallError as exc:
+                account.lost(handle.name, exc)
+                if not exc.passing:
+                    continue
+                account.exits.update(dict.fromkeys(account.exits, Exit.CALL_FAILED))
+                return []
+            known = True
+        if known and curious:
+            account.seen(handle.operation, handle.name)
+        if not (known and curious and handle.done):
+            waiting.append(handle)
+    return waiting
+
+
+def _updates(
+    handles: Sequence[Handle], link: Link, timeout: float | None, *, curious: bool
+) -> Iterator[Update[Any]]:
+    group = link.client.group(handles)
+    if curious:
+        yield from group.updates(timeout)
+        return
+    for handle in group.as_completed(timeout):
+        yield Update(handle, handle.operation)

@@ -1,0 +1,252 @@
+"""Bars in a terminal, by rich and by tqdm. Both need the extra ``progress``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from datetime import timedelta
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Any as Anything
+
+import attrs
+
+from lro import MissingExtra, Operation
+from lro_client._errors import DecodingError
+from lro_client.progress._estimate import Estimate
+from lro_client.progress._fields import one_line
+from lro_client.progress._reading import Progress, ProgressOf, progress_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+_PERCENT = 100.0
+
+
+class State(Protocol):
+    """What a bar shows: an ``Update`` of either face, or what looks like one."""
+
+    @property
+    def operation(self) -> Operation:
+        """The state as the server sent it."""
+        ...
+
+    @property
+    def metadata(self) -> object:
+        """Its metadata, decoded.
+
+        Raises:
+            DecodingError: It is not of the declared type.
+        """
+        ...
+
+
+class Running(Protocol[R_co]):
+    """What a bar is drawn for: an ``OperationHandle``."""
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        ...
+
+    def updates(self, timeout: timedelta | float | None, *, every: float) -> Iterator[State]:
+        """Each changed state until the operation is done."""
+        ...
+
+    def result(self) -> R_co:
+        """The result of an operation that is done."""
+        ...
+
+
+class RichBar:
+    """A bar of rich, shown while the context is entered: percent, message, and time left.
+
+    ``description`` stands before it, ``console`` is where it is drawn (None: standard error), and
+    ``progress_of`` reads the metadata. On what is no terminal, only the last state is written.
+
+    Raises:
+        MissingExtra: rich is not installed.
+    """
+
+    def __init__(
+        self,
+        description: str = "",
+        *,
+        console: Console | None = None,
+        progress_of: ProgressOf = progress_of,
+    ) -> None:
+        rich = _imported("rich.progress")
+        self._read, self._estimate = progress_of, Estimate()
+        where = console or _imported("rich.console").Console(stderr=True)
+        plain = {"markup": False}  # what a server says is no markup
+        self._bar = rich.Progress(
+            rich.TextColumn("{task.description}", **plain),
+            rich.BarColumn(),
+            rich.TextColumn("{task.fields[percent]}", **plain),
+            rich.TimeElapsedColumn(),
+            rich.TextColumn("{task.fields[left]}", **plain),
+            rich.TextColumn("{task.fields[message]}", **plain),
+            console=where,
+        )
+        self._task = self._bar.add_task(
+            one_line(description), total=None, percent="", left="", message=""
+        )
+
+    def __enter__(self) -> RichBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, update: State) -> None:
+        """Show this state of the operation."""
+        found = read_update(update, self._read)
+        self._estimate.add(found.fraction)
+        fields: dict[str, object] = {"message": found.message}
+        if found.fraction is not None:
+            fields["completed"], fields["total"] = found.fraction * _PERCENT, _PERCENT
+            fields["percent"] = percent_text(found.fraction)
+        left = None if update.operation.done else self._estimate.seconds_left
+        fields["left"] = "" if left is None else f"{span_text(left)} left"
+        self._bar.update(self._task, **fields)
+
+
+class TqdmBar:
+    """A bar of tqdm, shown while the context is entered, on standard error.
+
+    ``description`` stands before it; ``progress_of`` reads the metadata; ``options`` go to tqdm.
+
+    Raises:
+        MissingExtra: tqdm is not installed.
+    """
+
+    def __init__(
+        self, description: str = "", *, progress_of: ProgressOf = progress_of, **options: Anything
+    ) -> None:
+        self._tqdm = _imported("tqdm").tqdm
+        self._read = progress_of
+        self._options = {"desc": one_line(description) or None, **options}
+        self._bar: Anything = None
+
+    def __enter__(self) -> TqdmBar:
+        self._bar = self._tqdm(**self._options)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def update(self, update: State) -> None:
+        """Show this state of the operation; does nothing before the context is entered."""
+        if self._bar is None:
+            return
+        found = read_update(update, self._read)
+        if found.done is not None and found.total is not None:
+            self._bar.n, self._bar.total = found.done, found.total
+        elif found.fraction is not None:
+            self._bar.n, self._bar.total = round(found.fraction * _PERCENT, 1), _PERCENT
+        elif found.done is not None:
+            self._bar.n = found.done
+        self._bar.set_postfix_str(found.message, refresh=False)
+        self._bar.refresh()
+
+
+def show_rich(
+    operation: Running[R],
+    timeout: timedelta | float | None = None,
+    *,
+    every: float = 0.5,
+    description: str | None = None,
+    console: Console | None = None,
+    progress_of: ProgressOf = progress_of,
+) -> R:
+    """Draw a bar of rich while an operation runs, and give its result.
+
+    ``timeout`` and ``every`` are those of ``operation.updates``, in seconds; ``description`` is by
+    default the operation's name.
+
+    Raises:
+        MissingExtra: rich is not installed.
+        ClientError: As for ``operation.result``.
+    """
+    named = operation.name if description is None else description
+    return _shown(
+        operation, timeout, every, RichBar(named, console=console, progress_of=progress_of)
+    )
+
+
+def show_tqdm(
+    operation: Running[R],
+    timeout: timedelta | float | None = None,
+    *,
+    every: float = 0.5,
+    description: str | None = None,
+    progress_of: ProgressOf = progress_of,
+    **options: Anything,
+) -> R:
+    """The same with a bar of tqdm, to which ``options`` go.
+
+    Raises:
+        MissingExtra: tqdm is not installed.
+        ClientError: As for ``operation.result``.
+    """
+    named = operation.name if description is None else description
+    return _shown(operation, timeout, every, TqdmBar(named, progress_of=progress_of, **options))
+
+
+def _shown(
+    operation: Running[R],
+    timeout: timedelta | float | None,
+    every: float,
+    bar: RichBar | TqdmBar,
+) -> R:
+    with bar:
+        for update in operation.updates(timeout, every=every):
+            bar.update(update)
+    return operation.result()
+
+
+def read_update(update: State, read: ProgressOf) -> Progress:
+    """The progress of an update; its metadata as it came where it is not as declared."""
+    try:
+        metadata: object = update.metadata
+    except DecodingError:
+        metadata = update.operation.metadata
+    return at_the_end(read(metadata) or Progress(), update.operation)
+
+
+def at_the_end(progress: Progress, operation: Operation) -> Progress:
+    """The same, but all is done once the operation has succeeded, whatever was last reported."""
+    if operation.state != "SUCCEEDED":
+        return progress
+    done = progress.done if progress.total is None else progress.total
+    return attrs.evolve(progress, fraction=1.0, done=done)
+
+
+def percent_text(fraction: float) -> str:
+    """A fraction as people read it; 100 % only when all is done."""
+    return f"{int(fraction * _PERCENT + 1e-9)}%"
+
+
+def span_text(seconds: float) -> str:
+    """A span of time as people read it, from seconds to days."""
+    whole = int(seconds + 0.5)
+    if whole >= 86_400:
+        return f"{whole // 86_400}d {whole % 86_400 // 3600}h"
+    if whole >= 3600:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    if whole >= 60:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    return f"{whole}s"
+
+
+def _imported(name: str) -> Anything:
+    # By name, since the types of one of them come in a package of their own.
+    try:
+        found: ModuleType = importlib.import_module(name)
+    except ImportError as exc:
+        raise MissingExtra("a progress bar", "progress") from exc
+    return found

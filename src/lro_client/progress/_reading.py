@@ -1,0 +1,171 @@
+"""How far an operation is, read from the metadata that services commonly have (spec §9.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any as Anything
+from typing import Final
+
+import attrs
+
+from lro import Timestamp, TypeRegistry
+from lro_client.progress._fields import Lookup, first_number, lookup, number, text
+
+
+@attrs.frozen
+class Progress:
+    """How far an operation is, as far as its metadata tells.
+
+    ``fraction`` is the share that is done, from 0 to 1. ``done`` of ``total`` are its own units:
+    files, bytes, rows. Each is None where it is not known; ``total`` is more than 0, the others are
+    never negative. ``message`` is one line of text for people, without control characters.
+    """
+
+    fraction: float | None = None
+    done: float | None = None
+    total: float | None = None
+    message: str = ""
+
+
+ProgressOf = Callable[[object], Progress | None]
+"""Reads the progress of metadata, typed or packed; give your own for metadata of your own."""
+
+_PERCENTS: Final = (
+    "progress_percent",
+    "progress_percentage",
+    "percent",
+    "percent_complete",
+    "percent_done",
+)
+_SHARES: Final = ("fraction", "progress_fraction", "fraction_complete", "fraction_done")
+_PAIRS: Final = (
+    ("done", "total"),
+    ("completed", "total"),
+    ("processed_count", "total_count"),
+    ("done_units", "total_units"),
+    ("items_done", "items_total"),
+    ("completed_work", "estimated_work"),
+)
+_NESTED: Final = (
+    "progress",
+    "progress_work_documents",
+    "progress_work_bytes",
+    "progress_documents",
+    "progress_entities",
+    "progress_bytes",
+)
+"""Messages with progress in them, of their own; the last five are Google's."""
+_MESSAGES: Final = (
+    "status_detail",
+    "status_message",
+    "message",
+    "current_step",
+    "stage",
+    "state",
+)
+_CANCELLING: Final = ("cancel_requested", "requested_cancellation")
+_DEEPEST: Final = 3
+
+
+def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress | None:
+    """The progress that metadata tells of, or None if it tells of none.
+
+    ``metadata`` is a typed message (attrs, dataclass, protobuf, and others with attributes), a
+    packed :class:`lro.Any`, or a mapping with keys in lowerCamelCase or snake_case. ``types`` reads
+    what is packed in binary form.
+
+    The first field counts that holds a number which makes sense: a percentage, then a share from 0
+    to 1, then ``progress`` (an int is a percentage; a float is a share up to 1 and a percentage
+    above), then a pair such as ``done`` and ``total``, then a message inside. More than all is
+    taken as all; negative numbers, a total of 0, infinities and texts that are no numbers as not
+    known. It never raises.
+    """
+    try:
+        look = lookup(metadata, types)
+        found = None if look is None else _read(look, types, _DEEPEST)
+    except Exception:  # a property of somebody's class may raise whatever it likes
+        return None
+    return None if found in (None, Progress()) else found
+
+
+def create_time_of(metadata: object, types: TypeRegistry | None = None) -> datetime | None:
+    """When the operation began, by a ``create_time`` or ``start_time`` in its metadata; in UTC."""
+    try:
+        look = lookup(metadata, types)
+        return None if look is None else _moment(look("create_time") or look("start_time"))
+    except Exception:  # as above
+        return None
+
+
+def _read(look: Lookup, types: TypeRegistry | None, depth: int) -> Progress:
+    done, total = _pair(look)
+    inner = _nested(look, types, depth)
+    if done is None and inner is not None:
+        done, total = inner.done, inner.total
+    fraction = _percentage(look)
+    if fraction is None and done is not None and total is not None:
+        fraction = done / total
+    if fraction is None and inner is not None:
+        fraction = inner.fraction
+    message = _message(look) or ("" if inner is None else inner.message)
+    return Progress(None if fraction is None else min(fraction, 1.0), done, total, message)
+
+
+def _percentage(look: Lookup) -> float | None:
+    percent = first_number(look, _PERCENTS)
+    if percent is not None:
+        return percent / 100
+    share = first_number(look, _SHARES)
+    if share is not None:
+        return share
+    found = look("progress")
+    plain = number(found)
+    if plain is None or plain < 0:
+        return None
+    counted = isinstance(found, int) or (isinstance(found, str) and found.strip().isdigit())
+    return plain / 100 if counted or plain > 1 else plain
+
+
+def _pair(look: Lookup) -> tuple[float | None, float | None]:
+    alone: float | None = None
+    for done_name, total_name in _PAIRS:
+        done, total = first_number(look, [done_name]), first_number(look, [total_name])
+        if done is not None and total:
+            return done, total
+        alone = done if alone is None else alone
+    if all(look(done_name) is None for done_name, _ in _PAIRS):  # JSON has no zeros (spec §1.8)
+        total = first_number(look, [total_name for _, total_name in _PAIRS])
+        if total:
+            return 0.0, total
+    return alone, None
+
+
+def _nested(look: Lookup, types: TypeRegistry | None, depth: int) -> Progress | None:
+    for name in _NESTED if depth else ():
+        inside = lookup(look(name), types)
+        if inside is not None:
+            found = _read(inside, types, depth - 1)
+            if found != Progress():
+                return found
+    return None
+
+
+def _message(look: Lookup) -> str:
+    told = next(filter(None, (text(look(name)) for name in _MESSAGES)), "")
+    if not told:  # google.cloud.common.OperationMetadata always says what is done to what
+        told = " ".join(filter(None, (text(look("verb")), text(look("target")))))
+    if any(look(name) is True for name in _CANCELLING):
+        return f"{told}, cancelling" if told else "cancelling"
+    return told
+
+
+def _moment(value: Anything) -> datetime | None:
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    elif isinstance(value, Timestamp):
+        value = value.to_datetime()
+    elif hasattr(value, "ToDatetime"):  # protobuf's own
+        value = value.ToDatetime(UTC)
+    aware = isinstance(value, datetime) and value.tzinfo is not None
+    return value.astimezone(UTC) if aware else None

@@ -1,0 +1,87 @@
+"""The command as the tests call it, the service that it asks, and what that was asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import attrs
+import pytest
+
+import lro
+from tests.client.house import House
+from tests.client.messages import ResizeRequest
+
+SOURCE = Path(__file__).resolve().parent.parent.parent
+
+
+class Asked:
+    """An application, and the path and headers of every request to it."""
+
+    def __init__(self, app: Any, url: str) -> None:
+        self.app, self.url = app, url
+        self.requests: list[tuple[str, dict[str, str]]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        self.requests.append((f"{scope['method']} {scope['path']}", headers))
+        await self.app(scope, receive, send)
+
+
+@attrs.frozen
+class Ended:
+    """How a call of the command ended, and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of standard output."""
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> list[Any]:
+        """The JSON values on them."""
+        return [json.loads(line) for line in self.lines]
+
+
+@attrs.frozen
+class Lro:
+    """Calls the command in this process."""
+
+    capsys: pytest.CaptureFixture[str]
+    terminal: bool = False
+    """Whether the command takes standard output for a terminal."""
+
+    def __call__(self, *arguments: str) -> Ended:
+        from lro.cli import main
+
+        self.capsys.readouterr()
+        with mock.patch.object(sys.stdout, "isatty", return_value=self.terminal):
+            status = main(arguments)
+        out, err = self.capsys.readouterr()
+        assert "Traceback" not in err
+        return Ended(status, out, err)
+
+
+def started(house: House, *steps: Any) -> str:
+    """The name of a new operation, which takes these steps."""
+    house.say(*steps)
+    operation: lro.Operation = house.resize.start(ResizeRequest(source="a.png"))
+    return operation.name
+
+
+def over(house: House, *steps: Any) -> str:
+    """The same for one that is done by them."""
+    name = started(house, *steps)
+    assert house.service.wait(name, lro.Duration(10)).done
+    return name
+
+
+COMMAND = [sys.executable, "-m", "lro.cli"]
+"""The command as a process of its own."""

@@ -1,0 +1,318 @@
+"""The commands that ask a server: what each prints, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import uuid
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+pytest.importorskip("uvicorn")
+
+import lro
+from lro_client.cli._exits import Exit, worst
+from tests.cli.asking import Asked, Lro, over, started
+from tests.client import sockets
+from tests.client.house import PATH, House
+from tests.client.messages import NAME, ResizeMetadata, ResizeResponse, running
+
+START = json.dumps({"source": "a.png"})
+FAILURE = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no\x1b[2J disk")
+
+
+def test_get(call: Lro, house: House) -> None:
+    """All that is known of an operation, as text for people."""
+    name = over(house, ResizeMetadata(40), ResizeResponse(2**40))
+    found = call("get", name)
+    assert (found.status, found.err) == (0, "")
+    assert found.lines[:2] == [f"name      {name}", "state     SUCCEEDED"]
+    assert '"sizeBytes": "1099511627776"' in found.out
+    assert '"percent": "40"' in found.out
+
+
+def test_get_shows_how_far_it_is(call: Lro) -> None:
+    """While it runs."""
+    with sockets.serving(sockets.answering("200 OK", json.dumps(running(40)))) as url:
+        found = call("get", NAME, "--check", "--server", url)
+        assert found.status == Exit.RUNNING
+        assert found.lines[2] == "progress  40%"
+
+
+def test_get_as_json(call: Lro, house: House) -> None:
+    """One object on each line, as on the wire; the names each once."""
+    names = [over(house, ResizeResponse(1)), over(house, FAILURE)]
+    found = call("get", "--json", *names, names[0])
+    assert found.status == 0
+    first, second = found.json
+    assert (first["name"], first["response"]["sizeBytes"]) == (names[0], "1")
+    assert second["error"]["message"] == "no\x1b[2J disk"
+    assert "\x1b" not in found.out
+
+
+def test_get_check(call: Lro, house: House) -> None:
+    """The state as status; the worst of several."""
+    done, failed = over(house, ResizeResponse()), over(house, FAILURE)
+    assert call("get", "--check", done).status == Exit.DONE
+    assert call("get", "--check", done, failed).status == Exit.FAILED
+    assert call("get", done, failed).status == Exit.DONE
+
+
+def test_get_what_is_not_there(call: Lro, house: House) -> None:
+    """One sentence on standard error; the others are printed."""
+    found = call("get", "operations/no", over(house, ResizeResponse()))
+    assert found.status == Exit.CALL_FAILED
+    assert found.err.startswith("lro: operations/no: GetOperation failed with NOT_FOUND: ")
+    assert "SUCCEEDED" in found.out
+
+
+def test_the_worst_wins() -> None:
+    """A failed call, then a failure, then a cancellation, then what still runs."""
+    order = [Exit.CALL_FAILED, Exit.FAILED, Exit.CANCELLED, Exit.RUNNING, Exit.DONE]
+    for place, one in enumerate(order):
+        assert worst(order[place:]) is one
+    assert worst([]) is Exit.DONE
+
+
+def test_list(call: Lro, house: House) -> None:
+    """In a pipe a line for each, with tabs; nothing in it controls a terminal."""
+    names = [over(house, ResizeMetadata(40), FAILURE), over(house, ResizeResponse())]
+    found = call("list")
+    assert found.status == 0
+    assert [line.split("\t") for line in found.lines] == [
+        [names[1], "SUCCEEDED", "100%"],
+        [names[0], "FAILED", "40%", "FAILED_PRECONDITION: no [2J disk"],
+    ]
+
+
+def test_list_some(call: Lro, house: House, asked: Asked) -> None:
+    """By filter, by parent, and not more than wanted."""
+    names = [over(house, ResizeResponse()) for _ in range(3)]
+    assert [one["name"] for one in call("list", "--json").json] == names[::-1]
+    assert len(call("list", "--limit", "2", "--page-size", "1").lines) == 2
+    assert call("list", "--filter", "state() = FAILED").out == ""
+    assert call("list", "projects/p").out == ""
+    assert asked.requests[-1][0] == "GET /v1/projects/p/operations"
+    assert call("list", "--limit", "0").status == Exit.MISUSED
+    assert call("list", "--filter", "((").status == Exit.CALL_FAILED
+
+
+def test_wait(call: Lro, house: House) -> None:
+    """The response on one line, when it has come."""
+    name = started(house, ResizeMetadata(40), ResizeResponse(7))
+    found = call("wait", name)
+    assert (found.status, found.err) == (0, "")
+    state, response = found.out.removeprefix(f"{name}\t").split("\t")
+    assert state == "SUCCEEDED"
+    assert json.loads(response)["sizeBytes"] == "7"
+
+
+def test_wait_for_several(call: Lro, house: House) -> None:
+    """Each is printed when it is over; the worst decides."""
+    names = [over(house, ResizeResponse(1)), over(house, FAILURE), started(house, ResizeResponse())]
+    found = call("wait", *names, "operations/no", "--timeout", "60")
+    assert found.status == Exit.CALL_FAILED
+    assert sorted(line.split("\t")[0] for line in found.lines) == sorted(names)
+    assert f"{names[1]}\tFAILED\tFAILED_PRECONDITION: no [2J disk" in found.lines
+    assert call("wait", "--json", *names).status == Exit.FAILED
+
+
+def test_waiting_for_too_long(call: Lro, house: House) -> None:
+    """The operation goes on, and it is said how to look at it again."""
+    name = started(house)
+    found = call("wait", name, "--timeout", "50ms")
+    assert (found.status, found.out) == (Exit.RUNNING, "")
+    assert found.err == (
+        f"lro: {name} did not end in time\n"
+        f"lro: the operation goes on; look again with: lro wait {name}\n"
+    )
+
+
+def test_many_that_go_on(call: Lro, house: House) -> None:
+    """Not all are named."""
+    names = [started(house) for _ in range(12)]
+    found = call("wait", *names, "--timeout", "50ms")
+    assert found.status == Exit.RUNNING
+    late, going_on = found.err.splitlines()
+    assert late == "lro: 12 operations did not end in time"
+    assert going_on.startswith("lro: 12 operations go on; ")
+    assert going_on.endswith(" (and 2 more)")
+
+
+def test_no_server_there(call: Lro) -> None:
+    """It is told at once, whatever the patience, and which server was asked."""
+    with sockets.serving(sockets.closing) as url:
+        for command in (["get"], ["wait", "--timeout", "1h"], ["cancel"], ["delete"]):
+            found = call(*command, "operations/a", "--server", url)
+            assert (found.status, found.out) == (Exit.CALL_FAILED, "")
+            assert re.fullmatch(r"lro: operations/a: \w+ failed with UNAVAILABLE: .*\n", found.err)
+            assert f"(asked was {url})" in found.err
+        found = call("list", "--server", url)
+        assert found.status == Exit.CALL_FAILED
+        assert found.err.startswith("lro: ListOperations failed with UNAVAILABLE: ")
+
+
+def test_a_server_that_never_answers(call: Lro) -> None:
+    """No patience is longer than the one given, and nothing was heard of the operation."""
+    with sockets.serving(sockets.silent) as url:
+        found = call("wait", "operations/a", "--server", url, "--timeout", "100ms")
+        assert found.status == Exit.CALL_FAILED
+        assert "DEADLINE_EXCEEDED" in found.err
+        found = call("get", "operations/a", "--server", url, "--call-timeout", "100ms")
+        assert found.status == Exit.CALL_FAILED
+
+
+def test_watch_in_a_pipe(call: Lro, house: House) -> None:
+    """A line for each change."""
+    name = over(house, ResizeMetadata(40), FAILURE)
+    found = call("watch", name)
+    assert found.status == Exit.FAILED
+    assert found.lines[-1] == f"{name}\tFAILED\t40%\tFAILED_PRECONDITION: no [2J disk"
+    assert call("watch", "--json", name).json[-1]["name"] == name
+
+
+def test_watch_by_filter(call: Lro, house: House) -> None:
+    """Those that match when it begins."""
+    names = {over(house, ResizeResponse()) for _ in range(2)}
+    found = call("watch", "--filter", "state() = SUCCEEDED")
+    assert found.status == 0
+    assert {line.split("\t")[0] for line in found.lines} == names
+    found = call("watch", "--filter", "state() = FAILED", "--parent", "projects/p")
+    assert (found.status, found.out, found.err) == (0, "", "lro: no operation matches\n")
+
+
+@pytest.mark.parametrize("given", [[], ["operations/a", "--filter", "done = true"]])
+def test_watch_names_or_a_filter(call: Lro, given: list[str]) -> None:
+    """One of the two."""
+    found = call("watch", *given)
+    assert found.status == Exit.MISUSED
+    assert "give either names or --filter" in found.err
+
+
+def test_cancel(call: Lro, house: House) -> None:
+    """With --wait, being cancelled is what was asked for; not so a failure."""
+    name, failed = started(house, None), over(house, FAILURE)
+    assert call("cancel", name).status == Exit.DONE
+    found = call("cancel", name, "--wait")
+    assert found.status == Exit.DONE
+    assert found.out.startswith(f"{name}\tCANCELLED\tCANCELLED: ")
+    assert call("wait", name).status == Exit.CANCELLED
+    assert call("cancel", name, failed, "--wait", "--json").status == Exit.FAILED
+    assert call("cancel", "operations/no", "--wait").status == Exit.CALL_FAILED
+
+
+def test_delete(call: Lro, house: House) -> None:
+    """Nothing is printed; each that is not there is told of."""
+    name = over(house, ResizeResponse())
+    found = call("delete", name, "operations/no")
+    assert (found.status, found.out) == (Exit.CALL_FAILED, "")
+    assert found.err.count("\n") == 1
+    assert call("get", name).status == Exit.CALL_FAILED
+    assert call("delete", over(house, ResizeResponse())).status == Exit.DONE
+
+
+def test_start(call: Lro) -> None:
+    """The new operation is printed."""
+    found = call("start", PATH, START, "--json")
+    assert found.status == 0
+    assert found.json[0]["name"].startswith("operations/")
+    refused = call("start", PATH)
+    assert (refused.status, refused.out) == (Exit.CALL_FAILED, "")
+    assert "StartOperation" in refused.err or "Start failed with INVALID_ARGUMENT" in refused.err
+
+
+def test_start_and_wait(call: Lro, house: House) -> None:
+    """Until it is done, with the status of that."""
+    house.say(ResizeResponse(7))
+    assert call("start", PATH, START, "--wait", "--json").json[0]["response"]["sizeBytes"] == "7"
+    house.say(FAILURE)
+    assert call("start", PATH, START, "--wait").status == Exit.FAILED
+    house.say(ResizeResponse(7))
+    assert call("start", PATH, START, "--watch").lines[-1].endswith("\tSUCCEEDED\t100%")
+    assert call("start", PATH, START, "--watch", "--wait").status == Exit.MISUSED
+
+
+def test_start_once(call: Lro, house: House) -> None:
+    """Under one id nothing is started twice; auto makes one, and says which."""
+    made = str(uuid.uuid4())
+    names = {call("start", PATH, START, "--json", "--request-id", made).out for _ in range(2)}
+    assert len(names) == 1
+    found = call("start", PATH, START, "--json", "--request-id", "auto")
+    (told,) = re.fullmatch(r"lro: the request id is (\S{36})\n", found.err).groups()  # type: ignore[union-attr]
+    assert call("start", PATH, START, "--json", "--request-id", told).out == found.out
+
+
+def test_validate_only(call: Lro) -> None:
+    """Nothing is started."""
+    found = call("start", PATH, START, "--validate-only", "--json")
+    assert found.status == 0
+    assert found.json[0]["done"]
+    assert call("list").out == ""
+
+
+def test_start_by_url(call: Lro, asked: Asked) -> None:
+    """The server is in it."""
+    assert call("start", f"{asked.url}{PATH}?a=1", START).status == 0
+    assert asked.requests[-1][0] == f"POST {PATH}"
+
+
+def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file, or of what another program writes."""
+    (here / "request.json").write_text(START, encoding="utf-8")
+    assert call("start", PATH, "@request.json").status == 0
+    given = SimpleNamespace(buffer=io.BytesIO(START.encode()))
+    monkeypatch.setattr(sys, "stdin", given)
+    assert call("start", PATH, "-").status == 0
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input is closed" in call("start", PATH, "-").err
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("{", "message: is not JSON"),
+        ("[1]", "must be a JSON object, got [1]"),
+        ("@gone", "gone: cannot be read: No such file"),
+        ("@\0", "cannot be read"),
+    ],
+)
+def test_messages_that_are_none(call: Lro, given: str, told: str) -> None:
+    """It is said what is wrong."""
+    found = call("start", PATH, given)
+    assert found.status == Exit.MISUSED
+    assert told in found.err
+
+
+def test_an_operation_that_says_odd_things(call: Lro) -> None:
+    """Names and texts of a server write nothing to the terminal but themselves."""
+    body: Any = {
+        "name": "operations/a\x1b]0;x\x07\u202e",
+        "metadata": {"@type": "x/acme.Meta", "message": "\x9b2J\ud800"},
+        "done": True,
+        "error": {"code": 99, "message": "\r\nlro: all is well"},
+    }
+    answer = sockets.answering("200 OK", json.dumps(body))
+    with sockets.serving(answer) as url:
+        for arguments in (["get"], ["get", "--json"], ["watch"], ["wait"]):
+            found = call(*arguments, "operations/a", "--server", url)
+            shown = found.out.replace("\n", "").replace("\t", "")
+            assert not re.search(r"[\x00-\x1f\x7f-\x9f\u202e\ud800]", shown), arguments
+            assert "\nlro: all is well" not in found.out
+    assert json.loads(json.dumps(body)) == body
+
+
+def test_bare_operations(call: Lro) -> None:
+    """Done with nothing, and an error without a code."""
+    for body, told in (
+        ({"name": "operations/a", "done": True}, "operations/a\tSUCCEEDED\n"),
+        ({"done": True, "error": {}}, "FAILED\tUNKNOWN:\n"),
+    ):
+        with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
+            assert call("wait", "operations/a", "--server", url).out == told

@@ -1,0 +1,107 @@
+"""Completion by the shell: the scripts, and what they are told."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+pytest.importorskip("uvicorn")
+
+from lro.cli import _app
+from tests.cli.asking import Asked, Lro, over
+from tests.client import sockets
+from tests.client.house import House
+from tests.client.messages import ResizeResponse
+
+
+@pytest.fixture
+def complete(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What bash is told for these words, of which the last is not yet whole."""
+
+    def ask(*words: str) -> list[str]:
+        with monkeypatch.context() as patch:
+            patch.setenv("_LRO_COMPLETE", "bash_complete")
+            patch.setenv("COMP_WORDS", " ".join(("lro", *words)))
+            patch.setenv("COMP_CWORD", str(len(words)))
+            found = call()
+        assert (found.status, found.err) == (0, "")
+        return [line.partition(",")[2] for line in found.lines if line]
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("shell", "told"),
+    [("bash", "complete -o nosort"), ("zsh", "#compdef lro"), ("fish", "complete --no-files")],
+)
+def test_scripts(call: Lro, shell: str, told: str) -> None:
+    """Each shell has its own."""
+    found = call("completion", shell)
+    assert found.status == 0
+    assert told in found.out
+    assert f"_LRO_COMPLETE={shell}_complete" in found.out
+
+
+def test_no_such_shell(call: Lro) -> None:
+    """It is said which there are."""
+    assert "'bash', 'zsh', 'fish'" in call("completion", "tcsh").err
+
+
+def test_commands_and_options(complete: Any) -> None:
+    """As click does it, those that are loaded later too."""
+    assert complete("wa") == ["wait", "watch"]
+    assert complete("lis") == ["list"]
+    assert complete("wait", "--time") == ["--timeout"]
+
+
+def test_names(complete: Any, house: House, asked: Asked) -> None:
+    """Those that the server has, in whichever command takes names."""
+    names = {over(house, ResizeResponse()) for _ in range(3)}
+    for command in ("get", "wait", "watch", "cancel", "delete"):
+        assert set(complete(command, "op")) == names
+    one = names.pop()
+    assert complete("get", one[:-1])[0] == one
+    assert complete("get", "nothing") == []
+
+
+def test_names_of_a_parent(complete: Any, asked: Asked) -> None:
+    """Where one is begun, the server is asked about it."""
+    assert complete("get", "projects/p/operations/a") == []
+    assert asked.requests[-1][0] == "GET /v1/projects/p/operations"
+
+
+def test_it_is_silent(complete: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a server, with one that is away, or that does not answer: no names, no message."""
+    monkeypatch.setenv("LRO_SERVER", "nonsense")
+    assert complete("get", "op") == []
+    monkeypatch.delenv("LRO_SERVER")
+    assert complete("get", "op") == []
+    for behaviour in (sockets.closing, sockets.silent, sockets.answering("200 OK", "{")):
+        with sockets.serving(behaviour) as url:
+            monkeypatch.setenv("LRO_SERVER", url)
+            assert complete("get", "op") == []
+
+
+def test_the_help_of_what_is_loaded_later(call: Lro) -> None:
+    """It is that of the command itself, and in the same order as the completion."""
+    shown = call("--help").out
+    for name, (_, text) in _app.LATER.items():
+        command = _app.app.get_command(
+            _app.app.make_context("lro", [], resilient_parsing=True), name
+        )
+        assert command is not None
+        assert command.name == name
+        assert command.help is not None
+        assert " ".join(command.help.split()).startswith(text)
+        assert re.search(rf"^  {name} ", shown, re.MULTILINE)
+    assert call("lst").status == 2
+
+
+def test_names_are_escaped(complete: Any, house: House) -> None:
+    """The state stands beside a name, not in it."""
+    name = over(house, ResizeResponse())
+    assert complete("get", name) == [name]

@@ -1,0 +1,136 @@
+"""The commands over gRPC: the same, and descriptors where messages are in binary form."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+pytest.importorskip("uvicorn")
+pytest.importorskip("grpc")
+
+from lro.protobuf import descriptor_set
+from lro_client._tokens import Token
+from lro_client.cli._exits import Exit
+from tests.cli.asking import Lro, over
+from tests.client.house import FULL_NAME, House
+from tests.client.messages import ResizeMetadata, ResizeResponse
+from tests.grpc.odd import odd_server, replying
+from tests.grpc.serving import serving
+
+START = json.dumps({"source": "a.png"})
+
+
+@pytest.fixture
+def address(house: House, monkeypatch: pytest.MonkeyPatch, call: Lro, here: Path) -> Iterator[str]:
+    """The address of the service over gRPC, whose descriptors are in the file ``set``."""
+    (here / "set").write_bytes(descriptor_set(house.service))
+    with serving("threads", house.service) as found:
+        monkeypatch.setenv("LRO_SERVER", f"grpc://{found}")
+        yield found
+
+
+def test_the_verbs(call: Lro, house: House, address: str) -> None:
+    """They work as over HTTP."""
+    name = over(house, ResizeMetadata(40), ResizeResponse(7))
+    assert call("list").lines == [f"{name}\tSUCCEEDED\t100%"]
+    assert call("wait", f"grpc://{address}/{name}").status == 0
+    assert call("wait", Token(name=name, server=address).text).status == 0
+    assert call("watch", name).status == 0
+    assert call("cancel", name).status == 0
+    assert call("delete", name).status == 0
+    assert call("get", name).status == Exit.CALL_FAILED
+
+
+def test_messages_in_binary_form(call: Lro, house: House, address: str) -> None:
+    """They are bytes in base64, and JSON with the descriptors."""
+    name = over(house, ResizeMetadata(40), ResizeResponse(7))
+    (plain,) = call("get", "--json", name).json
+    assert base64.b64decode(plain["response"]["value"]) == b"\x08\x07"
+    (found,) = call("get", "--json", name, "--descriptors", "set").json
+    assert found["response"]["sizeBytes"] == "7"
+    assert found["metadata"]["percent"] == "40"
+
+
+def test_start(call: Lro, house: House, address: str) -> None:
+    """The method goes by its full name; its message is read by the descriptors."""
+    house.say(ResizeResponse(7))
+    for target in (FULL_NAME, "/acme.images.v1.Images/Resize"):
+        house.say(ResizeResponse(7))
+        found = call("start", target, START, "--wait", "--json", "--descriptors", "set")
+        assert (found.status, found.json[0]["response"]["sizeBytes"]) == (0, "7")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([FULL_NAME, START], "needs --descriptors FILE over gRPC"),
+        ([FULL_NAME, START, "--descriptors", "gone"], "gone: cannot be read"),
+        (["acme.X.Y", START, "--descriptors", "set"], "is no method of the services"),
+        ([FULL_NAME, '{"width": 1}', "--descriptors", "set"], "width"),
+    ],
+)
+def test_what_cannot_be_started(call: Lro, address: str, arguments: list[str], told: str) -> None:
+    """It is said what is missing."""
+    found = call("start", *arguments)
+    assert found.status == Exit.MISUSED
+    assert told in found.err
+
+
+def test_what_is_sent(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers and the token are metadata."""
+    monkeypatch.setenv("LRO_TOKEN", "s3cret")
+    with odd_server(replying(name="operations/a", done=True)) as odd:
+        monkeypatch.setenv("LRO_SERVER", f"grpc://{odd.address}")
+        assert call("get", "operations/a", "--header", "X-A: 1", "--header", "b-bin: 2").status == 0
+        sent = odd.calls[0][2]
+        assert (sent["x-a"], sent["b-bin"], sent["authorization"]) == ("1", b"2", "Bearer s3cret")
+        found = call("get", "operations/a", "--header", "a$: 1")
+        assert found.status == Exit.MISUSED
+
+
+def test_details_and_unknown_types(call: Lro) -> None:
+    """What nobody here can read is shown as what it is, in errors too."""
+    with odd_server(
+        replying(
+            name="operations/a",
+            done=True,
+            metadata={"type_url": "x/acme.Odd", "value": b"\x01"},
+            error={"code": 9, "details": [{"type_url": "x/acme.Odd", "value": b"\x02"}]},
+        )
+    ) as odd:
+        (shown,) = call("get", "--json", "operations/a", "--server", f"grpc://{odd.address}").json
+        assert shown["metadata"] == {"@type": "x/acme.Odd", "value": "AQ=="}
+        assert shown["error"]["details"] == [{"@type": "x/acme.Odd", "value": "Ag=="}]
+    odd_type = {"type_url": "x/acme.Odd", "value": b"\x01"}
+    empty = {"type_url": "x/google.protobuf.Empty"}
+    for only in (
+        {"metadata": odd_type},
+        {"done": True, "response": odd_type},
+        {"done": True, "response": odd_type, "metadata": empty},
+    ):
+        with odd_server(replying(name="operations/a", **only)) as odd:
+            found = call("get", "operations/a", "--server", f"grpc://{odd.address}")
+            assert '"value": "AQ=="' in found.out
+
+
+def test_tls(call: Lro, address: str) -> None:
+    """grpcs:// speaks TLS, which this server does not."""
+    found = call("get", "operations/a", "--server", f"grpcs://{address}", "--call-timeout", "2s")
+    assert found.status == Exit.CALL_FAILED
+    assert f"(asked was grpcs://{address})" in found.err
+
+
+def test_without_the_extra(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named."""
+    monkeypatch.delitem(sys.modules, "lro_client.transports.grpc", raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    found = call("get", "operations/a", "--server", "grpc://localhost:1")
+    assert found.status == Exit.MISUSED
+    assert "lro[grpc]" in found.err

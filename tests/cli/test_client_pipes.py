@@ -1,0 +1,128 @@
+"""The command as a process of its own: pipes that close, signals, locales, what it loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+pytest.importorskip("uvicorn")
+
+from lro_client.cli._exits import Exit
+from tests.cli.asking import COMMAND, SOURCE, Asked, over, started
+from tests.client import sockets
+from tests.client.house import House
+from tests.client.messages import ResizeMetadata, ResizeResponse
+
+
+def run(asked: Asked, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env=environment(asked, **more),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=60,
+    )
+
+
+def environment(asked: Asked, **more: str) -> dict[str, str]:
+    """The variables of a process whose server is the service."""
+    return {**os.environ, "LRO_SERVER": asked.url, "PYTHONPATH": str(SOURCE / "src"), **more}
+
+
+@pytest.mark.parametrize("more", [{}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}])
+def test_nothing_but_text_in_a_pipe(asked: Asked, house: House, more: dict[str, str]) -> None:
+    """No colours, and nothing that moves a cursor."""
+    name = over(house, ResizeMetadata(40), ResizeResponse(7))
+    for command in (["list"], ["get", name], ["wait", name], ["watch", name]):
+        found = run(asked, *command, **more)
+        assert (found.returncode, found.stderr) == (0, "")
+        assert name in found.stdout
+        assert not re.search(r"[^\n\t -~]", found.stdout)
+
+
+def test_a_pipe_that_is_closed(asked: Asked) -> None:
+    """It is quiet, and ends as a process does that a closed pipe stops."""
+    page = {"operations": [{"name": f"operations/{number}"} for number in range(20_000)]}
+    with sockets.serving(sockets.answering("200 OK", json.dumps(page))) as url:
+        lister = subprocess.Popen(
+            [*COMMAND, "list", "--server", url],
+            env=environment(asked),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert lister.stdout is not None
+        assert lister.stderr is not None
+        assert lister.stdout.readline().startswith("operations/0\t")
+        lister.stdout.close()
+        assert lister.stderr.read() == ""
+        assert lister.wait(60) == Exit.CUT_OFF
+        lister.stderr.close()
+
+
+@pytest.mark.parametrize("command", ["wait", "watch"])
+def test_interrupting(asked: Asked, house: House, command: str) -> None:
+    """The operation goes on, and it is said how to look at it again."""
+    done = over(house, ResizeResponse())
+    names = [started(house), done]
+    waiting = subprocess.Popen(
+        [*COMMAND, command, *names],
+        env=environment(asked),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert waiting.stdout is not None
+    seen = waiting.stdout.readline()
+    while not seen.startswith(names[1]):  # then both are being followed
+        seen = waiting.stdout.readline()
+        assert seen
+    waiting.send_signal(signal.SIGINT)
+    _, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == Exit.INTERRUPTED
+    assert err == (
+        f"lro: interrupted; the operation goes on; look again with: lro wait {names[0]}\n"
+    )
+    assert not house.service.get(names[0]).done
+
+
+def test_a_locale_without_letters(asked: Asked) -> None:
+    """What cannot be written is escaped, and JSON stays JSON."""
+    body: Any = {"name": "operations/a", "metadata": {"@type": "x/a.B", "message": "5 ≥ 3"}}
+    with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
+        found = run(asked, "get", "operations/a", "--server", url, PYTHONIOENCODING="latin-1")
+        assert found.returncode == 0
+        assert "progress  5 \\u2265 3" in found.stdout
+        as_json = run(
+            asked, "get", "--json", "operations/a", "--server", url, PYTHONIOENCODING="latin-1"
+        )
+        assert json.loads(as_json.stdout) == body
+        plain = run(asked, "get", "--json", "operations/a", "--server", url)
+        assert "5 ≥ 3" in plain.stdout
+
+
+def test_what_checks_load() -> None:
+    """``lro lint`` and the help need no client."""
+    program = "import sys; from lro.cli import main; main(sys.argv[1:]); print(*sys.modules)"
+    for arguments in (["--help"], ["lint", "--help"]):
+        found = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(SOURCE / "src")},
+            timeout=60,
+        )
+        loaded = found.stdout.splitlines()[-1].split()
+        assert "lro" in loaded
+        assert "lro_client" not in loaded

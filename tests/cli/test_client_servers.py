@@ -1,0 +1,192 @@
+"""Which server is asked, as what, and how operations are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+pytest.importorskip("uvicorn")
+
+
+from lro_client._tokens import Token
+from lro_client.cli._exits import Exit
+from tests.cli.asking import Asked, Lro, over
+from tests.client import sockets
+from tests.client.house import House
+from tests.client.messages import ResizeResponse
+
+SECRET = "s3cret-token"
+
+
+def test_no_server_is_known(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told how to name one."""
+    monkeypatch.delenv("LRO_SERVER")
+    found = call("list")
+    assert found.status == Exit.MISUSED
+    assert "no server is known: give --server URL, or set LRO_SERVER" in found.err
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("localhost:8000", "a server is http://HOST"),
+        ("ftp://x", "a server is http://HOST"),
+        ("http://", "a server is http://HOST"),
+        ("http://x:port", "is no URL"),
+        ("grpc://localhost", "needs a port"),
+        ("http://user:s3cret-token@[", "is no URL"),
+    ],
+)
+def test_what_is_no_server(call: Lro, url: str, told: str) -> None:
+    """It is said what one is; a password in it is not shown."""
+    found = call("list", "--server", url)
+    assert found.status == Exit.MISUSED
+    assert told in " ".join(found.err.split())
+    assert SECRET not in found.err
+
+
+def test_headers(call: Lro, asked: Asked) -> None:
+    """They are sent with every call."""
+    call("list", "--header", "X-One: 1", "--header", "x-two:a: b", "--header", "x-none:")
+    _, headers = asked.requests[-1]
+    assert [headers[name] for name in ("x-one", "x-two", "x-none")] == ["1", "a: b", ""]
+
+
+@pytest.mark.parametrize("header", ["X-One", "X One: s3cret-token", "X-One: s3cret-tokenä", ": 1"])
+def test_what_is_no_header(call: Lro, header: str) -> None:
+    """It is refused, and its value, which may be secret, is not shown."""
+    found = call("list", "--header", header)
+    assert found.status == Exit.MISUSED
+    assert "'Name: value'" in found.err
+    assert SECRET not in found.err
+
+
+def test_a_bearer_token(
+    call: Lro, asked: Asked, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the environment or, before that, from a file."""
+    call("list")
+    assert "authorization" not in asked.requests[-1][1]
+    monkeypatch.setenv("LRO_TOKEN", SECRET)
+    call("list")
+    assert asked.requests[-1][1]["authorization"] == f"Bearer {SECRET}"
+    (here / "token").write_text("other\n", encoding="utf-8")
+    call("list", "--token-file", "token")
+    assert asked.requests[-1][1]["authorization"] == "Bearer other"
+    assert call("list", "--token-file", "gone").status == Exit.MISUSED
+
+
+def test_a_token_that_is_none(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused without being shown."""
+    monkeypatch.setenv("LRO_TOKEN", f"{SECRET}\nX-More: 1")
+    found = call("list")
+    assert found.status == Exit.MISUSED
+    assert "no bearer token" in found.err
+    assert SECRET not in found.err
+
+
+def test_the_token_stays_with_its_server(
+    call: Lro, asked: Asked, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operation's URL or token may come from anybody: it sends no secret elsewhere."""
+    name = over(house, ResizeResponse())
+    monkeypatch.setenv("LRO_TOKEN", SECRET)
+    call("get", f"{asked.url}/v1/{name}")
+    assert "authorization" in asked.requests[-1][1]
+    monkeypatch.setenv("LRO_SERVER", "https://api.example.com")
+    assert call("get", f"{asked.url}/v1/{name}").status == 0
+    assert "authorization" not in asked.requests[-1][1]
+    monkeypatch.delenv("LRO_SERVER")
+    assert call("get", f"{asked.url}/v1/{name}").status == 0
+    assert "authorization" not in asked.requests[-1][1]
+    call("get", name, "--server", asked.url)
+    assert "authorization" in asked.requests[-1][1]
+
+
+def test_another_prefix(call: Lro, asked: Asked) -> None:
+    """Services have their operations below other paths too."""
+    call("get", "projects/p/operations/a", "--prefix", "/compute/v1beta")
+    call("cancel", "operations/a", "--prefix", "/")
+    call("wait", f"{asked.url}/compute/v1/operations/a", "--prefix", "compute/v1")
+    paths = [path for path, _ in asked.requests]
+    assert paths[:2] == [
+        "GET /compute/v1beta/projects/p/operations/a",
+        "POST /operations/a:cancel",
+    ]
+    assert paths[2].startswith("GET /compute/v1/operations/a")
+    assert call("get", "operations/a", "--prefix", "/{a").status == Exit.MISUSED
+
+
+def test_urls_and_paths(call: Lro, asked: Asked, house: House) -> None:
+    """An operation's URL says its server; a path is taken for the name that it has."""
+    name = over(house, ResizeResponse())
+    for given in (
+        f"{asked.url}/v1/{name}",
+        f"/v1/{name}",
+        f"{asked.url}/v1/{name[:-1]}%{ord(name[-1]):x}",
+    ):
+        assert call("get", "--json", given).json[0]["name"] == name
+
+
+def test_servers_below_a_path(call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands before the prefix belongs to the server."""
+    call("get", f"{asked.url}/below/v1/operations/a")
+    assert asked.requests[-1][0] == "GET /below/v1/operations/a"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("http://localhost/v2/operations/a", "has no '/v1/' before the name"),
+        ("http://localhost/v1/", "names no operation"),
+        ("{}", "token"),
+        ('{"lro": 1}', "names no operation"),
+    ],
+)
+def test_what_names_no_operation(call: Lro, given: str, told: str) -> None:
+    """It is said why."""
+    found = call("get", given)
+    assert found.status == Exit.MISUSED
+    assert told in found.err
+
+
+def test_tokens_of_handles(
+    call: Lro, asked: Asked, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token says the server, unless the command line does."""
+    name = over(house, ResizeResponse())
+    token = Token(name=name, server=asked.url).text
+    monkeypatch.setenv("LRO_SERVER", "http://127.0.0.1:1")
+    assert call("get", token, "--json").json[0]["name"] == name
+    found = call("get", token, "--server", "http://127.0.0.1:1")
+    assert found.status == Exit.CALL_FAILED
+    assert call("get", Token(name=name).text, "--server", asked.url).status == 0
+    found = call("get", token, "http://127.0.0.1:1/v1/operations/b")
+    assert found.status == Exit.MISUSED
+    assert "operations of 2 servers" in found.err
+
+
+def test_redirects_and_pages_of_proxies(call: Lro) -> None:
+    """What is no answer is a failed call."""
+    for head, body in (
+        ("302 Found\r\nLocation: http://127.0.0.1:1/", ""),
+        ("200 OK", "<h1>Welcome</h1>"),
+        ("200 OK", json.dumps({"name": 5})),
+        ("403 Forbidden", json.dumps({"error": {"status": "PERMISSION_DENIED", "message": "no"}})),
+    ):
+        with sockets.serving(sockets.answering(head, body)) as url:
+            found = call("get", "operations/a", "--server", url)
+            assert (found.status, found.out) == (Exit.CALL_FAILED, "")
+            assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("span", ["soon", "-1", "1e3", "", "5 m", "0", "0.0s"])
+def test_what_is_no_span(call: Lro, span: str) -> None:
+    """Spans are numbers with a unit."""
+    found = call("wait", "operations/a", "--timeout", span)
+    assert found.status == Exit.MISUSED
+    assert "is no span such as 90, 1.5s, 10m or 2h" in " ".join(found.err.split())

@@ -1,0 +1,154 @@
+"""The command in a real terminal, typed by somebody new to it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+pytest.importorskip("uvicorn")
+if shutil.which("tmux") is None or shutil.which("bash") is None:
+    pytest.skip("tmux and bash are needed for a terminal", allow_module_level=True)
+
+from tests.cli.asking import SOURCE, Asked, over, started
+from tests.client.house import House
+from tests.client.messages import ResizeMetadata, ResizeResponse
+
+PATIENCE_SECONDS = 60.0
+
+
+@attrs.frozen
+class Terminal:
+    """A terminal of tmux with a shell in it."""
+
+    socket: str
+
+    def tmux(self, *arguments: str) -> str:
+        """Run a command of tmux; what it prints."""
+        command = ["tmux", "-L", self.socket, *arguments]
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=60
+        ).stdout
+
+    def type(self, text: str, *keys: str) -> None:
+        """Type a text, then press keys."""
+        self.tmux("send-keys", "-l", "--", text)
+        for key in keys:
+            self.tmux("send-keys", key)
+
+    def screen(self, *options: str) -> str:
+        """What is on the screen."""
+        return self.tmux("capture-pane", "-p", "-J", *options)
+
+    def shows(self, *texts: str) -> str:
+        """The screen, as soon as all of these texts stand on it."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            screen = self.screen().rstrip()
+            missing = [text for text in texts if text not in screen]
+            if not missing:
+                return screen
+            assert time.monotonic() < until, f"{missing} not in:\n{screen}"
+            time.sleep(0.05)
+
+    def run(self, command: str) -> None:
+        """Type a command and press Enter; its status will be shown as ``(0)``."""
+        self.type(f'clear; {command}; echo "($?)"', "Enter")
+
+
+@pytest.fixture
+def terminal(asked: Asked, here: Path) -> Iterator[Terminal]:
+    """A terminal in which ``lro`` is a command whose server is the service."""
+    script = here / "bin" / "lro"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m lro.cli "$@"\n')
+    script.chmod(0o755)
+    variables = {
+        "LRO_SERVER": asked.url,
+        "PATH": f"{script.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(SOURCE / "src"),
+        "PS1": "> ",
+        "LC_ALL": "C.UTF-8",
+    }
+    settings = [f"{name}={value}" for name, value in variables.items()]
+    made = Terminal(f"lro-{uuid.uuid4().hex}")
+    shell = ["env", *settings, "bash", "--norc", "--noprofile"]
+    made.tmux("-f", os.devnull, "new-session", "-d", "-x", "140", "-y", "30", *shell)
+    try:
+        made.shows(">")
+        yield made
+    finally:
+        made.tmux("kill-server")
+
+
+def test_watching(terminal: Terminal, house: House) -> None:
+    """A table that goes with the operation, and stands there in the end."""
+    name = started(house)
+    terminal.run(f"lro watch {name}")
+    terminal.shows("name", "state", "age", name, "IN_PROGRESS")
+    house.say(ResizeMetadata(40))
+    screen = terminal.shows("40%")
+    assert "━" in screen
+    house.say(ResizeResponse(7))
+    screen = terminal.shows("(0)", "SUCCEEDED", "100%")
+    assert screen.count(name) == 1
+    assert "IN_PROGRESS" not in screen
+
+
+def test_interrupting(terminal: Terminal, house: House) -> None:
+    """Ctrl-C leaves the operation alone, and says how to look at it again."""
+    name = started(house)
+    terminal.run(f"lro watch {name}")
+    terminal.shows("IN_PROGRESS")
+    terminal.type("", "C-c")
+    terminal.shows("(130)", f"interrupted; the operation goes on; look again with: lro wait {name}")
+    house.say(ResizeResponse(7))
+    terminal.run(f"lro wait {name}")
+    terminal.shows("(0)", "SUCCEEDED", '"sizeBytes":"7"')
+
+
+def test_starting_and_watching(terminal: Terminal, house: House) -> None:
+    """From the start to the end in one command."""
+    house.say(ResizeMetadata(40), ResizeResponse(7))
+    terminal.run("""lro start /v1/images:resize '{"source": "a.png"}' --watch""")
+    terminal.shows("(0)", "SUCCEEDED")
+    terminal.run("lro get operations/no")
+    terminal.shows("(5)", "NOT_FOUND")
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_colours(terminal: Terminal, house: House, plain: bool) -> None:
+    """A list is in colour, unless NO_COLOR says not."""
+    over(house, ResizeResponse())
+    terminal.run("NO_COLOR=1 lro list" if plain else "lro list")
+    terminal.shows("(0)", "SUCCEEDED")
+    coloured = "\x1b[32mSUCCEEDED" in terminal.screen("-e")
+    assert coloured is not plain
+
+
+def test_completing(terminal: Terminal, house: House) -> None:
+    """The tab key completes commands, options and names."""
+    name = over(house, ResizeResponse(7))
+    terminal.run('eval "$(lro completion bash)"')
+    terminal.shows("(0)")
+    terminal.type("clear; lro wat", "Tab")
+    terminal.shows("lro watch")
+    terminal.type("--fil", "Tab")
+    terminal.shows("lro watch --filter")
+    terminal.type("'done = true'", "Enter")
+    terminal.shows("SUCCEEDED")
+    terminal.type("clear; lro get operations/", "Tab")
+    terminal.shows(f"lro get {name}")
+    terminal.type("", "Enter")
+    terminal.shows("state     SUCCEEDED", '"sizeBytes": "7"')
