@@ -117,14 +117,7 @@ class AsyncClient:
         )
         flow = _waits.start(self._core, request, response, metadata)
         operation, trace = await self._driver.run(flow)
-        return AsyncOperationHandle(
-            operation,
-            response=response,
-            metadata=metadata,
-            core=self._core,
-            driver=self._driver,
-            trace=trace,
-        )
+        return self._handle(operation, response, metadata, trace)
 
     def operation(
         self,
@@ -140,14 +133,7 @@ class AsyncClient:
         """
         register(self._core.types, response, metadata)
         first, trace = known(operation)
-        return AsyncOperationHandle(
-            first,
-            response=response,
-            metadata=metadata,
-            core=self._core,
-            driver=self._driver,
-            trace=trace,
-        )
+        return self._handle(first, response, metadata, trace)
 
     def group(self, handles: Iterable[AsyncOperationHandle[Resp, Meta]]) -> AsyncGroup[Resp, Meta]:
         """Operations of this client to wait for together, with few calls for all of them."""
@@ -212,24 +198,18 @@ class AsyncClient:
 
         Those of this server that were started, also by a process that has crashed, and whose result
         nobody has taken. A start whose answer never came is repeated with its request id, and so
-        starts nothing twice. With ``lro.Any`` for both classes: all of them.
+        starts nothing twice; where it is refused, the handle's ``result()`` says why, and the start
+        stays in the journal. With ``lro.Any`` for both classes: all of them.
 
         Raises:
             ValueError: The client has no journal.
             JournalError: It cannot be read.
-            CallError: A start could not be repeated; it stays in the journal.
         """
         register(self._core.types, response, metadata)
         flow = _journaled.pending(self._core, response, metadata)
         async with aclosing(self._driver.walk(flow)) as steps:
-            async for operation in steps:
-                yield AsyncOperationHandle(
-                    operation,
-                    response=response,
-                    metadata=metadata,
-                    core=self._core,
-                    driver=self._driver,
-                )
+            async for operation, error in steps:
+                yield self._handle(operation, response, metadata, error=error)
 
     async def close(self) -> None:
         """Free the connections, if they were made here; nobody waits here any more."""
@@ -249,6 +229,7 @@ class AsyncClient:
         response: type[Resp],
         metadata: type[Meta],
         trace: Trace | None = None,
+        error: Exception | None = None,
     ) -> AsyncOperationHandle[Resp, Meta]:
         return AsyncOperationHandle(
             operation,
@@ -257,6 +238,7 @@ class AsyncClient:
             core=self._core,
             driver=self._driver,
             trace=trace,
+            error=error,
         )
 
     async def _ask(self, request: Anything) -> Operation:

@@ -30,7 +30,7 @@ class AsyncGroup(Generic[Resp, Meta]):
         core: Core,
         driver: AsyncDriver,
     ) -> None:
-        self.handles = tuple(handles)
+        self.handles = _groups.members(handles)
         """The operations, in the order that was given."""
         self._core = core
         self._driver = driver

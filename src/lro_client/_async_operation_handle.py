@@ -33,8 +33,16 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         core: Core,
         driver: AsyncDriver,
         trace: Trace | None = None,
+        error: Exception | None = None,
     ) -> None:
-        super().__init__(operation, response=response, metadata=metadata, core=core, trace=trace)
+        super().__init__(
+            operation,
+            response=response,
+            metadata=metadata,
+            core=core,
+            trace=trace,
+            error=error,
+        )
         self._driver = driver
 
     async def refresh(self) -> Operation:

@@ -115,14 +115,7 @@ class Client:
         )
         flow = _waits.start(self._core, request, response, metadata)
         operation, trace = self._driver.run(flow)
-        return OperationHandle(
-            operation,
-            response=response,
-            metadata=metadata,
-            core=self._core,
-            driver=self._driver,
-            trace=trace,
-        )
+        return self._handle(operation, response, metadata, trace)
 
     def operation(
         self,
@@ -138,14 +131,7 @@ class Client:
         """
         register(self._core.types, response, metadata)
         first, trace = known(operation)
-        return OperationHandle(
-            first,
-            response=response,
-            metadata=metadata,
-            core=self._core,
-            driver=self._driver,
-            trace=trace,
-        )
+        return self._handle(first, response, metadata, trace)
 
     def group(self, handles: Iterable[OperationHandle[Resp, Meta]]) -> Group[Resp, Meta]:
         """Operations of this client to wait for together, with few calls for all of them."""
@@ -210,22 +196,17 @@ class Client:
 
         Those of this server that were started, also by a process that has crashed, and whose result
         nobody has taken. A start whose answer never came is repeated with its request id, and so
-        starts nothing twice. With ``lro.Any`` for both classes: all of them.
+        starts nothing twice; where it is refused, the handle's ``result()`` says why, and the start
+        stays in the journal. With ``lro.Any`` for both classes: all of them.
 
         Raises:
             ValueError: The client has no journal.
             JournalError: It cannot be read.
-            CallError: A start could not be repeated; it stays in the journal.
         """
         register(self._core.types, response, metadata)
-        for operation in self._driver.walk(_journaled.pending(self._core, response, metadata)):
-            yield OperationHandle(
-                operation,
-                response=response,
-                metadata=metadata,
-                core=self._core,
-                driver=self._driver,
-            )
+        flow = _journaled.pending(self._core, response, metadata)
+        for operation, error in self._driver.walk(flow):
+            yield self._handle(operation, response, metadata, error=error)
 
     def close(self) -> None:
         """Free the connections, if they were made here; nobody waits here any more."""
@@ -244,6 +225,7 @@ class Client:
         response: type[Resp],
         metadata: type[Meta],
         trace: Trace | None = None,
+        error: Exception | None = None,
     ) -> OperationHandle[Resp, Meta]:
         return OperationHandle(
             operation,
@@ -252,6 +234,7 @@ class Client:
             core=self._core,
             driver=self._driver,
             trace=trace,
+            error=error,
         )
 
     def _ask(self, request: Anything) -> Operation:

@@ -21,6 +21,7 @@ from lro_client._work import Choice, How
 _SINGLES: Final = 4
 """Up to so many operations are waited for by a call each; more of them share a few connections."""
 
+_MOVING: Final = threading.Lock()
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
 
@@ -37,6 +38,14 @@ class Runner(Protocol):
 
     def box(self) -> Box:
         """A box that the driver can take from."""
+        ...
+
+    def here(self) -> object:
+        """Where flows run aside; another place is a new beginning."""
+        ...
+
+    def close(self) -> None:
+        """End all pauses."""
         ...
 
     def lanes(self, wanted: int) -> int:
@@ -69,16 +78,39 @@ class Core:
             call_seconds=call_seconds,
         )
         self._runner = runner
-        self.table = Table(
-            clock,
+        self._offered = _offered(transport)
+        self._most_alone = getattr(transport, "calls_at_once", _SINGLES)
+        self._here: object = runner.here()
+        self._lock, self._table = threading.Lock(), self._laid()
+
+    @property
+    def table(self) -> Table:
+        """What is waited for."""
+        self._settle()
+        return self._table
+
+    def _settle(self) -> None:
+        # In a forked process nobody goes on with what was waited for, and locks may be held.
+        here = self._runner.here()
+        if here == self._here:
+            return
+        with _MOVING:
+            if here != self._here:
+                closed = self._table.closed
+                self.setting.server.held = 0
+                self._lock, self._table = threading.Lock(), self._laid()
+                self._table.closed, self._here = closed, here
+
+    def _laid(self) -> Table:
+        runner = self._runner
+        table = Table(
+            self.setting.clock,
             most=lambda: runner.lanes(self.setting.lanes),
-            hire=lambda: runner.aside(self._lanes.lane()),
+            hire=lambda: runner.aside(lanes.lane()),
             ring=runner.ring,
         )
-        choice = Choice(self.setting, self.table, _offered(transport))
-        self._lanes = Lanes(self.setting, self.table, choice)
-        self._most_alone = getattr(transport, "calls_at_once", _SINGLES)
-        self._lock = threading.Lock()
+        lanes = Lanes(self.setting, table, Choice(self.setting, table, self._offered))
+        return table
 
     def box(self) -> Box:
         """A box that the face's driver can take from."""
@@ -87,19 +119,21 @@ class Core:
     @contextmanager
     def alone(self) -> Iterator[bool]:
         """Whether a wait may have a call for itself, rather than join all others."""
-        server = self.setting.server
-        with self._lock:
+        self._settle()
+        server, lock = self.setting.server, self._lock
+        with lock:
             has = server.held < self._most_alone
             server.held += has
         try:
             yield has
         finally:
-            with self._lock:
-                server.held -= has
+            with lock:
+                server.held = max(0, server.held - has)
 
     def close(self) -> None:
         """Send home everybody who waits."""
         self.table.close(CallError("GetOperation", _CLOSED))
+        self._runner.close()
 
 
 def _offered(transport: object) -> frozenset[How]:

@@ -6,6 +6,7 @@ import asyncio
 import collections
 import contextlib
 import logging
+import os
 import queue
 import threading
 import time
@@ -97,7 +98,19 @@ class Driver:
         self.transport = transport
         self._sleep = sleep
         self._clock = None if sleep is time.sleep else clock
-        self._rung = threading.Event()
+        self._rung, self._closed = threading.Event(), threading.Event()
+        self._process = os.getpid()
+
+    def here(self) -> object:
+        """Where flows run aside: in a forked process none of them goes on."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._rung, self._closed = threading.Event(), threading.Event()
+        return self._process
+
+    def close(self) -> None:
+        """End all pauses: who wakes will find the transport closed."""
+        self._closed.set()
 
     def run(self, flow: Flow[R]) -> R:
         """What the flow returns in the end."""
@@ -144,7 +157,10 @@ class Driver:
     def _acted(self, step: Step) -> object:
         match step:
             case Pause(seconds):
-                self._sleep(seconds)
+                if self._clock is None:
+                    self._closed.wait(seconds)
+                else:
+                    self._sleep(seconds)
             case Call():
                 return self._send(step)
             case Take(box, seconds):
@@ -166,7 +182,7 @@ class Driver:
         if getattr(transport, "bounds", False):
             return transport.send(call)
         try:
-            return HANDS.ask(lambda: transport.send(call), call.budget)
+            return HANDS.ask(lambda: transport.send(call), call.budget, set())
         except Late:
             raise too_late(call.verb, call.budget) from None
 
@@ -209,7 +225,21 @@ class AsyncDriver:
         self.transport = transport
         self._sleep = sleep
         self._tasks: set[asyncio.Task[None]] = set()
-        self._rung: asyncio.Event = asyncio.Event()
+        self._rung, self._closed = asyncio.Event(), asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def here(self) -> object:
+        """Where flows run aside: on another event loop none of them goes on."""
+        with contextlib.suppress(RuntimeError):  # no loop runs where something is cleaned away
+            loop = asyncio.get_running_loop()
+            if loop is not self._loop:
+                self._loop, self._tasks = loop, set()
+                self._rung, self._closed = asyncio.Event(), asyncio.Event()
+        return self._loop
+
+    def close(self) -> None:
+        """End all pauses: who wakes will find the transport closed."""
+        self._closed.set()
 
     async def run(self, flow: Flow[R]) -> R:
         """What the flow returns in the end."""
@@ -266,7 +296,10 @@ class AsyncDriver:
     async def _acted(self, step: Step) -> object:
         match step:
             case Pause(seconds):
-                await self._sleep(seconds)
+                if self._sleep is asyncio.sleep:
+                    await _until(self._closed.wait(), seconds, self._sleep)
+                else:
+                    await self._sleep(seconds)
             case Call():
                 return await self._send(step)
             case Take(box, seconds):

@@ -45,9 +45,15 @@ class Setting:
 
 
 def single(
-    setting: Setting, request: Request, headers: Mapping[str, str] | None = None
+    setting: Setting,
+    request: Request,
+    headers: Mapping[str, str] | None = None,
+    within: float | None = None,
 ) -> Flow[Reply]:
-    """One call, retried as the policy says (spec §11.5(1)); a start only with a request id."""
+    """One call, retried as the policy says (spec §11.5(1)); a start only with a request id.
+
+    With its retries it takes no longer than ``within`` seconds.
+    """
     retry = setting.retry
     if isinstance(request, StartRequest) and not request.request_id:
         retry = NO_RETRY
@@ -56,6 +62,9 @@ def single(
     began, attempt = setting.clock(), 0
     while True:
         attempt += 1
+        if within is not None:
+            left = began + within - setting.clock()
+            call = attrs.evolve(call, budget=min(budget, max(left, 0.001)))
         try:
             reply: Reply = yield call
             return reply
@@ -68,7 +77,11 @@ def single(
             most = retry.max_retry_after
             if pause is None or (most is not None and asked > most):
                 raise
-        yield Pause(max(pause, asked))
+            pause = max(pause, asked)
+            if within is not None and setting.clock() + pause >= began + within:
+                yield Pause(max(0.0, began + within - setting.clock()))
+                raise
+        yield Pause(pause)
 
 
 def _held_seconds(request: Request) -> float:

@@ -38,7 +38,7 @@ def awaiting(core: Core, handle: HandleBase[Resp, Anything]) -> asyncio.Future[R
     future: asyncio.Future[Resp] = loop.create_future()
 
     def hear(news: News) -> None:
-        if not future.done():
+        if not (future.done() or loop.is_closed()):
             _give(future, core, handle, news)
 
     if handle.done:

@@ -29,7 +29,7 @@ class Group(Generic[Resp, Meta]):
         core: Core,
         driver: Driver,
     ) -> None:
-        self.handles = tuple(handles)
+        self.handles = _groups.members(handles)
         """The operations, in the order that was given."""
         self._core = core
         self._driver = driver

@@ -103,6 +103,19 @@ class Gathering(Generic[H]):
         )
 
 
+def members(handles: Iterable[H]) -> tuple[H, ...]:
+    """The handles of a group.
+
+    Raises:
+        TypeError: One is none.
+    """
+    found = tuple(handles)
+    for one in found:
+        if not isinstance(one, HandleBase):
+            raise TypeError(f"a group is of handles, as client.operation() gives, not {one!r:.80}")
+    return found
+
+
 def as_completed(core: Core, handles: Sequence[H], timeout: float | None) -> Flow[None]:
     """Shows each handle when its operation is over, the first one first."""
     with Gathering(core, handles, timeout) as gathering:
@@ -117,6 +130,8 @@ def wait(
     core: Core, handles: Sequence[H], count: int | None, timeout: float | None
 ) -> Flow[Waited[H]]:
     """Wait until so many operations are over (None: all), or the time is."""
+    if not (count is None or isinstance(count, int)):
+        raise TypeError(f"count is how many must be over, a whole number, got {count!r}")
     wanted = len(handles) if count is None else min(count, len(handles))
     done: list[H] = []
     with Gathering(core, handles, timeout) as gathering:

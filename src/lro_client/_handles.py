@@ -7,6 +7,8 @@ import functools
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 from typing import Any as Anything
 
+import attrs
+
 from lro import Any, Empty, Operation, Status, TypeRegistry, declared_name
 from lro_client._core import Core
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed
@@ -33,6 +35,7 @@ class HandleBase(Generic[Resp, Meta]):
         metadata: type[Meta] | None,
         core: Core,
         trace: Trace | None = None,
+        error: Exception | None = None,
     ) -> None:
         self._name = operation.name
         self._operation = operation
@@ -42,7 +45,7 @@ class HandleBase(Generic[Resp, Meta]):
         self._types = core.types
         self._trace = trace
         self._polls = 0
-        self._error: Exception | None = None
+        self._error = error
 
     @property
     def name(self) -> str:
@@ -87,6 +90,17 @@ class HandleBase(Generic[Resp, Meta]):
             self.name, "metadata", self._operation.metadata, self._metadata_type, self._types
         )
 
+    @property
+    def response(self) -> Resp | None:
+        """The response of the last state seen; None while there is none.
+
+        Raises:
+            DecodingError: It is not of the declared type; ``operation.response`` has it raw.
+        """
+        return _decode(
+            self.name, "response", self._operation.response, self._response_type, self._types
+        )
+
     def _seen(self, operation: Operation) -> Operation:
         if self._operation.done:  # a final state stays (spec §2.9)
             return self._operation
@@ -96,6 +110,11 @@ class HandleBase(Generic[Resp, Meta]):
             if self._trace is not None:
                 self._trace.ended(operation, self._polls)
         return operation
+
+    def _check_there(self) -> None:
+        """Raise why there is no operation to ask for, where none was started."""
+        if not self.name and self._error is not None:
+            raise copy.copy(self._error)
 
     def _lost(self, error: Exception) -> None:
         self._error = error
@@ -138,9 +157,15 @@ class Update(Generic[Meta]):
     @property
     def progress(self) -> Progress | None:
         """How far the work is, as common metadata tell it; None where they do not."""
-        from lro_client.progress._reading import progress_of  # seldom needed
+        from lro_client.progress._reading import Progress, progress_of  # seldom needed
 
-        return progress_of(self.operation.metadata, self._handle._types)
+        try:
+            metadata: object = self.metadata  # of which a 0 can be seen, unlike in JSON
+        except DecodingError:
+            metadata = self.operation.metadata
+        found = progress_of(metadata, self._handle._types)
+        over = self.operation.state == "SUCCEEDED"
+        return attrs.evolve(found or Progress(), fraction=1.0) if over else found
 
     def __repr__(self) -> str:
         return f"Update({self.operation!r})"

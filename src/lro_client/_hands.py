@@ -7,9 +7,11 @@ import os
 import queue
 import threading
 from collections.abc import Callable
-from typing import Final, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 R = TypeVar("R")
+Answer: TypeAlias = "queue.SimpleQueue[tuple[object, BaseException | None]]"
+"""Where it is put what a function gave or raised."""
 
 KEPT: Final = 8
 """So many idle threads are kept for the next calls."""
@@ -37,18 +39,23 @@ class Hands:
         """Have no idle thread: in a forked process there are none."""
         self._idle, self._process = [], os.getpid()
 
-    def ask(self, function: Callable[[], R], seconds: float) -> R:
+    def ask(self, function: Callable[[], R], seconds: float, asking: set[Answer]) -> R:
         """What the function gives or raises, if it does so within ``seconds``.
+
+        Meanwhile ``asking`` has where the answer is put: another may be put there instead.
 
         Raises:
             Late: It does not.
         """
-        box: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
-        self.give(function, box.put)
+        box: Answer = queue.SimpleQueue()
+        asking.add(box)
         try:
+            self.give(function, box.put)
             found, error = box.get(timeout=seconds)
         except queue.Empty:
             raise Late from None
+        finally:
+            asking.discard(box)
         if error is not None:
             raise error
         return cast(R, found)

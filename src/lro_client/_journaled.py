@@ -10,6 +10,7 @@ from lro import Any, Operation, loads
 from lro_client import _flows
 from lro_client._calls import Do, Flow, Show, StartRequest
 from lro_client._core import Core
+from lro_client._errors import CallError
 from lro_client._journal import Entry
 from lro_client._tokens import message_name
 from lro_client._tracing import log_forgotten
@@ -19,15 +20,15 @@ ANSWERED_ONCE: Final = timedelta(hours=23)
 
 
 def pending(core: Core, response: type | None, metadata: type | None) -> Flow[None]:
-    """Shows the operations of this server that were declared with these classes.
+    """Shows the operations of this server that were declared with these classes, each with None.
 
-    Those with a name come first, then those whose start has to be repeated. One that was made too
-    long ago for that is left out, which is logged: it might start twice.
+    Those with a name come first, then those whose start has to be repeated. One that cannot be is
+    an operation without a name, and comes with the error. One that was made too long ago for that
+    is left out, which is logged: it might start twice.
 
     Raises:
         ValueError: There is no journal.
         JournalError: It cannot be read.
-        CallError: A start could not be repeated.
     """
     journal = core.journal
     if journal is None:
@@ -39,15 +40,19 @@ def pending(core: Core, response: type | None, metadata: type | None) -> Flow[No
     wanted = [one for one in entries if everything or (one.response, one.metadata) == asked]
     for entry in sorted(wanted, key=lambda one: not one.name):
         if entry.name:
-            yield Show(Operation(name=entry.name))
+            yield Show((Operation(name=entry.name), None))
             continue
         if entry.started < old:
             log_forgotten(entry.target, entry.request_id)
             continue
-        reply = yield from _flows.single(core.setting, _again(entry))
+        try:
+            reply = yield from _flows.single(core.setting, _again(entry))
+        except CallError as exc:
+            yield Show((Operation(), exc))
+            continue
         operation = _flows.read(reply)
         yield Do(functools.partial(journal.named, entry.request_id, operation.name))
-        yield Show(operation)
+        yield Show((operation, None))
 
 
 def _again(entry: Entry) -> StartRequest:

@@ -160,7 +160,9 @@ class Lanes:
                 raise Enough
             told: Told = []
             if item is not None:
-                self._server.has(WATCH)
+                if WATCH not in self._server.proven:
+                    self._server.has(WATCH)
+                    self._table.call_lane()  # others may have waited for what comes of this try
                 told = self._told_by_stream(work, item)
         tell(told)
 
@@ -198,6 +200,8 @@ class Lanes:
     def _told_of_failure(self, work: Work, error: CallError, now: float) -> Told:
         server, waiting = self._server, self._waiting(work)
         passes = self._setting.polling.retry.pause(error, 1, 0.0) is not None
+        if passes and not waiting:  # their patience has cut it: that says nothing of the server
+            return []
         if work.how is How.HOLD and error.code is Code.UNIMPLEMENTED:
             server.lacks(WAIT, now)
         elif work.how is How.HOLD and error.code is Code.NOT_FOUND:

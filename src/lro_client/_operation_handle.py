@@ -31,8 +31,16 @@ class OperationHandle(HandleBase[Resp, Meta]):
         core: Core,
         driver: Driver,
         trace: Trace | None = None,
+        error: Exception | None = None,
     ) -> None:
-        super().__init__(operation, response=response, metadata=metadata, core=core, trace=trace)
+        super().__init__(
+            operation,
+            response=response,
+            metadata=metadata,
+            core=core,
+            trace=trace,
+            error=error,
+        )
         self._driver = driver
 
     def refresh(self) -> Operation:

@@ -82,7 +82,7 @@ NO_RETRY: Final = Retry(codes=frozenset())
 class Polling:
     """How to wait for an operation.
 
-    ``wait``: the pause between polls. ``jitter``: a pause is changed at random by up to this share.
+    ``wait``: the pause between polls. ``jitter``: each is shortened at random, by up to this share.
     ``wait_first``: use WaitOperation where the server has it, held ``hold_seconds`` at most.
     ``retry``: what to do about failed polls. ``max_retry_after``: the longest pause, in seconds,
     that a server's Retry-After is followed for (None: any). ``connections``: so many calls at most
@@ -106,7 +106,7 @@ class Polling:
         if asked > 0:
             return asked
         plain = pause_of(self.wait, polls, seconds)
-        return plain * (1 + self.jitter * (2 * random - 1))
+        return plain * (1 - self.jitter * random)  # never longer: the share is a promise
 
     def honoured(self, retry_after: float | None) -> float:
         """What of a server's Retry-After is followed, in seconds; 0 for none."""

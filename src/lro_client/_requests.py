@@ -60,5 +60,13 @@ def _alone(cls: str, more: object) -> None:
 
 
 def seconds(timeout: timedelta | float | None) -> float | None:
-    """A timeout in seconds; None for none."""
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    """A timeout in seconds; None for none.
+
+    Raises:
+        TypeError: It is neither a timedelta nor a number.
+    """
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if not (timeout is None or isinstance(timeout, int | float)):
+        raise TypeError(f"a timeout is a timedelta, or seconds as a number, not {timeout!r}")
+    return timeout

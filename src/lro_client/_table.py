@@ -73,8 +73,11 @@ class Entry:
 
     @property
     def collection(self) -> str:
-        """The collection of the name, up to and with "operations"."""
-        return self.name.rpartition("/")[0]
+        """The collection of the name, up to and with "operations"; its id may have segments."""
+        parent, found, _ = self.name.rpartition("/operations/")
+        if found:
+            return f"{parent}/operations"
+        return "operations" if self.name.startswith("operations/") else self.name.rpartition("/")[0]
 
     @property
     def curious(self) -> bool:
@@ -162,11 +165,6 @@ class Table:
         for entry in entries:
             tell([(list(entry.listeners), Lost(entry.name, error))])
 
-    def abandoned(self) -> None:
-        """Forget the lanes: in a forked process they do not run."""
-        self._lanes = self._coming = 0
-        self._resting_until = None
-
     # -- for lanes, with the lock held --------------------------------------------------------
 
     def push(self, entry: Entry, due: float) -> None:
@@ -202,9 +200,9 @@ class Table:
             if self.next_due < self._resting_until:
                 self._ring()
         elif not self._coming and self._lanes < self._most():
+            self._hire()  # which fails where there can be no more threads
             self._lanes += 1
             self._coming += 1
-            self._hire()
 
     def came(self) -> None:
         """A lane that was called is there."""

@@ -19,6 +19,7 @@ from lro import Code, Operation
 
 log: Final = logging.getLogger("lro_client")
 """Lives at INFO, troubles at WARNING; each line begins with the operation's name."""
+log.addHandler(logging.NullHandler())  # an application that set up no logging sees exceptions
 
 _TRACEPARENT: Final = "traceparent"
 

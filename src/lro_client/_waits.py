@@ -24,7 +24,7 @@ from lro import (
 from lro_client import _flows, _polling
 from lro_client._calls import Do, Flow, StartRequest, Take
 from lro_client._core import Core
-from lro_client._errors import CallError, OperationFailed, OperationGone, PollTimeout
+from lro_client._errors import CallError, OperationFailed, PollTimeout
 from lro_client._handles import HandleBase
 from lro_client._journal import Entry
 from lro_client._policy import NO_RETRY
@@ -109,6 +109,7 @@ def wait(
         CallError: A poll failed for a reason that does not pass.
     """
     if not handle.done:
+        handle._check_there()
         try:
             with core.alone() as alone:
                 waiting = _alone if alone else _with_others
@@ -158,11 +159,7 @@ def result(core: Core, handle: HandleBase[Resp, Anything], timeout: float | None
         DecodingError: The response is not of the declared type.
         PollTimeout, OperationGone, CallError: As for :func:`wait`.
     """
-    try:
-        yield from wait(core, handle, timeout)
-    except OperationGone:
-        yield from _forget(core, handle)
-        raise
+    yield from wait(core, handle, timeout)
     return (yield from taken(core, handle))
 
 
@@ -175,7 +172,7 @@ def taken(core: Core, handle: HandleBase[Resp, Anything]) -> Flow[Resp]:
     """
     try:
         found = handle._result()
-    except (OperationFailed, OperationGone):
+    except OperationFailed:
         yield from _forget(core, handle)
         raise
     yield from _forget(core, handle)
@@ -188,13 +185,15 @@ def _forget(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
         yield Do(lambda: journal.collected(handle.name))
 
 
-def cancel(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
-    """Ask for the work to stop.
+def cancel(
+    core: Core, handle: HandleBase[Anything, Anything], within: float | None = None
+) -> Flow[None]:
+    """Ask for the work to stop, for at most ``within`` seconds.
 
     Raises:
         CallError: The call failed.
     """
-    yield from _flows.single(core.setting, CancelOperationRequest(handle.name))
+    yield from _flows.single(core.setting, CancelOperationRequest(handle.name), within=within)
     log_verb(handle.name, "CancelOperation")
 
 
@@ -207,9 +206,20 @@ def cancel_and_wait(
         CallError: The cancel failed.
         PollTimeout, OperationGone: As for :func:`wait`.
     """
+    if timeout is None:
+        if not handle.done:
+            yield from cancel(core, handle)
+        return (yield from wait(core, handle, None))
+    clock = core.setting.clock
+    deadline = clock() + timeout
     if not handle.done:
-        yield from cancel(core, handle)
-    return (yield from wait(core, handle, timeout))
+        try:
+            yield from cancel(core, handle, within=timeout)
+        except CallError as exc:
+            if clock() < deadline:
+                raise
+            raise PollTimeout(handle.name, timeout, 1, handle.operation, exc) from exc
+    return (yield from wait(core, handle, max(0.0, deadline - clock())))
 
 
 def delete(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:

@@ -24,6 +24,7 @@ from lro_client._calls import (
 )
 from lro_client._flows import Setting
 from lro_client._literals import literal
+from lro_client._polling import GRACE_SECONDS
 from lro_client._servers import BATCH, LIST, WAIT, WATCH
 from lro_client._table import Entry, Table
 
@@ -84,12 +85,13 @@ Sink = Callable[["Work", "Operation | str | None"], object]
 
 @attrs.define(eq=False)
 class Work:
-    """What one call asks for; ``hold`` in seconds, for a Wait."""
+    """What one call asks for; ``hold`` in seconds, for a Wait, ``budget`` for the whole."""
 
     how: How
     entries: dict[str, Entry]
     began: float
     hold: float = 0.0
+    budget: float = 0.0
     request: Request | None = None
 
 
@@ -102,6 +104,7 @@ class Choice:
         self._table = table
         self._offered = offered
         self._flying: dict[How, int] = dict.fromkeys(How, 0)
+        self._began: dict[How, float] = {}
 
     def work(self, now: float) -> Work | None:
         """The work that is due; None: what is being tried now will tell how to do it."""
@@ -120,6 +123,8 @@ class Choice:
                 entry.streamed = True
                 self._table.push(entry, now + UNHEARD_SECONDS)
         self._flying[how] += 1
+        self._began[how] = now
+        work.budget = min(self._setting.call_seconds + work.hold, _patience(work, now))
         work.request = _request(work)
         return work
 
@@ -136,7 +141,7 @@ class Choice:
         if work.how is How.STREAM:
             call = Call(request=work.request, budget=_SILENT_SECONDS)
             return Stream(call=call, sink=lambda item: sink(work, item))
-        return Call(request=work.request, budget=self._setting.call_seconds + work.hold)
+        return Call(request=work.request, budget=work.budget)
 
     def _how(self, entry: Entry, now: float) -> How | None:
         polling, server = self._setting.polling, self._server
@@ -151,9 +156,10 @@ class Choice:
                 continue
             if how is How.STREAM and not self._may_stream(entry):
                 continue
-            if how.value not in server.proven and self._flying[how]:
+            if how.value in server.proven or not self._flying[how]:
+                return how
+            if now < self._began[how] + UNHEARD_SECONDS:
                 return None
-            return how
         return How.ONE
 
     def _may_stream(self, entry: Entry) -> bool:
@@ -189,6 +195,12 @@ class Choice:
                 break
         for entry, due in aside:
             self._table.push(entry, due)
+
+
+def _patience(work: Work, now: float) -> float:
+    """Seconds for which somebody wants to know: a reply after that would hold up others only."""
+    wants = (want for entry in work.entries.values() for want in entry.listeners.values())
+    return max(max(want.deadline for want in wants) - now, 0.0) + GRACE_SECONDS
 
 
 def _request(work: Work) -> Request:

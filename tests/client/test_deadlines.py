@@ -14,6 +14,7 @@ import lro
 from lro_client import NO_RETRY, CallError, ClientError, Polling, PollTimeout, _hands
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, reply, running, succeeded
+from tests.client.overshoot import Case, cases, main
 from tests.client.simulation import Simulation, call_error
 from tests.client.sockets import (
     Behaviour,
@@ -36,17 +37,17 @@ None of these servers ends by itself.
 """
 
 BEHAVIOURS = {
-    "silent": silent,
-    "dripping headers": dripping_headers,
-    "dripping body": dripping_body,
-    "dripping chunks": dripping_chunks,
+    "never answers": silent,
+    "drips headers": dripping_headers,
+    "drips a body": dripping_body,
+    "drips chunks": dripping_chunks,
     "503": answering("503 Service Unavailable"),
     "503, ask in an hour": answering("503 Service Unavailable\r\nRetry-After: 3600"),
-    "429": answering("429 Too Many Requests", "<h1>429</h1>"),
-    "closing": closing,
-    "closing later": closing_later,
-    "resetting": resetting,
-    "cutting": cutting,
+    "429, by a proxy": answering("429 Too Many Requests", "<h1>429</h1>"),
+    "closes at once": closing,
+    "closes later": closing_later,
+    "resets": resetting,
+    "cuts a body": cutting,
     "not done": answering("200 OK", '{"name": "operations/abc"}'),
     "not done, ask in an hour": answering("200 OK\r\nRetry-After: 3600", '{"name": "x"}'),
 }
@@ -71,6 +72,35 @@ def test_it_returns_in_time(behave: Behaviour, timeout: float, face: Face) -> No
     assert timeout - 0.001 <= took <= timeout + SLACK
     assert (error.name, error.timeout) == (NAME, timeout)
     assert error.polls >= 1
+
+
+def told(case: Case) -> str:
+    """The name of a case."""
+    many = "many" if case.many else "one"
+    return f"{case.scenario}-{case.transport}-{case.face}-{many}"
+
+
+ENDS_BEFORE = {"redirects for ever"}
+"""What is no reason to wait until the deadline."""
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in cases() if case.many or case.scenario not in BEHAVIOURS], ids=told
+)
+def test_no_fault_outlasts_the_deadline(case: Case) -> None:
+    """Over both transports, for one operation and for many, and for those who wait again."""
+    for late in case.measure(0.1):
+        assert late <= SLACK * 1000
+        assert late >= -1 or case.scenario in ENDS_BEFORE
+
+
+def test_the_table_of_overshoots(capsys: pytest.CaptureFixture[str]) -> None:
+    """The long form says by how many milliseconds."""
+    main(["--rounds", "1", "--only", "closes at once"])
+    first, *rows, worst = capsys.readouterr().out.splitlines()
+    assert first.startswith("scenario")
+    assert len(rows) == 4
+    assert worst.startswith(f"the worst of {len(rows)} cases: ")
 
 
 @pytest.mark.parametrize("behave", [silent, dripping_body])

@@ -384,3 +384,62 @@ def test_the_long_form_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> N
     """With the seed to go on from."""
     main(["--count", "3", "--seed", "5"])
     assert capsys.readouterr().out.startswith("3 schedules from seed 5: ")
+
+
+def test_a_stream_that_is_tried_holds_up_nobody() -> None:
+    """Who comes while it is not known what comes of it is asked for in another way."""
+    world = World(deaf=True)
+    numbers = spread(world, 20)
+
+    def come() -> None:
+        for number in range(100, 110):
+            world.plan(f"operations/{number}", 3.0)
+            numbers.append(world.watch(f"operations/{number}"))
+
+    world.later(0.5, come)
+    world.later(8.0, come)
+    world.run()
+    assert excess(world, numbers) <= 11.0
+
+
+def test_those_who_come_during_the_first_try() -> None:
+    """They go on as soon as the server is known to stream."""
+    world = World(latency=0.5)
+    numbers = spread(world, 6)
+
+    def come() -> None:
+        for number in range(100, 110):
+            world.plan(f"operations/{number}", 1.0)
+            numbers.append(world.watch(f"operations/{number}"))
+
+    world.later(0.2, come)
+    world.run()
+    assert world.verbs()[:2] == ["WatchOperations"] * 2
+    assert excess(world, numbers) <= 1.1
+
+
+def test_no_call_outlasts_the_last_patience() -> None:
+    """What comes after that holds up others only; nothing is learned from such a call."""
+    cut = error(lro.Code.DEADLINE_EXCEEDED, passing=True)
+    world = World(transport=ENTIRELY - {How.STREAM}, latency=0.2, fault=lambda *_: cut)
+    for name in names(6):
+        world.plan(name, 30.0)
+    numbers = [world.watch(name, seconds=0.15) for name in names(6)]
+    world.later(0.15, lambda: [world.leave(number) for number in numbers])
+    world.run()
+    [(_, call)] = world.asked
+    assert call.budget == pytest.approx(0.17)
+    assert world.server.lacking == {}
+
+
+def test_lanes_that_cannot_be_hired() -> None:
+    """Where there can be no more threads: the next who comes tries again."""
+    world = World()
+    world.plan("operations/0", 1.0)
+    hire, world.table._hire = world.table._hire, lambda: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        world.watch("operations/0")
+    world.table._hire = hire
+    number = world.watch("operations/0")
+    world.run()
+    assert len(world.ends(number)) == 1

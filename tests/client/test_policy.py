@@ -60,18 +60,18 @@ def test_the_default_never_asks_too_often(run_time: float) -> None:
 
 @given(st.floats(0, 1000), st.floats(0, 1))
 def test_jitter(seconds: float, chance: float) -> None:
-    """A pause is changed by a tenth at most; switched off, by nothing."""
+    """A pause is shortened by a tenth at most; switched off, by nothing."""
     plain = PLAIN.pause(1, seconds, None, chance)
     changed = Polling().pause(1, seconds, None, chance)
     assert plain == wait_at(seconds)
-    assert 0.9 * plain - ROUNDING <= changed <= 1.1 * plain + ROUNDING
+    assert 0.9 * plain - ROUNDING <= changed <= plain + ROUNDING
 
 
 def wait_at(seconds: float) -> float:
     return min(max(seconds * 0.25, 0.05), 20.0)
 
 
-@pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.9), (0.5, 1.0), (1.0, 1.1)])
+@pytest.mark.parametrize(("chance", "factor"), [(0.0, 1.0), (0.5, 0.95), (1.0, 0.9)])
 def test_how_far_jitter_goes(chance: float, factor: float) -> None:
     """The whole range is used, and no more."""
     assert Polling().pause(1, 40.0, None, chance) == pytest.approx(10.0 * factor)
@@ -83,7 +83,7 @@ def test_jitter_comes_from_chance() -> None:
     simulation = Simulation(ends_at=0.14)
     polling = Polling(wait=wait_exponential(0.05, 1.0), wait_first=False)
     simulation.wait(polling, chance=chances.pop)
-    assert simulation.pauses == pytest.approx([0.045, 0.055, 0.05])
+    assert simulation.pauses == pytest.approx([0.05, 0.045, 0.0475])
 
 
 def test_the_proportional_policy_is_adjustable() -> None:

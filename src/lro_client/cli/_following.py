@@ -42,10 +42,13 @@ class _Account:
     lose: Lose
     judge: Judge
     exits: dict[str, Exit]
+    shown: dict[str, Operation] = attrs.field(factory=dict)
 
     def seen(self, operation: Operation, name: str) -> None:
         self._note(name, self.judge(operation))
-        self.show(operation)
+        if self.shown.get(name) != operation:
+            self.shown[name] = operation
+            self.show(operation)
 
     def lost(self, name: str, error: Exception) -> None:
         if not isinstance(error, ClientError):
@@ -98,7 +101,7 @@ def conclude(
 def _looked_at(
     handles: Sequence[Handle], account: _Account, until: float | None, *, curious: bool
 ) -> list[Handle]:
-    """Those that are left to wait for after a first look: at all for the curious, else at one.
+    """Those that are left to wait for after a first look, at one of them.
 
     While one waits, a server that is away is asked again and again; whoever has mistyped its URL
     wants to know that at once.
@@ -107,7 +110,7 @@ def _looked_at(
     for handle in handles:
         known = handle.operation != Operation(name=handle.name)  # told by a list, or a start
         in_time = until is None or time.monotonic() < until
-        if not known and in_time and (curious or handle is handles[0]):
+        if not known and in_time and handle is handles[0]:
             try:
                 handle.refresh()
             except CallError as exc:

@@ -52,19 +52,18 @@ _SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
 _LONGEST_SECONDS: Final = 1e9
 """More than any pause: what a clock's sleep still takes."""
 
-_MOST_HOPS: Final = 5
-
 _FAILURES: Final = (
     ("InvalidURL", Code.INVALID_ARGUMENT, False),
     ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
     ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
     ("TooManyRedirects", Code.UNKNOWN, False),
     ("DecodingError", Code.UNKNOWN, True),  # the body was spoilt on its way
+    ("EventTooLarge", Code.RESOURCE_EXHAUSTED, False),
     ("ConnectTimeout", Code.UNAVAILABLE, True),
     ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
     ("RequestError", Code.UNAVAILABLE, True),  # all others: no connection, or it was lost
 )
-"""What it means that httpx raised a class of this name, and whether that passes; the first counts.
+"""What an exception of this name means, and whether that passes; the first that fits counts.
 
 By name, since the client may be one of httpx2, whose classes are others of the same names.
 """
@@ -202,7 +201,7 @@ class Coder:
 
     @contextmanager
     def failures(self, call: Call) -> Iterator[None]:
-        """Turn what the HTTP library raises within into the error of a call without a reply."""
+        """Turn what httpx raises within, or what reads events, into the error of a call."""
         try:
             yield
         except Exception as exc:
@@ -238,6 +237,10 @@ class Coder:
         listed, missing = fields.get("operations", []), fields.get("missing", [])
         if fields is not value or not isinstance(listed, list) or not isinstance(missing, list):
             raise InvalidArgument("operations", "must be a list, beside a list of missing names")
+        told = {one.get("name") for one in listed if isinstance(one, dict)}
+        untold = set(request.names).difference(told, map(str, missing))
+        if untold:  # it would be waited for for ever
+            raise InvalidArgument("operations", f"must tell of {min(untold)!r:.200} too")
         if request.ended:  # most of many are not, and to make messages of them is most of the work
             listed = [one for one in listed if isinstance(one, dict) and one.get("done")]
         found = tuple(operation_from_json(one, self._types) for one in listed)
@@ -257,49 +260,25 @@ class Coder:
         return Events(lambda kind, data: self._event(call, kind, data))
 
     def _event(self, call: Call, kind: str, data: bytes) -> Operation | str | None:
+        if kind not in ("operation", "missing"):
+            return None
         try:
             value = loads(data)
+            if kind == "operation":
+                return operation_from_json(value, self._types)
             fields = value if isinstance(value, dict) else {}
-            if kind == "missing":
-                return str(fields["name"])
-            if kind != "operation":
-                return None
-            return operation_from_json(value, self._types)
+            return str(fields["name"])
         except (ValueError, KeyError, LroError) as exc:
             text = f"an event is not what was asked for: {exc}"
             raise CallError(call.verb, Status(Code.UNKNOWN, text)) from exc
 
     def no_stream(self, call: Call, response: Anything, content: bytes) -> CallError:
         """The error of a call that was to be answered with a stream."""
-        try:
-            self.decode(call, response, content)
-        except CallError as exc:
-            return exc
+        status = response.status_code
+        if not 200 <= status < 300:
+            return self._error(call, status, content, self._retry_after(response.headers))
         text = "the reply is no stream of events"
-        return CallError(call.verb, Status(Code.UNIMPLEMENTED, text), response.status_code)
-
-    def redirected(
-        self, call: Call, asked: Mapping[str, Anything], response: Anything, hops: int
-    ) -> dict[str, Anything] | None:
-        """What to ask instead of ``asked``, where a response says so; None: it is the answer.
-
-        Raises:
-            CallError: It leads to another origin, where credentials and operations do not belong,
-                or on and on: this is the ``hops``-th one.
-        """
-        status, target = response.status_code, response.headers.get("location")
-        repeats = status in (307, 308) or (status in (301, 302, 303) and asked["method"] == "GET")
-        if not repeats or not target:
-            return None
-        there, text = response.url.join(target), ""
-        if _origin(there) != _origin(response.url):
-            text = f"{response.url} redirects to another origin, {there}, which is not followed"
-        elif hops > _MOST_HOPS:
-            text = f"more than {_MOST_HOPS} redirections, the last one to {there}"
-        if text:
-            raise CallError(call.verb, Status(Code.FAILED_PRECONDITION, text), status)
-        kept = {key: value for key, value in asked.items() if key != "params"}
-        return {**kept, "url": str(there)}
+        return CallError(call.verb, Status(Code.UNIMPLEMENTED, text), status)
 
     def _error(self, call: Call, http: int, content: bytes, retry_after: float | None) -> CallError:
         try:
@@ -323,10 +302,6 @@ class Coder:
         if moment is None:
             return None
         return min(moment - (self._now() if now is None else now), _LONGEST_SECONDS)
-
-
-def _origin(url: Anything) -> tuple[str, str, int | None]:
-    return url.scheme, url.host, url.port
 
 
 def _moment(text: str) -> float | None:

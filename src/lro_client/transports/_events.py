@@ -10,6 +10,12 @@ E = TypeVar("E")
 MAX_EVENT: Final = 32 * 1024 * 1024
 """The largest event that is read, in bytes."""
 
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+class EventTooLarge(ValueError):
+    """An event is larger than :data:`MAX_EVENT`."""
+
 
 class Events(Generic[E]):
     """Makes events of chunks: ``read`` is given the type and the data of each."""
@@ -19,12 +25,14 @@ class Events(Generic[E]):
         self._rest = bytearray()
         self._kind = ""
         self._data: list[bytes] = []
+        self._size = 0
+        self._begun = False
 
     def feed(self, chunk: bytes) -> Iterator[E]:
         """The events that are complete with this chunk.
 
         Raises:
-            ValueError: An event is larger than :data:`MAX_EVENT`.
+            EventTooLarge: An event has no end within :data:`MAX_EVENT` bytes.
         """
         self._rest += chunk
         if b"\n" not in chunk and b"\r" not in chunk:
@@ -37,14 +45,16 @@ class Events(Generic[E]):
         *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         self._rest = bytearray(rest + held)
         for line in lines:
+            if not self._begun:  # which a stream may begin with, and which is no part of a name
+                self._begun, line = True, line.removeprefix(_BYTE_ORDER_MARK)
             event = self._line(line)
             if event is not None:
                 yield event
         self._check()
 
     def _check(self) -> None:
-        if len(self._rest) + sum(map(len, self._data)) > MAX_EVENT:
-            raise ValueError(f"an event is larger than {MAX_EVENT} bytes")
+        if len(self._rest) + self._size > MAX_EVENT:
+            raise EventTooLarge(f"an event is larger than {MAX_EVENT} bytes")
 
     def _line(self, line: bytes) -> E | None:
         if not line:
@@ -53,11 +63,12 @@ class Events(Generic[E]):
         value = value.removeprefix(b" ")
         if field == b"data":
             self._data.append(value)
+            self._size += len(value) + 1  # a line without data takes its room too
         elif field == b"event":
             self._kind = value.decode("utf-8", "replace")
         return None
 
     def _end(self) -> E | None:
         kind, data = self._kind, self._data
-        self._kind, self._data = "", []
+        self._kind, self._data, self._size = "", [], 0
         return self._read(kind, b"\n".join(data)) if data else None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import importlib
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any as Anything
 from typing import Final
 
@@ -14,23 +18,37 @@ import httpx
 from lro import Code, Operation, Status, TypeRegistry
 from lro_client._calls import Call, Reply
 from lro_client._errors import CallError, too_late
-from lro_client._hands import HANDS, Late
+from lro_client._hands import HANDS, Answer, Late
+from lro_client.transports._bodies import apieces, pieces
 from lro_client.transports._coding import Coder, HttpCall, Routes
+from lro_client.transports._redirects import redirected
 
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 
 MAX_REPLY: Final = 32 * 1024 * 1024
 """The largest reply that is read, in bytes once unpacked: a small one may unpack to gigabytes."""
 
-_READ_RATE: Final = 50e6
-"""Bytes a second at which a reply is certainly turned into messages."""
+_READ_RATE: Final = 20e6
+"""Bytes a second at which a reply is turned into messages, if it is made of tiny values."""
+
+_REFUSAL_BYTES: Final = 64 * 1024
+_REFUSAL_SECONDS: Final = 5.0
+
+
+_CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
+
+
+class _Closed(Exception):
+    """The client was closed during a call."""
 
 
 class HttpTransport:
     """Calls by an ``httpx.Client``, which is closed with this if it is its ``own``.
 
-    ``base_url`` goes before all paths, ``routes`` are those of the verbs, ``types`` the message
-    classes. Each call is made by a thread of its own, which alone keeps to a time.
+    Without one it makes its own, and another one in a forked process, which must not share
+    connections with its parent. ``base_url`` goes before all paths, ``routes`` are those of the
+    verbs, ``types`` the message classes. Each call is made by a thread of its own, which alone
+    keeps to a time.
     """
 
     bounds = True
@@ -40,16 +58,18 @@ class HttpTransport:
 
     def __init__(
         self,
-        client: httpx.Client,
+        client: httpx.Client | None = None,
         *,
         base_url: str = "",
         routes: Routes | None = None,
         types: TypeRegistry | None = None,
         own: bool = False,
     ) -> None:
-        self._client = client
+        self._made = {} if client is not None else {os.getpid(): httpx.Client()}
+        self._given = client
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own
+        self._asking: set[Answer] = set()
         self.address = base_url or str(getattr(client, "base_url", ""))
 
     def send(self, call: Call) -> Reply:
@@ -57,9 +77,12 @@ class HttpTransport:
         asked = _arguments(self._coder.encode(call), call)
         until = time.monotonic() + call.budget
         try:
-            return HANDS.ask(lambda: self._exchange(call, asked, until), call.budget)
+            exchange = functools.partial(self._exchange, call, asked, until)
+            return HANDS.ask(exchange, call.budget, self._asking)
         except Late:
             raise too_late(call.verb, call.budget) from None
+        except _Closed:
+            raise CallError(call.verb, _CLOSED) from None
 
     def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
         """Give ``sink`` each operation that the server tells of, or the name of one that is gone.
@@ -69,26 +92,39 @@ class HttpTransport:
         budget ends it too.
         """
         asked = _arguments(self._coder.encode(call), call)
-        with self._coder.failures(call), self._client.stream(**asked) as response:
+        with self._failures(call), self._client.stream(**asked) as response:
             if not self._coder.streams(response):
-                raise self._coder.no_stream(call, response, _read(response, call, None))
+                raise self._coder.no_stream(call, response, _refusal(response))
             events = self._coder.events(call)
-            for chunk in response.iter_bytes():
+            for chunk in pieces(response):
                 for event in events.feed(chunk):
                     sink(event)
                 sink(None)
 
     def close(self) -> None:
         """Close the HTTP client, if it was made here."""
-        if self._own:
+        if self._own or self._given is None:
             self._client.close()
+            for answer in list(self._asking):  # whose connections may not notice
+                answer.put((None, _Closed()))
+
+    @property
+    def _client(self) -> httpx.Client:
+        if self._given is not None:
+            return self._given
+        process = os.getpid()
+        # That of a parent is kept: to clean it away would close connections that are not ours.
+        return self._made.get(process) or self._made.setdefault(process, httpx.Client())
+
+    def _failures(self, call: Call) -> AbstractContextManager[None]:
+        return _failures(self._coder, self._client, call)
 
     def _exchange(self, call: Call, asked: dict[str, Anything], until: float) -> Reply:
         hop = 0
         while True:
             hop += 1
-            with self._coder.failures(call), self._client.stream(**asked) as response:
-                there = self._coder.redirected(call, asked, response, hop)
+            with self._failures(call), self._client.stream(**asked) as response:
+                there = redirected(call, asked, response, hop)
                 if there is None:
                     content = _read(response, call, until)
                     return self._coder.decode(call, response, content)
@@ -125,9 +161,9 @@ class AsyncHttpTransport:
         hop = 0
         while True:
             hop += 1
-            with self._coder.failures(call):
+            with _failures(self._coder, self._client, call):
                 async with self._client.stream(**asked) as response:
-                    there = self._coder.redirected(call, asked, response, hop)
+                    there = redirected(call, asked, response, hop)
                     if there is None:
                         content = await _aread(response, call)
                         _check_time(call, len(content), until)
@@ -137,20 +173,35 @@ class AsyncHttpTransport:
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
         """As :meth:`HttpTransport.stream`."""
         asked = _arguments(self._coder.encode(call), call)
-        with self._coder.failures(call):
+        with _failures(self._coder, self._client, call):
             async with self._client.stream(**asked) as response:
                 if not self._coder.streams(response):
-                    raise self._coder.no_stream(call, response, await _aread(response, call))
+                    raise self._coder.no_stream(call, response, await _arefusal(response))
                 events = self._coder.events(call)
-                async for chunk in response.aiter_bytes():
-                    for event in events.feed(chunk):
-                        sink(event)
-                    sink(None)
+                async with contextlib.aclosing(apieces(response)) as chunks:
+                    async for chunk in chunks:
+                        for event in events.feed(chunk):
+                            sink(event)
+                        sink(None)
 
     async def close(self) -> None:
         """Close the HTTP client, if it was made here."""
         if self._own:
             await self._client.aclose()
+
+
+@contextlib.contextmanager
+def _failures(
+    coder: Coder, client: httpx.Client | httpx.AsyncClient, call: Call
+) -> Iterator[None]:
+    """As ``coder.failures``; a client that is closed is told too."""
+    try:
+        with coder.failures(call):
+            yield
+    except RuntimeError as exc:
+        if not client.is_closed:
+            raise
+        raise CallError(call.verb, _CLOSED) from exc
 
 
 def _arguments(asked: HttpCall, call: Call) -> dict[str, Anything]:
@@ -166,33 +217,49 @@ def _arguments(asked: HttpCall, call: Call) -> dict[str, Anything]:
     return found
 
 
-def _read(response: httpx.Response, call: Call, until: float | None) -> bytes:
-    return _joined(_checked(response.iter_bytes(), call, until), call, until)
-
-
-def _checked(chunks: Iterator[bytes], call: Call, until: float | None) -> Iterator[bytes]:
-    for chunk in chunks:
-        if until is not None and time.monotonic() > until:  # a server may drip a body for ever
-            raise too_late(call.verb, call.budget)
-        yield chunk
-
-
-def _joined(chunks: Iterator[bytes], call: Call, until: float | None) -> bytes:
+def _read(response: httpx.Response, call: Call, until: float) -> bytes:
     content = bytearray()
-    for chunk in chunks:
-        content += chunk
+    for piece in pieces(response):
+        if time.monotonic() > until:  # a server may drip a body for ever
+            raise too_late(call.verb, call.budget)
+        content += piece
         _check_size(call, len(content))
-    if until is not None:
-        _check_time(call, len(content), until)
+    _check_time(call, len(content), until)
     return bytes(content)
 
 
 async def _aread(response: httpx.Response, call: Call) -> bytes:
-    chunks: AsyncIterator[bytes] = response.aiter_bytes()
     content = bytearray()
-    async for chunk in chunks:
-        content += chunk
-        _check_size(call, len(content))
+    async with contextlib.aclosing(apieces(response)) as chunks:
+        async for piece in chunks:
+            content += piece
+            _check_size(call, len(content))
+    return bytes(content)
+
+
+def _refusal(response: httpx.Response) -> bytes:
+    """What a server says that gives no stream; the beginning of it, if it says much."""
+    content, until = bytearray(), time.monotonic() + _REFUSAL_SECONDS
+    for piece in () if response.is_success else pieces(response):
+        content += piece
+        if len(content) > _REFUSAL_BYTES or time.monotonic() > until:
+            break
+    return bytes(content)
+
+
+async def _arefusal(response: httpx.Response) -> bytes:
+    content = bytearray()
+    if response.is_success:
+        return b""
+    with contextlib.suppress(TimeoutError):
+        async with (
+            asyncio.timeout(_REFUSAL_SECONDS),
+            contextlib.aclosing(apieces(response)) as chunks,
+        ):
+            async for piece in chunks:
+                content += piece
+                if len(content) > _REFUSAL_BYTES:
+                    break
     return bytes(content)
 
 

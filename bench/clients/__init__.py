@@ -1,0 +1,77 @@
+"""Clients that wait for operations, ours and others: each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import attrs
+
+from bench.peer import ROOT
+
+LIMIT_SECONDS: Final = 180.0
+"""Who takes longer is not measured."""
+
+
+class Absent(Exception):
+    """A client that cannot be measured here; the text says why."""
+
+
+@attrs.frozen
+class Found:
+    """What a client has seen: when it had each result; its CPU in seconds; its growth in bytes."""
+
+    at: dict[str, float]
+    cpu: float
+    grown: int
+    failed: dict[str, str]
+
+
+class Lane:
+    """The parent's end of a client's process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, names: Sequence[str], begins: Sequence[float] = ()) -> Found:
+        """Have it wait for all of these, from those moments on, else from now on."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([names, begins]), file=self._process.stdin, flush=True)
+        limit = threading.Timer(LIMIT_SECONDS, self._process.kill)
+        limit.start()
+        line = self._process.stdout.readline()
+        limit.cancel()
+        if not line:
+            raise Absent(f"has not ended within {LIMIT_SECONDS:.0f} s")
+        return Found(**json.loads(line))
+
+
+@contextlib.contextmanager
+def lane(client: str, way: str, url: str) -> Iterator[Lane]:
+    """A client in a process of its own, which has imported what it needs.
+
+    Raises:
+        Absent: It is not installed here, or takes too long.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.clients", client, way, url],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        word = json.loads(process.stdout.readline() or '"it does not start"')
+        if word != "ready":
+            raise Absent(word)
+        yield Lane(process)
+    finally:
+        process.terminate()
+        process.communicate()

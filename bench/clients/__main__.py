@@ -1,0 +1,62 @@
+"""The process of a client: ``python -m bench.clients CLIENT WAY URL``, told by lines of JSON."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import queue
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.clients.lane import Way, failed
+
+
+def memory(field: str) -> int:
+    """Bytes of memory of this process: VmRSS now, VmHWM at the most."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def heard(lines: queue.SimpleQueue[str]) -> None:
+    """Pass on what the parent says, and end with it, whatever the client still waits for."""
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+def obey(way: Way) -> None:
+    """Answer for ever."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=heard, args=(lines,), daemon=True).start()
+    while True:
+        names, begins = json.loads(lines.get())
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")  # the most is counted from here
+        before, cpu = memory("VmRSS"), time.process_time()
+        at = way(names, begins)
+        answer: dict[str, Any] = {"at": at, "cpu": time.process_time() - cpu}
+        answer |= {"grown": memory("VmHWM") - before, "failed": failed}
+        print(json.dumps(answer), flush=True)
+
+
+def main(client: str, way: str, url: str) -> None:
+    """Import a client, and obey."""
+    try:
+        module = importlib.import_module(f"bench.clients.on_{client}")
+        ways = module.ways(url)
+    except ImportError as exc:
+        print(json.dumps(f"is not installed here: {exc}"), flush=True)
+        return
+    print(json.dumps("ready"), flush=True)
+    obey(ways[way])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,121 @@
+"""How long after an operation has ended ``result()`` returns, and after how many calls; peers too.
+
+The server ends each operation at a moment of its own, by ``time.monotonic``, which is one clock for
+all processes of a machine, and notes the moment; the client notes when ``result()`` came back. The
+run times are spread by a quarter, so that polling falls on every phase. Each operation is waited
+for alone: with a client of its own, or, of Google's and Azure's for event loops, a task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import attrs
+
+from bench.clients import Absent, lane
+from bench.measure import percentile
+from bench.operated import operated
+
+AHEAD_SECONDS: Final = 1.5
+"""The client has so long to prepare its handles."""
+
+BEGUN_WITHIN_SECONDS: Final = 3.0
+SPREAD: Final = 0.25
+
+PARSER: Final = argparse.ArgumentParser(prog="python -m bench excess")
+PARSER.add_argument("--operations", type=int, default=30, help="so many at once in each cell")
+PARSER.add_argument("--seconds", type=float, nargs="+", default=[0.05, 1.0, 10.0])
+PARSER.add_argument("--rounds", type=int, default=2)
+
+
+@attrs.frozen
+class Cell:
+    """A client, how it is used, and what its server offers."""
+
+    label: str
+    client: str
+    way: str
+    face: str
+
+    @property
+    def ours(self) -> bool:
+        return self.client == "lro"
+
+
+def _cells() -> Iterator[Cell]:
+    offers = {"wait": "Wait", "plain": "Get", "hinted": "Get, Retry-After: 1"}
+    for face, offer in offers.items():
+        yield Cell(f"lro, {offer}", "lro", "threads", face)
+        yield Cell(f"lro, {offer}, asyncio", "lro", "asyncio", face)
+    yield Cell("google-api-core", "google", "threads", "plain")
+    yield Cell("google-api-core, asyncio", "google", "asyncio", "plain")
+    for face, more in (("plain", ""), ("hinted", ", Retry-After: 1")):
+        yield Cell(f"azure-core{more}", "azure", "threads", face)
+        yield Cell(f"azure-core{more}, asyncio", "azure", "asyncio", face)
+
+
+CELLS: Final = tuple(_cells())
+
+
+@attrs.define
+class Found:
+    """What was found in a cell: seconds, that as a share of the run time, and calls."""
+
+    excess: list[float] = attrs.field(factory=list)
+    shares: list[float] = attrs.field(factory=list)
+    calls: list[int] = attrs.field(factory=list)
+    trouble: str = ""
+
+    def __str__(self) -> str:
+        if not self.excess:
+            return self.trouble or "no operation came back"
+        middle, most = percentile(self.excess, 0.5), percentile(self.excess, 0.95)
+        share, calls = percentile(self.shares, 0.95), sum(self.calls) / len(self.calls)
+        text = f"{middle:>8.4f}  {most:>8.4f} s  {share:>8.3f} of the run time  {calls:>5.1f} calls"
+        return f"{text}  {self.trouble}".rstrip()
+
+
+def measure(cell: Cell, seconds: float, operations: int, found: Found) -> None:
+    """Add to what was found: so many operations of about that length, all at once."""
+    try:
+        with operated(cell.face) as server, lane(cell.client, cell.way, server.url) as client:
+            first = time.monotonic() + AHEAD_SECONDS
+            begins = [first + random.uniform(0, BEGUN_WITHIN_SECONDS) for _ in range(operations)]
+            runs = [seconds * random.uniform(1 - SPREAD, 1 + SPREAD) for _ in begins]
+            ends = [begin + run for begin, run in zip(begins, runs, strict=True)]
+            names = server.tell("make", ends)
+            seen = client.ask(names, begins)
+            told = server.tell("told")
+    except Absent as exc:
+        found.trouble = str(exc)
+        return
+    for name, run in zip(names, runs, strict=True):
+        if name in seen.at:
+            excess = seen.at[name] - told["ends"][name]
+            found.excess.append(excess)
+            found.shares.append(excess / run)
+            found.calls.append(told["asked"][name])
+    if seen.failed:
+        found.trouble = f"{len(seen.failed)} failed: {next(iter(seen.failed.values()))}"
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    """Ours one after the other, the peers all at once: they wait for seconds, and do nothing."""
+    yield f"{'':<48} {'p50':>8}  {'p95':>8}"
+    for seconds in options.seconds:
+        found = {cell: Found() for cell in CELLS}
+        for _ in range(options.rounds):
+            asked = [(cell, seconds, options.operations, found[cell]) for cell in CELLS]
+            for each in asked:
+                if each[0].ours:
+                    measure(*each)
+            peers = [each for each in asked if not each[0].ours]
+            with ThreadPoolExecutor(len(peers)) as threads:
+                list(threads.map(lambda each: measure(*each), peers))
+        for cell in CELLS:
+            yield f"{cell.label + f', {seconds:g} s':<48} {found[cell]}"

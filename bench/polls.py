@@ -1,0 +1,166 @@
+"""CPU of a client for each poll of an operation; against a plain GET and json by httpx.
+
+Of the client's process alone: the server is another one. One connection, one poll after the other,
+of an operation in progress that has metadata. The polls of ``result()`` are those of a wait whose
+policy is to pause for no time, beside a loop that does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import httpx
+
+import lro
+import lro_client
+from bench.measure import Sample, compare
+from bench.operated import operated
+
+POLLS: Final = 1000
+RESULT_SECONDS: Final = 0.8
+
+PARSER: Final = argparse.ArgumentParser(prog="python -m bench polls")
+PARSER.add_argument("--polls", type=int, default=POLLS, help="so many in each round")
+PARSER.add_argument("--rounds", type=int, default=7)
+
+AT_ONCE: Final = lro_client.Polling(
+    wait=lambda _: 0.0, jitter=0.0, wait_first=False, max_retry_after=0
+)
+TYPES: Final[dict[str, Any]] = {"response": lro.StringValue, "metadata": lro.Struct}
+
+
+def counted(poll: Callable[[], object], times: int) -> Sample:
+    """Seconds of CPU for each of so many calls."""
+    return polling(poll, times, lambda _: None)
+
+
+def polling(poll: Callable[[], object], times: int, sleep: Callable[[float], object]) -> Sample:
+    """The same with a sleep of no time after each, which is a call of the system."""
+
+    def sample() -> float:
+        cpu = time.process_time()
+        for _ in range(times):
+            poll()
+            sleep(0)
+        return (time.process_time() - cpu) / times
+
+    return sample
+
+
+def awaited(loop: asyncio.Runner, poll: Callable[[], Awaitable[object]], times: int) -> Sample:
+    """The same of calls on an event loop."""
+
+    async def polls() -> float:
+        cpu = time.process_time()
+        for _ in range(times):
+            await poll()
+        return (time.process_time() - cpu) / times
+
+    return lambda: loop.run(polls())
+
+
+def waited(client: lro_client.Client, name: str) -> float:
+    """Seconds of CPU for each poll of a ``result()`` that never pauses, until its time is over."""
+    cpu = time.process_time()
+    try:
+        client.operation(name, **TYPES).result(timeout=RESULT_SECONDS)
+    except lro_client.PollTimeout as exc:
+        return (time.process_time() - cpu) / exc.polls
+    raise AssertionError(f"{name} is never done")
+
+
+async def awaiting(client: lro_client.AsyncClient, name: str) -> float:
+    """The same on an event loop."""
+    cpu = time.process_time()
+    try:
+        await client.operation(name, **TYPES).result(timeout=RESULT_SECONDS)
+    except lro_client.PollTimeout as exc:
+        return (time.process_time() - cpu) / exc.polls
+    raise AssertionError(f"{name} is never done")
+
+
+Pairs = Iterator[tuple[str, Sample, Sample]]
+
+
+def blocking_pairs(url: str, name: str, times: int) -> Pairs:
+    """Ours, and others of the same kind, each beside ``httpx.Client``."""
+    where = f"{url}/v1/{name}"
+    with httpx.Client() as plain, lro_client.Client(url, polling=AT_ONCE) as client:
+        floor = counted(lambda: plain.get(where).json(), times)
+        yield "client.get / httpx.Client", counted(lambda: client.get(name), times), floor
+        loop = polling(lambda: plain.get(where).json(), times, time.sleep)
+        yield "a poll of result() / httpx.Client", lambda: waited(client, name), loop
+        with contextlib.suppress(ImportError):
+            import httpx2
+
+            with httpx2.Client() as second:
+                newer = lro_client.Client(url, http=second)  # type: ignore[arg-type]  # as httpx's
+                own = counted(lambda: second.get(where).json(), times)
+                asked = counted(lambda: newer.get(name), times)
+                yield "client.get by httpx2 / httpx2.Client", asked, own
+                yield "httpx2.Client / httpx.Client", own, floor
+        with contextlib.suppress(ImportError):
+            from bench.clients.on_google import blocking_client
+
+            google = blocking_client(url)
+            asked = counted(lambda: google.get_operation(name), times)
+            yield "google-api-core / httpx.Client", asked, floor
+
+
+def async_pairs(loop: asyncio.Runner, url: str, name: str, times: int) -> Pairs:
+    """Ours, and others of the same kind, each beside ``httpx.AsyncClient``."""
+    where = f"{url}/v1/{name}"
+    plain, client = httpx.AsyncClient(), lro_client.AsyncClient(url, polling=AT_ONCE)
+    floor = awaited(loop, lambda: _read(plain, where), times)
+    yield "client.get / httpx.AsyncClient", awaited(loop, lambda: client.get(name), times), floor
+    polls = awaited(loop, lambda: _read(plain, where, asyncio.sleep), times)
+    yield "a poll of result() / httpx.AsyncClient", lambda: loop.run(awaiting(client, name)), polls
+    with contextlib.suppress(ImportError):
+        import httpx2
+
+        second = httpx2.AsyncClient()
+        own = awaited(loop, lambda: _read(second, where), times)
+        newer = lro_client.AsyncClient(url, http=second)  # type: ignore[arg-type]  # as httpx's
+        asked = awaited(loop, lambda: newer.get(name), times)
+        yield "client.get by httpx2 / httpx2.AsyncClient", asked, own
+        yield "httpx2.AsyncClient / httpx.AsyncClient", own, floor
+        loop.run(second.aclose())
+    with contextlib.suppress(ImportError):
+        from bench.clients.on_google import async_client
+
+        google = loop.run(_made(async_client, url))
+        asked = awaited(loop, lambda: google.get_operation(name), times)
+        yield "google-api-core / httpx.AsyncClient", asked, floor
+        loop.run(google.transport._session.close())
+    loop.run(plain.aclose())
+    loop.run(client.close())
+
+
+async def _read(client: Any, where: str, sleep: Any = None) -> object:
+    found: object = (await client.get(where)).json()
+    if sleep is not None:
+        await sleep(0)
+    return found
+
+
+async def _made(make: Callable[[str], Any], url: str) -> Any:
+    return make(url)  # on a running event loop, which it asks for
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    """Each beside its floor, turn about."""
+    logging.getLogger("lro_client").setLevel(logging.ERROR)  # every wait here gives up
+    with operated("plain") as server, asyncio.Runner() as loop:
+        (name,) = server.tell("make", [0])
+        size = len(httpx.get(f"{server.url}/v1/{name}").content)
+        yield f"an operation of {size} bytes"
+        for label, own, low in blocking_pairs(server.url, name, options.polls):
+            yield str(compare(label, own, low, rounds=options.rounds))
+        for label, own, low in async_pairs(loop, server.url, name, options.polls):
+            yield str(compare(label, own, low, rounds=options.rounds))

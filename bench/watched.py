@@ -1,0 +1,143 @@
+"""Many operations watched by one process, by what the server offers; against streams read by hand.
+
+Of the client's process: CPU from the first handle to the last result, and how much it has grown at
+the most since it had imported everything and knew the names. The server notes when it has ended
+each operation, and the client when it had the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import attrs
+
+from bench.clients import Absent, lane
+from bench.measure import percentile
+from bench.operated import operated
+
+PEER_MOST: Final = 1000
+"""So many are given to threads, and to google-api-core: more of them would not end in minutes."""
+
+MEGABYTE: Final = 1e6
+WIDTHS: Final = {"cpu": 20, "grown": 7, "connections": 6, "calls": 8, "server_cpu": 9}
+"""The columns of the table."""
+
+PARSER: Final = argparse.ArgumentParser(prog="python -m bench watched")
+PARSER.add_argument("--operations", type=int, nargs="+", default=[1000, 10_000])
+PARSER.add_argument(
+    "--within", type=float, nargs=2, default=[20.0, 40.0], help="they end within these seconds"
+)
+PARSER.add_argument("--rounds", type=int, default=3)
+PARSER.add_argument("--only", nargs="+", default=[], help="lanes whose label has one of these")
+
+
+@attrs.frozen
+class Lane:
+    """A client, how it is used, what its server offers, and how many operations it is given."""
+
+    label: str
+    client: str
+    way: str
+    face: str
+    most: int = 1_000_000
+
+
+LANES: Final = (
+    Lane("floor: asyncio, bare streams", "floor", "stream", "watch"),
+    Lane("floor: httpx, BatchGet each 0.25 s", "floor", "batch", "batch"),
+    Lane("lro, Watch", "lro", "async_group", "watch"),
+    Lane("lro, BatchGet", "lro", "async_group", "batch"),
+    Lane("lro, List by names", "lro", "async_group", "list"),
+    Lane("lro, Get", "lro", "async_group", "plain"),
+    Lane("lro, Watch, result() of each", "lro", "tasks", "watch"),
+    Lane("lro, Watch, threads", "lro", "group", "watch", PEER_MOST),
+    Lane("lro, BatchGet, threads", "lro", "group", "batch", PEER_MOST),
+    Lane("lro, List by names, threads", "lro", "group", "list", PEER_MOST),
+    Lane("lro, Get, threads", "lro", "group", "plain", PEER_MOST),
+    Lane("google-api-core, asyncio", "google", "asyncio", "plain", PEER_MOST),
+)
+
+
+@attrs.frozen(kw_only=True)
+class Found:
+    """What one round has shown: seconds, bytes, and counts."""
+
+    cpu: float
+    server_cpu: float
+    grown: float
+    connections: float
+    calls: float
+    excess: Sequence[float]
+    lacking: str
+
+
+def measure(one: Lane, operations: int, within: Sequence[float]) -> Found:
+    """Have a new process watch so many operations of a new server.
+
+    Raises:
+        Absent: The client is not installed.
+    """
+    with operated(one.face) as server, lane(one.client, one.way, server.url) as client:
+        now = time.monotonic()
+        names = server.tell("make", [now + random.uniform(*within) for _ in range(operations)])
+        seen = client.ask(names)
+        told = server.tell("told")
+    missing = operations - len(seen.at)
+    why: Any = next(iter(seen.failed.values()), "")
+    return Found(
+        cpu=seen.cpu,
+        server_cpu=told["cpu"],
+        grown=seen.grown / MEGABYTE,
+        connections=told["peak"],
+        calls=sum(told["asked"].values()),
+        excess=sorted(at - told["ends"][name] for name, at in seen.at.items()),
+        lacking=f"  {missing} did not come back {why}".rstrip() if missing else "",
+    )
+
+
+def line(label: str, rounds: Sequence[Found]) -> str:
+    """The medians of all rounds, and the spread of the CPU."""
+    if not any(one.excess for one in rounds):
+        return f"{label:<36} {rounds[0].lacking}"
+    parts = []
+    for field in ("cpu", "grown", "connections", "calls", "server_cpu"):
+        values = [getattr(one, field) for one in rounds]
+        text = f"{statistics.median(values):,.0f}"
+        if field in ("cpu", "server_cpu", "grown"):
+            text = f"{statistics.median(values):.2f}"
+        if field == "cpu" and len(values) > 1:
+            text += f" ({min(values):.2f} to {max(values):.2f})"
+        parts.append(f"{text:>{WIDTHS[field]}}")
+    late = [
+        statistics.median(percentile(list(one.excess), share) for one in rounds if one.excess)
+        for share in (0.5, 0.95, 1.0)
+    ]
+    shown = " ".join(f"{one:>7.3f}" for one in late)
+    return f"{label:<36} {' '.join(parts)}   {shown}{rounds[0].lacking}"
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    """Each lane in each round, in turn."""
+    heads = ("CPU s", "MB", "conns", "calls", "server s")
+    head = " ".join(f"{one:>{width}}" for one, width in zip(heads, WIDTHS.values(), strict=True))
+    for operations in options.operations:
+        yield f"{f'{operations:,} operations':<36} {head}   excess p50, p95, most, s"
+        lanes = [one for one in LANES if operations <= one.most]
+        if options.only:
+            lanes = [one for one in lanes if any(word in one.label for word in options.only)]
+        found: dict[str, list[Found]] = {one.label: [] for one in lanes}
+        absent: dict[str, str] = {}
+        for _ in range(options.rounds):
+            for one in lanes:
+                try:
+                    found[one.label].append(measure(one, operations, options.within))
+                except Absent as exc:
+                    absent[one.label] = str(exc)
+        for one in lanes:
+            text = absent.get(one.label)
+            yield f"{one.label:<36} {text}" if text else line(one.label, found[one.label])

@@ -1,0 +1,348 @@
+"""By how much waits outlast their deadlines: ``python -m tests.client.overshoot --rounds N``.
+
+Each fault on real sockets, for both faces and both transports, for one operation and for a group
+of twelve, by the first call of a fresh client and by its second. Spec §11.4 allows 50 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import functools
+import gzip
+import importlib.util
+import itertools
+import json
+import random
+import socket
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import attrs
+
+from lro_client import AsyncClient, Client, ClientError
+from tests.client import sockets
+from tests.client.messages import NAME, PREFIX, TYPES
+from tests.client.sockets import Behaviour, answering, drip
+
+MEMBERS = 12
+"""The operations of a group."""
+
+Answer = Callable[[str, socket.socket, threading.Event], object]
+"""Answers one request, whose first line it is given."""
+
+Serving = Callable[[float], AbstractContextManager[str]]
+"""A server for a wait of so many seconds; its address."""
+
+# -- servers of HTTP --------------------------------------------------------------------------
+
+
+def reading(answer: Answer) -> Behaviour:
+    """Reads each request to its end before it is answered."""
+
+    def behave(connection: socket.socket, over: threading.Event) -> None:
+        received = b""
+        while not over.is_set():
+            while b"\r\n\r\n" not in received:
+                received += (chunk := connection.recv(65536))
+                if not chunk:
+                    return
+            head, _, received = received.partition(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
+            while len(received) < int(length or 0):
+                received += connection.recv(65536)
+            received = received[int(length or 0) :]
+            answer(head.partition(b"\r\n")[0].decode(), connection, over)
+
+    return behave
+
+
+def replying(body: bytes, *headers: str, after: float = 0.0) -> Answer:
+    """Sends a reply of JSON, so many seconds after the request."""
+    lines = ["HTTP/1.1 200 OK", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    head = "\r\n".join([*lines, *headers, "", ""]).encode()
+
+    def answer(_: str, connection: socket.socket, over: threading.Event) -> None:
+        if not over.wait(max(after, 0.0)):
+            connection.sendall(head)
+            connection.sendall(body)
+
+    return answer
+
+
+def never(_: str, connection: socket.socket, over: threading.Event) -> None:
+    """Gives no answer."""
+    over.wait()
+
+
+def redirecting(line: str, connection: socket.socket, over: threading.Event) -> None:
+    """Sends whoever asks to the same place again."""
+    head = f"HTTP/1.1 307 Again\r\nLocation: {line.split()[1]}\r\nContent-Length: 0\r\n\r\n"
+    connection.sendall(head.encode())
+
+
+def only(verb: str, answer: Answer, otherwise: Answer) -> Answer:
+    """Has requests with this verb answered in another way."""
+    return lambda line, connection, over: (answer if f":{verb} " in line else otherwise)(
+        line, connection, over
+    )
+
+
+def streaming(pieces: bytes, every: bytes = b"") -> Answer:
+    """Opens a stream of events with ``pieces``, and drips ``every`` into it without an end."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+
+    def answer(_: str, connection: socket.socket, over: threading.Event) -> None:
+        connection.sendall(head + pieces)
+        if every:
+            drip(connection, itertools.repeat(every), over)
+        over.wait()
+
+    return answer
+
+
+@functools.cache
+def large(size: int) -> bytes:
+    """An operation of so many bytes, of as many values as fit into them."""
+    items = b",".join([b'{"a":1}'] * (size // 8))
+    metadata = json.dumps({"@type": f"{PREFIX}acme.v1.Much"}).encode()[:-1]
+    return b'{"name":"%s","metadata":%s,"items":[%s]}}' % (NAME.encode(), metadata, items)
+
+
+def on_http(behave: Behaviour) -> Serving:
+    """A server whose connections are all served alike."""
+    return lambda timeout: sockets.serving(behave)
+
+
+def late(size: int, before: float) -> Serving:
+    """A server whose replies, of so many bytes, come so many seconds before the deadline."""
+    return lambda timeout: sockets.serving(reading(replying(large(size), after=timeout - before)))
+
+
+def exploding(timeout: float) -> AbstractContextManager[str]:
+    """A server whose small replies unpack to large ones."""
+    bomb = gzip.compress(bytes(64 * 1024 * 1024), 1)
+    return sockets.serving(reading(replying(bomb, "Content-Encoding: gzip")))
+
+
+@contextlib.contextmanager
+def refusing(timeout: float, scheme: str = "http://") -> Iterator[str]:
+    """An address where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    yield f"{scheme}127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def unaccepting(timeout: float, scheme: str = "http://") -> Iterator[str]:
+    """A server that takes no connection: who connects waits, as for a slow name or a firewall."""
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(socket.socket())
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):  # more than its backlog takes
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield f"{scheme}127.0.0.1:{listening.getsockname()[1]}"
+
+
+RUNNING = json.dumps({"name": NAME}).encode()
+
+HTTP: dict[str, Serving] = {
+    "never answers": on_http(reading(never)),
+    "accepts and never reads": on_http(sockets.silent),
+    "drips headers": on_http(sockets.dripping_headers),
+    "drips a body": on_http(sockets.dripping_body),
+    "drips chunks": on_http(sockets.dripping_chunks),
+    "429": on_http(answering("429 Too Many Requests")),
+    "429, ask in an hour": on_http(answering("429 Too Many Requests\r\nRetry-After: 3600")),
+    "503": on_http(answering("503 Service Unavailable")),
+    "503, ask in an hour": on_http(answering("503 Service Unavailable\r\nRetry-After: 3600")),
+    "resets": on_http(sockets.resetting),
+    "closes at once": on_http(sockets.closing),
+    "refuses connections": refusing,
+    "takes no connection": unaccepting,
+    "cuts a body": on_http(sockets.cutting),
+    "JSON cut short": on_http(reading(replying(b'{"name": "opera'))),
+    "30 MiB, just in time": late(30 * 1024 * 1024, 0.1),
+    "8 MiB, just in time": late(8 * 1024 * 1024, 0.25),
+    "a gzip bomb": exploding,
+    "redirects for ever": on_http(reading(redirecting)),
+    "not done": on_http(reading(replying(RUNNING))),
+    "a Wait without end": on_http(reading(only("wait", never, replying(RUNNING)))),
+    "a silent stream": on_http(reading(only("watch", streaming(b""), never))),
+    "a stream of comments": on_http(reading(only("watch", streaming(b"", b":\n\n"), never))),
+    "half an event, in drips": on_http(
+        reading(only("watch", streaming(b"event: operation\ndata: {", b" "), never))
+    ),
+}
+
+# -- servers of gRPC --------------------------------------------------------------------------
+
+
+def on_grpc(behave: Callable[[Any, threading.Event], object]) -> Serving:
+    """A server of gRPC that does the same about every call."""
+
+    @contextlib.contextmanager
+    def serve(timeout: float) -> Iterator[str]:
+        import grpc
+
+        from tests.grpc.serving import on_threads
+
+        over = threading.Event()
+
+        class Every(grpc.GenericRpcHandler):
+            def service(self, handler_call_details: Any) -> Any:
+                return grpc.unary_unary_rpc_method_handler(lambda _, call: behave(call, over))
+
+        with on_threads(lambda server: server.add_generic_rpc_handlers([Every()]), 40) as address:
+            try:
+                yield f"grpc://{address}"
+            finally:
+                over.set()
+
+    return serve
+
+
+def holding(call: Any, over: threading.Event) -> bytes:
+    """Gives no answer."""
+    over.wait()
+    return b""
+
+
+def aborting(code: str) -> Callable[[Any, threading.Event], object]:
+    """Ends every call with this code."""
+
+    def behave(call: Any, _: threading.Event) -> None:
+        import grpc
+
+        call.abort(grpc.StatusCode[code], "no")
+
+    return behave
+
+
+@contextlib.contextmanager
+def speechless(timeout: float) -> Iterator[str]:
+    """A server that speaks no HTTP/2."""
+    with sockets.serving(sockets.silent) as url:
+        yield url.replace("http", "grpc")
+
+
+GRPC: dict[str, Serving] = {
+    "never answers": on_grpc(holding),
+    "accepts, and says nothing": speechless,
+    "refuses connections": lambda timeout: refusing(timeout, "grpc://"),
+    "takes no connection": lambda timeout: unaccepting(timeout, "grpc://"),
+    "UNAVAILABLE": on_grpc(aborting("UNAVAILABLE")),
+    "RESOURCE_EXHAUSTED": on_grpc(aborting("RESOURCE_EXHAUSTED")),
+}
+
+# -- measuring --------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Case:
+    """Who waits, and for what: ``many`` for a group."""
+
+    scenario: str
+    transport: str
+    face: str
+    many: bool
+
+    def measure(self, timeout: float) -> tuple[float, float]:
+        """The milliseconds after the deadline, of a fresh client and of the same once more."""
+        serve = (GRPC if self.transport == "grpc" else HTTP)[self.scenario]
+        with serve(timeout) as address:
+            if self.face == "async":
+                return asyncio.run(self._awaiting(address, timeout))
+            return self._blocking(address, timeout)
+
+    def options(self, address: str) -> dict[str, Any]:
+        """What a client of this address is made of."""
+        if self.transport == "http":
+            return {"base_url": address}
+        from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
+
+        made = GrpcTransport if self.face == "sync" else AsyncGrpcTransport
+        return {"transport": made(address.removeprefix("grpc://"))}
+
+    def _blocking(self, address: str, timeout: float) -> tuple[float, float]:
+        with Client(**self.options(address)) as client:
+            first = self._waiting(client)
+            second = self._waiting(client, wait=True)
+            return _timed(first, timeout), _timed(second, timeout)
+
+    async def _awaiting(self, address: str, timeout: float) -> tuple[float, float]:
+        async with AsyncClient(**self.options(address)) as client:
+            first = self._waiting(client)
+            second = self._waiting(client, wait=True)
+            return await _atimed(first, timeout), await _atimed(second, timeout)
+
+    def _waiting(self, client: Any, *, wait: bool = False) -> Callable[..., Any]:
+        if not self.many:
+            handle = client.operation(NAME, **TYPES)
+            return handle.wait if wait else handle.result  # type: ignore[no-any-return]
+        names = [NAME, *[f"operations/{number}" for number in range(MEMBERS - 1)]]
+        group = client.group([client.operation(name, **TYPES) for name in names])
+        return group.wait if wait else group.results  # type: ignore[no-any-return]
+
+
+def _timed(verb: Callable[..., object], timeout: float) -> float:
+    began = time.perf_counter()
+    with contextlib.suppress(ClientError):
+        verb(timeout=timeout)
+    return (time.perf_counter() - began - timeout) * 1e3
+
+
+async def _atimed(verb: Callable[..., Any], timeout: float) -> float:
+    began = time.perf_counter()
+    with contextlib.suppress(ClientError):
+        await verb(timeout=timeout)
+    return (time.perf_counter() - began - timeout) * 1e3
+
+
+def cases(wanted: str = "") -> list[Case]:
+    """All of them, or those whose scenario has this text in it."""
+    transports = {"http": HTTP}
+    if importlib.util.find_spec("grpc") is not None:
+        transports["grpc"] = GRPC
+    return [
+        Case(scenario, transport, face, many)
+        for transport, scenarios in transports.items()
+        for scenario in scenarios
+        for face in ("sync", "async")
+        for many in (False, True)
+        if wanted in scenario
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure every case so many times, and print a table of milliseconds."""
+    parser = argparse.ArgumentParser(prog="python -m tests.client.overshoot", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--only", default="", help="scenarios with this text")
+    options = parser.parse_args(arguments)
+    found: dict[Case, list[float]] = collections.defaultdict(list)
+    chosen, chance = cases(options.only), random.Random(0)
+    for _ in range(options.rounds):
+        for case in chosen:
+            found[case] += case.measure(chance.uniform(0.3, 0.6))
+    row = "{:26} {:5} {:6} {:6} {:>12} {:>12}".format
+    print(row("scenario", "over", "face", "for", "median, ms", "worst, ms"))
+    for case, late in found.items():
+        many = "many" if case.many else "one"
+        told = f"{statistics.median(late):.1f}", f"{max(late):.1f}"
+        print(row(case.scenario, case.transport, case.face, many, *told))
+    worst = max(found, key=lambda case: max(found[case]))
+    print(f"the worst of {len(found)} cases: {max(found[worst]):.1f} ms, {worst}")
+
+
+if __name__ == "__main__":
+    main()

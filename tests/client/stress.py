@@ -1,0 +1,296 @@
+"""Threads that share one client, over connections that break: ``python -m tests.client.stress``.
+
+A server in another process, a proxy that cuts connections at random, and many threads that start,
+wait, group, cancel and leave. It ends with a list of what was wrong: hangs, errors that are not
+documented, results that are not right, threads or waits that are left over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import concurrent.futures
+import contextlib
+import faulthandler
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+
+import lro
+import lro.asgi
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro_client import Client, ClientError, OperationCancelled, PollTimeout
+from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
+
+METHOD = "/v1/images:resize"
+HANG_SECONDS = 60.0
+"""What takes longer than any patience here hangs."""
+
+
+# -- the server, in a process of its own --------------------------------------------------------
+
+
+def serve() -> None:
+    """Serve the method on a free port, which is printed."""
+    import uvicorn
+
+    service = lro.Service(MemoryStore(), ThreadExecutor(64), domain="acme.test")
+
+    @service.method("acme.images.v1.Images.Resize")
+    def resize(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse:
+        size, milliseconds = request.widths
+        for percent in (20, 60):
+            job.report(ResizeMetadata(percent=percent))
+            job.sleep(milliseconds / 2000)
+        return ResizeResponse(size_bytes=size)
+
+    app = lro.asgi.OperationsApp(service, otherwise=lro.asgi.StartApp(service, resize))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        print(listening.getsockname()[1], flush=True)
+        config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none")
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[int]:
+    """The port of a server in another process."""
+    command = [sys.executable, "-m", "tests.client.stress", "--serve"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+# -- the proxy ----------------------------------------------------------------------------------
+
+
+class Proxy:
+    """Hands connections on to a port, and cuts each of them after a random time."""
+
+    def __init__(self, port: int, seed: int) -> None:
+        self._target, self._random = ("127.0.0.1", port), random.Random(seed)
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self.cut = 0
+        self.open = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                seconds = self._random.choice([0.001, 0.02, 0.5, 2.0, 10.0])
+                work = threading.Thread(target=self._carry, args=(connection, seconds), daemon=True)
+                work.start()
+
+    def _carry(self, connection: socket.socket, seconds: float) -> None:
+        self.open += 1
+        with connection, socket.create_connection(self._target) as onward:
+            cutting = threading.Timer(seconds, self._cut, [connection, onward])
+            cutting.daemon = True
+            cutting.start()
+            back = threading.Thread(target=_pump, args=(onward, connection), daemon=True)
+            back.start()
+            _pump(connection, onward)
+            back.join()
+            cutting.cancel()
+        self.open -= 1
+
+    def _cut(self, *connections: socket.socket) -> None:
+        self.cut += 1
+        for one in connections:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while chunk := source.recv(65536):
+            target.sendall(chunk)
+    for one in (source, target):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+
+
+# -- the threads --------------------------------------------------------------------------------
+
+
+class Worker:
+    """One of the threads: does one thing after the other, by chance, until the time is over."""
+
+    def __init__(self, client: Client, seed: int, wrong: list[str]) -> None:
+        self.client, self.random, self.wrong = client, random.Random(seed), wrong
+        self.tally: collections.Counter[str] = collections.Counter()
+        self.since, self.doing = time.monotonic(), ""
+        self.futures: list[tuple[concurrent.futures.Future[Any], list[int], int]] = []
+
+    def run(self, until: float) -> None:
+        """Work until then."""
+        actions = [self.wait, self.wait_long, self.group, self.half, self.future, self.cancel]
+        while time.monotonic() < until:
+            action = self.random.choice(actions)
+            self.since, self.doing = time.monotonic(), action.__name__
+            try:
+                action()
+                self.tally[action.__name__] += 1
+            except (ClientError, TimeoutError) as exc:
+                self.tally[f"{action.__name__}: {type(exc).__name__}"] += 1
+            except BaseException:
+                self.wrong.append(f"{action.__name__}: {traceback.format_exc()}")
+        self.doing = ""
+
+    def start(self) -> tuple[Any, int]:
+        """A new operation, and the number that it will give."""
+        number, milliseconds = self.random.randrange(1 << 30), self.random.choice([0, 50, 600])
+        request = ResizeRequest(source="a.png", widths=(number, milliseconds))
+        made = self.client.start(METHOD, request, request_id=uuid.UUID(int=self.bits()), **TYPES)
+        return made, number
+
+    def bits(self) -> int:
+        """Those of a random UUID of version 4."""
+        return self.random.getrandbits(128) & ~(0xF << 76) & ~(3 << 62) | (4 << 76) | (2 << 62)
+
+    def right(self, found: object, number: int) -> None:
+        """Note a result that is another's."""
+        if found != ResizeResponse(size_bytes=number):
+            self.wrong.append(f"{self.doing}: {found!r} instead of {number}")
+
+    def wait(self) -> None:
+        """For a short time, which is kept to, then for as long as it takes."""
+        handle, number = self.start()
+        timeout, began = self.random.choice([0.0, 0.01, 0.3]), time.monotonic()
+        try:
+            self.right(handle.result(timeout), number)
+        except PollTimeout:
+            late = time.monotonic() - began - timeout
+            self.tally["late by 50 ms" if late > 0.05 else "in time"] += 1
+            self.right(handle.result(HANG_SECONDS / 2), number)
+
+    def wait_long(self) -> None:
+        """Without a time."""
+        handle, number = self.start()
+        self.right(handle.result(), number)
+
+    def group(self) -> None:
+        """Of a few operations."""
+        started = [self.start() for _ in range(self.random.randint(1, 12))]
+        group = self.client.group([handle for handle, _ in started])
+        if self.random.random() < 0.3:
+            group.wait(1, timeout=self.random.choice([0.01, 0.2]))
+        for found, (_, number) in zip(group.results(HANG_SECONDS / 2), started, strict=True):
+            self.right(found, number)
+
+    def half(self) -> None:
+        """A group that is left in the middle, with those cancelled that are not done."""
+        started = [self.start() for _ in range(self.random.randint(1, 8))]
+        with self.client.group([handle for handle, _ in started]) as group:
+            steps = (
+                group.updates(HANG_SECONDS / 2)
+                if self.random.random() < 0.5
+                else iter(group.as_completed())
+            )
+            next(iter(steps))
+
+    def future(self) -> None:
+        """Which is waited for, cancelled, or left."""
+        handle, number = self.start()
+        future, told = handle.future(), list[int]()
+        future.add_done_callback(lambda _: told.append(1))
+        self.futures.append((future, told, number))
+        kind = self.random.random()
+        if kind < 0.3:
+            future.cancel()
+        elif kind < 0.7:
+            self.right(future.result(HANG_SECONDS / 2), number)
+
+    def cancel(self) -> None:
+        """It was cancelled, or has its result."""
+        handle, number = self.start()
+        handle.cancel_and_wait(HANG_SECONDS / 2)
+        with contextlib.suppress(OperationCancelled):
+            self.right(handle.result(), number)
+
+
+def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
+    """Note what is left over, and futures that were not told once."""
+    for worker in workers:
+        for future, told, number in worker.futures:
+            with contextlib.suppress(ClientError, concurrent.futures.CancelledError):
+                worker.right(future.result(HANG_SECONDS / 2), number)
+            for _ in range(1000):  # a callback comes a moment after the result
+                if told:
+                    break
+                time.sleep(0.001)
+            if told != [1]:
+                wrong.append(f"a callback was called {len(told)} times")
+    table, server = client._core.table, client._core.setting.server
+    if table.entries or server.held:
+        wrong.append(f"left over: {len(table.entries)} entries, {server.held} waits")
+    client.close()
+    end = time.monotonic() + 30
+    while time.monotonic() < end and (left := _lent()):
+        time.sleep(0.1)
+    if left := _lent():
+        wrong.append(f"left over: {len(left)} threads, {table._lanes} lanes")
+
+
+def _lent() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "lro-client-call"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, and print what was done and what was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.client.stress", description=__doc__)
+    parser.add_argument("--threads", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.serve:
+        serve()
+        return 0
+    wrong: list[str] = []
+    with serving() as port:
+        proxy = Proxy(port, options.seed)
+        limits = httpx.Limits(max_connections=200)
+        client = Client(proxy.url, http=httpx.Client(limits=limits))
+        workers = [Worker(client, options.seed + n, wrong) for n in range(options.threads)]
+        until = time.monotonic() + options.seconds
+        threads = [threading.Thread(target=one.run, args=(until,), daemon=True) for one in workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, until + HANG_SECONDS - time.monotonic()))
+        for worker in workers:
+            if worker.doing:
+                wrong.append(f"hangs in {worker.doing} for {time.monotonic() - worker.since:.0f} s")
+        if any("hangs" in one for one in wrong):
+            faulthandler.dump_traceback(all_threads=True)
+        else:
+            check(client, workers, wrong)
+        proxy.close()
+    tally: collections.Counter[str] = sum((one.tally for one in workers), collections.Counter())
+    print(f"{proxy.cut} connections cut, {proxy.open} open; {dict(sorted(tally.items()))}")
+    for one, count in collections.Counter(wrong).most_common():
+        print(f"WRONG, {count} times: {one}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

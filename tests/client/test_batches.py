@@ -1,0 +1,124 @@
+"""Replies to BatchGet as servers may make them (spec §3.11)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+import lro
+from lro_client import OperationGone, Polling
+from tests.client.faces import Clock, Face
+from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running, succeeded
+
+NAMES = [f"operations/{number}" for number in range(6)]
+DONE = [succeeded(name=name) for name in NAMES]
+EVERY = [ResizeResponse(7)] * len(NAMES)
+
+
+class Server:
+    """Answers BatchGet with one body after the other, then rightly, and Get rightly; no more."""
+
+    def __init__(self, *bodies: Any, gone: str = "") -> None:
+        self.bodies, self.gone = list(bodies), gone
+        self.asked: list[str] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        path, _, verb = request.url.path.removeprefix("/v1/").partition(":")
+        self.asked.append(verb or ("list" if path == "operations" else "get"))
+        if verb == "batchGet":
+            if self.bodies:
+                return reply(self.bodies.pop(0))
+            names = [one for one in json.loads(request.content)["names"] if one != self.gone]
+            missing = [self.gone] if self.gone else []
+            return reply(
+                {"operations": [succeeded(name=name) for name in names], "missing": missing}
+            )
+        if verb or path == "operations" or path == self.gone:
+            return refusal(lro.Code.UNIMPLEMENTED if verb else lro.Code.NOT_FOUND)
+        return reply(succeeded(name=path))
+
+
+def group_of(face: Face, server: Server, clock: Clock | None = None) -> Any:
+    """A group of these operations, whose client holds nothing."""
+    http = face.http(transport=httpx.MockTransport(server))
+    client = face.client(http=http, clock=clock or Clock(), polling=Polling(wait_first=False))
+    return client.group([face.inside(client.operation(name, **TYPES)) for name in NAMES])
+
+
+def test_one_call_for_all(face: Face) -> None:
+    """It asks for the names, and hears of their ends."""
+    server = Server()
+    assert group_of(face, server).results() == EVERY
+    assert server.asked == ["batchGet"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"operations": [running(name=name) for name in NAMES]},
+        {"operations": [*DONE[:3], *[running(name=name) for name in NAMES[3:]]], "missing": []},
+        {"operations": [running(name=name) for name in (*NAMES, "operations/other")]},
+        {"operations": [running(name=name) for name in NAMES], "missing": ["operations/other"]},
+        {"operations": [running(name=name) for name in NAMES], "missing": [5, None], "more": {}},
+        {"operations": [running(name=name) for name in NAMES] + [5, None, {"name": 5}]},
+    ],
+    ids=["none", "some", "one more", "another is missing", "no names", "no operations beside"],
+)
+def test_asked_again(body: Any, face: Face) -> None:
+    """What is not done is asked for again; what nobody asked for is let be."""
+    server = Server(body)
+    assert group_of(face, server).results() == EVERY
+    assert server.asked[:1] == ["batchGet"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        "operations",
+        {"operations": {}},
+        {"operations": [], "missing": {}},
+        {"operations": [], "missing": "operations/1"},
+        {},
+        {"operations": DONE[1:]},
+        {"operations": [*DONE[1:], {**DONE[0], "response": 5}]},
+        {"operations": [*DONE[1:], 5]},
+    ],
+    ids=[
+        "a list",
+        "a text",
+        "no list",
+        "missing is no list",
+        "missing is a text",
+        "nothing",
+        "one is left out",
+        "one is none",
+        "one is no object",
+    ],
+)
+def test_replies_that_are_none(body: Any, face: Face) -> None:
+    """Each operation is asked for by itself: nobody is told what was not said."""
+    server = Server(*[body] * 10)
+    assert group_of(face, server).results() == EVERY
+    assert server.asked.count("batchGet") == 1
+    assert server.asked.count("get") == len(NAMES)
+
+
+def test_one_that_is_gone(face: Face) -> None:
+    """It is told so; the others have their results."""
+    server = Server(gone="operations/2")
+    outcomes = group_of(face, server).outcomes()
+    assert isinstance(outcomes.pop(2), OperationGone)
+    assert outcomes == EVERY[1:]
+    assert server.asked == ["batchGet"]
+
+
+def test_how_often_it_asks(face: Face) -> None:
+    """Each half a second, from a twentieth on."""
+    server, clock = Server(*[{"operations": [running(name=name) for name in NAMES]}] * 40), Clock()
+    began = clock()
+    assert group_of(face, server, clock).results() == EVERY
+    assert 10 <= clock() - began <= 20

@@ -1,0 +1,261 @@
+"""Streams of events as servers and proxies send them (spec §3.11, WHATWG HTML §9.2)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro_client import CallError
+from lro_client.transports import _events
+from lro_client.transports._events import Events, EventTooLarge
+from tests.client.faces import Clock, Face
+from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running, succeeded
+
+NAMES = [f"operations/{number}" for number in range(6)]
+Told = list[tuple[str, bytes]]
+
+
+def heard(*chunks: bytes) -> Told:
+    """The type and the data of each event in these chunks."""
+    events = Events(lambda kind, data: (kind, data))
+    return [event for chunk in chunks for event in events.feed(chunk)]
+
+
+TEXTS = st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=8)
+LINES = st.lists(TEXTS, min_size=1, max_size=3)
+ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+
+
+@given(
+    told=st.lists(st.tuples(st.sampled_from(["", "operation", "missing", "new"]), LINES)),
+    comments=st.lists(TEXTS, max_size=3),
+    end=ENDS,
+    spaced=st.booleans(),
+    data=st.data(),
+)
+def test_where_it_is_cut_does_not_matter(
+    told: list[tuple[str, list[str]]],
+    comments: list[str],
+    end: bytes,
+    spaced: bool,
+    data: st.DataObject,
+) -> None:
+    """Nor how lines end, nor what is between events: comments, positions, unknown fields."""
+    lines: list[str] = []
+    colon = ": " if spaced else ":"
+    for kind, texts in told:
+        lines += [f":{one}" for one in comments]
+        lines += [f"event{colon}{kind}"] if kind else []
+        # What begins with a space needs one that is taken away.
+        lines += [f"data{': ' if text.startswith(' ') else colon}{text}" for text in texts]
+        lines += ["id: 7", "retry: 1", "colour: red", "nothing", ""]
+    whole = end.join(line.encode() for line in lines) + (end if lines else b"")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
+    chunks = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    # A last carriage return may be half a line's end: what follows it tells.
+    assert heard(*chunks, b":\n") == [(kind, "\n".join(texts).encode()) for kind, texts in told]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_byte_by_byte(end: bytes) -> None:
+    """The smallest chunks make the same events."""
+    whole = end.join([b"event: operation", b"data: {", b"data: }", b"", b"data: 2", b"", b":", b""])
+    assert heard(*[bytes([one]) for one in whole]) == [("operation", b"{\n}"), ("", b"2")]
+
+
+def test_a_byte_order_mark() -> None:
+    """It may stand before everything, in pieces too, and nowhere else."""
+    mark = "\ufeff".encode()
+    assert heard(mark[:1], mark[1:], b"event: a\ndata: 1\n\n") == [("a", b"1")]
+    assert heard(b":\n", mark + b"event: a\ndata: 1\n\n") == [("", b"1")]
+
+
+def test_events_without_data_are_none() -> None:
+    """Their type does not go on to the next one."""
+    assert heard(b"event: operation\n\ndata: 1\n\n") == [("", b"1")]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [[b"data: ", b"x" * 60, b"x" * 60], [b"data: " + b"x" * 30 + b"\n"] * 4, [b"data\n" * 101]],
+    ids=["one line", "many lines", "empty lines"],
+)
+def test_an_event_is_bounded(chunks: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no end is given up; many small events are not."""
+    monkeypatch.setattr(_events, "MAX_EVENT", 100)
+    assert len(heard(*[b"data: 1\n\n"] * 100)) == 100
+    with pytest.raises(EventTooLarge, match="larger than 100 bytes"):
+        heard(*chunks)
+
+
+# -- through a client ---------------------------------------------------------------------------
+
+
+class Server:
+    """Answers ``:watch`` and ``:batchGet`` as the test says; by itself each operation is done."""
+
+    def __init__(
+        self,
+        watch: Callable[[httpx.Request], httpx.Response],
+        batch: Callable[[httpx.Request], httpx.Response] | None = None,
+    ) -> None:
+        self.watch, self.batch = watch, batch or (lambda _: httpx.Response(404))
+        self.asked: list[str] = []
+
+    @property
+    def singles(self) -> int:
+        """How many calls were for one operation."""
+        return sum(verb in ("get", "wait") for verb in self.asked)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        path, _, verb = request.url.path.partition(":")
+        self.asked.append(verb or ("list" if path.endswith("operations") else "get"))
+        if verb == "watch":
+            return self.watch(request)
+        if verb == "batchGet":
+            return self.batch(request)
+        if self.asked[-1] == "list":
+            return refusal(lro.Code.UNIMPLEMENTED)
+        return reply(succeeded(name=path.removeprefix("/v1/")))
+
+
+def results(face: Face, server: Server, **options: Any) -> Any:
+    """The results of a group."""
+    http = face.http(transport=httpx.MockTransport(server))
+    client = face.client(http=http, clock=Clock(), **options)
+    group = client.group([face.inside(client.operation(name, **TYPES)) for name in NAMES])
+    return group.results(timeout=600)
+
+
+def stream(*events: str, **headers: str) -> httpx.Response:
+    """A stream with these events, which ends after them."""
+    kind = {"content-type": "text/event-stream; charset=utf-8", **headers}
+    content = "".join(f"{event}\n\n" for event in events).encode()
+    packed = gzip.compress(content) if "content-encoding" in headers else content
+    return httpx.Response(200, headers=kind, stream=httpx.ByteStream(packed))
+
+
+def told(state: dict[str, Any]) -> str:
+    """An event that tells of an operation."""
+    return f"event: operation\ndata: {json.dumps(state)}"
+
+
+ENDS_OF_ALL = [told(succeeded(name=name)) for name in NAMES]
+EVERY = [ResizeResponse(7)] * len(NAMES)
+
+
+@pytest.mark.parametrize("coding", ["", "gzip"])
+def test_a_stream_tells_of_all(coding: str, face: Face) -> None:
+    """Nothing else needs to be asked, however it was sent."""
+    headers = {"content-encoding": coding} if coding else {}
+    server = Server(lambda _: stream(*ENDS_OF_ALL, **headers))
+    assert results(face, server) == EVERY
+    assert server.asked == ["watch"]
+
+
+def test_what_a_stream_may_tell_besides(face: Face) -> None:
+    """Types that are not known, operations that nobody asked for, states in between, comments."""
+    besides = ["event: weather\ndata: rain", told(succeeded(name="operations/other")), ": hello"]
+    besides += ['event: missing\ndata: {"name": "operations/other"}', "data: 1"]
+    besides += [told(running(5, name=name)) for name in NAMES]
+    server = Server(lambda _: stream(*besides, *ENDS_OF_ALL))
+    assert results(face, server) == EVERY
+    assert server.asked == ["watch"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "event: operation\ndata: {",
+        "event: operation\ndata: [1]",
+        'event: operation\ndata: {"name": 5}',
+        "event: missing\ndata: {}",
+        "event: missing\ndata: 5",
+    ],
+)
+@pytest.mark.parametrize("earlier", [0, 2])
+def test_events_that_are_none(earlier: int, event: str, face: Face) -> None:
+    """What was told before holds; the others are asked for in another way."""
+    server = Server(lambda _: stream(*ENDS_OF_ALL[:earlier], event, *ENDS_OF_ALL))
+    assert results(face, server) == EVERY
+    assert server.asked.count("watch") == 1
+    assert server.singles == len(NAMES) - earlier
+
+
+def test_an_event_that_is_too_large(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no reason to give up those who wait."""
+    monkeypatch.setattr(_events, "MAX_EVENT", 1000)
+    server = Server(lambda _: stream(ENDS_OF_ALL[0], f"data: {'x' * 2000}"))
+    assert results(face, server) == EVERY
+
+
+@pytest.mark.parametrize("encoded", [b"\x1f\x8b\x08 no gzip", b"neither"])
+def test_a_stream_that_is_spoilt(encoded: bytes, face: Face) -> None:
+    """It broke on its way."""
+    headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
+    spoilt = httpx.Response(200, headers=headers, stream=httpx.ByteStream(encoded))
+    assert results(face, Server(lambda _: spoilt)) == EVERY
+
+
+def test_a_stream_that_ends_too_early(face: Face) -> None:
+    """It is made again for those of whom it did not tell, but not for ever."""
+    streams = iter([stream(ENDS_OF_ALL[0]), stream(*ENDS_OF_ALL[1:])])
+    server = Server(lambda _: next(streams))
+    assert results(face, server) == EVERY
+    assert server.asked == ["watch", "watch"]
+    empty = Server(lambda _: stream())
+    assert results(face, empty) == EVERY
+    assert empty.asked.count("watch") <= 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply({"name": "operations"}),
+        httpx.Response(200, html="<h1>welcome</h1>"),
+        httpx.Response(204),
+        refusal(lro.Code.NOT_FOUND),
+        refusal(lro.Code.UNIMPLEMENTED),
+        refusal(lro.Code.INVALID_ARGUMENT),
+        refusal(lro.Code.INTERNAL),
+        httpx.Response(404, html="x" * 100_000),
+        httpx.Response(405),
+        httpx.Response(500),
+        httpx.Response(503, headers={"retry-after": "2"}),
+        httpx.Response(302, headers={"location": "/elsewhere"}),
+    ],
+)
+def test_a_server_without_extensions(answer: httpx.Response, face: Face) -> None:
+    """However it says so, each operation is asked for in another way, and nobody notices."""
+    server = Server(lambda _: again(answer), lambda _: again(answer))
+    assert results(face, server) == EVERY
+    assert server.asked.count("watch") == server.asked.count("batchGet") == 1
+    assert server.singles == len(NAMES)
+
+
+def again(answer: httpx.Response) -> httpx.Response:
+    """The same answer, unread."""
+    body = httpx.ByteStream(answer.content)
+    return httpx.Response(answer.status_code, headers=answer.headers, stream=body)
+
+
+def test_a_refusal_of_one_is_told_by_itself(face: Face) -> None:
+    """Where the server streams, and then refuses: each is asked for, and hears the truth."""
+    answers = iter([stream(*ENDS_OF_ALL[:3]), refusal(lro.Code.PERMISSION_DENIED)])
+
+    class Refusing(Server):
+        def __call__(self, request: httpx.Request) -> httpx.Response:
+            if request.url.path.endswith("/5"):
+                return refusal(lro.Code.PERMISSION_DENIED, "not yours")
+            return super().__call__(request)
+
+    with pytest.raises(CallError, match="not yours"):
+        results(face, Refusing(lambda _: next(answers)))

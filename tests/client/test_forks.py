@@ -1,0 +1,140 @@
+"""Clients in forked processes, where neither threads nor connections of the parent may be used."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lro_client import AsyncClient, CallError, Client
+from lro_client.testing import ScriptedServer
+from lro_client.transports.http import HttpTransport
+from tests.client.messages import NAME, TYPES, ResizeResponse
+from tests.client.overshoot import reading
+from tests.client.sockets import serving
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """The exit status of a forked child that does this: 0 if it was right, -9 if it hung."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
+        child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os._exit(0 if work() else 1)
+        os._exit(2)
+    killing = threading.Timer(20, os.kill, (child, signal.SIGKILL))
+    killing.start()
+    _, status = os.waitpid(child, 0)
+    killing.cancel()
+    return os.waitstatus_to_exitcode(status)
+
+
+def answering(line: str, connection: Any, over: threading.Event) -> None:
+    """Each operation is done; ``:watch`` and a Wait are held until the test is over."""
+    name = line.split()[1].removeprefix("/v1/").partition(":")[0]
+    if ":" in line.split()[1]:
+        over.wait()
+        return
+    said = '{"@type":"type.googleapis.com/acme.images.v1.ResizeResponse","sizeBytes":"7"}'
+    body = f'{{"name":"{name}","done":true,"response":{said}}}'
+    connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+
+
+def test_a_child_has_lanes_of_its_own() -> None:
+    """A group in a forked child is waited for, though the parent's lanes stayed in the parent."""
+    server = ScriptedServer(watch=True)
+    for number in range(6):
+        server.operation(f"operations/{number}", ends_after=1.0, response=ResizeResponse(number))
+    names = [f"operations/{number}" for number in range(6)]
+    with server.client() as client:
+        core = client._core
+        handles = [client.operation(name, **TYPES) for name in names]
+        core.table._lanes, core.table._resting_until = 1, float("inf")  # as while others wait
+        core.setting.server.held = 4
+        core.table.lock.acquire()
+        try:
+            expected = [ResizeResponse(number) for number in range(6)]
+            assert in_child(lambda: client.group(handles).results() == expected) == 0
+        finally:
+            core.table.lock.release()
+
+
+def test_a_child_while_others_wait() -> None:
+    """With waits, a stream and idle threads in the parent: a single call, a wait and a group."""
+    with (
+        serving(reading(answering)) as url,
+        Client(transport=HttpTransport(base_url=url)) as client,
+    ):
+        assert client.get(NAME).done
+        held = [client.operation(f"operations/{n}", **TYPES).future() for n in range(9)]
+        others = [client.operation(f"operations/held-{n}", **TYPES) for n in range(6)]
+
+        def work() -> bool:
+            done = client.get(NAME).done
+            return done and all(one.refresh().done for one in others)
+
+        assert in_child(work) == 0
+        assert client.get(NAME).done
+    assert all(future.exception(10) for future in held)
+
+
+def test_a_closed_client_stays_closed() -> None:
+    """Who waits in the child is told so."""
+    server = ScriptedServer(watch=True)
+    client = server.client()
+    handles = [client.operation(f"operations/{number}", **TYPES) for number in range(6)]
+    client.close()
+
+    def work() -> bool:
+        with pytest.raises(CallError, match="the client was closed"):
+            client.group(handles).results()
+        return True
+
+    assert in_child(work) == 0
+
+
+def test_connections_are_not_shared() -> None:
+    """A transport that made its HTTP client makes another one in a child."""
+    transport = HttpTransport(base_url="http://test")
+    before = transport._client
+    assert transport._client is before
+    assert in_child(lambda: transport._client is not before) == 0
+    transport.close()
+    assert before.is_closed
+
+
+def test_another_event_loop_is_a_new_beginning() -> None:
+    """A client may be used on one event loop after the other."""
+    server = ScriptedServer(watch=True)
+    names = [f"operations/{number}" for number in range(6)]
+    for name in names:
+        server.operation(name, ends_after=None)
+    client = server.async_client()
+
+    async def left() -> asyncio.Future[Any]:
+        group = client.group([client.operation(name, **TYPES) for name in names])
+        waiting = asyncio.create_task(group.results())
+        while not server.calls:
+            await asyncio.sleep(0)
+        future = client.operation(names[0], **TYPES).future()
+        waiting.cancel()
+        return future
+
+    asyncio.run(left())  # with a lane at work
+    for name in names:
+        server.operation(name, ends_after=1.0, response=ResizeResponse(7))
+
+    async def again(client: AsyncClient) -> list[Any]:
+        return await client.group([client.operation(name, **TYPES) for name in names]).results()
+
+    assert asyncio.run(asyncio.wait_for(again(client), 20)) == [ResizeResponse(7)] * 6

@@ -1,0 +1,78 @@
+"""Threads that are lent for calls which must be over by a time."""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lro_client import _hands
+from lro_client._hands import Hands, Late, _Hand
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
+    """Those of one test, whose threads do not linger for long."""
+    monkeypatch.setattr(_hands, "LINGER_SECONDS", 0.5)
+    before = {*threading.enumerate()}
+    yield Hands()
+    for one in {*threading.enumerate()} - before:
+        one.join(10)
+        assert not one.is_alive()
+
+
+def test_what_a_call_gives_or_raises(hands: Hands) -> None:
+    """It comes back to the caller, from a daemon."""
+    assert hands.ask(lambda: threading.current_thread().daemon, 10, set())
+    with pytest.raises(ZeroDivisionError):
+        hands.ask(lambda: 1 // 0, 10, set())
+
+
+def test_an_idle_thread_is_taken_again(hands: Hands) -> None:
+    """One thread does one call after the other."""
+    first, second = (hands.ask(threading.current_thread, 10, set()) for _ in range(2))
+    assert first is second
+
+
+def test_few_threads_are_kept(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those above their number end with their call, however many were lent at once."""
+    monkeypatch.setattr(_hands, "KEPT", 2)
+    over = threading.Event()
+    told: queue.SimpleQueue[object] = queue.SimpleQueue()
+    before = {*threading.enumerate()}
+    for _ in range(5):
+        hands.give(over.wait, told.put)
+    lent = {*threading.enumerate()} - before
+    over.set()
+    assert [told.get(timeout=10) for _ in range(5)] == [(True, None)] * 5
+    assert len(lent) == 5
+    assert len(hands._idle) <= 2
+
+
+def test_late(hands: Hands) -> None:
+    """The caller goes on; what the call gives in the end is dropped."""
+    over = threading.Event()
+    with pytest.raises(Late):
+        hands.ask(over.wait, 0.01, set())
+    over.set()
+    assert hands.ask(lambda: 1, 10, set()) == 1
+
+
+def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its order is on the way: it stays for that."""
+    monkeypatch.setattr(_hands, "LINGER_SECONDS", 0.001)
+    leaving, told = threading.Event(), threading.Event()
+
+    class Taken(list[_Hand]):
+        def remove(self, hand: _Hand) -> None:
+            leaving.set()
+            raise ValueError  # as a list does that does not have it
+
+    hand = _Hand(Taken())
+    assert leaving.wait(10)
+    hand._idle = []
+    hand.orders.put((contextvars.copy_context(), lambda: 2, lambda _: told.set()))
+    assert told.wait(10)

@@ -1,0 +1,298 @@
+"""Replies of real servers and of what stands before them (spec §11.5, §11.6, §11.8)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro_client import CallError, OperationGone, Polling, PollTimeout
+from lro_client.testing import Fault, ScriptedServer
+from lro_client.transports import _bodies
+from lro_client.transports import http as http_transport
+from lro_client.transports._bodies import Unpacking
+from tests.client.faces import Clock, Face
+from tests.client.messages import (
+    NAME,
+    TYPES,
+    ResizeResponse,
+    packed,
+    refusal,
+    reply,
+    running,
+    succeeded,
+)
+
+
+def headless(content: bytes) -> bytes:
+    """What some servers send as deflate: without the head of zlib."""
+    made = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return made.compress(content) + made.flush()
+
+
+PACKING: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "deflate": zlib.compress,
+    " GZIP": gzip.compress,
+}
+
+
+def answering(face: Face, *answers: Callable[[], httpx.Response], **options: Any) -> Any:
+    """A client, on a clock of its own, of a server that gives these answers, the last for ever."""
+    left = list(answers)
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        return (left.pop(0) if len(left) > 1 else left[0])()
+
+    http = face.http(transport=httpx.MockTransport(answer), **options)
+    return face.client(http=http, clock=Clock(), polling=Polling(wait_first=False))
+
+
+def raw(content: bytes, status: int = 200, **headers: str) -> Callable[[], httpx.Response]:
+    """An answer whose body nobody has read."""
+    named = {key.replace("_", "-"): value for key, value in headers.items()}
+    return lambda: httpx.Response(status, headers=named, stream=httpx.ByteStream(content))
+
+
+DONE = json.dumps(succeeded()).encode()
+
+# -- bodies -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("coding", "pack"), [*PACKING.items(), ("deflate", headless), ("identity", bytes)]
+)
+def test_packed_bodies(coding: str, pack: Callable[[bytes], bytes], face: Face) -> None:
+    """They are unpacked, however they were sent."""
+    client = answering(face, raw(pack(DONE), content_encoding=coding))
+    assert client.operation(NAME, **TYPES).result() == ResizeResponse(7)
+
+
+@given(
+    content=st.binary(max_size=3000),
+    pack=st.sampled_from([gzip.compress, zlib.compress, headless]),
+    size=st.integers(1, 50),
+)
+def test_where_it_is_cut_does_not_matter(
+    content: bytes, pack: Callable[[bytes], bytes], size: int
+) -> None:
+    """The same comes out of pieces of any size."""
+    unpacking, whole = Unpacking(), pack(content)
+    # The head of zlib is two bytes, by which it is told from none.
+    chunks = [whole[:2], *[whole[at : at + size] for at in range(2, len(whole), size)]]
+    assert b"".join(piece for chunk in chunks for piece in unpacking.feed(chunk)) == content
+
+
+def test_what_is_unpacked_comes_in_pieces() -> None:
+    """However little of it was sent."""
+    unpacking = Unpacking()
+    found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(10_000_000)))]
+    assert sum(found) == 10_000_000
+    assert max(found) <= _bodies.PIECE
+
+
+def test_a_bomb_is_given_up(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a reply unpacks to is bounded, before it is unpacked."""
+    monkeypatch.setattr(http_transport, "MAX_REPLY", 1_000_000)
+    client = answering(face, raw(gzip.compress(bytes(50_000_000)), content_encoding="gzip"))
+    with pytest.raises(CallError, match="RESOURCE_EXHAUSTED: the reply is larger than 1000000"):
+        client.get(NAME)
+
+
+@pytest.mark.parametrize("spoilt", [b"no gzip at all", gzip.compress(DONE)[:-20] + b"x" * 20])
+def test_a_spoilt_body_passes(spoilt: bytes, face: Face) -> None:
+    """It is asked for again, as what was cut short on its way."""
+    spoilt_once = raw(spoilt, content_encoding="gzip", content_type="application/json")
+    client = answering(face, spoilt_once, raw(DONE))
+    assert client.operation(NAME, **TYPES).result() == ResizeResponse(7)
+
+
+def test_a_body_that_a_hook_has_read() -> None:
+    """It was unpacked then."""
+    face = Face()
+    hooks = {"response": [lambda response: response.read()]}
+    client = answering(face, raw(gzip.compress(DONE), content_encoding="gzip"), event_hooks=hooks)
+    assert client.get(NAME).done
+    face.close()
+
+
+def test_a_large_refusal_of_a_stream_is_not_read_to_its_end(face: Face) -> None:
+    """Its status says enough."""
+    sent: list[int] = []
+
+    class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            while True:
+                sent.append(1)
+                yield b"x" * 1000
+
+        async def __aiter__(self) -> Any:
+            for chunk in self:
+                yield chunk
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith(":watch"):
+            return httpx.Response(404, stream=Endless())
+        if request.url.path.endswith(":batchGet"):
+            return refusal(lro.Code.NOT_FOUND)
+        return reply(succeeded(name=request.url.path.removeprefix("/v1/").partition(":")[0]))
+
+    http = face.http(transport=httpx.MockTransport(answer))
+    client = face.client(http=http, clock=Clock())
+    handles = [face.inside(client.operation(f"operations/{n}", **TYPES)) for n in range(6)]
+    assert client.group(handles).results(60) == [ResizeResponse(7)] * 6
+    assert len(sent) == 66
+
+
+# -- what they say ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("http", [408, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<h1>no</h1>",
+        b"{",
+        b"[]",
+        b'"no"',
+        b"{}",
+        b'{"error": "no"}',
+        b'{"error": {}}',
+        b"\xff",
+    ],
+)
+def test_foreign_bodies(body: bytes, http: int, face: Face) -> None:
+    """Whatever a proxy says with a status that passes, the wait goes on."""
+    client = answering(face, raw(body, http), raw(DONE))
+    assert client.operation(NAME, **TYPES).result() == ResizeResponse(7)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 20, len(DONE) - 1])
+def test_a_reply_that_was_cut_short(kept: int, face: Face) -> None:
+    """Announced as JSON, with 200: it passes for a wait, and is an error of a single call."""
+    cut = raw(DONE[:kept], content_type="application/json; charset=utf-8")
+    handle = answering(face, cut, raw(DONE)).operation(NAME, **TYPES)
+    assert handle.result() == ResizeResponse(7)
+    with pytest.raises(CallError, match="the reply is not JSON") as caught:
+        answering(face, cut).get(NAME)
+    assert caught.value.passing
+    assert caught.value.http_status == 200
+
+
+def test_what_is_new_is_no_error(face: Face) -> None:
+    """Fields, types of metadata and of details that this client has never heard of."""
+    state = {
+        **running(),
+        "metadata": packed("acme.v9.Weather", rain=True, nested={"@type": "what"}),
+        "labels": {"a": [1, None]},
+        "expireTime": "2030-01-01T00:00:00Z",
+    }
+    client = answering(face, raw(json.dumps(state).encode()), raw(DONE))
+    handle = client.operation(NAME, response=ResizeResponse, metadata=lro.Any)
+    assert not handle.refresh().done
+    assert handle.metadata.type_name == "acme.v9.Weather"
+    assert handle.metadata.payload["rain"] is True
+    assert handle.result() == ResizeResponse(7)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_reply_with_another_name(many: bool, face: Face) -> None:
+    """It is what the server says of the name that was asked for, which stays the handle's."""
+    client = answering(face, raw(json.dumps(succeeded(name="operations/other")).encode()))
+    handle = client.operation(NAME, **TYPES)
+    if many:
+        assert client.group([face.inside(handle)]).results() == [ResizeResponse(7)]
+    assert handle.result() == ResizeResponse(7)
+    assert handle.name == NAME
+    assert handle.operation.name == "operations/other"
+
+
+PARENTS = ["", "a/", "projects/p/locations/l/", "projects/operations/"]
+
+
+@pytest.mark.parametrize("parent", PARENTS)
+@pytest.mark.parametrize("way", ["watch", "batch_get", "lists", "wait"])
+def test_names_with_segments(way: str, parent: str, face: Face) -> None:
+    """Below a parent, and with ids of several segments: one collection, by whatever way."""
+    offered = {"watch": False, "batch_get": False, "lists": False, "wait": False, way: True}
+    server = ScriptedServer(**offered)
+    names = [f"{parent}operations/{tail}" for tail in "abcdef"] + [f"{parent}operations/x/y/z"]
+    for name in names:
+        server.operation(name, ends_after=3.0, response=ResizeResponse(7))
+    http = face.http(transport=server.transport)
+    client = face.client(server.url, clock=server.clock, http=http)
+    handles = [face.inside(client.operation(name, **TYPES)) for name in names]
+    assert client.group(handles).results() == [ResizeResponse(7)] * len(names)
+    of_many = {
+        call.name for call in server.calls if call.verb.startswith(("Watch", "Batch", "List"))
+    }
+    assert of_many == {f"{parent}operations"}
+
+
+def test_names_without_operations(face: Face) -> None:
+    """Services name them as they like; those that offer only Get are asked with that."""
+    names = [f"projects/p/tasks/{number}" for number in range(6)]
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        name = request.url.path.removeprefix("/v1/")
+        return reply(succeeded(name=name)) if name in names else refusal(lro.Code.NOT_FOUND)
+
+    http = face.http(transport=httpx.MockTransport(answer))
+    client = face.client(http=http, clock=Clock())
+    handles = [face.inside(client.operation(name, **TYPES)) for name in names]
+    assert client.group(handles).results() == [ResizeResponse(7)] * 6
+
+
+# -- errors that help ---------------------------------------------------------------------------
+
+
+def test_a_poll_timeout_says_how_to_go_on(face: Face) -> None:
+    """The name, the last failed poll, how many there were; the last state beside it."""
+    state = raw(json.dumps(running(30)).encode())
+    handle = answering(face, state, raw(b"<h1>busy</h1>", 503)).operation(NAME, **TYPES)
+    with pytest.raises(PollTimeout) as caught:
+        handle.result(20)
+    error = caught.value
+    assert NAME in str(error)
+    assert "the last poll failed: GetOperation failed with UNAVAILABLE" in str(error)
+    assert f"{error.polls} polls" in str(error)
+    assert error.operation is not None
+    assert error.operation.metadata is not None
+    assert error.operation.metadata.payload["percent"] == 30
+    assert json.loads(handle.token)["name"] == NAME
+
+
+def test_a_call_error_says_what_was_found(face: Face) -> None:
+    """The verb, the code, and what the server or the proxy gave."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=None)
+    server.fault(Fault(status=401, body=b"<h1>who?</h1>"), verb="GetOperation")
+    http = face.http(transport=server.transport)
+    client = face.client(server.url, clock=server.clock, http=http)
+    with pytest.raises(CallError) as caught:
+        client.get(NAME)
+    assert (
+        str(caught.value)
+        == "GetOperation failed with UNAUTHENTICATED: the server answered HTTP 401"
+    )
+    with pytest.raises(CallError) as caught:
+        client.get("operations/none")
+    assert "GetOperation" in str(caught.value)
+
+
+def test_one_that_is_gone_says_so(face: Face) -> None:
+    """With its name, in the words of the server."""
+    gone = "no operation 'operations/abc'"
+    client = answering(face, lambda: refusal(lro.Code.NOT_FOUND, gone))
+    with pytest.raises(OperationGone, match=gone):
+        client.operation(NAME, **TYPES).result()
