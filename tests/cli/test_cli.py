@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 import re
@@ -233,6 +234,12 @@ def test_misuse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "Error: " in captured.err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """That of the distribution."""
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"lro {importlib.metadata.version('lro')}\n"
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,6 +165,10 @@ def test_tokens_of_handles(
     found = call("get", token, "--server", "http://127.0.0.1:1")
     assert found.status == Exit.CALL_FAILED
     assert call("get", Token(name=name).text, "--server", asked.url).status == 0
+    printed = call("get", token, "--json").out
+    assert call("get", printed, "--server", asked.url, "--json").json[0]["name"] == name
+    assert call("get", '{"name": 5}', "--server", asked.url).status == Exit.MISUSED
+    assert call("get", "{not json", "--server", asked.url).status == Exit.MISUSED
     found = call("get", token, "http://127.0.0.1:1/v1/operations/b")
     assert found.status == Exit.MISUSED
     assert "operations of 2 servers" in found.err

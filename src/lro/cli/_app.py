@@ -77,6 +77,7 @@ class Unusable(click.ClickException):
 
 
 @click.group(cls=_App, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="lro", prog_name="lro", message="%(prog)s %(version)s")
 def app() -> None:
     """Check the long-running methods of an API, and ask a server about its operations.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any as Anything
@@ -30,13 +31,16 @@ class Named:
 
 
 def read_name(text: str, prefix: str) -> Named:
-    """The operation that a name, a full URL or a token says.
+    """The operation that a name, a full URL, a token, or an operation in JSON says.
 
     Raises:
         click.UsageError: It says none.
         InvalidArgument: It begins as a token does, and is none.
     """
     if text.lstrip().startswith("{"):
+        printed = _printed_name(text)
+        if printed:
+            return Named(printed)
         token = read_token(text)
         server = token.server
         if server and "://" not in server:
@@ -46,6 +50,16 @@ def read_name(text: str, prefix: str) -> Named:
     if "://" in text:
         return _of_url(text, before)
     return Named(text.removeprefix(before) if text.startswith("/") else text)
+
+
+def _printed_name(text: str) -> str:
+    """The name of an operation as ``--json`` prints it; empty for what is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return ""
+    name = found.get("name") if isinstance(found, dict) and "lro" not in found else None
+    return name if isinstance(name, str) else ""
 
 
 def _of_url(text: str, before: str) -> Named:
