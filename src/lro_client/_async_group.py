@@ -13,6 +13,7 @@ from lro_client._core import Core
 from lro_client._drive import AsyncDriver
 from lro_client._groups import Waited
 from lro_client._handles import Meta, Resp, Update
+from lro_client._waits import LAST_WORD_SECONDS
 
 
 class AsyncGroup(Generic[Resp, Meta]):
@@ -99,8 +100,11 @@ class AsyncGroup(Generic[Resp, Meta]):
                 yield update
 
     async def cancel(self) -> None:
-        """Ask for all work to stop that is not done; what cannot be cancelled goes on."""
-        await self._driver.run(_groups.cancel(self._core, self.handles))
+        """Ask for all work to stop that is not done; what cannot be cancelled goes on.
+
+        Takes no longer than one call may, for all of them.
+        """
+        await self._cancel(self._core.setting.call_seconds)
 
     def __len__(self) -> int:
         return len(self.handles)
@@ -109,4 +113,7 @@ class AsyncGroup(Generic[Resp, Meta]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.cancel()
+        await self._cancel(LAST_WORD_SECONDS)
+
+    async def _cancel(self, seconds: float) -> None:
+        await self._driver.run(_groups.cancel(self._core, self.handles, seconds))

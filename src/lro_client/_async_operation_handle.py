@@ -24,6 +24,8 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
     cancellation of a task or the end of the process, leaves the operation to go on.
     """
 
+    __slots__ = ("_driver",)
+
     def __init__(
         self,
         operation: Operation,

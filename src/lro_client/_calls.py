@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any as Anything
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -46,10 +46,14 @@ class BatchGetOperationsRequest:
 
 @attrs.frozen
 class WatchOperationsRequest:
-    """Asks to be told of each change of many operations of one collection (spec §3.11)."""
+    """Asks to be told of each change of many operations of one collection (spec §3.11).
+
+    With ``ended`` alone those that are done matter: of the others the name will do.
+    """
 
     collection: str
     names: tuple[str, ...]
+    ended: bool = False
 
 
 Request: TypeAlias = (
@@ -88,6 +92,13 @@ class Stream:
 
     call: Call
     sink: Callable[[Operation | str | None], object]
+
+
+@attrs.frozen
+class Together:
+    """Ask the server all of this at once: a list of replies, and of errors in their places."""
+
+    calls: Sequence[Call]
 
 
 @attrs.frozen
@@ -142,7 +153,7 @@ class Box(Protocol):
         ...
 
 
-Step: TypeAlias = Call | Stream | Pause | Rest | Do | Take | Show
+Step: TypeAlias = Call | Together | Stream | Pause | Rest | Do | Take | Show
 Flow: TypeAlias = Generator[Step, Anything, R]
 
 

@@ -127,10 +127,10 @@ class Client:
         """A handle for an operation, or for a name or token that was kept; asks nobody.
 
         Raises:
-            InvalidArgument: What looks like a token is none.
+            InvalidArgument: What looks like a token is none, or is one of another server.
         """
         register(self._core.types, response, metadata)
-        first, trace = known(operation)
+        first, trace = known(operation, self._core.address)
         return self._handle(first, response, metadata, trace)
 
     def group(self, handles: Iterable[OperationHandle[Resp, Meta]]) -> Group[Resp, Meta]:

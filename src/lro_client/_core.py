@@ -44,8 +44,8 @@ class Runner(Protocol):
         """Where flows run aside; another place is a new beginning."""
         ...
 
-    def close(self) -> None:
-        """End all pauses."""
+    def close(self, error: Exception) -> None:
+        """End all pauses with this."""
         ...
 
     def lanes(self, wanted: int) -> int:
@@ -132,8 +132,9 @@ class Core:
 
     def close(self) -> None:
         """Send home everybody who waits."""
-        self.table.close(CallError("GetOperation", _CLOSED))
-        self._runner.close()
+        error = CallError("GetOperation", _CLOSED)
+        self.table.close(error)
+        self._runner.close(error)
 
 
 def _offered(transport: object) -> frozenset[How]:

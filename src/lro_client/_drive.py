@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
+import copy
+import functools
 import logging
 import os
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import Any as Anything
 from typing import Generic, TypeVar
 
@@ -28,10 +29,12 @@ from lro_client._calls import (
     Step,
     Stream,
     Take,
+    Together,
     Transport,
 )
 from lro_client._errors import too_late
 from lro_client._hands import HANDS, Late
+from lro_client._mailboxes import AsyncMailbox, Mailbox, until
 from lro_client._work import Enough
 
 R = TypeVar("R")
@@ -57,35 +60,6 @@ def advance(flow: Flow[R], found: object) -> Step | Finished[R]:
         return Finished(end.value)
 
 
-_GLANCE_SECONDS = 0.01
-"""How often one looks at a clock that does not go by itself."""
-
-
-class Mailbox:
-    """What a thread waits for, by a clock that may be another than that of the machine."""
-
-    def __init__(self, clock: Callable[[], float] | None) -> None:
-        self._items: queue.SimpleQueue[Anything] = queue.SimpleQueue()
-        self._clock = clock
-        self.put = self._items.put
-
-    def take(self, seconds: float | None) -> Anything:
-        """The next item; None if there is none for so long."""
-        if self._clock is None or seconds is None:
-            return self._take(seconds)
-        end = self._clock() + seconds
-        found = self._take(_GLANCE_SECONDS)
-        while found is None and self._clock() < end:
-            found = self._take(_GLANCE_SECONDS)
-        return found
-
-    def _take(self, seconds: float | None) -> Anything:
-        try:
-            return self._items.get(timeout=seconds)
-        except queue.Empty:
-            return None
-
-
 class Driver:
     """Obeys flows in this thread, and lanes in threads that are lent for it."""
 
@@ -99,6 +73,7 @@ class Driver:
         self._sleep = sleep
         self._clock = None if sleep is time.sleep else clock
         self._rung, self._closed = threading.Event(), threading.Event()
+        self._error = Exception()
         self._process = os.getpid()
 
     def here(self) -> object:
@@ -108,8 +83,9 @@ class Driver:
             self._rung, self._closed = threading.Event(), threading.Event()
         return self._process
 
-    def close(self) -> None:
-        """End all pauses: who wakes will find the transport closed."""
+    def close(self, error: Exception) -> None:
+        """End all pauses: who wakes is told ``error``."""
+        self._error = error
         self._closed.set()
 
     def run(self, flow: Flow[R]) -> R:
@@ -157,12 +133,14 @@ class Driver:
     def _acted(self, step: Step) -> object:
         match step:
             case Pause(seconds):
-                if self._clock is None:
-                    self._closed.wait(seconds)
-                else:
+                if self._clock is not None:
                     self._sleep(seconds)
+                elif self._closed.wait(seconds):
+                    raise copy.copy(self._error)
             case Call():
                 return self._send(step)
+            case Together(calls):
+                return self._together(calls)
             case Take(box, seconds):
                 assert isinstance(box, Mailbox)
                 return box.take(seconds)
@@ -176,6 +154,16 @@ class Driver:
             case Show():
                 pass
         return None
+
+    def _together(self, calls: Sequence[Call]) -> list[object]:
+        # Each keeps to its budget by itself.
+        box: queue.SimpleQueue[tuple[int, object]] = queue.SimpleQueue()
+        for place, call in enumerate(calls):
+            HANDS.give(
+                functools.partial(self._act, call),
+                lambda found, place=place: box.put((place, found[0] or found[1])),  # type: ignore[misc]
+            )
+        return [found for _, found in sorted((box.get() for _ in calls), key=lambda pair: pair[0])]
 
     def _send(self, call: Call) -> Reply:
         transport = self.transport
@@ -194,28 +182,6 @@ class Driver:
         self._rung.clear()
 
 
-class AsyncMailbox:
-    """What a coroutine waits for. For one event loop."""
-
-    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self._sleep = sleep
-        self._items: collections.deque[Anything] = collections.deque()
-        self._waiter: asyncio.Future[None] | None = None
-
-    def put(self, item: Anything) -> None:
-        """Add an item."""
-        self._items.append(item)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def take(self, seconds: float | None) -> Anything:
-        """The next item; None if there is none for so long."""
-        if not self._items:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await _until(self._waiter, seconds, self._sleep)
-        return self._items.popleft() if self._items else None
-
-
 class AsyncDriver:
     """Obeys flows on the running event loop, and lanes as tasks of it."""
 
@@ -226,6 +192,7 @@ class AsyncDriver:
         self._sleep = sleep
         self._tasks: set[asyncio.Task[None]] = set()
         self._rung, self._closed = asyncio.Event(), asyncio.Event()
+        self._error = Exception()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def here(self) -> object:
@@ -237,8 +204,9 @@ class AsyncDriver:
                 self._rung, self._closed = asyncio.Event(), asyncio.Event()
         return self._loop
 
-    def close(self) -> None:
-        """End all pauses: who wakes will find the transport closed."""
+    def close(self, error: Exception) -> None:
+        """End all pauses: who wakes is told ``error``."""
+        self._error = error
         self._closed.set()
 
     async def run(self, flow: Flow[R]) -> R:
@@ -296,12 +264,16 @@ class AsyncDriver:
     async def _acted(self, step: Step) -> object:
         match step:
             case Pause(seconds):
-                if self._sleep is asyncio.sleep:
-                    await _until(self._closed.wait(), seconds, self._sleep)
-                else:
+                if self._sleep is not asyncio.sleep:
                     await self._sleep(seconds)
+                    return None
+                await until(self._closed.wait(), seconds, self._sleep)
+                if self._closed.is_set():
+                    raise copy.copy(self._error)
             case Call():
                 return await self._send(step)
+            case Together(calls):
+                return await asyncio.gather(*map(self._act, calls))
             case Take(box, seconds):
                 assert isinstance(box, AsyncMailbox)
                 return await box.take(seconds)
@@ -327,27 +299,8 @@ class AsyncDriver:
             raise
 
     async def _rest(self, seconds: float) -> None:
-        await _until(self._rung.wait(), seconds, self._sleep)
+        await until(self._rung.wait(), seconds, self._sleep)
         self._rung.clear()
-
-
-async def _until(
-    event: Awaitable[Anything],
-    seconds: float | None,
-    sleep: Callable[[float], Awaitable[None]],
-) -> None:
-    """Wait for the event, but for no longer."""
-    if seconds is None or sleep is asyncio.sleep:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await event
-        return
-    both = asyncio.ensure_future(event), asyncio.ensure_future(sleep(seconds))
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one in both:
-            one.cancel()
 
 
 def _ended(found: tuple[object, BaseException | None]) -> None:

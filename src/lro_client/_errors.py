@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 from lro import Any, Code, LroError, Operation, Status, TypeRegistry
@@ -45,6 +46,17 @@ class CallError(ClientError):
 
     def __str__(self) -> str:
         return f"{self.verb} failed with {self.code.name}: {self.status.message}"
+
+
+def again(error: Exception) -> Exception:
+    """The same error for somebody else who is told of it, with a traceback of its own.
+
+    Exceptions of other libraries may not be made to be copied; then it is the same one.
+    """
+    try:
+        return copy.copy(error)
+    except Exception:
+        return error
 
 
 def too_late(verb: str, seconds: float) -> CallError:

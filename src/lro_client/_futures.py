@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from concurrent.futures import Future
 from typing import Any as Anything
 from typing import TypeVar
 
 from lro_client._core import Core
-from lro_client._errors import ClientError
+from lro_client._errors import ClientError, again
 from lro_client._handles import HandleBase
 from lro_client._hands import HANDS
 from lro_client._table import Lost, News, Seen, Want
@@ -61,7 +60,7 @@ def _give(
     news: News,
 ) -> None:
     if isinstance(news, Lost):
-        future.set_exception(copy.copy(news.error))
+        future.set_exception(again(news.error))
         return
     handle._seen(news.operation)
     try:

@@ -12,6 +12,7 @@ from lro_client._drive import Driver
 from lro_client._groups import Waited
 from lro_client._handles import Meta, Resp, Update
 from lro_client._operation_handle import OperationHandle
+from lro_client._waits import LAST_WORD_SECONDS
 
 
 class Group(Generic[Resp, Meta]):
@@ -90,8 +91,11 @@ class Group(Generic[Resp, Meta]):
         yield from self._driver.walk(_groups.updates(self._core, self.handles, limit))
 
     def cancel(self) -> None:
-        """Ask for all work to stop that is not done; what cannot be cancelled goes on."""
-        self._driver.run(_groups.cancel(self._core, self.handles))
+        """Ask for all work to stop that is not done; what cannot be cancelled goes on.
+
+        Takes no longer than one call may, for all of them.
+        """
+        self._cancel(self._core.setting.call_seconds)
 
     def __len__(self) -> int:
         return len(self.handles)
@@ -100,4 +104,7 @@ class Group(Generic[Resp, Meta]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.cancel()
+        self._cancel(LAST_WORD_SECONDS)
+
+    def _cancel(self, seconds: float) -> None:
+        self._driver.run(_groups.cancel(self._core, self.handles, seconds))

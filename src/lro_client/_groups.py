@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any as Anything
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import attrs
 
+from lro import CancelOperationRequest
 from lro_client import _polling
-from lro_client._calls import Flow, Show, Take
+from lro_client._calls import Call, Flow, Show, Take, Together
 from lro_client._core import Core
-from lro_client._errors import ClientError, GroupTimeout
+from lro_client._errors import ClientError, GroupTimeout, again
 from lro_client._handles import HandleBase, Update
-from lro_client._table import Entry, Lost, News, Want
-from lro_client._waits import leave, taken
+from lro_client._table import Entry, Lost, News, Seen, Want
+from lro_client._tracing import log_gave_up
+from lro_client._waits import taken
+
+CANCELS_AT_ONCE: Final = 8
 
 H = TypeVar("H", bound=HandleBase[Anything, Anything])
 
@@ -39,6 +44,9 @@ class Gathering(Generic[H]):
         self._deadline = math.inf if timeout is None else core.setting.clock() + timeout
         self._curious = curious
         self._box = core.box()
+        self._lock = threading.Lock()
+        self._news: dict[str, News] = {}
+        """The last of each name, which is in the box as long as it is here."""
         self._ready = [handle for handle in handles if handle.done]
         self._pending: dict[str, list[H]] = {}
         for handle in handles:
@@ -50,12 +58,12 @@ class Gathering(Generic[H]):
         want = Want(self._curious, self._deadline)
         for name, handles in self._pending.items():
             known = None if self._curious else handles[0].operation  # the first state is news too
-            self._entries[name] = self._core.table.subscribe(name, self._box.put, want, known)
+            self._entries[name] = self._core.table.subscribe(name, self._hear, want, known)
         return self
 
     def __exit__(self, *_: object) -> None:
         for name, entry in self._entries.items():
-            self._core.table.leave(name, self._box.put)
+            self._core.table.leave(name, self._hear)
             for handle in self._pending.get(name, ()):
                 handle._polled(entry.polls)
 
@@ -74,9 +82,13 @@ class Gathering(Generic[H]):
         left = None
         if self._timeout is not None:
             left = self._deadline + _polling.GRACE_SECONDS - self._core.setting.clock()
-        news: News | None = yield Take(self._box, left if left is None else max(0.0, left))
-        if news is None:
+        name: str | None = yield Take(self._box, left if left is None else max(0.0, left))
+        if name is None:
             return []
+        with self._lock:
+            news = self._news.pop(name)
+        if isinstance(news, Lost) and self._core.table.closed is not None:
+            raise again(news.error)
         entry, handles = self._entries[news.name], self._pending[news.name]
         if isinstance(news, Lost):
             for handle in handles:
@@ -89,6 +101,16 @@ class Gathering(Generic[H]):
             for handle in handles:
                 handle._seen(news.operation)
         return handles
+
+    def _hear(self, news: News) -> None:
+        # Who takes them slowly finds the last of each, and lanes may tell in another order.
+        with self._lock:
+            known = self._news.get(news.name)
+            if isinstance(known, Seen) and known.operation.done:
+                return
+            self._news[news.name] = news
+        if known is None:
+            self._box.put(news.name)
 
     def late(self) -> GroupTimeout:
         """The error of a group that is not over in time."""
@@ -169,7 +191,21 @@ def updates(core: Core, handles: Sequence[H], timeout: float | None) -> Flow[Non
             raise gathering.late()
 
 
-def cancel(core: Core, handles: Iterable[HandleBase[Anything, Anything]]) -> Flow[None]:
-    """Cancel those that are not done; never raises."""
-    for handle in handles:
-        yield from leave(core, handle)
+def cancel(
+    core: Core, handles: Iterable[HandleBase[Anything, Anything]], seconds: float
+) -> Flow[None]:
+    """Cancel those that are not done, in so many seconds for all of them; never raises."""
+    clock = core.setting.clock
+    until = clock() + seconds
+    running = [handle for handle in handles if not handle.done]
+    for first in range(0, len(running), CANCELS_AT_ONCE):
+        some = running[first : first + CANCELS_AT_ONCE]
+        left = until - clock()
+        if left <= 0:
+            break
+        asked = [CancelOperationRequest(handle.name) for handle in some]
+        budget = min(left, core.setting.call_seconds)
+        found = yield Together([Call(request=one, budget=budget) for one in asked])
+        for handle, outcome in zip(some, found, strict=True):
+            if isinstance(outcome, Exception):
+                log_gave_up(handle.name, outcome)

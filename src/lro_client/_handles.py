@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 from typing import Any as Anything
 
 import attrs
 
-from lro import Any, Empty, Operation, Status, TypeRegistry, declared_name
+from lro import Any, Empty, InvalidArgument, Operation, Status, TypeRegistry, declared_name
 from lro_client._core import Core
-from lro_client._errors import DecodingError, OperationCancelled, OperationFailed
-from lro_client._tokens import Token, read_token, token_of
+from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
+from lro_client._tokens import Token, read_token, server_of, token_of
 from lro_client._tracing import Trace, log_ended
 
 if TYPE_CHECKING:
@@ -26,6 +25,19 @@ EMPTY: Final = "google.protobuf.Empty"
 
 class HandleBase(Generic[Resp, Meta]):
     """The cached half of an operation handle. Nothing here does I/O."""
+
+    __slots__ = (
+        "__weakref__",
+        "_core",
+        "_error",
+        "_metadata_type",
+        "_name",
+        "_operation",
+        "_polls",
+        "_response_type",
+        "_trace",
+        "_types",
+    )
 
     def __init__(
         self,
@@ -104,7 +116,7 @@ class HandleBase(Generic[Resp, Meta]):
     def _seen(self, operation: Operation) -> Operation:
         if self._operation.done:  # a final state stays (spec §2.9)
             return self._operation
-        self._operation = operation
+        self._operation, self._error = operation, None
         if operation.done:
             log_ended(operation, self._polls)
             if self._trace is not None:
@@ -114,7 +126,7 @@ class HandleBase(Generic[Resp, Meta]):
     def _check_there(self) -> None:
         """Raise why there is no operation to ask for, where none was started."""
         if not self.name and self._error is not None:
-            raise copy.copy(self._error)
+            raise again(self._error)
 
     def _lost(self, error: Exception) -> None:
         self._error = error
@@ -125,7 +137,7 @@ class HandleBase(Generic[Resp, Meta]):
     def _result(self) -> Resp:
         operation = self._operation
         if not operation.done and self._error is not None:
-            raise copy.copy(self._error)  # others are told of it too
+            raise again(self._error)  # others are told of it too
         if isinstance(operation.result, Status):
             cancelled = operation.state == "CANCELLED"
             raise (OperationCancelled if cancelled else OperationFailed)(operation)
@@ -239,15 +251,22 @@ def register(types: TypeRegistry, *classes: type | None) -> None:
             types.register(cls)
 
 
-def known(operation: Operation | str) -> tuple[Operation, Trace | None]:
+def known(operation: Operation | str, address: str) -> tuple[Operation, Trace | None]:
     """The operation of a handle that is made of a state, a name or a token, and its trace.
 
+    ``address`` is that of the server which the client asks; empty where it knows none.
+
     Raises:
-        InvalidArgument: The text looks like a token, and is none.
+        InvalidArgument: The text looks like a token, and is none, or one of another server.
     """
     if isinstance(operation, Operation):
         return operation, None
     if not operation.lstrip().startswith("{"):
         return Operation(name=operation), None
     token: Token = read_token(operation)
+    if token.server and address and server_of(token.server) != server_of(address):
+        # There may be another operation of that name here.
+        wrong = f"is of an operation on {token.server!r:.200}, and this client asks {address!r:.200}"
+        way = f"if they are the same service, give its name instead: {token.name!r:.200}"
+        raise InvalidArgument("token", f"{wrong}; {way}")
     return Operation(name=token.name), Trace.of_token(token.trace) if token.trace else None

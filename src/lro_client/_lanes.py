@@ -15,12 +15,23 @@ from lro_client._calls import Flow, Reply, Rest
 from lro_client._errors import CallError, OperationGone
 from lro_client._flows import Setting
 from lro_client._servers import WAIT, WATCH
-from lro_client._table import Entry, Table, Told, tell
+from lro_client._table import NAMES_MOST, Entry, Table, Told, tell
 from lro_client._tracing import log_failed_poll
-from lro_client._work import MANY, UNHEARD_SECONDS, Choice, Enough, How, Work, pause_after
+from lro_client._work import (
+    MANY,
+    TRUST_SECONDS,
+    UNHEARD_SECONDS,
+    Choice,
+    Enough,
+    How,
+    Work,
+    pause_after,
+)
 
 _DOUBT_SECONDS: Final = 30.0
 _AT_ONCE_SECONDS: Final = 0.5
+_ABSENT: Final = frozenset({Code.NOT_FOUND, Code.UNIMPLEMENTED})
+_FORBIDDEN: Final = frozenset({Code.PERMISSION_DENIED, Code.UNAUTHENTICATED})
 _PRESSURE: Final = frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED})
 _ENDED: Final = Status(Code.UNAVAILABLE, "the stream ended before the operation")
 
@@ -36,16 +47,31 @@ class Lanes:
 
     def lane(self) -> Flow[None]:
         """Do what is due, until nobody waits for anything that others do not see to."""
-        with self._table.lock:
-            self._table.came()
+        table, failed = self._table, None
+        with table.lock:
+            table.came()
+        try:
+            yield from self._lane()
+        except Exception as exc:  # nobody must wait for ever for a lane that is no more
+            failed = exc
+            raise
+        finally:
+            with table.lock:
+                table.went()
+                told = [] if failed is None else table.all_lost(failed)
+            tell(told)
+
+    def _lane(self) -> Flow[None]:
         while True:
             work = self._take()
             if work is None:
                 return
             if isinstance(work, Rest):
-                yield work
-                with self._table.lock:
-                    self._table.rose()
+                try:
+                    yield work
+                finally:
+                    with self._table.lock:
+                        self._table.rose()
                 continue
             try:
                 reply: Reply | None = yield self._choice.step(work, self._heard)
@@ -60,7 +86,6 @@ class Lanes:
         table = self._table
         with table.lock:
             if table.closed is not None or not table.entries:
-                table.went()
                 return None
             now = table.clock()
             due = max(table.next_due, self._server.until)
@@ -72,7 +97,6 @@ class Lanes:
                     return work
                 due = now + UNHEARD_SECONDS  # the lane that tries something is soon back
             if due == math.inf or not table.lie_down(due):
-                table.went()
                 return None
             return Rest(due - now)
 
@@ -82,10 +106,13 @@ class Lanes:
         with self._table.lock:
             now = self._table.clock()
             self._choice.over(work)
-            if reply is None:  # a stream has ended
-                told = self._unfinished(work, now)
-            else:
-                told = self._replied(work, reply, now)
+            try:
+                if reply is None:  # a stream has ended
+                    told = self._unfinished(work, now)
+                else:
+                    told = self._replied(work, reply, now)
+            except Exception as exc:  # a transport gave something else than was asked for
+                told = self._lost(work, exc)
         tell(told)
 
     def _replied(self, work: Work, reply: Reply, now: float) -> Told:
@@ -132,7 +159,10 @@ class Lanes:
             self._push(work, now)
             return False
         for name, entry in work.entries.items():
-            entry.alone = entry.alone or name not in listed
+            if name not in listed and not page.next_page_token:
+                entry.alone = True
+            elif name not in listed:  # on a page that the server has cut short
+                work.left.add(name)
         return True
 
     def _again(self, work: Work, retry_after: float | None, now: float) -> None:
@@ -148,15 +178,18 @@ class Lanes:
             if entry.at_once < 3:
                 self._table.push(entry, now)
                 return
-        pause = pause_after(self._setting, work, waiting, len(self._table.entries), retry_after)
+        pause = pause_after(self._setting, work, waiting, self._table, retry_after)
         for entry in waiting:
-            self._table.push(entry, now if entry.alone and work.how in MANY else now + pause)
+            left = work.how in MANY and (entry.alone or entry.name in work.left)
+            if not left:
+                entry.most = NAMES_MOST
+            self._table.push(entry, now if left else now + pause)
 
     # -- streams ------------------------------------------------------------------------------
 
     def _heard(self, work: Work, item: Operation | str | None) -> None:
         with self._table.lock:
-            if self._table.closed is not None or not self._waiting(work, item is None):
+            if self._table.closed is not None or not self._anybody(work):
                 raise Enough
             told: Told = []
             if item is not None:
@@ -171,7 +204,7 @@ class Lanes:
         entry = work.entries.get(name)
         if entry is None:
             return []
-        entry.due = math.inf  # from now on the stream tells of it
+        self._table.push(entry, self._table.clock() + TRUST_SECONDS)
         entry.polls += 1
         if isinstance(item, str) or item.done:
             del work.entries[name]
@@ -193,7 +226,7 @@ class Lanes:
             broken = work.how is How.STREAM and error.http_status is None
             if error.code in _PRESSURE and not broken:
                 polling = self._setting.polling
-                self._server.pressed(polling.honoured(error.retry_after), now)
+                self._server.pressed(polling.honoured(error.retry_after), work.began, now)
             told = self._told_of_failure(work, error, now)
         tell(told)
 
@@ -207,18 +240,27 @@ class Lanes:
         elif work.how is How.HOLD and error.code is Code.NOT_FOUND:
             for entry in waiting:
                 entry.doubted = True
-        elif work.how in MANY and work.how.value not in server.proven:
-            if passes:  # it may be there for all that
-                server.lacks(work.how.value, now, _DOUBT_SECONDS)
-            else:
-                server.lacks(work.how.value, now)
-        elif work.how in MANY and not passes:
-            for entry in waiting:  # one of them is refused: each shall hear the truth by itself
-                entry.alone = True
+        elif work.how in MANY and (not passes or work.how.value not in server.proven):
+            self._refused(work, error, passes, now)
         else:
             return [one for entry in waiting for one in self._failing(entry, error, now)]
         self._push(work, now)
         return []
+
+    def _refused(self, work: Work, error: CallError, passes: bool, now: float) -> None:
+        """A call for many has failed: the server lacks the verb, or will not have all the names."""
+        verb = work.how.value
+        known = verb in self._server.proven
+        if passes:  # the verb may be there for all that
+            self._server.lacks(verb, now, _DOUBT_SECONDS)
+        elif error.code in _ABSENT or not (known or error.code in _FORBIDDEN):
+            self._server.lacks(verb, now)
+        else:  # one of them is refused, which is found by halves
+            if self._server.forbids(verb):
+                self._server.lacks(verb, now)
+            half = len(work.entries) // 2
+            for entry in self._waiting(work):
+                entry.alone, entry.most = entry.alone or not half, max(1, half)
 
     def _failing(self, entry: Entry, error: CallError, now: float) -> Told:
         polling = self._setting.polling
@@ -241,20 +283,28 @@ class Lanes:
     def _broken(self, work: Work, error: Exception) -> None:
         with self._table.lock:
             self._choice.over(work)
-            told = [one for entry in self._waiting(work) for one in self._table.lost(entry, error)]
+            told = self._lost(work, error)
         tell(told)
+
+    def _lost(self, work: Work, error: Exception) -> Told:
+        return [one for entry in self._waiting(work) for one in self._table.lost(entry, error)]
 
     # -- parts --------------------------------------------------------------------------------
 
-    def _waiting(self, work: Work, everyone: bool = True) -> list[Entry]:
-        """Those of the work whom somebody still waits for; if not ``everyone``, one will do."""
-        found: list[Entry] = []
-        for name, entry in work.entries.items():
-            if self._table.entries.get(name) is entry:
-                found.append(entry)
-                if not everyone:
-                    break
-        return found
+    def _waiting(self, work: Work) -> list[Entry]:
+        """Those of the work for which somebody still waits."""
+        known = self._table.entries
+        return [entry for name, entry in work.entries.items() if known.get(name) is entry]
+
+    def _anybody(self, work: Work) -> bool:
+        """Whether somebody waits for any of it; those that nobody waits for are left out of it."""
+        known = self._table.entries
+        while work.entries:
+            name = next(iter(work.entries))
+            if known.get(name) is work.entries[name]:
+                return True
+            del work.entries[name]
+        return False
 
     def _push(self, work: Work, due: float) -> None:
         for entry in self._waiting(work):

@@ -22,6 +22,8 @@ class OperationHandle(HandleBase[Resp, Meta]):
     the operation to go on.
     """
 
+    __slots__ = ("_driver",)
+
     def __init__(
         self,
         operation: Operation,

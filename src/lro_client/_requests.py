@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from lro import Duration, ListOperationsRequest, WaitOperationRequest
 from lro_client.filters import Expression
 
 R = TypeVar("R")
+
+_EVER_SECONDS: Final = 1e8
+"""A timeout of three years is none: clocks do not take much longer ones."""
 
 
 def named(cls: Callable[[str], R], request: str | R) -> R:
@@ -66,7 +70,9 @@ def seconds(timeout: timedelta | float | None) -> float | None:
         TypeError: It is neither a timedelta nor a number.
     """
     if isinstance(timeout, timedelta):
-        return timeout.total_seconds()
-    if not (timeout is None or isinstance(timeout, int | float)):
+        timeout = timeout.total_seconds()
+    if timeout is None:
+        return None
+    if not isinstance(timeout, int | float) or math.isnan(timeout):
         raise TypeError(f"a timeout is a timedelta, or seconds as a number, not {timeout!r}")
-    return timeout
+    return timeout if timeout < _EVER_SECONDS else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import heapq
 import itertools
 import math
@@ -13,6 +14,10 @@ import attrs
 
 from lro import Operation
 from lro_client._errors import CallError
+from lro_client._tracing import log
+
+NAMES_MOST: Final = 1000
+"""The names in one BatchGet or Watch (spec §3.11)."""
 
 GATHER_SECONDS: Final = 0.01
 """New names are due so long after they come: many that come at once are asked for at once."""
@@ -58,6 +63,12 @@ class Entry:
     """When to look at it next; infinite while a stream tells of it."""
     operation: Operation | None = None
     listeners: dict[Listener, Want] = attrs.field(factory=dict)
+    curious: bool = False
+    """Whether somebody wants each change."""
+    bounded: bool = False
+    """Whether somebody has a deadline."""
+    most: int = NAMES_MOST
+    """With so many others at most it is asked for together: fewer, where that was refused."""
     polls: int = 0
     at_once: int = 0
     """How many Waits in a row came back at once, and not done."""
@@ -79,10 +90,11 @@ class Entry:
             return f"{parent}/operations"
         return "operations" if self.name.startswith("operations/") else self.name.rpartition("/")[0]
 
-    @property
-    def curious(self) -> bool:
-        """Whether somebody wants each change."""
-        return any(want.curious for want in self.listeners.values())
+    def wanted(self) -> None:
+        """Sum up what the listeners want."""
+        wants = self.listeners.values()
+        self.curious = any(want.curious for want in wants)
+        self.bounded = any(want.deadline < math.inf for want in wants)
 
     def deadline(self, now: float) -> float:
         """The next moment at which somebody's patience ends, for one last look."""
@@ -113,6 +125,8 @@ class Table:
         self.lock = threading.Lock()
         self.clock = clock
         self.entries: dict[str, Entry] = {}
+        self.collections: collections.Counter[str] = collections.Counter()
+        """How many of each collection are waited for."""
         self.closed: Exception | None = None
         self._most = most
         self._hire = hire
@@ -133,17 +147,25 @@ class Table:
         """Have ``listener`` told when the operation is over, or, if curious, of each change."""
         with self.lock:
             now, closed = self.clock(), self.closed
-            entry = self.entries.get(name)
+            entry, news = self.entries.get(name), None
             if entry is None:
                 entry = Entry(name, now, now + GATHER_SECONDS, known)
                 if closed is None:
                     self.entries[name] = entry
+                    self._count_of(entry, 1)
+            elif want.curious:
+                entry.due = min(entry.due, now)  # a Wait may be held for it that nobody can hurry
+                if entry.polls and entry.operation is not None:
+                    news = Seen(name, entry.operation)
             entry.listeners[listener] = want
+            entry.wanted()
             if closed is None:
                 self.push(entry, entry.due)
                 self.call_lane()
         if closed is not None:
             listener(Lost(name, closed))
+        elif news is not None:
+            listener(news)
         return entry
 
     def leave(self, name: str, listener: Listener) -> None:
@@ -152,8 +174,9 @@ class Table:
             entry = self.entries.get(name)
             if entry is not None:
                 entry.listeners.pop(listener, None)
+                entry.wanted()
                 if not entry.listeners:
-                    del self.entries[name]
+                    self._drop(entry)
 
     def close(self, error: Exception) -> None:
         """Tell everybody that there will be no more news."""
@@ -161,6 +184,7 @@ class Table:
             self.closed = error
             entries = list(self.entries.values())
             self.entries.clear()
+            self.collections.clear()
             self._ring()
         for entry in entries:
             tell([(list(entry.listeners), Lost(entry.name, error))])
@@ -169,7 +193,8 @@ class Table:
 
     def push(self, entry: Entry, due: float) -> None:
         """Have an entry looked at again at that moment, or when somebody's patience ends."""
-        due = min(due, entry.deadline(self.clock()))
+        if entry.bounded:
+            due = min(due, entry.deadline(self.clock()))
         entry.due = due
         if due < math.inf:
             heapq.heappush(self._heap, (due, next(self._count), entry))
@@ -233,11 +258,14 @@ class Table:
             return []
         entry.failures, entry.last_error = 0, None
         changed = operation != entry.operation
-        entry.operation = operation
+        if entry.curious or operation.done or operation.metadata is not None:
+            entry.operation = operation  # else it may be a name alone
         news = Seen(entry.name, operation)
         if operation.done:
-            del self.entries[entry.name]
+            self._drop(entry)
             return [(list(entry.listeners), news)]
+        if not entry.curious:
+            return []
         curious = [one for one, want in entry.listeners.items() if want.curious and changed]
         return [(curious, news)] if curious else []
 
@@ -245,12 +273,29 @@ class Table:
         """Give an operation up; who is to be told what."""
         if self.entries.get(entry.name) is not entry:
             return []
-        del self.entries[entry.name]
+        self._drop(entry)
         return [(list(entry.listeners), Lost(entry.name, error))]
+
+    def all_lost(self, error: Exception) -> Told:
+        """Give up everything; who is to be told what."""
+        return [one for entry in list(self.entries.values()) for one in self.lost(entry, error)]
+
+    def _drop(self, entry: Entry) -> None:
+        del self.entries[entry.name]
+        self._count_of(entry, -1)
+
+    def _count_of(self, entry: Entry, change: int) -> None:
+        collection = entry.collection
+        self.collections[collection] += change
+        if not self.collections[collection]:
+            del self.collections[collection]
 
 
 def tell(told: Told) -> None:
-    """Give everybody the news, without the lock; listeners do not raise."""
+    """Give everybody the news, without the lock. Nobody's failure is another one's."""
     for listeners, news in told:
         for listener in listeners:
-            listener(news)
+            try:
+                listener(news)
+            except Exception:
+                log.exception("%s: who waits for it could not be told", news.name)

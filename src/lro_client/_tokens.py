@@ -18,6 +18,8 @@ MAX_TOKEN: Final = 8 * 1024
 _ADDRESS: Final = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://|)(?:[^/?#]*@)?(?P<rest>[^?#]*).*", re.DOTALL
 )
+_PORT: Final = {"http://": ":80", "https://": ":443"}
+_DOTS: Final = frozenset({".", ".."})
 
 
 def public_address(url: str) -> str:
@@ -25,6 +27,22 @@ def public_address(url: str) -> str:
     found = _ADDRESS.fullmatch(url)
     assert found is not None  # every part may be empty
     return found["scheme"] + found["rest"]
+
+
+def server_of(address: str) -> str:
+    """The scheme, host and port of an address: where those of two differ, so do the servers."""
+    found = _ADDRESS.fullmatch(address)
+    assert found is not None  # every part may be empty
+    scheme, rest = found["scheme"].lower(), found["rest"]
+    if scheme.startswith("grpc"):
+        return scheme + rest.lower()  # a target of gRPC has a form of its own
+    host = rest.partition("/")[0].lower()
+    return scheme + host.removesuffix(_PORT.get(scheme, "")).removesuffix(":")
+
+
+def dotted(path: str) -> bool:
+    """Whether a segment is ``.`` or ``..``, by which HTTP libraries leave the path it stands in."""
+    return not _DOTS.isdisjoint(path.split("/"))
 
 
 def message_name(cls: type | None) -> str:
@@ -79,10 +97,12 @@ def token_of(
     """The token of an operation. It holds no secret: only the public part of the server's URL.
 
     Raises:
-        InvalidArgument: There is no name, or the token would be longer than 8 KiB.
+        InvalidArgument: There is no name, it leads elsewhere, or the token would be longer than
+            8 KiB.
     """
     if not name:
         raise InvalidArgument("token", "needs the name of an operation")
+    _check_name(name)
     token = Token(
         name=name,
         server=server,
@@ -97,7 +117,8 @@ def read_token(text: str) -> Token:
     """What a token says; members that this version does not know are left out.
 
     Raises:
-        InvalidArgument: It is no token, of another version, without a name, or too long.
+        InvalidArgument: It is no token, of another version, too long, or without a name, or the
+            name has a segment ``.`` or ``..``.
     """
     said = _object(text)
     version = said.get("lro")
@@ -113,6 +134,7 @@ def read_token(text: str) -> Token:
         found[member] = value
     if not found["name"]:
         raise InvalidArgument("token", "names no operation")
+    _check_name(found["name"])
     return Token(**found)
 
 
@@ -125,6 +147,11 @@ def _object(text: str) -> dict[str, Json]:
     if not isinstance(said, dict):
         raise InvalidArgument("token", f"must be a JSON object, got {said!r:.80}")
     return said
+
+
+def _check_name(name: str) -> None:
+    if dotted(name):  # a token may come from anybody
+        raise InvalidArgument("token", f"has a segment '.' or '..' in the name {name!r:.200}")
 
 
 def _check_length(text: bytes) -> None:

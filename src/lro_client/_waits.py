@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import uuid
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from lro import (
 from lro_client import _flows, _polling
 from lro_client._calls import Do, Flow, StartRequest, Take
 from lro_client._core import Core
-from lro_client._errors import CallError, OperationFailed, PollTimeout
+from lro_client._errors import CallError, OperationFailed, PollTimeout, again
 from lro_client._handles import HandleBase
 from lro_client._journal import Entry
 from lro_client._policy import NO_RETRY
@@ -145,7 +144,7 @@ def _with_others(
         assert timeout is not None
         raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.last_error)
     if isinstance(news, Lost):
-        raise copy.copy(news.error)  # others are told of it too, each with a traceback of its own
+        raise again(news.error)  # others are told of it too, each with a traceback of its own
     found: Operation = news.operation
     return found
 

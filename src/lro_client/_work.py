@@ -26,7 +26,7 @@ from lro_client._flows import Setting
 from lro_client._literals import literal
 from lro_client._polling import GRACE_SECONDS
 from lro_client._servers import BATCH, LIST, WAIT, WATCH
-from lro_client._table import Entry, Table
+from lro_client._table import NAMES_MOST, Entry, Table
 
 UNHEARD_SECONDS: Final = 5.0
 """What a stream has not told of within so long is asked for: something on the way may keep it."""
@@ -34,14 +34,11 @@ UNHEARD_SECONDS: Final = 5.0
 _HELD_MOST: Final = 4
 """Up to so many operations are waited for by a Wait each."""
 
-_NAMES_MOST: Final = 1000
-"""The names in one BatchGet or Watch (spec §3.11)."""
-
 _LISTED_CHARS: Final = 4000
 _LISTED_MOST: Final = 100
 """The names in one List: as many as fit into an address that every proxy takes."""
 
-_SET_ASIDE: Final = 2000
+_SET_ASIDE: Final = 100
 _SLACK_SECONDS: Final = 0.05
 """What is due so soon is asked for together with what is due."""
 
@@ -49,12 +46,18 @@ _MANY_SECONDS: Final = 0.5
 _CALL_SECONDS: Final = 0.05
 """Reads of many are made each half a second, or at twenty calls a second where they are more."""
 
+_MANY_SHARE: Final = 0.0125
+"""Nor is it worth while to read more often than each eightieth of the time that has passed."""
+
 _GETS_A_SECOND: Final = 400.0
 _CURIOUS_SECONDS: Final = 1.0
 """How late a change may be seen that is not the end."""
 
 _BREAKS: Final = 2
 """What was in so many streams that broke before they told of it is read in batches."""
+
+TRUST_SECONDS: Final = 60.0
+"""So often what a stream has told of as running is asked for by other means."""
 
 _SILENT_SECONDS: Final = 40.0
 """A stream is given up that gives no sign of life for so long: there is one each 15 s."""
@@ -93,6 +96,8 @@ class Work:
     hold: float = 0.0
     budget: float = 0.0
     request: Request | None = None
+    left: set[str] = attrs.field(factory=set)
+    """Names that a good answer has left for the next call."""
 
 
 class Choice:
@@ -181,7 +186,7 @@ class Choice:
         """Add what is due until then and can be asked for in the same call."""
         aside: list[tuple[Entry, float]] = []
         chars = len(first.name)
-        most = _LISTED_MOST if work.how is How.LISTED else _NAMES_MOST
+        most = min(first.most, capacity(work.how))
         collection = first.collection
         for entry, due in self._table.due(until):
             chars += len(entry.name) + len(" OR name = ")
@@ -191,6 +196,7 @@ class Choice:
                 aside.append((entry, due))
             else:
                 work.entries[entry.name] = entry
+                most = min(most, entry.most)
             if len(work.entries) >= most or len(aside) >= _SET_ASIDE or not fits:
                 break
         for entry, due in aside:
@@ -208,7 +214,7 @@ def _request(work: Work) -> Request:
     first = work.entries[names[0]]
     ended = not any(entry.curious for entry in work.entries.values())
     if work.how is How.STREAM:
-        return WatchOperationsRequest(first.collection, names)
+        return WatchOperationsRequest(first.collection, names, ended)
     if work.how is How.BATCH:
         return BatchGetOperationsRequest(first.collection, names, ended)
     if work.how is How.LISTED:
@@ -221,21 +227,30 @@ def _request(work: Work) -> Request:
     return GetOperationRequest(first.name)
 
 
+def capacity(how: How) -> int:
+    """How many names one call takes."""
+    return {How.LISTED: _LISTED_MOST, How.ONE: 1, How.HOLD: 1}.get(how, NAMES_MOST)
+
+
 def pause_after(
     setting: Setting,
     work: Work,
     waiting: Sequence[Entry],
-    everybody: int,
+    table: Table,
     retry_after: float | None,
 ) -> float:
     """Seconds until the next look at those of the work who still wait."""
     polling = setting.polling
+    asked = polling.honoured(retry_after)
+    if asked > 0:
+        return asked
     youngest = max(waiting, key=lambda entry: entry.since)
     elapsed = setting.clock() - youngest.since
-    pause = polling.pause(youngest.polls, elapsed, retry_after, setting.chance())
+    pause = polling.pause(youngest.polls, elapsed, None, setting.chance())
+    everybody = len(table.entries)
     if work.how in MANY:
-        calls = everybody / len(work.entries)
-        return min(pause, max(_MANY_SECONDS, calls * _CALL_SECONDS))
+        calls = everybody / capacity(work.how) + len(table.collections)
+        return min(pause, max(_MANY_SECONDS, calls * _CALL_SECONDS, elapsed * _MANY_SHARE))
     if any(entry.curious for entry in waiting):
         pause = min(pause, _CURIOUS_SECONDS)
     return max(pause, everybody / _GETS_A_SECOND)

@@ -242,12 +242,30 @@ def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
     table, server = client._core.table, client._core.setting.server
     if table.entries or server.held:
         wrong.append(f"left over: {len(table.entries)} entries, {server.held} waits")
-    client.close()
+    close(client, wrong)
     end = time.monotonic() + 30
     while time.monotonic() < end and (left := _lent()):
         time.sleep(0.1)
     if left := _lent():
         wrong.append(f"left over: {len(left)} threads, {table._lanes} lanes")
+
+
+def close(client: Client, wrong: list[str]) -> None:
+    """Close the client under waits of all kinds, which must end soon."""
+    handles = [client.operation(f"operations/none-{n}", **TYPES) for n in range(30)]
+    waits = [one.result for one in handles[:8]]
+    waits += [client.group(handles).results, lambda: [*client.group(handles).as_completed()]]
+    with concurrent.futures.ThreadPoolExecutor(len(waits)) as threads:
+        waiting = [threads.submit(wait) for wait in waits]
+        time.sleep(0.02)
+        client.close()
+        began = time.monotonic()
+        for one in waiting:
+            error = one.exception(HANG_SECONDS)
+            if not isinstance(error, ClientError):
+                wrong.append(f"closing: {error!r}")
+    if time.monotonic() - began > 2.0:
+        wrong.append(f"closing took {time.monotonic() - began:.1f} s")
 
 
 def _lent() -> list[threading.Thread]:

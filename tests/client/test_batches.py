@@ -61,11 +61,23 @@ def test_one_call_for_all(face: Face) -> None:
         {"operations": [running(name=name) for name in NAMES]},
         {"operations": [*DONE[:3], *[running(name=name) for name in NAMES[3:]]], "missing": []},
         {"operations": [running(name=name) for name in (*NAMES, "operations/other")]},
+        {"operations": [running(name=name) for name in NAMES] + [succeeded(name="operations/7")]},
         {"operations": [running(name=name) for name in NAMES], "missing": ["operations/other"]},
         {"operations": [running(name=name) for name in NAMES], "missing": [5, None], "more": {}},
-        {"operations": [running(name=name) for name in NAMES] + [5, None, {"name": 5}]},
+        {
+            "operations": [running(name=name) for name in NAMES]
+            + [5, None, {"name": 5}, {"name": []}]
+        },
     ],
-    ids=["none", "some", "one more", "another is missing", "no names", "no operations beside"],
+    ids=[
+        "none",
+        "some",
+        "one more",
+        "another is done",
+        "another is missing",
+        "no names",
+        "no operations beside",
+    ],
 )
 def test_asked_again(body: Any, face: Face) -> None:
     """What is not done is asked for again; what nobody asked for is let be."""

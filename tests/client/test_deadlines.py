@@ -214,5 +214,5 @@ def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for one in {*threading.enumerate()} - before:
         if one.name == "lro-client-call":
-            one.join(2)
+            one.join(10)
             assert not one.is_alive()

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
 import lro
-from lro_client import AsyncClient, Call, CallError, Polling, PollTimeout, Reply
-from tests.client.faces import Clock, Face
+from lro_client import AsyncClient, Call, CallError, Client, Polling, PollTimeout, Reply, _hands
+from lro_client._calls import Do
+from lro_client._drive import AsyncDriver, Driver
+from tests.client.faces import Awaited, Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse, packed
+from tests.client.sockets import answering, serving, silent
 
 DONE = lro.operation_from_json(
     {"name": NAME, "done": True, "response": packed("ResizeResponse", sizeBytes=3)},
@@ -114,9 +120,11 @@ def test_defects_of_a_transport(
         handle.result(timeout)
 
 
-def test_a_blocking_transport_is_left_at_the_deadline() -> None:
+def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller returns, and the thread ends when the transport does."""
-    over = threading.Event()
+    monkeypatch.setattr(_hands, "KEPT", 0)
+    _hands.HANDS.forget()  # those of other tests
+    before, over = {*threading.enumerate()}, threading.Event()
 
     def answer(_: Call) -> Reply:
         over.wait(10)
@@ -126,7 +134,7 @@ def test_a_blocking_transport_is_left_at_the_deadline() -> None:
     handle = face.client("", transport=Fake(answer)).operation(NAME, **TYPES)
     with pytest.raises(PollTimeout):
         handle.result(0.01)
-    [left] = [one for one in threading.enumerate() if one.name == "lro-client-call"]
+    [left] = {*threading.enumerate()} - before
     assert left.daemon
     over.set()
     left.join(10)
@@ -230,3 +238,83 @@ def test_sleeping_is_the_callers_to_choose(face: Face, clock: Clock) -> None:
     )
     client.operation(NAME, **TYPES).wait()
     assert clock.sleeps == [5000.0]
+
+
+def closing(face: Face, client: Any, timeout: float | None) -> BaseException:
+    """What a lone wait ends with, whose client is closed while it is at work."""
+    if face.name == "sync":
+        handle = client.operation(NAME, **TYPES)
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(handle.result, timeout)
+            threading.Timer(0.05, client.close).start()
+            error = waiting.exception(20)
+            assert error is not None
+            return error
+    inner = face.inside(client)
+
+    async def main() -> BaseException:
+        waiting = asyncio.create_task(inner.operation(NAME, **TYPES).result(timeout))
+        await asyncio.sleep(0.05)
+        await inner.close()
+        [error] = await asyncio.gather(waiting, return_exceptions=True)
+        return error
+
+    return face.run(lambda: asyncio.wait_for(main(), 20))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+@pytest.mark.parametrize("behave", ["held", "pausing"])
+def test_closing_ends_a_lone_wait(behave: str, timeout: float | None, face: Face) -> None:
+    """In a call or in a pause: it is told that the client was closed, as those in groups are."""
+    busy = answering("503 Busy\r\nRetry-After: 3600")
+    with serving(busy if behave == "pausing" else silent) as url:
+        made = Client if face.name == "sync" else AsyncClient
+        client = made(url) if face.name == "sync" else Awaited(face, made(url))  # type: ignore[arg-type]
+        error = closing(face, client, timeout)
+    assert isinstance(error, CallError)
+    assert error.code is lro.Code.CANCELLED
+    assert "the client was closed" in str(error)
+
+
+def test_a_closed_client_says_so(face: Face) -> None:
+    """Whoever asks by it afterwards hears the same, not what the HTTP library makes of it."""
+    client = (
+        Client("http://test") if face.name == "sync" else Awaited(face, AsyncClient("http://test"))  # type: ignore[arg-type]
+    )
+    client.close()
+    with pytest.raises(CallError, match="CANCELLED: the client was closed"):
+        client.get(NAME)
+
+
+def test_another_runtime_error_is_none_of_that(face: Face) -> None:
+    """A defect is raised as it is."""
+
+    def fail(_: httpx.Request) -> httpx.Response:
+        raise RuntimeError("of a transport")
+
+    client = face.client(http=face.http(transport=httpx.MockTransport(fail)))
+    with pytest.raises(RuntimeError, match="of a transport"):
+        client.get(NAME)
+
+
+def broken() -> Any:
+    """A flow that fails."""
+    yield Do(lambda: None)
+    raise ZeroDivisionError("inside")
+
+
+def test_what_fails_aside_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody waits for it who could be told."""
+    Driver(Fake(lambda _: Reply(DONE)), time.monotonic, time.sleep).aside(broken())
+
+    async def main() -> None:
+        driver = AsyncDriver(AsyncFake(lambda _: Reply(DONE)), asyncio.sleep)
+        driver.aside(broken())
+        await asyncio.gather(*driver._tasks, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert _hands.HANDS.ask(lambda: 1, 10, set()) == 1
+    failed = [one for one in caplog.records if "has failed" in one.message]
+    assert failed
+    assert all(isinstance(one.exc_info[1], ZeroDivisionError) for one in failed if one.exc_info)

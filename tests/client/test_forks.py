@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lro_client import AsyncClient, CallError, Client
+from lro_client import AsyncClient, CallError, Client, _core
 from lro_client.testing import ScriptedServer
 from lro_client.transports.http import HttpTransport
 from tests.client.messages import NAME, TYPES, ResizeResponse
@@ -138,3 +138,24 @@ def test_another_event_loop_is_a_new_beginning() -> None:
         return await client.group([client.operation(name, **TYPES) for name in names]).results()
 
     assert asyncio.run(asyncio.wait_for(again(client), 20)) == [ResizeResponse(7)] * 6
+
+
+def test_where_flows_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds that another thread has just begun anew does not do it again."""
+    with ScriptedServer().client() as client:
+        core, parents = client._core, client._core.table
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+        here = core._runner.here()
+
+        class Moving:
+            def __enter__(self) -> None:
+                core._here = here  # by the other
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+        with monkeypatch.context() as patch:
+            patch.setattr(_core, "_MOVING", Moving())
+            assert core.table is parents
+        core._here = None
+        assert core.table is not parents

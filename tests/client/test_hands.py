@@ -76,3 +76,30 @@ def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) ->
     hand._idle = []
     hand.orders.put((contextvars.copy_context(), lambda: 2, lambda _: told.set()))
     assert told.wait(10)
+
+
+def test_a_forked_process_has_no_idle_threads(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stayed with the parent."""
+    first = hands.ask(threading.current_thread, 10, set())
+    monkeypatch.setattr(_hands.os, "getpid", lambda: -1)
+    assert hands.ask(threading.current_thread, 10, set()) is not first
+
+
+def test_another_may_answer(hands: Hands) -> None:
+    """Whoever is asking is told, instead of what the call gives later."""
+    asking: set[_hands.Answer] = set()
+    over, begun = threading.Event(), threading.Event()
+
+    def call() -> None:
+        [answer] = asking
+        answer.put((None, ZeroDivisionError()))
+        begun.set()
+        over.wait(10)
+
+    with pytest.raises(ZeroDivisionError):
+        hands.ask(call, 10, asking)
+    assert begun.is_set()
+    assert asking == set()
+    over.set()

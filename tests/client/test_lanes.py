@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 import lro
-from lro_client import CallError, OperationGone, Polling
+from lro_client import CallError, OperationGone, Polling, Reply
 from lro_client._calls import Call
 from lro_client._servers import BATCH, LIST, WAIT, WATCH
 from lro_client._table import Lost, Seen
@@ -443,3 +443,25 @@ def test_lanes_that_cannot_be_hired() -> None:
     number = world.watch("operations/0")
     world.run()
     assert len(world.ends(number)) == 1
+
+
+def test_waits_that_come_back_at_once() -> None:
+    """After three of them there are pauses between them."""
+    world = World(offers=frozenset({WAIT}), max_hold=0.0)
+    numbers = spread(world, 2, 60.0, 61.0)
+    world.run()
+    assert set(world.verbs()) == {"WaitOperation"}
+    assert len(world.asked) < 100
+    assert excess(world, numbers) <= 16.0
+
+
+def test_a_transport_that_gives_something_else() -> None:
+    """Those who wait for it are told, rather than left to wait for ever."""
+    world = World()
+    world._answer = lambda _: Reply(None)  # type: ignore[method-assign]
+    world.plan("operations/0", 1.0)
+    number = world.watch("operations/0")
+    world.run()
+    [(_, news)] = world.ends(number)
+    assert isinstance(news, Lost)
+    assert isinstance(news.error, AssertionError)

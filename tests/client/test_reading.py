@@ -296,3 +296,11 @@ def test_one_that_is_gone_says_so(face: Face) -> None:
     client = answering(face, lambda: refusal(lro.Code.NOT_FOUND, gone))
     with pytest.raises(OperationGone, match=gone):
         client.operation(NAME, **TYPES).result()
+
+
+def test_what_is_spoilt_later() -> None:
+    """The head was right, the rest is not."""
+    unpacking, whole = Unpacking(), gzip.compress(b"x" * 100)
+    with pytest.raises(httpx.DecodingError):
+        for chunk in (whole[:12], b"\xff" * 40):
+            list(unpacking.feed(chunk))

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import sys
-from typing import Final
 
 import attrs
 import click
 
 from lro import Any, Code, Json, LroError, Operation, Status, TypeRegistry, operation_to_json
 from lro_client.cli._connection import Link
+from lro_client.cli._plain import one_line, plain, plain_json
 from lro_client.progress import Progress, progress_of
 from lro_client.progress._bars import at_the_end, percent_text
-from lro_client.progress._fields import one_line
-
-_UNPRINTED: Final = re.compile(r"[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What JSON may hold as it is, and a terminal would obey."""
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print operations as JSON, one on each line."
@@ -52,7 +47,7 @@ def print_end(operation: Operation, link: Link, *, as_json: bool) -> None:
         told = json_text(as_wire(operation, link.types)["response"])
     elif operation.error is not None:
         told = error_text(operation.error)
-    click.echo("\t".join(filter(None, (one_line(operation.name), operation.state, told))))
+    click.echo("\t".join(filter(None, (plain(operation.name), operation.state, told))))
 
 
 def print_json(operation: Operation, link: Link) -> None:
@@ -86,10 +81,10 @@ def state_line(operation: Operation, link: Link) -> StateLine:
     found = progress_of(operation.metadata, link.types) or Progress()
     error = operation.error
     return StateLine(
-        name=one_line(operation.name),
+        name=plain(operation.name),
         state=operation.state,
         progress=at_the_end(found, operation),
-        message=found.message if error is None else error_text(error),
+        message=one_line(found.message) if error is None else error_text(error),
     )
 
 
@@ -104,7 +99,7 @@ def json_text(value: Json, *, indent: int | None = None) -> str:
     plain = not encoding.startswith("utf")
     between = (",", ":") if indent is None else (",", ": ")
     text = json.dumps(value, ensure_ascii=plain, indent=indent, separators=between)
-    return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return plain_json(text)
 
 
 def as_wire(operation: Operation, types: TypeRegistry) -> dict[str, Json]:

@@ -18,10 +18,10 @@ from rich.text import Text
 
 from lro import Operation
 from lro_client.cli._connection import Link
+from lro_client.cli._plain import plain
 from lro_client.cli._printing import StateLine, state_line
 from lro_client.progress import Estimate, create_time_of
 from lro_client.progress._bars import span_text
-from lro_client.progress._fields import one_line
 
 _COLOURS: Final = {
     "IN_PROGRESS": "cyan",
@@ -103,7 +103,7 @@ class LiveTable:
         for row in self._rows.values():
             line = row.line
             if line is None or row.lost:
-                table.add_row(Text(one_line(row.name)), Text("not known" if row.lost else "..."))
+                table.add_row(Text(plain(row.name)), Text("not known" if row.lost else "..."))
                 continue
             left = None if row.ended is not None else row.estimate.seconds_left
             table.add_row(

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any as Anything
 from typing import Final
+from unicodedata import category
 
 from lro import Any, Json, LroError, Struct, TypeRegistry
 
@@ -17,10 +18,8 @@ Lookup = Callable[[str], object]
 _SNAKE: Final = re.compile(r"_([a-z0-9])")
 _UNSET: Final = "_UNSPECIFIED"
 """How the names of enum values end that say nothing (AIP-126)."""
-_CONTROLS: Final = re.compile(
-    r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+"
-)
-"""Also what turns the direction of text around."""
+_CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Also what turns the direction of text around, and what nobody sees."""
 
 
 def lookup(metadata: object, types: TypeRegistry | None) -> Lookup | None:
@@ -106,7 +105,9 @@ def text(value: object) -> str:
 
 def one_line(value: str) -> str:
     """A text from elsewhere as it may stand in a line of a terminal."""
-    return " ".join(_CONTROLS.sub(" ", value).split())
+    if not value.isprintable():
+        value = "".join(" " if category(one) in _CONTROLS else one for one in value)
+    return " ".join(value.split())
 
 
 def first_number(look: Lookup, names: Iterable[str]) -> float | None:

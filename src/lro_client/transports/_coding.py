@@ -237,7 +237,7 @@ class Coder:
         listed, missing = fields.get("operations", []), fields.get("missing", [])
         if fields is not value or not isinstance(listed, list) or not isinstance(missing, list):
             raise InvalidArgument("operations", "must be a list, beside a list of missing names")
-        told = {one.get("name") for one in listed if isinstance(one, dict)}
+        told = {str(one.get("name")) for one in listed if isinstance(one, dict)}
         untold = set(request.names).difference(told, map(str, missing))
         if untold:  # it would be waited for for ever
             raise InvalidArgument("operations", f"must tell of {min(untold)!r:.200} too")
@@ -264,10 +264,15 @@ class Coder:
             return None
         try:
             value = loads(data)
-            if kind == "operation":
-                return operation_from_json(value, self._types)
             fields = value if isinstance(value, dict) else {}
-            return str(fields["name"])
+            if kind == "missing":
+                return str(fields["name"])
+            wanted = call.request
+            ended = isinstance(wanted, WatchOperationsRequest) and wanted.ended
+            name = fields.get("name")
+            if ended and isinstance(name, str) and not fields.get("done"):
+                return Operation(name=name)  # metadata that nobody wants are not kept
+            return operation_from_json(value, self._types)
         except (ValueError, KeyError, LroError) as exc:
             text = f"an event is not what was asked for: {exc}"
             raise CallError(call.verb, Status(Code.UNKNOWN, text)) from exc

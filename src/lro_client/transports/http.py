@@ -102,11 +102,11 @@ class HttpTransport:
                 sink(None)
 
     def close(self) -> None:
-        """Close the HTTP client, if it was made here."""
+        """End the calls in flight, and close the HTTP client if it was made here."""
         if self._own or self._given is None:
             self._client.close()
-            for answer in list(self._asking):  # whose connections may not notice
-                answer.put((None, _Closed()))
+        for answer in list(self._asking):  # which may hear nothing of it by themselves
+            answer.put((None, _Closed()))
 
     @property
     def _client(self) -> httpx.Client:
@@ -191,9 +191,7 @@ class AsyncHttpTransport:
 
 
 @contextlib.contextmanager
-def _failures(
-    coder: Coder, client: httpx.Client | httpx.AsyncClient, call: Call
-) -> Iterator[None]:
+def _failures(coder: Coder, client: httpx.Client | httpx.AsyncClient, call: Call) -> Iterator[None]:
     """As ``coder.failures``; a client that is closed is told too."""
     try:
         with coder.failures(call):
