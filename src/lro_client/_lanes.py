@@ -183,7 +183,8 @@ class Lanes:
             left = work.how in MANY and (entry.alone or entry.name in work.left)
             if not left:
                 entry.most = NAMES_MOST
-            self._table.push(entry, now if left else now + pause)
+            trusted = TRUST_SECONDS if entry.heard else pause
+            self._table.push(entry, now if left else now + trusted)
 
     # -- streams ------------------------------------------------------------------------------
 
@@ -206,6 +207,7 @@ class Lanes:
             return []
         self._table.push(entry, self._table.clock() + TRUST_SECONDS)
         entry.polls += 1
+        entry.heard = True
         if isinstance(item, str) or item.done:
             del work.entries[name]
         return self._gone(entry) if isinstance(item, str) else self._table.seen(entry, item)

@@ -81,6 +81,8 @@ class Entry:
     """A Wait did not find it."""
     streamed: bool = False
     """A stream is to tell of it."""
+    heard: bool = False
+    """And has done so."""
 
     @property
     def collection(self) -> str:

@@ -138,7 +138,7 @@ class Choice:
         self._flying[work.how] -= 1
         if work.how is How.STREAM:
             for entry in work.entries.values():
-                entry.streamed = False
+                entry.streamed = entry.heard = False
 
     def step(self, work: Work, sink: Sink) -> Call | Stream:
         """What is to be asked, and how long it may take."""
@@ -250,7 +250,7 @@ def pause_after(
     everybody = len(table.entries)
     if work.how in MANY:
         calls = everybody / capacity(work.how) + len(table.collections)
-        return min(pause, max(_MANY_SECONDS, calls * _CALL_SECONDS, elapsed * _MANY_SHARE))
+        return max(min(pause, max(_MANY_SECONDS, elapsed * _MANY_SHARE)), calls * _CALL_SECONDS)
     if any(entry.curious for entry in waiting):
         pause = min(pause, _CURIOUS_SECONDS)
     return max(pause, everybody / _GETS_A_SECOND)

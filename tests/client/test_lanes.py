@@ -10,8 +10,8 @@ import lro
 from lro_client import CallError, OperationGone, Polling, Reply
 from lro_client._calls import Call
 from lro_client._servers import BATCH, LIST, WAIT, WATCH
-from lro_client._table import Lost, Seen
-from lro_client._work import How
+from lro_client._table import Lost, Seen, Want
+from lro_client._work import Choice, How
 from tests.client.schedules import Tally, main, run_schedule
 from tests.client.worlds import ALL, ENTIRELY, World, error
 
@@ -465,3 +465,169 @@ def test_a_transport_that_gives_something_else() -> None:
     [(_, news)] = world.ends(number)
     assert isinstance(news, Lost)
     assert isinstance(news.error, AssertionError)
+
+
+def test_calls_that_fail_together_are_one_pressure() -> None:
+    """A hiccup of a tenth of a second is no reason to be silent for half a minute."""
+    hiccup = error(lro.Code.UNAVAILABLE, http_status=503)
+    world = World(
+        offers=frozenset(),
+        fault=lambda now, _: hiccup if 1003.0 <= now <= 1003.1 else None,
+    )
+    numbers = spread(world, 60, 1.0, 8.0)
+    world.run()
+    assert world.most_flying == 8
+    assert excess(world, numbers) <= 3.0
+
+
+def test_what_one_answer_asks_for_does_not_silence_the_others() -> None:
+    """A Retry-After of a day is kept for the operation that it was about."""
+    day = error(lro.Code.UNAVAILABLE, http_status=503, retry_after=86_400.0)
+
+    def fault(_: float, call: Call) -> CallError | None:
+        return day if getattr(call.request, "name", "") == "operations/3" else None
+
+    world = World(offers=frozenset(), fault=fault)
+    numbers = spread(world, 10, 5.0, 6.0)
+    world.run(200)
+    assert [len(world.told[number]) for number in numbers] == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
+
+
+def test_a_listener_that_raises_is_alone() -> None:
+    """The others are told, and the lanes go on."""
+    world = World()
+    numbers = spread(world, 10, 5.0, 6.0)
+
+    def raises(_: object) -> None:
+        raise ZeroDivisionError
+
+    world.table.subscribe("operations/0", raises, Want())
+    world.run()
+    assert excess(world, numbers) <= 0.02
+    assert spread(world, 3, 1.0, 2.0)
+    world.run()
+    assert world.table.entries == {}
+
+
+def test_a_lane_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody is told why, and the next ones get a new lane."""
+    world = World()
+    numbers = spread(world, 3, 5.0, 6.0)
+    with monkeypatch.context() as defect:
+        defect.setattr(Choice, "work", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            world.run()
+    for number in numbers:
+        [(_, news)] = world.ends(number)
+        assert isinstance(news, Lost)
+        assert isinstance(news.error, ZeroDivisionError)
+    more = spread(world, 3, 5.0, 6.0)
+    world.run()
+    assert excess(world, more) <= 0.02
+
+
+@pytest.mark.parametrize("way", OFFERS)
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_curious_one_that_joins_is_told_the_present_state(count: int, way: str) -> None:
+    """Soon, though somebody else's Wait is held for twenty seconds."""
+    world = World(offers=OFFERS[way])
+    spread(world, count, 100.0, 100.0)
+    world.run(50)
+    curious = [world.watch(name, curious=True) for name in names(count)]
+    world.run(2)
+    for number in curious:
+        assert len(world.told[number]) == 1
+        assert not world.ends(number)
+
+
+def test_a_stream_that_falls_silent_is_not_trusted_for_ever() -> None:
+    """What it told of once is read each minute, and when somebody's patience ends."""
+    world = World(mute_after=1)
+    numbers = spread(world, 20, 100.0, 100.0)
+    late = world.watch("operations/0", seconds=105.0)
+    world.run(104.9)
+    assert world.told[late] == []
+    world.run(0.2)
+    assert len(world.ends(late)) == 1
+    world.run(60)
+    assert excess(world, numbers) <= 61.0
+    assert len(world.asked) < 10
+
+
+def test_one_forbidden_name_is_found_by_halves() -> None:
+    """It is told so by itself; all others stay together, as the verb is there."""
+
+    def refuse(_: float, call: Call) -> CallError | None:
+        mine = "operations/77" in getattr(call.request, "names", ())
+        lone = getattr(call.request, "name", "") == "operations/77"
+        return error(lro.Code.PERMISSION_DENIED) if mine or lone else None
+
+    for way in ("watch", "batch"):
+        world = World(offers=OFFERS[way], fault=refuse)
+        numbers = spread(world, 500)
+        world.run()
+        lost = [number for number in numbers if isinstance(world.ends(number)[0][1], Lost)]
+        assert lost == [77]
+        assert world.verbs().count("GetOperation") <= 2
+        assert world.verbs().count("ListOperations") == 0
+
+
+def test_a_verb_that_is_forbidden_to_all_is_given_up() -> None:
+    """After a dozen tries."""
+
+    def refuse(_: float, call: Call) -> CallError | None:
+        return error(lro.Code.PERMISSION_DENIED) if hasattr(call.request, "names") else None
+
+    world = World(fault=refuse)
+    numbers = spread(world, 500)
+    world.run()
+    assert excess(world, numbers) <= 1.5
+    assert world.verbs().count("WatchOperations") <= 14
+    assert world.verbs().count("BatchGetOperations") <= 14
+
+
+def test_a_server_that_forgets_a_verb() -> None:
+    """An older release takes over: what is no more there is no more asked for."""
+    world = World()
+    numbers = spread(world, 100, 50.0, 60.0)
+    world.run(5)
+    world.offers = frozenset({BATCH})
+    world.break_streams()
+    world.run()
+    assert excess(world, numbers) <= 1.5
+    assert world.verbs().count("WatchOperations") == 2
+    assert "GetOperation" not in world.verbs()
+
+
+def test_lists_that_are_cut_short() -> None:
+    """What is not on the page is asked for in the next call, not one by one."""
+    world = World(offers=frozenset({LIST}), page_most=10)
+    numbers = spread(world, 100)
+    world.run()
+    assert world.verbs().count("GetOperation") <= 5
+    assert excess(world, numbers) <= 2.0
+
+
+def test_thousands_of_parents() -> None:
+    """Each needs a call of its own, of which there are twenty a second at most."""
+    world = World(offers=frozenset({BATCH}))
+    many = [f"parents/{number}/operations/1" for number in range(600)]
+    for name in many:
+        world.plan(name, 200.0)
+    numbers = [world.watch(name) for name in many]
+    world.run()
+    assert excess(world, numbers) <= 40.0
+    assert len(world.asked) <= 25 * 240
+
+
+@pytest.mark.parametrize("way", ["batch", "get"])
+def test_a_server_says_when_to_ask_again(way: str) -> None:
+    """Of reads of many, too (spec §11.3)."""
+    world = World(offers=OFFERS[way], retry_after=10.0)
+    spread(world, 30, 60.0, 60.0)
+    world.run()
+    moments = {round(at) for at, call in world.asked if call.verb in SLOWED}
+    assert len(moments) <= 10
+
+
+SLOWED = ("BatchGetOperations", "GetOperation")

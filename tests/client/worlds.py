@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import heapq
 import itertools
 import random
@@ -61,7 +62,9 @@ Fault = Callable[[float, Call], CallError | None]
 class World:
     """The server ``offers`` verbs; ``fault`` may fail a call instead of answering it.
 
-    ``cuts`` is the chance of a stream to break at an event; ``deaf`` that no stream tells anything.
+    ``cuts`` is the chance of a stream to break at an event; ``deaf`` that no stream tells anything,
+    ``mute_after`` after how many tellings of each operation it tells no more. ``page_most`` bounds
+    pages of lists; ``retry_after`` is asked for in answers that are not done.
     """
 
     offers: frozenset[str] = ALL
@@ -72,6 +75,9 @@ class World:
     cuts: float = 0.0
     deaf: bool = False
     ignores_filters: bool = False
+    mute_after: int = 1_000_000
+    page_most: int = 1_000_000
+    retry_after: float | None = None
     seed: int = 0
     max_hold: float = 60.0
     now: float = 1000.0
@@ -87,6 +93,7 @@ class World:
         self._count = itertools.count()
         self._listeners: dict[int, tuple[str, Callable[[Seen | Lost], None]]] = {}
         self._resting: Callable[[], object] | None = None
+        self._streams: list[Callable[[], object]] = []
         self.server = Server()
         self.setting = Setting(
             clock=lambda: self.now,
@@ -148,6 +155,12 @@ class World:
             for at, news in self.told[number]
             if isinstance(news, Lost) or news.operation.done
         ]
+
+    def break_streams(self) -> None:
+        """Have all lines of streams break."""
+        streams, self._streams = self._streams, []
+        for end in streams:
+            end()
 
     def verbs(self) -> list[str]:
         """What was asked."""
@@ -219,21 +232,23 @@ class World:
         assert isinstance(request, lro.GetOperationRequest | lro.WaitOperationRequest)
         planned = self.operations.get(request.name)
         found = planned and planned.at(self.now)
-        return Reply(found) if found else error(lro.Code.NOT_FOUND)
+        return Reply(found, self.retry_after) if found else error(lro.Code.NOT_FOUND)
 
     def _batch(self, request: BatchGetOperationsRequest) -> Reply:
         known = {name: self.operations[name].at(self.now) for name in request.names}
         found = tuple(one for one in known.values() if one and (one.done or not request.ended))
         gone = tuple(name for name, one in known.items() if one is None)
-        return Reply(lro.BatchGetOperationsResponse(found, gone))
+        return Reply(lro.BatchGetOperationsResponse(found, gone), self.retry_after)
 
     def _list(self, request: lro.ListOperationsRequest) -> Reply:
         some = [*self.operations.values()][::-1]
         if not self.ignores_filters:
             wanted = {part.split('"')[1] for part in request.filter.split(" OR ")}
             some = [one for one in some if one.name in wanted]
-        found = [one.at(self.now) for one in some[: request.page_size]]
-        return Reply(lro.ListOperationsResponse(tuple(one for one in found if one)))
+        size = min(request.page_size, self.page_most)
+        found = [one.at(self.now) for one in some[:size]]
+        token = "more" if len(some) > size else ""
+        return Reply(lro.ListOperationsResponse(tuple(one for one in found if one), token))
 
     def _stream(self, lane: Generator[Any, Any, None], step: Stream) -> None:
         self.asked.append((self.now, step.call))
@@ -257,10 +272,16 @@ class World:
             self.later(step.call.budget, lambda: end(error(lro.Code.UNAVAILABLE, passing=True)))
             return
         left = set(request.names)
+        tellings: collections.Counter[str] = collections.Counter()
+        self._streams.append(lambda: end(error(lro.Code.UNAVAILABLE, passing=True)))
 
         def tell(name: str | None) -> None:
             if over[0]:
                 return
+            if name is not None:
+                tellings[name] += 1
+                if tellings[name] > self.mute_after:
+                    return
             if name is not None and self.random.random() < self.cuts:
                 end(error(lro.Code.UNAVAILABLE, passing=True))
                 return
