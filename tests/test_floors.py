@@ -41,10 +41,11 @@ FLOORS: Final = {
     "lro_client": [
         """
         _errors _policy _calls _servers _tokens _tracing _journal _literals filters _requests
-        _flows _polling _table _work _lanes _hands _drive
+        _flows _polling _table _work _lanes _hands _mailboxes _drive
         """,
         """
-        transports._events transports._coding transports.http transports.local
+        transports._events transports._encoding transports._coding transports._bodies
+        transports._redirects transports.http transports.local
         transports._grpc_coding transports.grpc
         google
         """,

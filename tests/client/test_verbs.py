@@ -17,7 +17,16 @@ from lro_client import CallError, Routes
 from lro_client._calls import Call
 from lro_client.transports._coding import Coder
 from tests.client.faces import Face
-from tests.client.messages import NAME, body_of, page_of_a_proxy, reply, running, succeeded
+from tests.client.messages import (
+    NAME,
+    TYPES,
+    ResizeRequest,
+    body_of,
+    page_of_a_proxy,
+    reply,
+    running,
+    succeeded,
+)
 
 LOCAL = "projects/p/locations/eu-1/operations/op-1"
 
@@ -332,3 +341,72 @@ def test_redirects_in_a_circle(face: Face, server: respx.Router) -> None:
     server.get().mock(return_value=page_of_a_proxy(302, location="/v2"))
     with pytest.raises(CallError, match="more than 5 redirections"):
         face.client().get(NAME)
+
+
+@pytest.mark.parametrize(
+    "name", ["operations/..", "operations/../admin", "./operations/a", "operations/./a", ".."]
+)
+def test_names_that_lead_elsewhere(name: str, face: Face, server: respx.Router) -> None:
+    """What HTTP libraries take for a way up is no part of a name, and is not sent."""
+    client = face.client()
+    for verb in (client.get, client.cancel, client.delete, client.wait):
+        with pytest.raises(CallError, match=r"INVALID_ARGUMENT: name: must have no segment"):
+            verb(name)
+    with pytest.raises(CallError, match=r"must have no segment"):
+        list(client.list(name))
+    assert not server.calls
+
+
+@pytest.mark.parametrize("target", ["v1/x:start", "@other/x", "", "ftp://other/x", "//other/x"])
+def test_targets_that_are_none(target: str, face: Face, server: respx.Router) -> None:
+    """A path begins with one slash; what would name another host is refused."""
+    with pytest.raises(CallError, match=r"INVALID_ARGUMENT: target: must begin with a slash"):
+        face.client().start(target, ResizeRequest(), **TYPES)
+    assert not server.calls
+
+
+def test_a_target_with_an_address_in_its_query(face: Face, server: respx.Router) -> None:
+    """It is a path for all that."""
+    route = server.post(path="/v1/x:start").mock(return_value=reply(succeeded()))
+    face.client().start("/v1/x:start?callback=http://other/", ResizeRequest(), **TYPES)
+    assert route.called
+
+
+@pytest.mark.parametrize("message", [{"a": "\ud800"}, {"a": {1, 2}}, {"a": object()}])
+def test_messages_without_json(message: Any, face: Face, server: respx.Router) -> None:
+    """Are refused before they are sent."""
+    with pytest.raises(CallError, match=r"INVALID_ARGUMENT: the message has no JSON"):
+        face.client().start("/v1/x:start", message, **TYPES)
+    assert not server.calls
+
+
+@pytest.mark.parametrize("name", ["projects/p", "projects/p/operations"])
+def test_a_rule_of_lists_that_takes_the_parent(name: str, face: Face, server: respx.Router) -> None:
+    """As Google's rules have it: the collection is outside of the variable."""
+    route = server.get(path="/v1beta/projects/p/operations")
+    route.mock(return_value=reply({"operations": [running()]}))
+    routes = Routes(list="/v1beta/{name=projects/*}/operations")
+    assert [one.name for one in face.client(routes=routes).list(name)] == [NAME]
+    with pytest.raises(CallError, match="does not have the form"):
+        list(face.client(routes=routes).list("folders/p"))
+
+
+def test_routes_below_another_prefix(face: Face, server: respx.Router) -> None:
+    """All verbs go there."""
+    routes = Routes.below("/v1beta/")
+    client = face.client(routes=routes)
+    for method in ("get", "post", "delete"):
+        getattr(server, method)(path__startswith=f"/v1beta/{NAME}").mock(
+            return_value=reply(succeeded())
+        )
+    client.get(NAME)
+    client.wait(NAME)
+    client.cancel(NAME)
+    client.delete(NAME)
+    assert len(server.calls) == 4
+    assert (routes.batch, routes.watch) == (
+        "/v1beta/{name=**}:batchGet",
+        "/v1beta/{name=**}:watch",
+    )
+    with pytest.raises(lro.InvalidArgument, match="must begin with a slash"):
+        Routes.below("v1beta")

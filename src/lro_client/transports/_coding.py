@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC
 from typing import Any as Anything
-from typing import Final, cast
+from typing import Final
 
 import attrs
 
 from lro import (
-    Any,
     BatchGetOperationsResponse,
     CancelOperationRequest,
     Code,
@@ -27,10 +26,7 @@ from lro import (
     Operation,
     RetryInfo,
     Status,
-    Template,
     TypeRegistry,
-    WaitOperationRequest,
-    dumps,
     loads,
     operation_from_json,
     page_from_json,
@@ -40,11 +36,11 @@ from lro_client._calls import (
     BatchGetOperationsRequest,
     Call,
     Reply,
-    Request,
-    StartRequest,
     WatchOperationsRequest,
 )
 from lro_client._errors import CallError, decoded
+from lro_client._tokens import public_address
+from lro_client.transports._encoding import Encoder, Routes
 from lro_client.transports._events import Events
 
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -69,36 +65,6 @@ By name, since the client may be one of httpx2, whose classes are others of the 
 """
 
 
-@attrs.frozen(kw_only=True)
-class Routes:
-    """The paths of the verbs, as http rules; ``name`` is the operation's, or the parent's.
-
-    The defaults fit this library's servers and Google's: any name below ``/v1``. Services that
-    bind WaitOperation do it in several ways (spec §4.10): ``wait_method`` is theirs, ``wait_body``
-    whether the timeout is sent as JSON or, as with GET, in the query.
-    """
-
-    get: str = "/v1/{name=**}"
-    list: str = "/v1/{name=**}"
-    delete: str = "/v1/{name=**}"
-    cancel: str = "/v1/{name=**}:cancel"
-    wait: str = "/v1/{name=**}:wait"
-    batch: str = "/v1/{name=**}:batchGet"
-    watch: str = "/v1/{name=**}:watch"
-    wait_method: str = "POST"
-    wait_body: bool = True
-
-
-@attrs.frozen(kw_only=True)
-class HttpCall:
-    """A call as HTTP: what any client library needs to send it."""
-
-    method: str
-    url: str
-    params: Mapping[str, str | int] = attrs.field(factory=dict)
-    body: bytes | None = None
-
-
 class Coder:
     """Calls to HTTP and back, the same for both faces.
 
@@ -114,75 +80,9 @@ class Coder:
         base_url: str = "",
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._routes = routes
-        self._templates = {
-            verb: Template.parse(getattr(routes, verb))
-            for verb in ("get", "list", "delete", "cancel", "wait", "batch", "watch")
-        }
+        self.encode = Encoder(routes, types, base_url).encode
         self._types = types
-        self._base = base_url.rstrip("/")
         self._now = now
-
-    def encode(self, call: Call) -> HttpCall:
-        """The HTTP request of a call.
-
-        Raises:
-            CallError: A name does not fit its path, or the message cannot be encoded.
-        """
-        try:
-            asked = self._encode(call.request)
-        except LroError as exc:
-            raise CallError(call.verb, Status(int(exc.status_code), str(exc))) from exc
-        return asked if "://" in asked.url else attrs.evolve(asked, url=self._base + asked.url)
-
-    def _encode(self, request: Request) -> HttpCall:
-        if isinstance(request, StartRequest):
-            return self._start(request)
-        if isinstance(request, ListOperationsRequest):
-            shown: dict[str, str | int] = {
-                "filter": request.filter,
-                "pageSize": request.page_size,
-                "pageToken": request.page_token,
-            }
-            params = {key: value for key, value in shown.items() if value}
-            path = self._path("list", _collection(request.name))
-            return HttpCall(method="GET", url=path, params=params)
-        if isinstance(request, WaitOperationRequest):
-            return self._wait(request)
-        if isinstance(request, (BatchGetOperationsRequest, WatchOperationsRequest)):
-            verb = "batch" if isinstance(request, BatchGetOperationsRequest) else "watch"
-            body = dumps({"names": list(request.names)})
-            return HttpCall(method="POST", url=self._path(verb, request.collection), body=body)
-        if isinstance(request, CancelOperationRequest):
-            return HttpCall(method="POST", url=self._path("cancel", request.name), body=b"{}")
-        if isinstance(request, DeleteOperationRequest):
-            return HttpCall(method="DELETE", url=self._path("delete", request.name))
-        return HttpCall(method="GET", url=self._path("get", request.name))
-
-    def _path(self, verb: str, name: str) -> str:
-        if not name:  # which ``**`` would take for no segment at all
-            raise InvalidArgument("name", "must not be empty")
-        return self._templates[verb].expand({"name": name})
-
-    def _wait(self, request: WaitOperationRequest) -> HttpCall:
-        path, method = self._path("wait", request.name), self._routes.wait_method
-        fields = cast("dict[str, Json]", self._types.dump(attrs.evolve(request, name="")))
-        if self._routes.wait_body:
-            return HttpCall(method=method, url=path, body=dumps(fields))
-        return HttpCall(method=method, url=path, params={k: str(v) for k, v in fields.items()})
-
-    def _start(self, request: StartRequest) -> HttpCall:
-        message = request.message
-        if isinstance(message, Any):
-            message = self._types.readable(message).payload
-        body = dict(message) if isinstance(message, Mapping) else self._types.dump(message)
-        if not isinstance(body, dict):
-            raise InvalidArgument("message", f"must be an object in JSON, got {body!r:.80}")
-        if request.request_id:
-            body = {**body, "requestId": request.request_id}
-        if request.validate_only:
-            body = {**body, "validateOnly": True}
-        return HttpCall(method="POST", url=request.target, body=dumps(body))
 
     def decode(self, call: Call, response: Anything, content: bytes) -> Reply:
         """The reply of an HTTP response with this body.
@@ -194,14 +94,17 @@ class Coder:
         headers: Mapping[str, str] = response.headers
         retry_after = self._retry_after(headers)
         if not 200 <= status < 300:
-            raise self._error(call, status, content, retry_after)
+            raise self._error(call, response, content, retry_after)
         if isinstance(call.request, (DeleteOperationRequest, CancelOperationRequest)):
             return Reply(None, retry_after)
         return Reply(self._message(call, status, headers, content), retry_after)
 
     @contextmanager
-    def failures(self, call: Call) -> Iterator[None]:
-        """Turn what httpx raises within, or what reads events, into the error of a call."""
+    def failures(self, call: Call, address: str = "") -> Iterator[None]:
+        """Turn what httpx raises within, or what reads events, into the error of a call.
+
+        The error tells the ``address`` that was asked.
+        """
         try:
             yield
         except Exception as exc:
@@ -209,6 +112,7 @@ class Coder:
             for name, code, passing in _FAILURES:
                 if name in names:
                     text = f"{names[0]}: {exc}" if str(exc) else names[0]
+                    text += f" ({address})" if address else ""
                     raise CallError(call.verb, Status(code, text), passing=passing) from exc
             raise
 
@@ -281,16 +185,23 @@ class Coder:
         """The error of a call that was to be answered with a stream."""
         status = response.status_code
         if not 200 <= status < 300:
-            return self._error(call, status, content, self._retry_after(response.headers))
+            return self._error(call, response, content, self._retry_after(response.headers))
         text = "the reply is no stream of events"
         return CallError(call.verb, Status(Code.UNIMPLEMENTED, text), status)
 
-    def _error(self, call: Call, http: int, content: bytes, retry_after: float | None) -> CallError:
+    def _error(
+        self, call: Call, response: Anything, content: bytes, retry_after: float | None
+    ) -> CallError:
+        http: int = response.status_code
         try:
             body = loads(content)
         except ValueError:
             body = None
         status = status_from_error_body(http, body, self._types)
+        if status.message == status_from_error_body(http, None, self._types).message:
+            # Nothing was said, perhaps by another server than was meant.
+            where = f"{response.request.method} {public_address(str(response.url))}"
+            status = attrs.evolve(status, message=f"{status.message} to {where}")
         for detail in decoded(status.details, None):
             if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
                 asked = min(detail.retry_delay.total_seconds(), _LONGEST_SECONDS)
@@ -303,9 +214,10 @@ class Coder:
         text = headers.get("retry-after", "").strip()
         if _SECONDS.fullmatch(text):
             return min(float(text), _LONGEST_SECONDS)
-        moment, now = _moment(text), _moment(headers.get("date", ""))
+        moment = _moment(text) if text else None
         if moment is None:
             return None
+        now = _moment(headers.get("date", ""))
         return min(moment - (self._now() if now is None else now), _LONGEST_SECONDS)
 
 
@@ -321,9 +233,3 @@ def _names_its_code(body: Json) -> bool:
     body = body[0] if isinstance(body, list) and len(body) == 1 else body
     error = body.get("error") if isinstance(body, dict) else None
     return isinstance(error, dict) and error.get("status") in Code.__members__
-
-
-def _collection(name: str) -> str:
-    segments = name.split("/") if name else []
-    whole = len(segments) % 2 == 1 and segments[-1] == "operations"
-    return name if whole else "/".join((*segments, "operations"))

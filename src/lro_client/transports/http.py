@@ -19,8 +19,10 @@ from lro import Code, Operation, Status, TypeRegistry
 from lro_client._calls import Call, Reply
 from lro_client._errors import CallError, too_late
 from lro_client._hands import HANDS, Answer, Late
+from lro_client._tokens import public_address
 from lro_client.transports._bodies import apieces, pieces
-from lro_client.transports._coding import Coder, HttpCall, Routes
+from lro_client.transports._coding import Coder
+from lro_client.transports._encoding import HttpCall, Routes
 from lro_client.transports._redirects import redirected
 
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
@@ -92,7 +94,7 @@ class HttpTransport:
         budget ends it too.
         """
         asked = _arguments(self._coder.encode(call), call)
-        with self._failures(call), self._client.stream(**asked) as response:
+        with self._failures(call, asked), self._client.stream(**asked) as response:
             if not self._coder.streams(response):
                 raise self._coder.no_stream(call, response, _refusal(response))
             events = self._coder.events(call)
@@ -116,14 +118,14 @@ class HttpTransport:
         # That of a parent is kept: to clean it away would close connections that are not ours.
         return self._made.get(process) or self._made.setdefault(process, httpx.Client())
 
-    def _failures(self, call: Call) -> AbstractContextManager[None]:
-        return _failures(self._coder, self._client, call)
+    def _failures(self, call: Call, asked: dict[str, Anything]) -> AbstractContextManager[None]:
+        return _failures(self._coder, self._client, call, asked)
 
     def _exchange(self, call: Call, asked: dict[str, Anything], until: float) -> Reply:
         hop = 0
         while True:
             hop += 1
-            with self._failures(call), self._client.stream(**asked) as response:
+            with self._failures(call, asked), self._client.stream(**asked) as response:
                 there = redirected(call, asked, response, hop)
                 if there is None:
                     content = _read(response, call, until)
@@ -161,7 +163,7 @@ class AsyncHttpTransport:
         hop = 0
         while True:
             hop += 1
-            with _failures(self._coder, self._client, call):
+            with _failures(self._coder, self._client, call, asked):
                 async with self._client.stream(**asked) as response:
                     there = redirected(call, asked, response, hop)
                     if there is None:
@@ -173,7 +175,7 @@ class AsyncHttpTransport:
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
         """As :meth:`HttpTransport.stream`."""
         asked = _arguments(self._coder.encode(call), call)
-        with _failures(self._coder, self._client, call):
+        with _failures(self._coder, self._client, call, asked):
             async with self._client.stream(**asked) as response:
                 if not self._coder.streams(response):
                     raise self._coder.no_stream(call, response, await _arefusal(response))
@@ -191,10 +193,17 @@ class AsyncHttpTransport:
 
 
 @contextlib.contextmanager
-def _failures(coder: Coder, client: httpx.Client | httpx.AsyncClient, call: Call) -> Iterator[None]:
+def _failures(
+    coder: Coder,
+    client: httpx.Client | httpx.AsyncClient,
+    call: Call,
+    asked: dict[str, Anything],
+) -> Iterator[None]:
     """As ``coder.failures``; a client that is closed is told too."""
+    url: str = asked["url"]
+    whole = url if "://" in url else str(client.base_url).rstrip("/") + url
     try:
-        with coder.failures(call):
+        with coder.failures(call, f"{asked['method']} {public_address(whole)}"):
             yield
     except RuntimeError as exc:
         if not client.is_closed:
