@@ -45,7 +45,7 @@ FLOORS: Final = {
         """,
         """
         transports._events transports._encoding transports._coding transports._bodies
-        transports._redirects transports.http transports.local
+        transports._redirects transports._prebuilt transports.http transports.local
         transports._grpc_coding transports.grpc
         google
         """,

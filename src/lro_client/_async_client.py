@@ -66,13 +66,7 @@ class AsyncClient:
     ) -> None:
         types = types or TypeRegistry()
         if transport is None:
-            transport = AsyncHttpTransport(
-                http or httpx.AsyncClient(),
-                base_url=base_url,
-                routes=routes,
-                types=types,
-                own=http is None,
-            )
+            transport = AsyncHttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = AsyncDriver(transport, sleep)
         self._core = Core(

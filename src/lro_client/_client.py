@@ -64,13 +64,7 @@ class Client:
     ) -> None:
         types = types or TypeRegistry()
         if transport is None:
-            transport = HttpTransport(
-                http or httpx.Client(),
-                base_url=base_url,
-                routes=routes,
-                types=types,
-                own=http is None,
-            )
+            transport = HttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = Driver(transport, clock, sleep)
         self._core = Core(

@@ -8,7 +8,7 @@ import functools
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any as Anything
 from typing import Final
@@ -23,6 +23,7 @@ from lro_client._tokens import public_address
 from lro_client.transports._bodies import apieces, pieces
 from lro_client.transports._coding import Coder
 from lro_client.transports._encoding import HttpCall, Routes
+from lro_client.transports._prebuilt import Prebuilt
 from lro_client.transports._redirects import redirected
 
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
@@ -69,6 +70,7 @@ class HttpTransport:
     ) -> None:
         self._made = {} if client is not None else {os.getpid(): httpx.Client()}
         self._given = client
+        self._prebuilt = Prebuilt()
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own
         self._asking: set[Answer] = set()
@@ -121,11 +123,17 @@ class HttpTransport:
     def _failures(self, call: Call, asked: dict[str, Anything]) -> AbstractContextManager[None]:
         return _failures(self._coder, self._client, call, asked)
 
+    def _answer(self, asked: dict[str, Anything]) -> AbstractContextManager[httpx.Response]:
+        if self._given is not None:
+            return self._given.stream(**asked)
+        client = self._client
+        return contextlib.closing(client.send(self._prebuilt.request(client, asked), stream=True))
+
     def _exchange(self, call: Call, asked: dict[str, Anything], until: float) -> Reply:
         hop = 0
         while True:
             hop += 1
-            with self._failures(call, asked), self._client.stream(**asked) as response:
+            with self._failures(call, asked), self._answer(asked) as response:
                 there = redirected(call, asked, response, hop)
                 if there is None:
                     content = _read(response, call, until)
@@ -141,16 +149,17 @@ class AsyncHttpTransport:
 
     def __init__(
         self,
-        client: httpx.AsyncClient,
+        client: httpx.AsyncClient | None = None,
         *,
         base_url: str = "",
         routes: Routes | None = None,
         types: TypeRegistry | None = None,
         own: bool = False,
     ) -> None:
-        self._client = client
+        self._client = client or httpx.AsyncClient()
+        self._prebuilt = None if client is not None else Prebuilt()
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
-        self._own = own
+        self._own = own or client is None
         self.address = base_url or str(getattr(client, "base_url", ""))
         # The HTTP library loads this with its first call, whose deadline may be over before that.
         with contextlib.suppress(ImportError):
@@ -164,13 +173,23 @@ class AsyncHttpTransport:
         while True:
             hop += 1
             with _failures(self._coder, self._client, call, asked):
-                async with self._client.stream(**asked) as response:
+                async with self._answer(asked) as response:
                     there = redirected(call, asked, response, hop)
                     if there is None:
                         content = await _aread(response, call)
                         _check_time(call, len(content), until)
                         return self._coder.decode(call, response, content)
             asked = there
+
+    @contextlib.asynccontextmanager
+    async def _answer(self, asked: dict[str, Anything]) -> AsyncIterator[httpx.Response]:
+        if self._prebuilt is None:
+            async with self._client.stream(**asked) as response:
+                yield response
+            return
+        request = self._prebuilt.request(self._client, asked)
+        async with contextlib.aclosing(await self._client.send(request, stream=True)) as response:
+            yield response
 
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
         """As :meth:`HttpTransport.stream`."""
