@@ -13,6 +13,7 @@ from lro import (
     ListOperationsRequest,
     ListOperationsResponse,
     Operation,
+    Status,
     WaitOperationRequest,
 )
 from lro_client._calls import Call, Flow, Pause, Reply, Request, Show, StartRequest
@@ -49,10 +50,12 @@ def single(
     request: Request,
     headers: Mapping[str, str] | None = None,
     within: float | None = None,
+    failed: Callable[[CallError], object] = lambda _: None,
 ) -> Flow[Reply]:
     """One call, retried as the policy says (spec §11.5(1)); a start only with a request id.
 
-    With its retries it takes no longer than ``within`` seconds.
+    With its retries it takes no longer than ``within`` seconds. Each attempt that fails is told to
+    ``failed``.
     """
     retry = setting.retry
     if isinstance(request, StartRequest) and not request.request_id:
@@ -69,6 +72,7 @@ def single(
             reply: Reply = yield call
             return reply
         except CallError as exc:
+            failed(exc)
             again = attempt > 1
             if again and isinstance(request, DeleteOperationRequest) and exc.code is Code.NOT_FOUND:
                 return Reply(None)  # an attempt whose reply was lost has done it
@@ -101,6 +105,9 @@ def pages(setting: Setting, request: ListOperationsRequest) -> Flow[None]:
         yield Show(page)
         if not page.next_page_token:
             return
+        if page.next_page_token == request.page_token:
+            text = "the list has no end: its next page has the token of this one"
+            raise CallError("ListOperations", Status(Code.UNKNOWN, text))
         request = attrs.evolve(request, page_token=page.next_page_token)
 
 

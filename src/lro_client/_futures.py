@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from concurrent.futures import Future
 from typing import Any as Anything
 from typing import TypeVar
 
 from lro_client._core import Core
-from lro_client._errors import ClientError, again
+from lro_client._errors import ClientError, OperationFailed, again
 from lro_client._handles import HandleBase
 from lro_client._hands import HANDS
 from lro_client._table import Lost, News, Seen, Want
+from lro_client._waits import AFTERWARDS_SECONDS, noted
 
 Resp = TypeVar("Resp")
 
@@ -23,8 +25,9 @@ def blocking(core: Core, handle: HandleBase[Resp, Anything]) -> Future[Resp]:
     def hear(news: News) -> None:
         HANDS.give(lambda: _set(future, core, handle, news), lambda _: None)
 
-    if handle.done:
-        hear(Seen(handle.name, handle.operation))
+    known = _known(handle)
+    if known is not None:
+        hear(known)
         return future
     core.table.subscribe(handle.name, hear, Want(), handle.operation)
     future.add_done_callback(lambda _: core.table.leave(handle.name, hear))
@@ -40,12 +43,21 @@ def awaiting(core: Core, handle: HandleBase[Resp, Anything]) -> asyncio.Future[R
         if not (future.done() or loop.is_closed()):
             _give(future, core, handle, news)
 
-    if handle.done:
-        hear(Seen(handle.name, handle.operation))
+    known = _known(handle)
+    if known is not None:
+        hear(known)
         return future
     core.table.subscribe(handle.name, hear, Want(), handle.operation)
     future.add_done_callback(lambda _: core.table.leave(handle.name, hear))
     return future
+
+
+def _known(handle: HandleBase[Anything, Anything]) -> News | None:
+    if handle.done:
+        return Seen(handle.name, handle.operation)
+    if not handle.name and handle._error is not None:
+        return Lost(handle.name, handle._error)
+    return None
 
 
 def _set(future: Future[Resp], core: Core, handle: HandleBase[Resp, Anything], news: News) -> None:
@@ -63,11 +75,24 @@ def _give(
         future.set_exception(again(news.error))
         return
     handle._seen(news.operation)
+    owed = False
     try:
         found = handle._result()
-        if core.journal is not None and handle.name:
-            core.journal.collected(handle.name)
     except ClientError as exc:
+        if isinstance(exc, OperationFailed):
+            owed = _owe(core, handle)
         future.set_exception(exc)
     else:
+        owed = _owe(core, handle)
         future.set_result(found)
+    if owed and core.journal is not None:
+        # Who crashes before finds it in the journal. One thread writes for all that come meanwhile.
+        settle = functools.partial(core.journal.settle, AFTERWARDS_SECONDS)
+        HANDS.give(functools.partial(noted, handle._known_as, settle), lambda _: None)
+
+
+def _owe(core: Core, handle: HandleBase[Anything, Anything]) -> bool:
+    journal = core.journal
+    if journal is None or not handle._known_as:
+        return False
+    return journal.owe(handle.name, server=core.address, request_id=handle._request_id)

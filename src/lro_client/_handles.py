@@ -23,6 +23,22 @@ Meta = TypeVar("Meta")
 EMPTY: Final = "google.protobuf.Empty"
 
 
+@attrs.frozen(kw_only=True)
+class Answer(Operation):
+    """The operation that a start was answered with; the journal knows it by ``request_id``."""
+
+    request_id: str = ""
+
+    @classmethod
+    def to(cls, request_id: str, operation: Operation) -> Answer:
+        """The answer to this start."""
+        return cls(**_fields(operation), request_id=request_id)
+
+
+def _fields(operation: Operation) -> dict[str, Anything]:
+    return {field.name: getattr(operation, field.name) for field in attrs.fields(Operation)}
+
+
 class HandleBase(Generic[Resp, Meta]):
     """The cached half of an operation handle. Nothing here does I/O."""
 
@@ -34,6 +50,7 @@ class HandleBase(Generic[Resp, Meta]):
         "_name",
         "_operation",
         "_polls",
+        "_request_id",
         "_response_type",
         "_trace",
         "_types",
@@ -49,6 +66,10 @@ class HandleBase(Generic[Resp, Meta]):
         trace: Trace | None = None,
         error: Exception | None = None,
     ) -> None:
+        self._request_id = ""
+        if isinstance(operation, Answer):
+            self._request_id = operation.request_id
+            operation = Operation(**_fields(operation))
         self._name = operation.name
         self._operation = operation
         self._response_type = response
@@ -123,16 +144,24 @@ class HandleBase(Generic[Resp, Meta]):
                 self._trace.ended(operation, self._polls)
         return operation
 
+    @property
+    def _known_as(self) -> str:
+        """How the journal knows the operation, and logs call it; empty where there is none."""
+        return self.name or self._request_id
+
     def _check_there(self) -> None:
         """Raise why there is no operation to ask for, where none was started."""
         if not self.name and self._error is not None:
             raise again(self._error)
 
     def _lost(self, error: Exception) -> None:
-        self._error = error
+        if self.name:  # else it is known already why there is none
+            self._error = error
 
-    def _polled(self, times: int = 1) -> None:
-        self._polls += times
+    def _polled(self, times: int | None = None) -> None:
+        if times is None:  # one is about to be made
+            self._check_there()
+        self._polls += 1 if times is None else times
 
     def _result(self) -> Resp:
         operation = self._operation
@@ -266,7 +295,9 @@ def known(operation: Operation | str, address: str) -> tuple[Operation, Trace | 
     token: Token = read_token(operation)
     if token.server and address and server_of(token.server) != server_of(address):
         # There may be another operation of that name here.
-        wrong = f"is of an operation on {token.server!r:.200}, and this client asks {address!r:.200}"
+        wrong = (
+            f"is of an operation on {token.server!r:.200}, and this client asks {address!r:.200}"
+        )
         way = f"if they are the same service, give its name instead: {token.name!r:.200}"
         raise InvalidArgument("token", f"{wrong}; {way}")
     return Operation(name=token.name), Trace.of_token(token.trace) if token.trace else None

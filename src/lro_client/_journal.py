@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import collections
 import contextlib
 import os
 import sqlite3
@@ -9,15 +11,15 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import Any as Anything
 from typing import Final
 
-import attrs
-
+from lro_client import _entries
+from lro_client._entries import Entry
 from lro_client._errors import ClientError
 from lro_client._tokens import public_address
+from lro_client._tracing import log
 
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x6C726F6A
@@ -26,31 +28,10 @@ APPLICATION_ID: Final = 0x6C726F6A
 BUSY_SECONDS: Final = 30.0
 """So long another process that is writing is waited for."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TICK: Final = timedelta(microseconds=1)
+SOON_SECONDS: Final = 1.0
+"""So long others are waited for by what may as well be written later."""
 
-_TABLE: Final = """
-CREATE TABLE entries (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    request_id TEXT NOT NULL UNIQUE,
-    server TEXT NOT NULL,
-    target TEXT NOT NULL,
-    message TEXT NOT NULL,
-    message_type TEXT NOT NULL,
-    response TEXT NOT NULL,
-    metadata TEXT NOT NULL,
-    name TEXT NOT NULL,
-    started INTEGER NOT NULL
-)
-"""
-_COLUMNS: Final = (
-    "request_id, server, target, message, message_type, response, metadata, name, started"
-)
-_BEGIN: Final = f"""
-INSERT INTO entries ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (request_id) DO UPDATE SET number = number
-RETURNING server, target, message, message_type
-"""
+_LONGEST_SECONDS: Final = 2e6  # what SQLite's milliseconds have room for
 
 _SENTENCES: Final = {
     sqlite3.SQLITE_NOTADB: "it is not a journal, but some other file",
@@ -74,46 +55,6 @@ class JournalError(ClientError):
         return f"the journal {self.path}: {self.description}"
 
 
-def _in_utc(_: object, field: attrs.Attribute[datetime], value: datetime) -> None:
-    if value.utcoffset() is None or value.utcoffset():
-        raise ValueError(f"{field.name} must be in UTC, got {value!r}")
-
-
-def _some(_: object, field: attrs.Attribute[str], value: str) -> None:
-    if not value:
-        raise ValueError(f"{field.name} must not be empty")
-
-
-def _lower(request_id: str) -> str:
-    return request_id.lower()  # ids are compared without regard to case (spec §9.2(1))
-
-
-@attrs.frozen(kw_only=True)
-class Entry:
-    """A start that was sent, or was about to be, and whose result was not taken yet.
-
-    ``message`` is the JSON text that was sent to ``target`` of ``server``, ``message_type`` its
-    type URL (empty for a class without a full name), ``response`` and ``metadata`` are what tokens
-    call their classes. ``name`` is the operation's, empty as long as no answer came; ``started``
-    is in UTC.
-    """
-
-    request_id: str = attrs.field(validator=_some, converter=_lower)
-    server: str = attrs.field(default="", converter=public_address)
-    target: str
-    message: str
-    message_type: str = ""
-    response: str = ""
-    metadata: str = ""
-    name: str = ""
-    started: datetime = attrs.field(validator=_in_utc)
-
-    @property
-    def start(self) -> tuple[str, ...]:
-        """What makes two starts with one request id the same (spec §9.2(3))."""
-        return self.server, self.target, self.message, self.message_type
-
-
 class Journal:
     """The operations that were started and not collected, in an SQLite file, made if need be.
 
@@ -131,47 +72,92 @@ class Journal:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
+        self._owed: collections.deque[tuple[str, tuple[str, ...]]] = collections.deque()
         with _forking, self._using():  # or a fork would not know of the connection
             _journals.add(self)
 
-    def begin(self, entry: Entry) -> None:
+    def begin(self, entry: Entry) -> bool:
         """Note a start that is about to be sent; once more is the same as once.
+
+        Returns:
+            Whether it is new. If not, an earlier call may have started it.
 
         Raises:
             JournalError: The request id is that of another start, or the file cannot be written.
         """
-        values = (*attrs.astuple(entry)[:-1], (entry.started - _EPOCH) // _TICK)
+        new, found = 0, None
         with self._using() as connection:
-            (found,) = connection.execute(_BEGIN, values).fetchall()
+            self._pay(connection)
+            while found is None:  # another process may forget it in between
+                new = connection.execute(_entries.BEGIN, _entries.row_of(entry)).rowcount
+                found = connection.execute(_entries.FIND, (entry.request_id,)).fetchone()
         if found != entry.start:
             raise JournalError(self.path, f"{entry.request_id} is the id of another start")
+        return bool(new)
 
-    def named(self, request_id: str, operation_name: str) -> None:
+    def named(self, request_id: str, operation_name: str, *, within: float | None = None) -> bool:
         """Note the answer to a start; one that is not in the journal (any more) is left out.
 
-        Raises:
-            JournalError: The file cannot be written.
-        """
-        self._write(
-            "UPDATE entries SET name = ? WHERE request_id = ?", operation_name, request_id.lower()
-        )
-
-    def dropped(self, request_id: str) -> None:
-        """Forget a start that the server refused for good.
+        Returns:
+            Whether the start is in the journal.
 
         Raises:
-            JournalError: The file cannot be written.
+            JournalError: The file cannot be written, or others hold it for ``within`` seconds.
         """
-        self._write("DELETE FROM entries WHERE request_id = ?", request_id.lower())
+        statement = "UPDATE entries SET name = ? WHERE request_id = ?"
+        with self._using(within) as connection:
+            values = operation_name, request_id.lower()
+            return bool(connection.execute(statement, values).rowcount)
 
-    def collected(self, name: str, *, server: str | None = None) -> None:
+    def dropped(self, request_id: str, *, within: float | None = None) -> None:
+        """Forget a start that the server refused for good; not one whose operation has a name.
+
+        Raises:
+            JournalError: The file cannot be written, or others hold it for ``within`` seconds.
+        """
+        with self._using(within) as connection:
+            statement = "DELETE FROM entries WHERE request_id = ? AND name = ''"
+            connection.execute(statement, (request_id.lower(),))
+
+    def collected(
+        self,
+        name: str,
+        *,
+        server: str | None = None,
+        request_id: str = "",
+        within: float | None = None,
+    ) -> None:
         """Forget an operation whose result was taken; of this server only, if one is given.
 
+        Of an operation without a name, or whose name could not be noted, the ``request_id`` of its
+        start tells which it is.
+
         Raises:
-            JournalError: The file cannot be written.
+            JournalError: The file cannot be written, or others hold it for ``within`` seconds. It
+                will be forgotten when this journal next begins a start, or is closed.
+        """
+        self.owe(name, server=server, request_id=request_id)
+        self.settle(within)
+
+    def owe(self, name: str, *, server: str | None = None, request_id: str = "") -> bool:
+        """Have an operation forgotten by :meth:`settle`, the next start or list, or ``close``.
+
+        This writes nothing, and says whether nothing else was owed.
         """
         where, values = _of(server)
-        self._write(f"DELETE FROM entries WHERE name = ? AND name != ''{where}", name, *values)
+        found = name.encode(errors="backslashreplace").decode()  # of no other can one be noted
+        first = not self._owed
+        self._owed.append((_entries.COLLECT + where, (found, request_id.lower(), found, *values)))
+        return first
+
+    def settle(self, within: float | None = None) -> None:
+        """Forget what is owed.
+
+        Raises:
+            JournalError: The file cannot be written, or others hold it for ``within`` seconds.
+        """
+        with self._using(within) as connection:
+            self._pay(connection)
 
     def pending(self, *, server: str | None = None) -> list[Entry]:
         """What was started and not collected, oldest first; of this server only, if one is given.
@@ -180,8 +166,10 @@ class Journal:
             JournalError: The file cannot be read.
         """
         where, values = _of(server)
-        with self._using():
-            return self._found(f"WHERE 1{where} ORDER BY number", *values)
+        self._settle_if_free()
+        with self._using() as connection:
+            rows = connection.execute(_entries.LIST.format(where), values)
+            return [_entries.entry_of(row) for row in rows]
 
     def forget(self, before: datetime, *, answered: bool = True) -> int:
         """Forget what was started before a moment with a time zone; how many there were.
@@ -193,11 +181,13 @@ class Journal:
             JournalError: The file cannot be written.
         """
         which = "" if answered else " AND name = ''"
-        moment = (before - _EPOCH) // _TICK
-        return self._write(f"DELETE FROM entries WHERE started < ?{which}", moment)
+        statement = f"DELETE FROM entries WHERE started < ?{which}"
+        with self._using() as connection:
+            return connection.execute(statement, (_entries.ticks_of(before),)).rowcount
 
     def close(self) -> None:
         """Close the file; what is pending stays in it."""
+        self._settle_if_free()
         with self._lock:
             self._closed = True
             self._drop()
@@ -208,53 +198,75 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, statement: str, *values: object) -> int:
-        with self._using() as connection:
-            return connection.execute(statement, values).rowcount
+    def _pay(self, connection: sqlite3.Connection) -> None:
+        while self._owed:
+            connection.execute(*self._owed[0])
+            self._owed.popleft()
 
-    def _found(self, where: str, *values: object) -> list[Entry]:
-        assert self._connection is not None
-        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM entries {where}", values)
-        return [_entry(row) for row in rows]
+    def _settle_if_free(self) -> None:
+        if not self._owed or self._closed:
+            return
+        try:
+            self.settle(SOON_SECONDS)
+        except JournalError as exc:
+            log.warning("%d operations were collected, but not noted: %s", len(self._owed), exc)
 
     @contextlib.contextmanager
-    def _using(self) -> Iterator[sqlite3.Connection]:
+    def _using(self, within: float | None = None) -> Iterator[sqlite3.Connection]:
         """The connection, for this thread alone; each statement is a transaction of its own."""
-        with self._lock:
-            if self._closed:
-                raise JournalError(self.path, "it was closed")
-            try:
-                if self._connection is None:
-                    self._connection = self._open()
-                yield self._connection
-            except (sqlite3.Error, OSError) as exc:
-                self._drop()  # the next call opens the file anew
-                raise JournalError(self.path, _sentence(exc)) from exc
+        limit = self._busy_seconds if within is None else min(within, self._busy_seconds)
+        until = time.monotonic() + limit
+        if not self._lock.acquire(timeout=-1 if within is None else max(limit, 0.0)):
+            raise JournalError(self.path, _SENTENCES[sqlite3.SQLITE_BUSY])
+        try:
+            if within is not None:
+                limit = max(until - time.monotonic(), 0.0)
+            yield from self._used(min(limit, _LONGEST_SECONDS))
+        finally:
+            self._lock.release()
 
-    def _open(self) -> sqlite3.Connection:
+    def _used(self, limit: float) -> Iterator[sqlite3.Connection]:
+        if self._closed:
+            raise JournalError(self.path, "it was closed")
+        try:
+            if self._connection is None:
+                self._connection = self._open(limit)
+            self._connection.execute(f"PRAGMA busy_timeout = {round(limit * 1000)}")
+            yield self._connection
+        except (sqlite3.Error, OSError) as exc:
+            self._drop()  # the next call opens the file anew
+            raise JournalError(self.path, _sentence(exc)) from exc
+        except UnicodeEncodeError as exc:
+            raise JournalError(self.path, f"it holds no such text: {exc}") from exc
+        except (ValueError, TypeError) as exc:
+            self._drop()
+            damaged = _SENTENCES[sqlite3.SQLITE_CORRUPT]
+            raise JournalError(self.path, f"{damaged}: {exc}") from exc
+
+    def _open(self, limit: float) -> sqlite3.Connection:
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(
             f"{Path(self.path).as_uri()}?mode=rw",
             uri=True,
-            timeout=self._busy_seconds,
+            timeout=limit,
             isolation_level=None,
             check_same_thread=False,  # one at a time, which the lock sees to
         )
         try:
-            self._prepare(connection)
+            self._prepare(connection, limit)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
+    def _prepare(self, connection: sqlite3.Connection, limit: float) -> None:
         connection.execute("PRAGMA synchronous = FULL")
         if _header(connection) != (APPLICATION_ID, VERSION):
             connection.execute("BEGIN IMMEDIATE")
             self._make(connection)
             connection.execute("COMMIT")
-        until = time.monotonic() + self._busy_seconds
+        until = time.monotonic() + limit
         while True:
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
@@ -274,8 +286,8 @@ class Journal:
             return  # another process made it in the meantime
         if application or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             raise JournalError(self.path, "it is not a journal, but some other database")
-        connection.execute(_TABLE)
-        connection.execute("CREATE INDEX entries_by_name ON entries (name)")
+        for statement in _entries.TABLE:
+            connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
@@ -310,6 +322,12 @@ with contextlib.suppress(AttributeError):  # where nothing forks
     os.register_at_fork(before=_pause_all, after_in_parent=_resume_all, after_in_child=_resume_all)
 
 
+@atexit.register
+def _settle_all() -> None:
+    for journal in list(_journals):
+        journal._settle_if_free()
+
+
 def _header(connection: sqlite3.Connection) -> tuple[int, int]:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -318,12 +336,6 @@ def _header(connection: sqlite3.Connection) -> tuple[int, int]:
 
 def _of(server: str | None) -> tuple[str, tuple[str, ...]]:
     return ("", ()) if server is None else (" AND server = ?", (public_address(server),))
-
-
-def _entry(row: tuple[Anything, ...]) -> Entry:
-    names = [name.strip() for name in _COLUMNS.split(",")]
-    values = dict(zip(names, row, strict=True))
-    return Entry(**{**values, "started": _EPOCH + values["started"] * _TICK})
 
 
 def _code(exc: sqlite3.Error) -> int:

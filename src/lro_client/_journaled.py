@@ -6,14 +6,17 @@ import functools
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lro import Any, Operation, loads
+from lro import Any, LroError, Operation, loads
 from lro_client import _flows
 from lro_client._calls import Do, Flow, Show, StartRequest
 from lro_client._core import Core
+from lro_client._entries import Entry
 from lro_client._errors import CallError
-from lro_client._journal import Entry
+from lro_client._handles import Answer
+from lro_client._journal import Journal, JournalError
 from lro_client._tokens import message_name
 from lro_client._tracing import log_forgotten
+from lro_client._waits import AFTERWARDS_SECONDS, noted
 
 ANSWERED_ONCE: Final = timedelta(hours=23)
 """So long a start may be repeated: a day later its server has forgotten it (spec §9.2(2))."""
@@ -40,21 +43,28 @@ def pending(core: Core, response: type | None, metadata: type | None) -> Flow[No
     wanted = [one for one in entries if everything or (one.response, one.metadata) == asked]
     for entry in sorted(wanted, key=lambda one: not one.name):
         if entry.name:
-            yield Show((Operation(name=entry.name), None))
+            yield Show((Answer(name=entry.name, request_id=entry.request_id), None))
             continue
         if entry.started < old:
             log_forgotten(entry.target, entry.request_id)
             continue
         try:
-            reply = yield from _flows.single(core.setting, _again(entry))
-        except CallError as exc:
+            reply = yield from _flows.single(core.setting, _again(journal, entry))
+        except (CallError, JournalError) as exc:
             yield Show((Operation(), exc))
             continue
         operation = _flows.read(reply)
-        yield Do(functools.partial(journal.named, entry.request_id, operation.name))
-        yield Show((operation, None))
+        if operation.name:
+            name = entry.request_id, operation.name
+            named = functools.partial(journal.named, *name, within=AFTERWARDS_SECONDS)
+            yield Do(functools.partial(noted, entry.request_id, named))
+        yield Show((Answer.to(entry.request_id, operation), None))
 
 
-def _again(entry: Entry) -> StartRequest:
-    message = Any(entry.message_type, loads(entry.message.encode()))
+def _again(journal: Journal, entry: Entry) -> StartRequest:
+    try:
+        message = Any(entry.message_type, loads(entry.message.encode()))
+    except (ValueError, LroError) as exc:
+        text = f"the file is damaged: the message of {entry.request_id} is none: {exc}"
+        raise JournalError(journal.path, text) from exc
     return StartRequest(target=entry.target, message=message, request_id=entry.request_id)

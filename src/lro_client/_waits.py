@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any as Anything
 from typing import Final, TypeVar, cast
@@ -23,17 +24,24 @@ from lro import (
 from lro_client import _flows, _polling
 from lro_client._calls import Do, Flow, StartRequest, Take
 from lro_client._core import Core
+from lro_client._entries import Entry
 from lro_client._errors import CallError, OperationFailed, PollTimeout, again
-from lro_client._handles import HandleBase
-from lro_client._journal import Entry
+from lro_client._handles import Answer, HandleBase
+from lro_client._journal import Journal, JournalError
 from lro_client._policy import NO_RETRY
 from lro_client._table import Lost, Want
 from lro_client._tokens import message_name
-from lro_client._tracing import Trace, log_gave_up, log_started, log_verb
+from lro_client._tracing import Trace, log, log_gave_up, log_started, log_verb
 
 Resp = TypeVar("Resp")
 LAST_WORD_SECONDS: Final = 5.0
 """So long a Cancel may take that is sent because somebody leaves."""
+
+AFTERWARDS_SECONDS: Final = 5.0
+"""So long a journal that others hold may keep back a handle or a result that is here already."""
+
+_FLOOR_SECONDS: Final = 0.02
+"""So long at least: others write for a few ms each, and deadlines are kept to within 50 ms."""
 
 _UNSURE: Final = frozenset(
     {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED}
@@ -51,24 +59,52 @@ def start(
         CallError: The method refused, or may have started it for all that (UNAVAILABLE and others).
         JournalError: The journal cannot be written; nothing was sent.
     """
-    journal = None if request.validate_only else core.journal
     trace = Trace.begin(request.target)
-    if journal is not None:
+    headers = trace.headers() if trace else {}
+    if core.journal is None or request.validate_only:
+        operation = _flows.read((yield from _flows.single(core.setting, request, headers)))
+    else:
         request = attrs.evolve(request, request_id=request.request_id or str(uuid.uuid4()))
         entry = _entry(core, request, response, metadata)
-        yield Do(lambda: journal.begin(entry))
-    headers = trace.headers() if trace else None
-    try:
-        reply = yield from _flows.single(core.setting, request, headers)
-    except CallError as exc:
-        if journal is not None and exc.code not in _UNSURE:
-            yield Do(lambda: journal.dropped(request.request_id))
-        raise
-    operation = _flows.read(reply)
-    if journal is not None:
-        yield Do(lambda: journal.named(request.request_id, operation.name))
+        operation = yield from _start_noted(core, core.journal, request, entry, headers)
     log_started(operation, request.target)
     return operation, trace
+
+
+def _start_noted(
+    core: Core, journal: Journal, request: StartRequest, entry: Entry, headers: Mapping[str, str]
+) -> Flow[Operation]:
+    new: bool = yield Do(lambda: journal.begin(entry))
+    failures: list[CallError] = []
+    try:
+        reply = yield from _flows.single(core.setting, request, headers, failed=failures.append)
+    except CallError:
+        # A call that was not the first, here or in another process, may have started it.
+        if new and all(exc.code not in _UNSURE for exc in failures):
+            drop = functools.partial(journal.dropped, entry.request_id, within=AFTERWARDS_SECONDS)
+            yield Do(functools.partial(noted, entry.request_id, drop))
+        raise
+    operation = _flows.read(reply)
+    if operation.name:
+        name = functools.partial(_name, journal, attrs.evolve(entry, name=operation.name))
+        yield Do(functools.partial(noted, operation.name, name))
+    return Answer.to(entry.request_id, operation)
+
+
+def _name(journal: Journal, entry: Entry) -> None:
+    if not journal.named(entry.request_id, entry.name, within=AFTERWARDS_SECONDS):
+        journal.begin(entry)  # the same start was made twice at once, and the other one refused
+
+
+def noted(about: str, write: Callable[[], object]) -> None:
+    """Write to a journal after the fact, which hides nothing that is here: never raises.
+
+    What is not noted is found again by ``pending()``, where it starts nothing twice.
+    """
+    try:
+        write()
+    except JournalError as exc:
+        log.warning("%s: not noted: %s", about, exc)
 
 
 def _entry(
@@ -158,12 +194,15 @@ def result(core: Core, handle: HandleBase[Resp, Anything], timeout: float | None
         DecodingError: The response is not of the declared type.
         PollTimeout, OperationGone, CallError: As for :func:`wait`.
     """
+    deadline = math.inf if timeout is None else core.setting.clock() + timeout
     yield from wait(core, handle, timeout)
-    return (yield from taken(core, handle))
+    return (yield from taken(core, handle, deadline))
 
 
-def taken(core: Core, handle: HandleBase[Resp, Anything]) -> Flow[Resp]:
+def taken(core: Core, handle: HandleBase[Resp, Anything], deadline: float = math.inf) -> Flow[Resp]:
     """The result of an operation that is over; the journal need not keep it from now on.
+
+    A journal that others hold is not waited for beyond the ``deadline``, by the client's clock.
 
     Raises:
         OperationFailed, OperationCancelled: As for :func:`result`.
@@ -172,16 +211,24 @@ def taken(core: Core, handle: HandleBase[Resp, Anything]) -> Flow[Resp]:
     try:
         found = handle._result()
     except OperationFailed:
-        yield from _forget(core, handle)
+        yield from _forget(core, handle, deadline)
         raise
-    yield from _forget(core, handle)
+    yield from _forget(core, handle, deadline)
     return found
 
 
-def _forget(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
-    journal = core.journal
-    if journal is not None and handle.name:
-        yield Do(lambda: journal.collected(handle.name))
+def _forget(core: Core, handle: HandleBase[Anything, Anything], deadline: float) -> Flow[None]:
+    if core.journal is None or not handle._known_as:
+        return
+    left = deadline - core.setting.clock()
+    write = functools.partial(
+        core.journal.collected,
+        handle.name,
+        server=core.address,
+        request_id=handle._request_id,
+        within=min(max(left, _FLOOR_SECONDS), AFTERWARDS_SECONDS),
+    )
+    yield Do(functools.partial(noted, handle._known_as, write))
 
 
 def cancel(
@@ -192,6 +239,7 @@ def cancel(
     Raises:
         CallError: The call failed.
     """
+    handle._check_there()
     yield from _flows.single(core.setting, CancelOperationRequest(handle.name), within=within)
     log_verb(handle.name, "CancelOperation")
 
@@ -227,13 +275,14 @@ def delete(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
     Raises:
         CallError: The call failed.
     """
+    handle._check_there()
     yield from _flows.single(core.setting, DeleteOperationRequest(handle.name))
     log_verb(handle.name, "DeleteOperation")
 
 
 def leave(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
     """Cancel an operation that nobody waits for any more, unless it is done; never raises."""
-    if handle.done:
+    if handle.done or not handle.name:
         return
     quick = attrs.evolve(core.setting, call_seconds=LAST_WORD_SECONDS, retry=NO_RETRY)
     try:

@@ -88,7 +88,7 @@ def test_list(call: Lro, house: House) -> None:
     assert found.status == 0
     assert [line.split("\t") for line in found.lines] == [
         [names[1], "SUCCEEDED", "100%"],
-        [names[0], "FAILED", "40%", "FAILED_PRECONDITION: no [2J disk"],
+        [names[0], "FAILED", "40%", "FAILED_PRECONDITION: no\\x1b[2J disk"],
     ]
 
 
@@ -120,7 +120,7 @@ def test_wait_for_several(call: Lro, house: House) -> None:
     found = call("wait", *names, "operations/no", "--timeout", "60")
     assert found.status == Exit.CALL_FAILED
     assert sorted(line.split("\t")[0] for line in found.lines) == sorted(names)
-    assert f"{names[1]}\tFAILED\tFAILED_PRECONDITION: no [2J disk" in found.lines
+    assert f"{names[1]}\tFAILED\tFAILED_PRECONDITION: no\\x1b[2J disk" in found.lines
     assert call("wait", "--json", *names).status == Exit.FAILED
 
 
@@ -174,7 +174,7 @@ def test_watch_in_a_pipe(call: Lro, house: House) -> None:
     name = over(house, ResizeMetadata(40), FAILURE)
     found = call("watch", name)
     assert found.status == Exit.FAILED
-    assert found.lines[-1] == f"{name}\tFAILED\t40%\tFAILED_PRECONDITION: no [2J disk"
+    assert found.lines[-1] == f"{name}\tFAILED\t40%\tFAILED_PRECONDITION: no\\x1b[2J disk"
     assert call("watch", "--json", name).json[-1]["name"] == name
 
 
@@ -186,6 +186,18 @@ def test_watch_by_filter(call: Lro, house: House) -> None:
     assert {line.split("\t")[0] for line in found.lines} == names
     found = call("watch", "--filter", "state() = FAILED", "--parent", "projects/p")
     assert (found.status, found.out, found.err) == (0, "", "lro: no operation matches\n")
+
+
+def test_watch_not_too_many(call: Lro, house: House, asked: Asked) -> None:
+    """No more are listed than are watched, and it is said that there are more."""
+    names = [over(house, ResizeResponse()) for _ in range(3)]
+    found = call("watch", "--filter", "done = true", "--limit", "2")
+    assert found.status == 0
+    assert {line.split("\t")[0] for line in found.lines} == set(names[1:])
+    assert found.err == "lro: more than 2 match: only 2 are watched; give --limit for more\n"
+    found = call("watch", "--filter", "done = true", "--limit", "3")
+    assert (len(found.lines), found.err) == (3, "")
+    assert call("watch", "--filter", "done = true", "--limit", "0").status == Exit.MISUSED
 
 
 @pytest.mark.parametrize("given", [[], ["operations/a", "--filter", "done = true"]])
@@ -293,18 +305,20 @@ def test_messages_that_are_none(call: Lro, given: str, told: str) -> None:
 def test_an_operation_that_says_odd_things(call: Lro) -> None:
     """Names and texts of a server write nothing to the terminal but themselves."""
     body: Any = {
-        "name": "operations/a\x1b]0;x\x07\u202e",
-        "metadata": {"@type": "x/acme.Meta", "message": "\x9b2J\ud800"},
+        "name": "operations/a\x1b]0;x\x07\u202e\u061c\u200b\U000e0041\n",
+        "metadata": {"@type": "x/acme.Meta", "message": "\x9b2J\u200b"},
         "done": True,
-        "error": {"code": 99, "message": "\r\nlro: all is well"},
+        "error": {"code": 99, "message": "\r\nlro: all is well\u2066\U000e0041"},
     }
     answer = sockets.answering("200 OK", json.dumps(body))
     with sockets.serving(answer) as url:
         for arguments in (["get"], ["get", "--json"], ["watch"], ["wait"]):
             found = call(*arguments, "operations/a", "--server", url)
             shown = found.out.replace("\n", "").replace("\t", "")
-            assert not re.search(r"[\x00-\x1f\x7f-\x9f\u202e\ud800]", shown), arguments
+            assert shown.isprintable(), arguments
             assert "\nlro: all is well" not in found.out
+            if "--json" in arguments:
+                assert found.json == [body]
     assert json.loads(json.dumps(body)) == body
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -66,6 +67,28 @@ def test_names(complete: Any, house: House, asked: Asked) -> None:
     one = names.pop()
     assert complete("get", one[:-1])[0] == one
     assert complete("get", "nothing") == []
+
+
+def test_names_for_no_shell(complete: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name with which a shell would do anything is not completed, nor one of several lines."""
+    bad = [
+        "a;touch${IFS}/tmp/x",
+        "a b",
+        "a\nb",
+        "a\x1b[2J",
+        "a\x9b",
+        "a\u202e",
+        "a'",
+        "a~",
+        "ä",
+        "$(b)",
+    ]
+    listed = [f"operations/{one}" for one in (*bad, "good-1_a.b")] + ["-rf", "~/operations", ""]
+    body = json.dumps({"operations": [{"name": name} for name in listed]})
+    with sockets.serving(sockets.answering("200 OK", body)) as url:
+        monkeypatch.setenv("LRO_SERVER", url)
+        assert complete("get", "op") == ["operations/good-1_a.b"]
+        assert complete("get", "~") == []
 
 
 def test_names_of_a_parent(complete: Any, asked: Asked) -> None:

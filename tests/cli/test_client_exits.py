@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ pytest.importorskip("uvicorn")
 import click
 from click.testing import CliRunner
 
+from lro.cli import _app, _ending, main
 from lro.cli._app import app
 from lro_client import Client
 from lro_client._group import Group
@@ -23,8 +26,10 @@ from lro_client.cli import _exits
 from lro_client.cli._exits import Exit
 from lro_client.transports.http import HttpTransport
 from tests.cli.asking import Asked, Lro, over, started
-from tests.client.house import House
+from tests.client.house import PATH, House
 from tests.client.messages import ResizeMetadata, ResizeResponse
+
+ID = "0c5b2a3e-5f1d-4b8f-9d55-6d4a3f3f5b11"
 
 
 def raising(error: BaseException) -> Any:
@@ -68,7 +73,7 @@ def test_what_is_written_afterwards(here: Path, monkeypatch: pytest.MonkeyPatch)
     """It goes nowhere, so that the end of the process finds nothing to complain about."""
     with (here / "out").open("w", encoding="utf-8") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        _exits._write_nowhere()
+        _ending._write_nowhere()
         out.write("late")
     assert (here / "out").read_text(encoding="utf-8") == ""
 
@@ -103,8 +108,94 @@ def test_standard_output_of_another_kind(
     asked: Asked, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it cannot be told how to write what it has no letters for."""
-    from lro.cli import main
-
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     assert main(["list", "--server", asked.url]) == 0
+
+
+def test_interrupted_early(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before there is anything to say: while modules are loaded, and between them."""
+    quiet = (Exit.INTERRUPTED, "", "")
+    for place in ("lro.cli._app.importlib.import_module", "lro.cli._app._App.invoke"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, raising(KeyboardInterrupt()))
+            found = call("get", "operations/a")
+            assert (found.status, found.out, found.err.strip()) == quiet
+    monkeypatch.setattr(_app, "run", raising(KeyboardInterrupt()))
+    found = call("get", "operations/a")
+    assert (found.status, found.out, found.err) == quiet
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([], "may have been started: look for it with: lro list"),
+        (["--request-id", ID], f"the same command with --request-id {ID} starts nothing twice"),
+    ],
+)
+def test_interrupted_while_it_starts(
+    call: Lro, monkeypatch: pytest.MonkeyPatch, given: list[str], told: str
+) -> None:
+    """The server may have heard it: it is said how to find out."""
+    monkeypatch.setattr(Client, "start", raising(KeyboardInterrupt()))
+    found = call("start", PATH, *given)
+    assert (found.status, found.out) == (Exit.INTERRUPTED, "")
+    assert found.err.startswith("lro: interrupted; the operation may have been started: ")
+    assert found.err.endswith(f"{told}\n")
+    found = call("start", PATH, "--validate-only", *given)
+    assert (found.status, found.err) == (Exit.INTERRUPTED, "")
+
+
+def test_interrupted_after_the_start(
+    call: Lro, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is known by then."""
+    house.say()
+    monkeypatch.setattr("lro_client.cli._start.print_operation", raising(KeyboardInterrupt()))
+    found = call("start", PATH, '{"source": "a.png"}')
+    assert found.status == Exit.INTERRUPTED
+    assert re.fullmatch(r"lro: interrupted; the .* with: lro wait operations/\S+\n", found.err)
+
+
+def test_no_output(
+    call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is asked where nobody can be answered."""
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["list"]) == Exit.MISUSED
+    assert capsys.readouterr().err == "lro: standard output is closed\n"
+    assert asked.requests == []
+
+
+def test_no_messages(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status tells enough."""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["get", "operations/no"]) == Exit.CALL_FAILED
+    sys.stderr.close()
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["get"]) == Exit.MISUSED
+    sys.stderr.close()
+
+
+def test_a_full_disk(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence, for whatever cannot be written or read."""
+    over(house, ResizeResponse())
+    for error, told in (
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (OSError(errno.ENOENT, "No such file", "roots.pem"), "roots.pem: No such file"),
+        (OSError("odd"), "odd"),
+    ):
+        monkeypatch.setattr("lro_client.cli._list.state_line", raising(error))
+        found = call("list")
+        assert (found.status, found.out) == (Exit.MISUSED, "")
+        assert found.err == f"Error: input or output failed: {told}\n"
+
+
+def test_arguments_in_messages(call: Lro) -> None:
+    """They write nothing to the terminal but themselves."""
+    for given in (["get", "--a\x9b\u202e\nError: b"], ["lint", "/a\u200b\x1b[2J\nError: b"]):
+        found = call(*given)
+        assert found.status == Exit.MISUSED
+        assert found.err.replace("\n", "").isprintable()
+        assert "\nError: b" not in found.err
+    assert call().err.count("\n") > 5 or call().out.count("\n") > 5

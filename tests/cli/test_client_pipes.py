@@ -71,6 +71,27 @@ def test_a_pipe_that_is_closed(asked: Asked) -> None:
         lister.stderr.close()
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_a_full_device(asked: Asked) -> None:
+    """A sentence, also for what is written when the process ends."""
+    for arguments in (["--help"], ["list", "--json"], ["completion", "bash"]):
+        page = {"operations": [{"name": "operations/a"}]}
+        with (
+            sockets.serving(sockets.answering("200 OK", json.dumps(page))) as url,
+            open("/dev/full", "wb") as full,
+        ):
+            found = subprocess.run(
+                [*COMMAND, *arguments],
+                env={**environment(asked), "LRO_SERVER": url},
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+            )
+        assert found.returncode == Exit.MISUSED
+        assert found.stderr == "Error: input or output failed: No space left on device\n"
+
+
 @pytest.mark.parametrize("command", ["wait", "watch"])
 def test_interrupting(asked: Asked, house: House, command: str) -> None:
     """The operation goes on, and it is said how to look at it again."""

@@ -39,6 +39,9 @@ def test_no_server_is_known(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://x:port", "is no URL"),
         ("grpc://localhost", "needs a port"),
         ("http://user:s3cret-token@[", "is no URL"),
+        ("http://[::1", "is no URL"),
+        ("http://xn--/", "is no URL"),
+        ("http://a\x1b/", "is no URL"),
     ],
 )
 def test_what_is_no_server(call: Lro, url: str, told: str) -> None:
@@ -145,13 +148,58 @@ def test_servers_below_a_path(call: Lro, asked: Asked, monkeypatch: pytest.Monke
         ("http://localhost/v1/", "names no operation"),
         ("{}", "token"),
         ('{"lro": 1}', "names no operation"),
+        ("", "names no operation"),
+        ("http://[::1", "is no URL"),
+        ("http://xn--/v1/operations/a", "is no URL"),
+        ("../admin/users/1", "'../admin/users/1' is not a name"),
+        ("operations/./a", "a segment is '.', '..', or empty"),
+        ("operations//a", "a segment is '.', '..', or empty"),
+        ("operations/a/", "a segment is '.', '..', or empty"),
+        ("/v1/../admin/users/1", "'../admin/users/1' is not a name"),
+        ("http://localhost/v1/../users/1", "'../users/1' is not a name"),
+        ("http://localhost/v1/%2e%2e%2fusers/1", "'../users/1' is not a name"),
+        ("http://localhost/a/%2E./v1/operations/a", "a server with a segment '.' or '..'"),
+        ("grpc://localhost:1/../a", "'../a' is not a name"),
+        ('{"lro": 1, "name": "../admin/users/1"}', "in the name '../admin/users/1'"),
+        ('{"lro": 1, "name": "a", "server": "http://x/.."}', "a server with a segment '.' or '..'"),
+        ('{"lro": 1, "name": "a//b"}', "'a//b' is not a name"),
+        ('{"name": "../a"}', "'../a' is not a name"),
     ],
 )
-def test_what_names_no_operation(call: Lro, given: str, told: str) -> None:
+def test_what_names_no_operation(call: Lro, asked: Asked, given: str, told: str) -> None:
     """It is said why."""
     found = call("get", given)
     assert found.status == Exit.MISUSED
     assert told in found.err
+    assert asked.requests == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["list", "../users"],
+        ["list", "projects//p"],
+        ["watch", "--filter", "done = true", "--parent", "a/.."],
+        ["start", "/v1/../users"],
+        ["start", "/v1/%2e%2e/users?a=1"],
+        ["start", "http://localhost/v1/./users"],
+        ["start", "http://[::1/v1/a"],
+    ],
+)
+def test_other_places(call: Lro, asked: Asked, given: list[str]) -> None:
+    """Parents and methods lead nowhere else either."""
+    found = call(*given)
+    assert found.status == Exit.MISUSED
+    assert found.err.count("Error: ") == 1
+    assert asked.requests == []
+
+
+def test_the_address_in_messages(call: Lro) -> None:
+    """That of a token writes nothing to the terminal but itself."""
+    token = Token(name="operations/a", server="http://127.0.0.1:1/\x9b\u202e\u200b").text
+    found = call("get", token)
+    assert found.status == Exit.CALL_FAILED
+    assert found.err.endswith("(asked was http://127.0.0.1:1/\\x9b\\u202e\\u200b)\n")
 
 
 def test_tokens_of_handles(

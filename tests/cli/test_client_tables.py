@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,3 +111,46 @@ def test_rows_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert "60%" in out
     assert "40%" not in out
     assert "operations/other" in out
+
+
+class Screen(io.TextIOWrapper):
+    """Standard error as a terminal."""
+
+    def __init__(self) -> None:
+        self.written = io.BytesIO()
+        super().__init__(self.written, encoding="utf-8")
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def text(self) -> str:
+        self.flush()
+        return self.written.getvalue().decode()
+
+
+def test_how_many_are_left(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it waits, a line on standard error that is gone in the end."""
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    names = [over(house, ResizeResponse()), started(house)]
+    found = call("wait", *names, "operations/no", "--timeout", "2s", "--json")
+    assert found.status == Exit.CALL_FAILED
+    assert [one["name"] for one in found.json] == names[:1]
+    drawn = screen.text.split("\r\x1b[K")
+    assert drawn[:2] == ["", "waiting for 3 operations"]
+    assert "waiting for 1 operation" in drawn
+    assert "" in drawn[-1:] or drawn[-1].startswith("lro: ")
+    assert "waiting" not in drawn[-1]
+
+
+@pytest.mark.parametrize("kind", ["dumb", "unknown", ""])
+def test_no_line_where_it_cannot_be_erased(
+    call: Lro, house: House, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Nor is there one in a pipe, as the other tests show."""
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    monkeypatch.setenv("TERM", kind)
+    if not kind:
+        monkeypatch.delenv("TERM")
+    assert call("wait", over(house, ResizeResponse())).status == Exit.DONE
+    assert screen.text == ""

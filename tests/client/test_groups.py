@@ -9,6 +9,7 @@ import logging
 import queue
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -485,3 +486,133 @@ def test_detached_by_default() -> None:
     began = time.monotonic()
     client.close()
     assert time.monotonic() - began < 5
+
+
+class Uncopyable(Exception):
+    """Of a library whose exceptions need more than their text."""
+
+    def __init__(self, text: str, *, request: object) -> None:
+        super().__init__(text)
+        self.request = request
+
+
+def refusing(_: Any) -> None:
+    """A hook of an HTTP client that raises."""
+    raise Uncopyable("of a hook", request=None)
+
+
+async def arefusing(_: Any) -> None:
+    """The same for event loops."""
+    refusing(_)
+
+
+def test_exceptions_that_cannot_be_copied_are_told_as_they_are(face: Face) -> None:
+    """To groups and futures, and nobody waits for ever."""
+    server = ScriptedServer(watch=True)
+    names = plan(server, 6)
+    hook = refusing if face.name == "sync" else arefusing
+    http = face.http(transport=server.transport, event_hooks={"response": [hook]})
+    client = face.client(server.url, clock=server.clock, http=http)
+    group = group_of(face, client, names)
+    with pytest.raises(Uncopyable, match="of a hook"):
+        group.outcomes()
+    handle = face.inside(client.operation(names[0], **TYPES))
+
+    def failure() -> Any:
+        future = handle.future()
+        return future.exception(30) if face.name == "sync" else caught(future)
+
+    assert isinstance(face.run(failure), Uncopyable)
+
+
+def test_closing_ends_groups(face: Face) -> None:
+    """They say so, rather than take what is lost for done."""
+    server = ScriptedServer(watch=True)
+    names = plan(server, 6, ends_after=None)
+    client = client_of(face, server)
+    group = group_of(face, client, names)
+    client.close()
+    for verb in (group.wait, group.results, group.outcomes):
+        with pytest.raises(CallError, match="the client was closed"):
+            verb()
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e10, timedelta.max])
+def test_timeouts_beyond_all_clocks_are_none(timeout: Any, face: Face) -> None:
+    """For one and for many."""
+    server = ScriptedServer(watch=True)
+    names = plan(server, 6)
+    client = client_of(face, server)
+    assert len(group_of(face, client, names).results(timeout)) == 6
+    assert client.operation(names[0], **TYPES).result(timeout) == ResizeResponse(0)
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), "2", [1]])
+def test_timeouts_that_are_none_at_all(timeout: Any, face: Face) -> None:
+    """Are refused at once."""
+    client = client_of(face, ScriptedServer())
+    for verb in (client.operation("operations/a", **TYPES).result, group_of(face, client, []).wait):
+        with pytest.raises(TypeError, match="a timeout is a timedelta, or seconds"):
+            verb(timeout=timeout)
+
+
+def test_what_is_no_group(face: Face) -> None:
+    """Names are not handles, and counts are whole numbers."""
+    client = client_of(face, ScriptedServer())
+    with pytest.raises(TypeError, match="a group is of handles"):
+        client.group(["operations/a"])
+    with pytest.raises(TypeError, match=r"a whole number, got 0\.2"):
+        group_of(face, client, []).wait(0.2)
+
+
+def test_a_slow_reader_of_updates_finds_the_last_state(face: Face) -> None:
+    """Of a thousand changes that came meanwhile it is told one."""
+    server = ScriptedServer(batch_get=True)
+    names = plan(
+        server, 6, ends_after=500.0, metadata=lambda seconds: ResizeMetadata(percent=int(seconds))
+    )
+    group = group_of(face, client_of(face, server), names)
+    core = face.inside(group)._core
+    shown = 0
+    for update in group.updates():
+        shown += 1
+        server.clock.advance(50.0)
+        assert len(core.table.entries) <= 6
+        if update.done:
+            break
+    assert shown <= 6 * 12
+
+
+def test_leaving_a_group_on_a_deaf_server_takes_one_last_word(face: Face) -> None:
+    """Not one for each."""
+    server = ScriptedServer(watch=True)
+    names = plan(server, 40, ends_after=None)
+    server.fault(Fault(seconds=1000.0), verb="CancelOperation")
+    began = server.clock()
+    with face.entering(group_of(face, client_of(face, server), names)):
+        pass
+    calls = [call for call in server.calls if call.verb == "CancelOperation"]
+    assert 8 <= len(calls) <= 40
+    assert server.clock() - began <= 8 * 1000.0
+
+
+def test_good_news_after_bad_ones(face: Face) -> None:
+    """What was wrong before is not told of a state that was seen since."""
+    server = ScriptedServer()
+    server.operation("operations/a", ends_after=50.0, response=ResizeResponse(1))
+    handle = client_of(face, server).operation("operations/a", **TYPES)
+    face.inside(handle)._lost(ZeroDivisionError())
+    assert [update.error for update in handle.updates()][-1] is None
+
+
+def test_the_response_without_a_call(face: Face) -> None:
+    """Typed, once it is there; None before, and for what failed."""
+    server = ScriptedServer()
+    server.operation("operations/a", ends_after=5.0, response=ResizeResponse(1))
+    server.operation("operations/b", ends_after=5.0, error=FAILED)
+    client = client_of(face, server)
+    good, bad = (client.operation(f"operations/{name}", **TYPES) for name in "ab")
+    assert good.response is None
+    good.wait()
+    bad.wait()
+    assert (good.response, bad.response) == (ResizeResponse(1), None)

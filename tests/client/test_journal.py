@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
 import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -23,8 +25,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lro_client import ClientError
-from lro_client._journal import Entry, Journal, JournalError
+from lro_client import ClientError, _journal
+from lro_client._entries import Entry, entry_of
+from lro_client._journal import Journal, JournalError
 
 START = datetime(2030, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
@@ -74,6 +77,15 @@ def test_a_start_that_is_refused(journal: Journal) -> None:
     assert journal.pending() == [entry(message="{}")]
 
 
+def test_a_start_with_a_name_is_not_dropped(journal: Journal) -> None:
+    """It has begun, whatever became of a later call."""
+    assert journal.begin(entry())
+    assert journal.named(entry().request_id, "operations/a")
+    assert not journal.begin(entry())
+    journal.dropped(entry().request_id)
+    assert journal.pending() == [entry(name="operations/a")]
+
+
 def test_what_is_pending_outlives_the_journal(path: Path) -> None:
     """Another journal on the same file finds what the first one left."""
     with Journal(path) as first:
@@ -105,6 +117,10 @@ def test_ids_are_compared_without_case(journal: Journal) -> None:
     journal.begin(entry())
     journal.named(entry().request_id.upper(), "operations/a")
     assert journal.pending()[0].name == "operations/a"
+    journal.collected("", request_id=entry().request_id.upper())
+    assert journal.pending() == [entry(name="operations/a")]
+    journal.collected("operations/a", request_id=entry().request_id.upper())
+    journal.begin(entry())
     journal.dropped(entry().request_id.upper())
     assert journal.pending() == []
 
@@ -142,6 +158,123 @@ def test_a_start_without_an_answer_is_not_collected(journal: Journal) -> None:
     """The name of none is that of no operation."""
     journal.begin(entry())
     journal.collected("")
+    journal.collected("", request_id=entry(2).request_id)
+    assert journal.pending() == [entry()]
+
+
+def test_an_operation_is_collected_by_the_id_of_its_start(journal: Journal) -> None:
+    """One without a name, or whose name was not noted; never another one of that id."""
+    journal.begin(entry(1))
+    journal.collected("", request_id=entry(1).request_id)
+    assert journal.pending() == []
+    journal.begin(entry(2))
+    journal.collected("operations/2", request_id=entry(2).request_id)
+    assert journal.pending() == []
+    journal.begin(entry(3))
+    journal.named(entry(3).request_id, "operations/a-day-later")
+    journal.collected("operations/3", request_id=entry(3).request_id)
+    journal.collected("", request_id=entry(3).request_id)
+    assert journal.pending() == [entry(3, name="operations/a-day-later")]
+
+
+def test_what_is_owed_is_written_later(path: Path) -> None:
+    """By the next use, or when the journal is closed; a crash before leaves it all."""
+    with Journal(path) as other, Journal(path) as journal:
+        for number in (1, 2, 3):
+            journal.begin(entry(number, name=f"operations/{number}"))
+        assert journal.owe("operations/1")
+        assert not journal.owe("operations/2")
+        assert len(other.pending()) == 3
+        assert len(journal.pending()) == len(other.pending()) == 1
+        journal.owe("operations/3")
+        journal.begin(entry(4, name="operations/4"))
+        assert [one.name for one in other.pending()] == ["operations/4"]
+        journal.owe("operations/4")
+        journal.close()
+        assert other.pending() == []
+        journal.owe("operations/5")  # as by a thread that comes too late
+        journal.close()
+
+
+def test_what_is_owed_by_journals_that_nobody_closes(path: Path) -> None:
+    """The end of the process does it for all of them."""
+    with Journal(path) as other, Journal(path) as journal:
+        journal.begin(entry(name="operations/1"))
+        journal.owe("operations/1")
+        _journal._settle_all()
+        assert other.pending() == []
+
+
+def test_what_is_owed_is_written_at_the_end_of_the_process(path: Path) -> None:
+    """Also where nobody closes the journal."""
+    with Journal(path) as journal:
+        journal.begin(entry(name="operations/1"))
+    source = (
+        f"from lro_client import Journal; journal = Journal({str(path)!r});"
+        " journal.owe('operations/1')"
+    )
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
+    with Journal(path) as journal:
+        assert journal.pending() == []
+
+
+def test_what_cannot_be_written_in_time_is_written_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While another process holds the file, lists may have it still; nothing is lost."""
+    monkeypatch.setattr(_journal, "SOON_SECONDS", 0.01)
+    with Journal(path) as journal:
+        journal.begin(entry(name="operations/1"))
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            began = time.monotonic()
+            with pytest.raises(JournalError, match="did not let go of it in time"):
+                journal.collected("operations/1", within=0.02)
+            assert time.monotonic() - began < 5  # of 30
+            assert len(journal.pending()) == 1
+            assert "1 operations were collected, but not noted: the journal" in caplog.text
+        assert journal.pending() == []
+
+
+def test_another_thread_is_waited_for_only_so_long(journal: Journal) -> None:
+    """Who holds the journal in this process is like another process."""
+    with (
+        journal._using(),
+        ThreadPoolExecutor(1) as threads,
+        pytest.raises(JournalError, match="did not let go of it in time"),
+    ):
+        threads.submit(journal.named, entry().request_id, "operations/a", within=0.01).result(30)
+
+
+def test_a_name_that_no_file_can_hold(journal: Journal) -> None:
+    """It is refused, and does not stand in the way of others that are owed."""
+    journal.begin(entry())
+    with pytest.raises(JournalError, match="it holds no such text"):
+        journal.named(entry().request_id, "operations/\ud800")
+    journal.collected("operations/\ud800")
+    assert journal.pending() == [entry()]
+
+
+def test_a_start_that_is_forgotten_meanwhile(journal: Journal) -> None:
+    """By another process, just when it is begun once more: then it is begun anew."""
+    journal.begin(entry())
+
+    class Forgotten:
+        def __init__(self, target: sqlite3.Connection) -> None:
+            self.target, self.times = target, 1
+
+        def execute(self, statement: str, *values: Any) -> Any:
+            if statement.startswith("SELECT") and self.times:
+                self.times = 0
+                self.target.execute("DELETE FROM entries")
+            return self.target.execute(statement, *values)
+
+        def close(self) -> None:
+            self.target.close()
+
+    assert journal._connection is not None
+    journal._connection = Forgotten(journal._connection)  # type: ignore[assignment]  # like one
+    assert journal.begin(entry())
     assert journal.pending() == [entry()]
 
 
@@ -395,10 +528,10 @@ class Busy:
 )
 def test_opening_at_once_with_others(journal: Journal, times: int, code: int, fails: bool) -> None:
     """SQLite does not wait there: the journal does, but not for ever and not for other errors."""
-    journal._busy_seconds = 0.02 if times > 3 else 30
+    limit = 0.02 if times > 3 else 30
     connection: Any = Busy(journal._connection, times, code)  # type: ignore[arg-type]
     with pytest.raises(sqlite3.OperationalError) if fails else contextlib.nullcontext():
-        journal._prepare(connection)
+        journal._prepare(connection, limit)
 
 
 @pytest.mark.parametrize(
@@ -421,6 +554,70 @@ def test_other_troubles(journal: Journal) -> None:
     journal._connection.execute("DROP TABLE entries")
     with pytest.raises(JournalError, match="no such table: entries"):
         journal.pending()
+
+
+def damage(content: bytes, chance: random.Random) -> bytes:
+    """The same with some bytes changed, or its end cut off."""
+    found = bytearray(content)
+    if chance.random() < 0.1:
+        return bytes(found[: chance.randrange(1, len(found))])
+    place = chance.randrange(len(found))
+    for offset in range(chance.choice([1, 1, 8, 64])):
+        found[(place + offset) % len(found)] = chance.randrange(256)
+    return bytes(found)
+
+
+def test_a_damaged_file_is_told_as_such(path: Path) -> None:
+    """Whatever bytes are wrong: it works, or says what the matter is."""
+    with Journal(path) as journal:
+        for number in range(40):
+            journal.begin(entry(number, name=f"operations/{number}" if number % 2 else ""))
+    content, chance, told = path.read_bytes(), random.Random(9), 0
+    for _ in range(400):
+        for one in path.parent.iterdir():
+            one.unlink()
+        path.write_bytes(damage(content, chance))
+        with contextlib.suppress(JournalError), Journal(path, busy_seconds=0.1) as journal:
+            uses: list[Callable[[], object]] = [
+                journal.pending,
+                lambda: journal.begin(entry(3)),
+                lambda: journal.begin(entry(50)),
+                lambda: journal.named(entry(4).request_id, "operations/4"),
+                lambda: journal.dropped(entry(6).request_id),
+                lambda: journal.collected("operations/5", server="https://example.com"),
+                lambda: journal.forget(entry(9).started),
+            ]
+            for use in uses:
+                try:
+                    use()
+                except JournalError:
+                    told += 1
+    assert told > 50
+
+
+BAD_ROWS = [
+    ({"started": 2**62}, "an entry was made 4611686018427387904 microseconds after 1970"),
+    ({"started": "yesterday"}, "an entry has"),
+    ({"name": b"\xff"}, "an entry has"),
+    ({"request_id": ""}, "request_id must not be empty"),
+]
+
+
+@pytest.mark.parametrize(("changed", "problem"), BAD_ROWS)
+def test_a_row_of_no_entry(changed: dict[str, Any], problem: str, journal: Journal) -> None:
+    """A file that is sound for SQLite, and nonsense for a journal."""
+    journal.begin(entry())
+    assert journal._connection is not None
+    ((column, value),) = changed.items()
+    journal._connection.execute(f"UPDATE entries SET {column} = ?", (value,))
+    with pytest.raises(JournalError, match=f"the file is damaged: {problem}"):
+        journal.pending()
+
+
+def test_a_row_is_as_the_table_has_it() -> None:
+    """Text for text; numbers are not taken for it."""
+    with pytest.raises(ValueError, match="an entry has"):
+        entry_of((1, "", "", "", "", "", "", "", 0))
 
 
 class Life(RuleBasedStateMachine):
@@ -450,13 +647,24 @@ class Life(RuleBasedStateMachine):
 
     @rule(number=numbers)
     def dropped(self, number: int) -> None:
-        self.journal.dropped(entry(number).request_id)
-        self.known.pop(entry(number).request_id, None)
+        request_id = entry(number).request_id
+        self.journal.dropped(request_id)
+        if request_id in self.known and not self.known[request_id].name:
+            del self.known[request_id]
 
     @rule(number=numbers)
     def collected(self, number: int) -> None:
         name = f"operations/{number}"
         self.journal.collected(name)
+        self.known = {key: one for key, one in self.known.items() if one.name != name}
+
+    @rule(number=numbers)
+    def owed(self, number: int) -> None:
+        name, request_id = f"operations/{number}", entry(number).request_id
+        self.journal.owe("", request_id=request_id)
+        if request_id in self.known and not self.known[request_id].name:
+            del self.known[request_id]
+        self.journal.owe(name, request_id=request_id)
         self.known = {key: one for key, one in self.known.items() if one.name != name}
 
     @rule(number=numbers)

@@ -11,7 +11,7 @@ import respx
 import lro
 from lro_client import CallError
 from tests.client.faces import Clock, Face
-from tests.client.messages import refusal, reply, succeeded
+from tests.client.messages import refusal, reply, running, succeeded
 
 PAGES = {
     "": {"operations": [succeeded(name="operations/1")], "nextPageToken": "two"},
@@ -119,3 +119,12 @@ def test_a_page_that_is_none(body: object, face: Face, server: respx.Router) -> 
     server.get().mock(return_value=reply(body))
     with pytest.raises(CallError, match="not what was asked for"):
         list(face.client().list())
+
+
+def test_a_list_without_an_end(face: Face, server: respx.Router) -> None:
+    """A server that gives the same token for ever is not followed for ever."""
+    server.get().mock(return_value=reply({"operations": [running()], "nextPageToken": "again"}))
+    pages = face.client().list().pages()
+    assert [next(pages).next_page_token, next(pages).next_page_token] == ["again", "again"]
+    with pytest.raises(CallError, match="the list has no end"):
+        next(pages)

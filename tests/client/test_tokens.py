@@ -7,11 +7,21 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import lro
-from lro_client._tokens import Token, message_name, public_address, read_token, token_of
+from lro_client import AsyncClient, Client
+from lro_client._tokens import (
+    Token,
+    dotted,
+    message_name,
+    public_address,
+    read_token,
+    server_of,
+    token_of,
+)
+from lro_client.transports.local import LocalTransport
 from tests.client.messages import ResizeMetadata, ResizeResponse
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -49,6 +59,7 @@ def test_empty_members_are_left_out() -> None:
 @given(texts.filter(bool), texts, texts, texts)
 def test_round_trip(name: str, response: str, metadata: str, trace: str) -> None:
     """What is written is read."""
+    assume(not dotted(name))
     token = Token(name=name, server="", response=response, metadata=metadata, trace=trace)
     assert read_token(token.text) == token
 
@@ -116,6 +127,8 @@ def test_unknown_members_are_ignored() -> None:
         ('{"lro":1,"name":""}', "names no operation"),
         ('{"lro":1,"name":7}', "name must be a text, got 7"),
         ('{"lro":1,"name":"a","trace":null}', "trace must be a text, got None"),
+        ('{"lro":1,"name":"../admin/users/1"}', "in the name '../admin/users/1'"),
+        ('{"lro":1,"name":"operations/./a"}', "has a segment '.' or '..'"),
         (json.dumps({"lro": 1, "name": "a" * 8192}), "is longer than 8192 bytes: 8"),
     ],
 )
@@ -128,7 +141,12 @@ def test_what_is_no_token(text: str, problem: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("", "needs the name"), ("a" * 8192, "longer than 8192 bytes"), ("\ud800", "cannot be")],
+    [
+        ("", "needs the name"),
+        ("a" * 8192, "longer than 8192 bytes"),
+        ("\ud800", "cannot be"),
+        ("a/..", "has a segment"),
+    ],
 )
 def test_what_makes_no_token(name: str, problem: str) -> None:
     """What could not be read again is not written."""
@@ -141,3 +159,44 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
     """There is no other outcome."""
     with pytest.raises(lro.InvalidArgument):
         read_token(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("http://a", "HTTP://A:80/v1", True),
+        ("https://a:443", "https://a", True),
+        ("https://a:443/x", "https://a/y", True),
+        ("http://a:", "http://a", True),
+        ("http://a", "https://a", False),
+        ("http://a:80", "http://a:443", False),
+        ("http://localhost", "http://127.0.0.1", False),
+        ("http://[::1]:80", "http://[::1]", True),
+        ("grpc://a:1", "grpc://A:1", True),
+        ("grpc://a:1", "grpcs://a:1", False),
+        ("grpc://dns:///a:1", "grpc://dns:///b:1", False),
+    ],
+)
+def test_servers(one: str, other: str, same: bool) -> None:
+    """Scheme, host and port tell them apart; a path does not."""
+    assert (server_of(one) == server_of(other)) is same
+
+
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+def test_a_token_of_another_server(make: Any) -> None:
+    """An operation of that name here would be another one; the name alone is taken anywhere."""
+    elsewhere = token_of("operations/a", server="https://a.com", response=None, metadata=None)
+    nowhere = token_of("operations/a", response=None, metadata=None)
+    known = {"response": ResizeResponse, "metadata": ResizeMetadata}
+    client = make("https://b.com/base")
+    with pytest.raises(lro.InvalidArgument) as caught:
+        client.operation(elsewhere, **known)
+    assert caught.value.field == "token"
+    told = str(caught.value)
+    assert "'https://a.com', and this client asks 'https://b.com/base'" in told
+    assert told.endswith("give its name instead: 'operations/a'")
+    assert client.operation("operations/a", **known).name == "operations/a"
+    assert client.operation(nowhere, **known).name == "operations/a"
+    assert make("https://a.com/base").operation(elsewhere, **known).name == "operations/a"
+    local = make(transport=LocalTransport(None))  # type: ignore[arg-type]  # asks nothing
+    assert local.operation(elsewhere, **known).name == "operations/a"

@@ -5,6 +5,7 @@ This module can be imported without the extra; only running the command needs it
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -20,8 +21,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0 if nothing was found, 1 if something was, 2 if the arguments or files
-        cannot be used or an extra is missing.
+        cannot be used or an extra is missing, 130 after Ctrl-C, 141 if nobody reads on.
     """
+    if sys.stderr is None:  # closed: a connection would get its number, and then the messages
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
+    if sys.stdout is None:
+        print("lro: standard output is closed", file=sys.stderr)
+        return 2
     try:
         from lro.cli import _app
 
@@ -31,3 +37,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"lro: {MissingExtra('the command lro', 'cli')}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # while modules were loaded
+        return 130

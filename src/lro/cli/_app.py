@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
+import sys
 from collections.abc import Mapping, Sequence
+from typing import Any as Anything
 from typing import Final, cast
 
 import click
 
 from lro._errors import LroError
 from lro.cli._breaking import breaking
+from lro.cli._ending import INTERRUPTED, Unusable, ending
 from lro.cli._lint import lint
+from lro.cli._plain import plain
 from lro.cli._proto import proto
 
 COMMANDS: Final[Sequence[click.Command]] = (lint, breaking, proto)
@@ -46,11 +52,16 @@ They belong to the client, which this package knows nothing of.
 class _App(click.Group):
     """Says every error of ours in one line, as a misuse, and loads commands when it must."""
 
+    def make_context(self, *given: Anything, **more: Anything) -> click.Context:
+        with ending():  # the help and the version are printed here
+            return super().make_context(*given, **more)
+
     def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except LroError as exc:
-            raise Unusable(str(exc)) from exc
+        with ending():
+            try:
+                return super().invoke(ctx)
+            except LroError as exc:
+                raise Unusable(str(exc)) from exc
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *LATER]
@@ -70,12 +81,6 @@ class _App(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in LATER.items()])
 
 
-class Unusable(click.ClickException):
-    """What was given cannot be used, or is not there."""
-
-    exit_code = 2
-
-
 @click.group(cls=_App, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="lro", prog_name="lro", message="%(prog)s %(version)s")
 def app() -> None:
@@ -90,10 +95,26 @@ for _command in COMMANDS:
     app.add_command(_command)
 
 
+def _shown(error: click.ClickException, *, helps: bool) -> str:
+    written = io.StringIO()
+    error.show(written)
+    text = written.getvalue()
+    if not helps:  # the message is one line; that of no arguments at all is the help
+        text = text.replace(click.unstyle(error.message), plain(error.message))
+    return "\n".join(map(plain, text.split("\n")))
+
+
 def run(arguments: Sequence[str] | None) -> int:
     """Run the command and return its exit status."""
-    given = None if arguments is None else list(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        app.main(given, prog_name="lro")
-    except SystemExit as exc:  # click ends so in every case
+        found: object = app.main(given, prog_name="lro", standalone_mode=False)
+    except SystemExit as exc:  # of completion
         return int(exc.code or 0)
+    except click.Abort:  # Ctrl-C between two commands
+        return INTERRUPTED
+    except click.ClickException as exc:
+        with contextlib.suppress(OSError):  # nobody can be told
+            click.echo(_shown(exc, helps=not given), err=True, nl=False)
+        return exc.exit_code
+    return found if isinstance(found, int) else 0

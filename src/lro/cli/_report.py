@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lro.cli._plain import plain
 from lro.lint import Finding, Severity
 
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
@@ -43,7 +44,8 @@ def _table(findings: Sequence[Finding]) -> Table:
         table.add_column(heading, overflow="fold")
     for one in findings:
         code = Text(one.code, _COLOURS[one.severity])
-        table.add_row(Text(_where(one)), Text(one.method), code, Text(one.message))
+        told = [Text(plain(text)) for text in (_where(one), one.method, one.message)]
+        table.add_row(*told[:2], code, told[2])
     return table
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any as Anything
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import attrs
 import click
@@ -126,16 +126,28 @@ class Server:
         return headers
 
 
-def _scheme(url: str) -> str:
+def split_url(url: str) -> SplitResult:
+    """The parts of a URL.
+
+    Raises:
+        click.UsageError: It is none.
+    """
     try:
         found = urlsplit(url)
-        port = found.port  # which is checked only when it is asked for
-    except ValueError as exc:
+        _ = found.port  # which is checked only when it is asked for
+        if found.scheme in _HTTP:
+            _ = httpx.URL(url).host  # which may be no international name
+    except (ValueError, httpx.InvalidURL) as exc:
         raise click.UsageError(f"{public_address(url)!r} is no URL: {exc}") from None
+    return found
+
+
+def _scheme(url: str) -> str:
+    found = split_url(url)
     if found.scheme not in (*_HTTP, *_GRPC) or not found.hostname:
         wanted = "http://HOST, https://HOST, grpc://HOST:PORT or grpcs://HOST:PORT"
         raise click.UsageError(f"a server is {wanted}, not {public_address(url)!r}")
-    if found.scheme in _GRPC and port is None:
+    if found.scheme in _GRPC and found.port is None:
         raise click.UsageError(f"{public_address(url)!r} needs a port")
     return found.scheme
 

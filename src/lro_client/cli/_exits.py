@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import io
-import os
 import shlex
 import sys
 from collections.abc import Iterable
@@ -16,7 +14,7 @@ import click
 
 from lro import Operation
 from lro_client._errors import CallError, ClientError, GroupTimeout, PollTimeout
-from lro_client.progress._fields import one_line
+from lro_client.cli._plain import one_line, plain
 
 
 class Exit(enum.IntEnum):
@@ -48,6 +46,7 @@ _OF_STATE: Final = {
     "IN_PROGRESS": Exit.RUNNING,
 }
 _GOING_ON: Final = "lro_client.going_on"
+_STARTING: Final = "lro_client.starting"
 _ADDRESS: Final = "lro_client.address"
 _NAMED_AT_MOST: Final = 10
 
@@ -66,28 +65,26 @@ class ClientCommand(click.Command):
     """A command that ends with the :class:`Exit` which its function returns."""
 
     def invoke(self, ctx: click.Context) -> Anything:
-        """Run it; no error of a call, and no end of a pipe, becomes a traceback."""
+        """Run it; no error of a call becomes a traceback, and Ctrl-C says what goes on."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         try:
             found: Exit = super().invoke(ctx)
-            sys.stdout.flush()
         except ClientError as exc:
             tell(sentence(exc))
             found = Exit.CALL_FAILED
         except KeyboardInterrupt:
             found = Exit.INTERRUPTED
             tell_going_on("interrupted; ")
-        except BrokenPipeError:
-            found = Exit.CUT_OFF
-            _write_nowhere()
+            if _STARTING in ctx.meta:
+                tell(f"interrupted; {ctx.meta[_STARTING]}")
         ctx.exit(found)
 
 
 def tell(text: str) -> None:
-    """A message for people, on standard error."""
-    click.echo(f"lro: {text}", err=True)
+    """A message for people, on standard error. Nothing in it controls a terminal."""
+    click.echo(f"lro: {plain(text)}", err=True)
 
 
 def sentence(error: ClientError, named: str = "") -> str:
@@ -96,13 +93,13 @@ def sentence(error: ClientError, named: str = "") -> str:
         last = error.last_error
         why = "" if last is None else f"; the last poll failed: {sentence(last)}"
         names = error.pending if isinstance(error, GroupTimeout) else (error.name,)
-        what = one_line(names[0]) if len(names) == 1 else f"{len(names)} operations"
+        what = plain(names[0]) if len(names) == 1 else f"{len(names)} operations"
         return f"{what} did not end in time{why}"
     told = one_line(str(error))
     if isinstance(error, CallError) and error.passing and error.http_status is None:
         context = click.get_current_context()
         told += f" (asked was {context.meta[_ADDRESS]})"
-    return f"{one_line(named)}: {told}" if named else told
+    return f"{plain(named)}: {told}" if named else told
 
 
 def set_address(address: str) -> None:
@@ -115,18 +112,20 @@ def set_going_on(names: Iterable[str]) -> None:
     click.get_current_context().meta[_GOING_ON] = list(names)
 
 
+def set_starting(text: str) -> None:
+    """Remember what is to be said if the command is interrupted now; empty for nothing."""
+    meta = click.get_current_context().meta
+    meta.pop(_STARTING, None)
+    if text:
+        meta[_STARTING] = text
+
+
 def tell_going_on(why: str = "") -> None:
     """Say that the operations which were waited for go on, and how to look at them again."""
     names: list[str] = click.get_current_context().meta.get(_GOING_ON, [])
     if not names:
         return
-    told = [shlex.quote(one_line(name)) for name in names[:_NAMED_AT_MOST]]
+    told = [shlex.quote(plain(name)) for name in names[:_NAMED_AT_MOST]]
     more = f" (and {len(names) - len(told)} more)" if len(names) > len(told) else ""
     goes = "the operation goes" if len(names) == 1 else f"{len(names)} operations go"
     tell(f"{why}{goes} on; look again with: lro wait {' '.join(told)}{more}")
-
-
-def _write_nowhere() -> None:
-    # What is still to be written at exit would fail again, with a message of the interpreter.
-    with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())

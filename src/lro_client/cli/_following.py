@@ -22,6 +22,7 @@ from lro_client.cli._exits import (
     tell_going_on,
     worst,
 )
+from lro_client.cli._status import StatusLine
 
 Handle: TypeAlias = OperationHandle[Any, Any]
 Show: TypeAlias = Callable[[Operation], None]
@@ -42,20 +43,28 @@ class _Account:
     lose: Lose
     judge: Judge
     exits: dict[str, Exit]
+    status: StatusLine
     shown: dict[str, Operation] = attrs.field(factory=dict)
 
     def seen(self, operation: Operation, name: str) -> None:
         self._note(name, self.judge(operation))
         if self.shown.get(name) != operation:
             self.shown[name] = operation
+            self.status.clear()
             self.show(operation)
+        self.say_left()
 
     def lost(self, name: str, error: Exception) -> None:
         if not isinstance(error, ClientError):
             raise error
         self._note(name, Exit.CALL_FAILED)
         self.lose(name)
+        self.status.clear()
         tell(sentence(error, name))
+        self.say_left()
+
+    def say_left(self) -> None:
+        self.status.show(sum(known is Exit.RUNNING for known in self.exits.values()))
 
     def _note(self, name: str, found: Exit) -> None:
         # First of all: whoever interrupts the rest is told what goes on.
@@ -75,27 +84,42 @@ def conclude(
 ) -> Exit:
     """Show each operation when it is over, and tell of each that cannot be waited for.
 
-    ``curious``: show each change too. ``lose`` is called with the name of an operation that cannot
-    be waited for, ``judge`` gives the status that a state stands for.
+    ``curious``: show each change too; else a line of status says how many are left. ``lose`` is
+    called with the name of an operation that cannot be waited for, ``judge`` gives the status that
+    a state stands for.
 
     Returns:
         The worst end of all.
     """
     until = None if timeout is None else time.monotonic() + timeout
-    account = _Account(show, lose, judge, {handle.name: Exit.RUNNING for handle in handles})
-    set_going_on(account.exits)
-    waiting = _looked_at(handles, account, until, curious=curious)
-    left = None if until is None else max(until - time.monotonic(), 0.0)
+    exits = {handle.name: Exit.RUNNING for handle in handles}
     try:
-        for update in _updates(waiting, link, left, curious=curious):
-            if update.error is None or update.done:
-                account.seen(update.operation, update.name)
-            else:
-                account.lost(update.name, update.error)
+        with StatusLine(not curious) as status:
+            account = _Account(show, lose, judge, exits, status)
+            _follow(handles, link, until, account, curious=curious)
     except PollTimeout as exc:
         tell(sentence(exc))
         tell_going_on()
-    return worst(account.exits.values())
+    return worst(exits.values())
+
+
+def _follow(
+    handles: Sequence[Handle],
+    link: Link,
+    until: float | None,
+    account: _Account,
+    *,
+    curious: bool,
+) -> None:
+    set_going_on(account.exits)
+    account.say_left()
+    waiting = _looked_at(handles, account, until, curious=curious)
+    left = None if until is None else max(until - time.monotonic(), 0.0)
+    for update in _updates(waiting, link, left, curious=curious):
+        if update.error is None or update.done:
+            account.seen(update.operation, update.name)
+        else:
+            account.lost(update.name, update.error)
 
 
 def _looked_at(

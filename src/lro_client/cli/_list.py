@@ -9,6 +9,7 @@ import click
 
 from lro_client.cli._connection import Server, server_options
 from lro_client.cli._exits import ClientCommand, Exit
+from lro_client.cli._naming import check_path
 from lro_client.cli._printing import json_option, print_json, state_line
 from lro_client.cli._table import listed
 
@@ -34,6 +35,8 @@ def list_operations(
 
     PARENT is that of the names, such as projects/p; without it, those that have none.
     """
+    if parent:
+        check_path(parent, "a parent")
     with server.connect() as link:
         size = page_size or min(limit or 0, 1000)
         found = islice(link.client.list(parent, wanted, page_size=size), limit)

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any as Anything
 from typing import Final, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import attrs
 import click
 from click.shell_completion import CompletionItem
 
-from lro_client._tokens import read_token
-from lro_client.cli._connection import Server, take_server
+from lro_client._tokens import dotted, read_token
+from lro_client.cli._connection import Server, split_url, take_server
+from lro_client.cli._plain import safe_in_shells
 
 F = TypeVar("F", bound=Callable[..., Anything])
 
@@ -34,9 +35,29 @@ def read_name(text: str, prefix: str) -> Named:
     """The operation that a name, a full URL, a token, or an operation in JSON says.
 
     Raises:
-        click.UsageError: It says none.
+        click.UsageError: It says none, or one that leads elsewhere.
         InvalidArgument: It begins as a token does, and is none.
     """
+    found = _said(text, prefix)
+    if not found.name:
+        raise click.UsageError(f"{text!r} names no operation")
+    check_path(found.name, "a name")
+    if dotted(unquote(found.server)):
+        raise click.UsageError(f"{text!r:.200} has a server with a segment '.' or '..'")
+    return found
+
+
+def check_path(name: str, what: str) -> None:
+    """Refuse a name that leads elsewhere: the bearer token would go along.
+
+    Raises:
+        click.UsageError: A segment of it is ``.``, ``..``, or empty.
+    """
+    if dotted(name) or "" in name.split("/"):
+        raise click.UsageError(f"{name!r:.200} is not {what}: a segment is '.', '..', or empty")
+
+
+def _said(text: str, prefix: str) -> Named:
     if text.lstrip().startswith("{"):
         printed = _printed_name(text)
         if printed:
@@ -63,15 +84,13 @@ def _printed_name(text: str) -> str:
 
 
 def _of_url(text: str, before: str) -> Named:
-    found = urlsplit(text)
+    found = split_url(text)
     if found.scheme.startswith("grpc"):
         base, name = "", found.path.lstrip("/")
     else:
         base, between, name = found.path.partition(before)
         if not between:
             raise click.UsageError(f"{text!r} has no {before!r} before the name: give --prefix")
-    if not name:
-        raise click.UsageError(f"{text!r} names no operation")
     return Named(unquote(name), f"{found.scheme}://{found.netloc}{base}")
 
 
@@ -93,7 +112,10 @@ def read_names(texts: Iterable[str], prefix: str) -> tuple[list[str], str]:
 def complete_names(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The names of operations that begin so, asked of the server; none if that takes long."""
+    """The names of operations that begin so, asked of the server; none if that takes long.
+
+    A name goes into the command line as it is: only those are given that are plain words there.
+    """
     try:
         with context.scope(cleanup=False):
             return _names(take_server(context, dict(context.params)), incomplete)
@@ -108,7 +130,7 @@ def _names(server: Server, incomplete: str) -> list[CompletionItem]:
         return [
             CompletionItem(one.name, help=one.state)
             for one in islice(listed, _COMPLETIONS)
-            if one.name.startswith(incomplete)
+            if one.name.startswith(incomplete) and safe_in_shells(one.name)
         ]
 
 

@@ -9,8 +9,8 @@ from typing import Final
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """What a terminal obeys, what turns text around, and what nobody sees.
 
-Without exceptions: the joiners of some scripts and of emoji (U+200C, U+200D) also make two names look
-alike, and a text stays readable with them written out.
+Without exceptions: the joiners of some scripts and of emoji (U+200C, U+200D) also make two names
+look alike, and a text stays readable with them written out.
 """
 
 _BEYOND: Final = re.compile(r"[^\n -~]")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import uuid
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 import click
 
 from lro import Any
-from lro_client.cli._connection import Link, Server, server_options
-from lro_client.cli._exits import ClientCommand, Exit, tell
+from lro_client._tokens import dotted
+from lro_client.cli._connection import Link, Server, server_options, split_url
+from lro_client.cli._exits import ClientCommand, Exit, set_going_on, set_starting, tell
 from lro_client.cli._following import Handle, conclude
 from lro_client.cli._messages import message_for, read_message
 from lro_client.cli._printing import json_option, print_end, print_operation
@@ -59,6 +60,7 @@ def start(
         request_id = str(uuid.uuid4())
         tell(f"the request id is {request_id}")
     with server.connect(said) as link:
+        set_starting("" if validate_only else _perhaps_started(request_id))
         handle = link.client.start(
             path,
             message_for(link, path, fields),
@@ -67,6 +69,8 @@ def start(
             request_id=request_id,
             validate_only=validate_only,
         )
+        set_starting("")
+        set_going_on([] if handle.done else [handle.name])
         return _shown(handle, link, timeout, waits=waits, watches=watches, as_json=as_json)
 
 
@@ -90,8 +94,18 @@ def _shown(
 
 def _read_target(target: str) -> tuple[str, str]:
     """The method, and the server where a URL says it."""
-    if "://" not in target:
-        return target, ""
-    found = urlsplit(target)
-    path = found.path + (f"?{found.query}" if found.query else "")
-    return path, f"{found.scheme}://{found.netloc}"
+    path, said = target, ""
+    if "://" in target:
+        found = split_url(target)
+        path = found.path + (f"?{found.query}" if found.query else "")
+        said = f"{found.scheme}://{found.netloc}"
+    if dotted(unquote(path.partition("?")[0])):
+        raise click.UsageError(f"{target!r:.200} is no method: a segment is '.' or '..'")
+    return path, said
+
+
+def _perhaps_started(request_id: str) -> str:
+    if request_id:
+        again = f"the same command with --request-id {request_id} starts nothing twice"
+        return f"the operation may have been started: {again}"
+    return "the operation may have been started: look for it with: lro list"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from itertools import islice
+from typing import Final
 
 import click
 
@@ -11,16 +13,27 @@ from lro import Operation
 from lro_client.cli._connection import Link, Server, server_options
 from lro_client.cli._exits import ClientCommand, Exit, tell
 from lro_client.cli._following import Handle, conclude, handle_of
-from lro_client.cli._naming import names_argument, read_names
+from lro_client.cli._naming import check_path, names_argument, read_names
 from lro_client.cli._printing import json_option, print_json, state_line
 from lro_client.cli._table import LiveTable, live_here
 from lro_client.cli._wait import timeout_option
+
+_PAGE: Final = 1000
+"""As many as with one call, at most."""
 
 
 @click.command("watch", cls=ClientCommand)
 @names_argument(required=False)
 @click.option("--filter", "wanted", metavar="FILTER", help="Those that match this AIP-160 filter.")
 @click.option("--parent", metavar="PARENT", default="", help="Where the filter looks for them.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1000,
+    show_default=True,
+    help="With --filter, watch so many at most, the newest.",
+)
 @timeout_option
 @json_option
 @server_options
@@ -29,6 +42,7 @@ def watch(
     names: tuple[str, ...],
     wanted: str | None,
     parent: str,
+    limit: int,
     timeout: float | None,
     as_json: bool,
 ) -> Exit:
@@ -42,13 +56,23 @@ def watch(
     if bool(names) == (wanted is not None):
         raise click.UsageError("give either names or --filter")
     found, said = read_names(names, server.prefix)
+    if parent:
+        check_path(parent, "a parent")
     with server.connect(said, within=timeout) as link:
         handles = [handle_of(link, name) for name in found]
         if wanted is not None:
-            handles = [handle_of(link, one) for one in link.client.list(parent, wanted)]
-            if not handles:
-                tell("no operation matches")
+            handles = _matching(link, parent, wanted, limit)
         return watch_all(handles, link, timeout, as_json=as_json)
+
+
+def _matching(link: Link, parent: str, wanted: str, limit: int) -> list[Handle]:
+    listed = link.client.list(parent, wanted, page_size=min(limit + 1, _PAGE))
+    found = list(islice(listed, limit + 1))
+    if not found:
+        tell("no operation matches")
+    if len(found) > limit:
+        tell(f"more than {limit} match: only {limit} are watched; give --limit for more")
+    return [handle_of(link, one) for one in found[:limit]]
 
 
 def watch_all(

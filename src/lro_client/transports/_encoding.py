@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Final, cast
 
@@ -159,7 +160,10 @@ class Encoder:
         message = request.message
         if isinstance(message, Any):
             message = self._types.readable(message).payload
-        body = dict(message) if isinstance(message, Mapping) else self._types.dump(message)
+        if isinstance(message, Mapping):
+            json.dumps(message, allow_nan=False)  # faster ones send null for what has no JSON
+            message = dict(message)
+        body = message if isinstance(message, dict) else self._types.dump(message)
         if not isinstance(body, dict):
             raise InvalidArgument("message", f"must be an object in JSON, got {body!r:.80}")
         if request.request_id:

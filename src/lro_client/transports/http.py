@@ -31,7 +31,7 @@ __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 MAX_REPLY: Final = 32 * 1024 * 1024
 """The largest reply that is read, in bytes once unpacked: a small one may unpack to gigabytes."""
 
-_READ_RATE: Final = 20e6
+_READ_RATE: Final = 8e6
 """Bytes a second at which a reply is turned into messages, if it is made of tiny values."""
 
 _REFUSAL_BYTES: Final = 64 * 1024

@@ -1,0 +1,64 @@
+"""Text from elsewhere, as a terminal gets it."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+
+from lro.cli import _plain as of_checks
+from lro_client.cli._plain import one_line, plain, plain_json, safe_in_shells
+
+UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+anything = st.text(st.characters())
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a b", "a b"),
+        ("5 ≥ 3\u3000日本 é 🙂", "5 ≥ 3\u3000日本 é 🙂"),
+        ("\x1b[2J\x9b\n\t", r"\x1b[2J\x9b\n\t"),
+        ("\u061c\u200b\u200d\u202e\u2028", r"\u061c\u200b\u200d\u202e\u2028"),
+        ("\U000e0041\ud800", r"\U000e0041\ud800"),
+    ],
+)
+def test_what_cannot_be_seen_is_written_out(text: str, shown: str) -> None:
+    """All else stays."""
+    assert plain(text) == of_checks.plain(text) == shown
+
+
+@given(anything)
+def test_nothing_unseen_is_left(text: str) -> None:
+    """In texts and in JSON, which means the same as before."""
+    for shown in (plain(text), one_line(text), of_checks.plain(text)):
+        assert UNSEEN.isdisjoint(map(unicodedata.category, shown))
+    as_json = plain_json(json.dumps([text], ensure_ascii=False))
+    assert UNSEEN.isdisjoint(map(unicodedata.category, as_json))
+    assert json.loads(as_json) == json.loads(json.dumps([text]))
+
+
+def test_one_line() -> None:
+    """White space becomes single spaces."""
+    assert one_line(" a\r\n\tb\u2028\u00a0c\x1b ") == r"a b c\x1b"
+
+
+@pytest.mark.parametrize("word", ["a", "operations/a-b_c.d", "projects/1/operations/a%2F+@x"])
+def test_plain_words(word: str) -> None:
+    """Names as services make them."""
+    assert safe_in_shells(word)
+
+
+@pytest.mark.parametrize("sign", [*"~=:;|&$`'\"\\<>(){}[]*?!#^, ", "\n", "\x1b", "é", "\u200b"])
+def test_words_that_are_not_plain(sign: str) -> None:
+    """Anything that some shell takes for more than a letter."""
+    assert not safe_in_shells(f"a{sign}b")
+    assert not safe_in_shells(f"a{sign}")
+    assert not safe_in_shells("-a")
+    assert not safe_in_shells("")
