@@ -40,8 +40,8 @@ FLOORS: Final = {
     ],
     "lro_client": [
         """
-        _errors _policy _calls _servers _tokens _tracing _journal _literals filters _requests
-        _flows _polling _table _work _lanes _hands _mailboxes _drive
+        _errors _policy _calls _servers _tokens _tracing _entries _journal _literals filters
+        _requests _flows _polling _table _work _lanes _hands _mailboxes _drive
         """,
         """
         transports._events transports._encoding transports._coding transports._bodies

@@ -53,6 +53,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
+        self._check_there()
         flow = _flows.single(self._core.setting, GetOperationRequest(self.name))
         return self._seen(_flows.read(await self._driver.run(flow)))
 

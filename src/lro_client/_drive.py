@@ -151,8 +151,6 @@ class Driver:
                     self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
             case Do(function):
                 return function()
-            case Show():
-                pass
         return None
 
     def _together(self, calls: Sequence[Call]) -> list[object]:
@@ -284,8 +282,6 @@ class AsyncDriver:
                     await self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
             case Do(function):
                 return await asyncio.to_thread(function)
-            case Show():
-                pass
         return None
 
     async def _send(self, call: Call) -> Reply:

@@ -41,21 +41,21 @@ class Gathering(Generic[H]):
     ) -> None:
         self._core = core
         self._timeout = timeout
-        self._deadline = math.inf if timeout is None else core.setting.clock() + timeout
+        self.deadline = math.inf if timeout is None else core.setting.clock() + timeout
         self._curious = curious
         self._box = core.box()
         self._lock = threading.Lock()
         self._news: dict[str, News] = {}
         """The last of each name, which is in the box as long as it is here."""
-        self._ready = [handle for handle in handles if handle.done]
+        self._ready = [handle for handle in handles if _over(handle)]
         self._pending: dict[str, list[H]] = {}
         for handle in handles:
-            if not handle.done:
+            if not _over(handle):
                 self._pending.setdefault(handle.name, []).append(handle)
         self._entries: dict[str, Entry] = {}
 
     def __enter__(self) -> Gathering[H]:
-        want = Want(self._curious, self._deadline)
+        want = Want(self._curious, self.deadline)
         for name, handles in self._pending.items():
             known = None if self._curious else handles[0].operation  # the first state is news too
             self._entries[name] = self._core.table.subscribe(name, self._hear, want, known)
@@ -81,7 +81,7 @@ class Gathering(Generic[H]):
             return []
         left = None
         if self._timeout is not None:
-            left = self._deadline + _polling.GRACE_SECONDS - self._core.setting.clock()
+            left = self.deadline + _polling.GRACE_SECONDS - self._core.setting.clock()
         name: str | None = yield Take(self._box, left if left is None else max(0.0, left))
         if name is None:
             return []
@@ -123,6 +123,11 @@ class Gathering(Generic[H]):
             first.operation,
             first.last_error,
         )
+
+
+def _over(handle: HandleBase[Anything, Anything]) -> bool:
+    """Whether there is nothing to wait for: it is done, or was never started."""
+    return handle.done or (not handle.name and handle._error is not None)
 
 
 def members(handles: Iterable[H]) -> tuple[H, ...]:
@@ -171,7 +176,7 @@ def results(
         while ended := (yield from gathering.next()):
             for handle in ended:
                 try:
-                    found[id(handle)] = yield from taken(core, handle)
+                    found[id(handle)] = yield from taken(core, handle, gathering.deadline)
                 except ClientError as exc:
                     if not collect:
                         raise
@@ -197,7 +202,7 @@ def cancel(
     """Cancel those that are not done, in so many seconds for all of them; never raises."""
     clock = core.setting.clock
     until = clock() + seconds
-    running = [handle for handle in handles if not handle.done]
+    running = [handle for handle in handles if not _over(handle)]
     for first in range(0, len(running), CANCELS_AT_ONCE):
         some = running[first : first + CANCELS_AT_ONCE]
         left = until - clock()

@@ -51,6 +51,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
+        self._check_there()
         flow = _flows.single(self._core.setting, GetOperationRequest(self.name))
         return self._seen(_flows.read(self._driver.run(flow)))
 

@@ -202,8 +202,8 @@ class _Watch:
         if pause is None and not (error.passing and self._over):
             raise error
         self._check_deadline()
-        if pause is not None:
-            log_failed_poll(self.name, error, pause)
+        assert pause is not None
+        log_failed_poll(self.name, error, pause)
         return pause
 
     @property

@@ -187,7 +187,7 @@ def test_events_that_are_none(earlier: int, event: str, face: Face) -> None:
     server = Server(lambda _: stream(*ENDS_OF_ALL[:earlier], event, *ENDS_OF_ALL))
     assert results(face, server) == EVERY
     assert server.asked.count("watch") == 1
-    assert server.singles == len(NAMES) - earlier
+    assert server.singles >= len(NAMES) - earlier
 
 
 def test_an_event_that_is_too_large(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:

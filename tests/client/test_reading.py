@@ -264,7 +264,8 @@ def test_a_poll_timeout_says_how_to_go_on(face: Face) -> None:
         handle.result(20)
     error = caught.value
     assert NAME in str(error)
-    assert "the last poll failed: GetOperation failed with UNAVAILABLE" in str(error)
+    # The very last poll has but 30 ms, which a machine under load may need for itself.
+    assert "the last poll failed: GetOperation failed with " in str(error)
     assert f"{error.polls} polls" in str(error)
     assert error.operation is not None
     assert error.operation.metadata is not None
@@ -301,7 +302,7 @@ def test_one_that_is_gone_says_so(face: Face) -> None:
 
 def test_what_is_spoilt_later() -> None:
     """The head was right, the rest is not."""
-    unpacking, whole = Unpacking(), gzip.compress(b"x" * 100)
+    unpacking = Unpacking()
+    assert list(unpacking.feed(gzip.compress(b"x" * 100)[:10])) == []
     with pytest.raises(httpx.DecodingError):
-        for chunk in (whole[:10], b"\xff" * 40):  # no block begins so
-            list(unpacking.feed(chunk))
+        list(unpacking.feed(b"\xff" * 40))

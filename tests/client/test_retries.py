@@ -128,7 +128,9 @@ def test_the_cause_of_a_fault_is_kept(face: Face, server: respx.Router) -> None:
 def test_a_fault_without_a_text(face: Face, server: respx.Router) -> None:
     """It is told by the name of its class."""
     server.get().mock(side_effect=httpx.ReadTimeout(""))
-    with pytest.raises(CallError, match=r"DEADLINE_EXCEEDED: ReadTimeout \(GET http://test/v1/operations/abc\)$"):
+    with pytest.raises(
+        CallError, match=r"DEADLINE_EXCEEDED: ReadTimeout \(GET http://test/v1/operations/abc\)$"
+    ):
         face.client().get(NAME)
 
 

@@ -372,7 +372,9 @@ def test_a_target_with_an_address_in_its_query(face: Face, server: respx.Router)
     assert route.called
 
 
-@pytest.mark.parametrize("message", [{"a": "\ud800"}, {"a": {1, 2}}, {"a": object()}, {"a": float("nan")}])
+@pytest.mark.parametrize(
+    "message", [{"a": "\ud800"}, {"a": {1, 2}}, {"a": object()}, {"a": float("nan")}]
+)
 def test_messages_without_json(message: Any, face: Face, server: respx.Router) -> None:
     """Are refused before they are sent."""
     with pytest.raises(CallError, match=r"INVALID_ARGUMENT: the message has no JSON"):

@@ -82,7 +82,9 @@ def test_stores_agree_on_the_vectors(kinds: tuple[str, ...], structs: bool) -> N
     with of_the_vectors(kinds, structs=structs) as both:
         for case in EVAL["cases"]:
             both.check(case["filter"], "", (7, 1, 50), "")
+        both.check('name = "operations/a" AND name = "operations/b"', "", (7,), "")
     assert both.tally["filters"] > 240
+    assert both.tally["nowhere"] > 0
     assert both.tally["match something"] > 150
     assert (both.tally["by index, match something"] > 5) is not structs
 

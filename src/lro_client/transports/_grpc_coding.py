@@ -9,6 +9,9 @@ from typing import Final
 from urllib.parse import quote
 
 import attrs
+from google.longrunning import operations_proto_pb2 as pb
+from google.protobuf.message import DecodeError
+from google.rpc.status_pb2 import Status as StatusProto
 
 from lro import (
     Any,
@@ -19,11 +22,11 @@ from lro import (
     ListOperationsRequest,
     LroError,
     MethodNotSupported,
-    MissingExtra,
     RetryInfo,
     Status,
     TypeRegistry,
 )
+from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
 from lro_client._calls import (
     BatchGetOperationsRequest,
     Call,
@@ -32,15 +35,6 @@ from lro_client._calls import (
     WatchOperationsRequest,
 )
 from lro_client._errors import CallError, decoded, too_late
-
-try:
-    from google.longrunning import operations_proto_pb2 as pb
-    from google.protobuf.message import DecodeError
-    from google.rpc.status_pb2 import Status as StatusProto
-except ImportError as exc:
-    raise MissingExtra("the gRPC transport", "grpc") from exc
-
-from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
 
 Metadata = Iterable[tuple[str, str | bytes]]
 

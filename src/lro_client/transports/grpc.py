@@ -16,10 +16,10 @@ from lro_client._errors import CallError
 try:
     import grpc
     import grpc.aio
+
+    from lro_client.transports._grpc_coding import Coder, Metadata, unsent
 except ImportError as exc:
     raise MissingExtra("the gRPC transport", "grpc") from exc
-
-from lro_client.transports._grpc_coding import Coder, Metadata, unsent
 
 MAX_REPLY: Final = 32 * 1024 * 1024
 """The largest reply that is read, in bytes."""

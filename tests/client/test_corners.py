@@ -1,0 +1,259 @@
+"""What happens seldom: late news, last moments, clients within a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import lro
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro_client import (
+    AsyncClient,
+    AsyncLocalTransport,
+    CallError,
+    Client,
+    LocalTransport,
+    OperationGone,
+    Polling,
+    PollTimeout,
+    Retry,
+    wait_exponential,
+)
+from lro_client._calls import BatchGetOperationsRequest, Call, WatchOperationsRequest
+from lro_client._futures import _set
+from lro_client._groups import Gathering
+from lro_client._polling import until_done
+from lro_client._table import Entry, Seen, Want
+from lro_client.testing import Fault, ScriptedServer
+from tests.client.faces import Face
+from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse
+from tests.client.simulation import Simulation
+from tests.client.test_groups import client_of, group_of, plan
+
+RUNNING = lro.Operation(name=NAME)
+DONE = lro.Operation(name=NAME, done=True)
+
+
+def test_news_in_another_order(face: Face) -> None:
+    """An end that was heard is not undone by what a slower lane tells."""
+    core = face.inside(client_of(face, ScriptedServer()))._core
+    handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
+
+    def hear() -> list[Any]:
+        with Gathering(core, [handle], None, curious=True) as gathering:
+            for operation in (DONE, RUNNING, DONE):
+                gathering._hear(Seen(NAME, operation))
+            steps = gathering.next()
+            next(steps)
+            with pytest.raises(StopIteration) as end:
+                steps.send(NAME)
+        found: list[Any] = end.value.value
+        return found
+
+    assert face.run(hear) == [handle]
+    assert handle.done
+
+
+def test_a_future_that_was_cancelled_hears_nothing() -> None:
+    """Whatever is told to it."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=None)
+    client = server.client()
+    handle = client.operation(NAME, **TYPES)
+    future: Future[ResizeResponse] = Future()
+    future.cancel()
+    _set(future, client._core, handle, Seen(NAME, DONE))
+    assert future.cancelled()
+
+    async def main() -> bool:
+        async with server.async_client() as calls:
+            waited = calls.operation(NAME, **TYPES).future()
+            [hear] = calls._core.table.entries[NAME].listeners
+            waited.cancel()
+            hear(Seen(NAME, DONE))
+            return waited.cancelled()
+
+    assert asyncio.run(main())
+    client.close()
+
+
+def test_what_is_lost_twice_is_told_once(face: Face) -> None:
+    """By whoever comes first."""
+    core = face.inside(client_of(face, ScriptedServer()))._core
+    with core.table.lock:
+        entry = Entry(NAME, 0.0, 0.0)
+        entry.listeners[print] = Want()
+        assert core.table.lost(entry, ZeroDivisionError()) == []
+
+
+def test_a_flow_for_one_that_is_done() -> None:
+    """It asks nothing."""
+    simulation = Simulation(ends_at=9)
+    flow = until_done(simulation.setting(Polling()), NAME, DONE, None)
+    assert simulation.run(flow) is DONE
+    assert simulation.asked == []
+
+
+def test_many_that_wait_one_by_one_hear_that_one_is_gone() -> None:
+    """The fifth and those after it, too."""
+    server = ScriptedServer(batch_get=True)
+    names = plan(server, 8, ends_after=5.0)
+    server.operation(names[7], ends_after=None, gone_after=3.0)
+
+    async def main() -> list[Any]:
+        async with server.async_client() as client:
+            handles = [client.operation(name, **TYPES) for name in names]
+            waits = [handle.result() for handle in handles]
+            return await asyncio.gather(*waits, return_exceptions=True)
+
+    *good, gone = asyncio.run(main())
+    assert good == [ResizeResponse(number) for number in range(7)]
+    assert isinstance(gone, OperationGone)
+
+
+def test_cancel_and_wait_keeps_to_its_time(face: Face) -> None:
+    """Though the cancel is never answered, or refused for now again and again."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=None)
+    server.fault(Fault(status=503), verb="CancelOperation", until=1000.0)
+    handle = client_of(face, server).operation(NAME, **TYPES)
+    began = server.clock()
+    with pytest.raises(PollTimeout) as caught:
+        handle.cancel_and_wait(timeout=3.0)
+    assert server.clock() - began == pytest.approx(3.0, abs=0.05)
+    assert isinstance(caught.value.last_error, CallError)
+    assert caught.value.timeout == 3.0
+
+
+def test_cancel_and_wait_says_what_was_refused(face: Face) -> None:
+    """A refusal for good is told at once; one that is done needs no call."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=None)
+    server.operation("operations/done", response=ResizeResponse(1))
+    server.fault(Fault(status=403), verb="CancelOperation")
+    client = client_of(face, server)
+    with pytest.raises(CallError, match="PERMISSION_DENIED"):
+        client.operation(NAME, **TYPES).cancel_and_wait(timeout=60.0)
+    done = client.operation("operations/done", **TYPES)
+    done.wait()
+    assert done.cancel_and_wait(timeout=60.0).done
+
+
+def test_leaving_a_block_never_raises(face: Face, caplog: pytest.LogCaptureFixture) -> None:
+    """A cancel that fails on the way out is logged."""
+    server = ScriptedServer()
+    server.operation(NAME, ends_after=None)
+    server.fault(Fault(status=503), verb="CancelOperation")
+    client = client_of(face, server)
+    with (
+        caplog.at_level(logging.WARNING, "lro_client"),
+        face.entering(client.operation(NAME, **TYPES)),
+    ):
+        pass
+    assert f"{NAME}: no longer waited for: CancelOperation failed" in caplog.text
+
+
+def test_progress_of_updates(face: Face) -> None:
+    """A nought is one; what ended well is all; what cannot be read as declared is read raw."""
+    server = ScriptedServer()
+    server.operation(
+        NAME,
+        ends_after=5.0,
+        response=ResizeResponse(1),
+        metadata=lambda seconds: ResizeMetadata(percent=int(10 * seconds)),
+    )
+    client = client_of(face, server)
+    found = [u.progress.fraction for u in client.operation(NAME, **TYPES).updates(every=1.0)]
+    assert (found[0], found[-1]) == (0.0, 1.0)
+    server.operation(NAME, ends_after=5.0, metadata=ResizeMetadata(percent=30))
+    odd = client.operation(NAME, response=ResizeResponse, metadata=ResizeResponse)
+    assert next(iter(odd.updates())).progress.fraction == 0.3
+
+
+def test_a_pause_on_a_real_clock() -> None:
+    """It ends by itself, and the call is made again."""
+    calls: list[Call] = []
+
+    class Shaky(AsyncLocalTransport):
+        async def send(self, call: Call) -> Any:
+            calls.append(call)
+            if len(calls) == 1:
+                raise CallError(call.verb, lro.Status(lro.Code.UNAVAILABLE, "no"))
+            return await super().send(call)
+
+    async def main() -> None:
+        with lro.Service(MemoryStore(), ThreadExecutor()) as service:
+            retry = Retry(wait=wait_exponential(0.001, 1.0, 0.001))
+            async with AsyncClient(transport=Shaky(service), retry=retry) as client:
+                with pytest.raises(CallError, match="NOT_FOUND"):
+                    await client.get(NAME)
+
+    asyncio.run(main())
+    assert len(calls) == 2
+
+
+def test_groups_within_a_process() -> None:
+    """By BatchGet in a thread, by a stream on an event loop."""
+    go = threading.Event()
+    with lro.Service(MemoryStore(), ThreadExecutor(8)) as service:
+
+        @service.method("acme.images.v1.Images.Wait")
+        def work(request: ResizeMetadata, job: lro.Job[ResizeMetadata]) -> ResizeResponse:
+            go.wait(30)
+            return ResizeResponse(size_bytes=request.percent)
+
+        started = [work.start(ResizeMetadata(percent=number)) for number in range(6)]
+        with Client(transport=LocalTransport(service)) as client:
+            group = client.group([client.operation(one, **TYPES) for one in started])
+            assert group.wait(timeout=0.05).done == ()
+            go.set()
+            assert [one.size_bytes for one in group.results(30)] == list(range(6))
+
+        async def main() -> list[Any]:
+            go.clear()
+            more = [work.start(ResizeMetadata(percent=number)) for number in range(6)]
+            async with AsyncClient(transport=AsyncLocalTransport(service)) as calls:
+                names = [one.name for one in more] + ["operations/none"]
+                some = calls.group([calls.operation(name, **TYPES) for name in names])
+                waiting = asyncio.create_task(some.outcomes(30))
+                await asyncio.sleep(0)
+                go.set()
+                return await waiting
+
+        *good, gone = asyncio.run(main())
+        assert [one.size_bytes for one in good] == list(range(6))
+        assert isinstance(gone, OperationGone)
+
+
+def test_extensions_that_a_transport_or_a_service_lacks() -> None:
+    """They are refused like any verb that is switched off."""
+    pytest.importorskip("grpc")
+    pytest.importorskip("google.longrunning")
+    from lro_client.transports._grpc_coding import Coder
+
+    with lro.Service(MemoryStore(), ThreadExecutor(), verbs=()) as service:
+        watch = Call(request=WatchOperationsRequest("operations", (NAME,)), budget=1.0)
+        batch = Call(request=BatchGetOperationsRequest("operations", (NAME,)), budget=1.0)
+        local, coder = LocalTransport(service), Coder((), lro.TypeRegistry())
+        aside = AsyncLocalTransport(service)
+        for ask in (
+            lambda: local.send(watch),
+            lambda: local.send(batch),
+            lambda: coder.encode(watch),
+            lambda: coder.encode(batch),
+            lambda: asyncio.run(aside.stream(watch, print)),
+        ):
+            with pytest.raises(CallError, match="UNIMPLEMENTED"):
+                ask()
+
+
+def test_a_group_of_one_size(face: Face) -> None:
+    """It knows how many it has."""
+    client = client_of(face, ScriptedServer())
+    assert len(face.inside(group_of(face, client, [NAME]))) == 1
