@@ -23,6 +23,7 @@ from lro_client import (
     Polling,
     PollTimeout,
     Retry,
+    StartRequest,
     wait_exponential,
 )
 from lro_client._calls import BatchGetOperationsRequest, Call, WatchOperationsRequest
@@ -257,3 +258,62 @@ def test_a_group_of_one_size(face: Face) -> None:
     """It knows how many it has."""
     client = client_of(face, ScriptedServer())
     assert len(face.inside(group_of(face, client, [NAME]))) == 1
+
+
+def test_a_stream_within_a_process_ends() -> None:
+    """When there is nothing more to tell."""
+    told: list[Any] = []
+    with lro.Service(MemoryStore(), ThreadExecutor()) as service:
+        watch = Call(request=WatchOperationsRequest("operations", (NAME,)), budget=1.0)
+        asyncio.run(AsyncLocalTransport(service).stream(watch, told.append))
+    assert told == [NAME, None]
+
+
+def test_a_packed_start_over_grpc() -> None:
+    """As a journal repeats it: the message is there, of a type that is known."""
+    pytest.importorskip("grpc")
+    pytest.importorskip("google.longrunning")
+    from lro_client.transports._grpc_coding import Coder
+
+    types = lro.TypeRegistry(ResizeMetadata)
+    packed = types.pack(ResizeMetadata(percent=7))
+    start = StartRequest(target="acme.images.v1.Images.Resize", message=packed)
+    path, payload, _ = Coder((), types).encode(Call(request=start, budget=1.0))
+    assert path == "/acme.images.v1.Images/Resize"
+    assert payload == types.binary_payload(packed)
+
+
+def test_a_stream_that_the_server_ends_too_early() -> None:
+    """What it has not told of is asked for again."""
+    streams: list[int] = []
+
+    class Ending(AsyncLocalTransport):
+        async def stream(self, call: Call, sink: Any) -> None:
+            streams.append(1)
+
+    with lro.Service(MemoryStore(), ThreadExecutor()) as service:
+
+        @service.method("acme.images.v1.Images.Copy")
+        def work(request: ResizeMetadata) -> ResizeResponse:
+            return ResizeResponse(size_bytes=request.percent)
+
+        started = [work.start(ResizeMetadata(percent=number)) for number in range(6)]
+
+        async def main() -> list[Any]:
+            async with AsyncClient(transport=Ending(service)) as calls:
+                handles = [calls.operation(one.name, **TYPES) for one in started]
+                return await calls.group(handles).results(30)
+
+        assert [one.size_bytes for one in asyncio.run(main())] == list(range(6))
+    assert streams
+
+
+def test_a_refused_start_keeps_its_reason() -> None:
+    """Whatever a group has heard of a name that there is not."""
+    client = ScriptedServer().client()
+    refused = CallError("Start", lro.Status(lro.Code.NOT_FOUND, "no such method"))
+    handle = client._handle(lro.Operation(), ResizeResponse, ResizeMetadata, error=refused)
+    handle._lost(ZeroDivisionError())
+    with pytest.raises(CallError, match="no such method"):
+        handle.result()
+    client.close()
