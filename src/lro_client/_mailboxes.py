@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import queue
 from collections.abc import Awaitable, Callable
 from typing import Any as Anything
@@ -66,14 +65,12 @@ async def until(
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
     """Wait for the event, but for no longer."""
-    if seconds is None or sleep is asyncio.sleep:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await event
-        return
-    both = asyncio.ensure_future(event), asyncio.ensure_future(sleep(seconds))
+    waited = [asyncio.ensure_future(event)]
+    if seconds is not None and sleep is not asyncio.sleep:
+        waited.append(asyncio.ensure_future(sleep(seconds)))
+        seconds = None
     try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for one in both:
+        for one in waited:
             one.cancel()

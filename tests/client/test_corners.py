@@ -294,7 +294,7 @@ def test_a_stream_that_the_server_ends_too_early() -> None:
     with lro.Service(MemoryStore(), ThreadExecutor()) as service:
 
         @service.method("acme.images.v1.Images.Copy")
-        def work(request: ResizeMetadata) -> ResizeResponse:
+        def work(request: ResizeMetadata, job: lro.Job[ResizeMetadata]) -> ResizeResponse:
             return ResizeResponse(size_bytes=request.percent)
 
         started = [work.start(ResizeMetadata(percent=number)) for number in range(6)]
