@@ -102,6 +102,9 @@ def chaos(session: nox.Session) -> None:
         session.run("python", "-m", "tests.chaos", *command.split())
     for command in ("ids", "cancel", "wait", "records"):
         session.run("python", "-m", "tests.across", command)
+    session.run("python", "-m", "tests.client.schedules", "--count", "20000")
+    session.run("python", "-m", "tests.client.overshoot", "--rounds", "3")
+    session.run("python", "-m", "tests.client.stress", "--seconds", "60")
 
 
 @nox.session

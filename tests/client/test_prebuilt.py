@@ -52,6 +52,9 @@ def test_what_changes_is_built_anew() -> None:
         assert traced.headers["traceparent"] == "00-1-2-3"
         assert "traceparent" not in prebuilt.request(client, WAIT).headers
         assert prebuilt.request(client, {**GET, "params": {"a": "b"}}).url.query == b"a=b"
+        many = {**WAIT, "content": b"x" * 2000}
+        assert prebuilt.request(client, many) is not prebuilt.request(client, many)
+        assert all(len(body) < 2000 for _, _, body in prebuilt._kept)
         client.cookies.set("sticky", "7")
         assert prebuilt.request(client, GET).headers["cookie"] == "sticky=7"
 

@@ -12,6 +12,9 @@ import httpx
 KEPT: Final = 64
 """So many requests are kept, those that were used last."""
 
+_LONGEST: Final = 1024
+"""Bodies of more bytes hold many names, and no two of them are the same."""
+
 
 class Prebuilt:
     """The requests of a client that nobody else can change: its headers stay as they are."""
@@ -29,6 +32,8 @@ class Prebuilt:
         if special or client.cookies or asked.get("headers", {}).keys() - {"content-type"}:
             return client.build_request(**asked)
         key = asked["method"], asked["url"], asked.get("content", b"")
+        if len(key[2]) > _LONGEST:
+            return client.build_request(**asked)
         found = self._kept.pop(key, None) or client.build_request(**asked)
         self._kept[key] = found
         while len(self._kept) > KEPT:
