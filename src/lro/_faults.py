@@ -60,16 +60,8 @@ class MethodNotSupported(LroError):
         return f"{self.method} is not supported by this service"
 
 
-class StreamsNotSupported(LroError):
+class StreamsNotSupported(MethodNotSupported):
     """Watch was asked of a server that cannot stream without holding a thread (spec §3.11)."""
-
-    code = Code.UNIMPLEMENTED
-    reason = "METHOD_NOT_SUPPORTED"
-    fact_names = ("method",)
-
-    def __init__(self, method: str) -> None:
-        super().__init__(method)
-        self.method = method
 
     def __str__(self) -> str:
         return (

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import Generic
 
-from lro_client import _groups, _requests
+from lro_client import _groups, _requests, _waits
 from lro_client._async_operation_handle import AsyncOperationHandle
 from lro_client._core import Core
 from lro_client._drive import AsyncDriver
@@ -116,4 +116,4 @@ class AsyncGroup(Generic[Resp, Meta]):
         await self._cancel(LAST_WORD_SECONDS)
 
     async def _cancel(self, seconds: float) -> None:
-        await self._driver.run(_groups.cancel(self._core, self.handles, seconds))
+        await self._driver.run(_waits.leave(self._core, self.handles, seconds))

@@ -137,7 +137,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._driver.run(_waits.leave(self._core, self))
+        await self._driver.run(_waits.leave(self._core, [self]))
 
     def __await__(self) -> Generator[Anything, None, Resp]:
         return self.result().__await__()

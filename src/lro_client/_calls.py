@@ -162,7 +162,9 @@ class Transport(Protocol):
 
     One whose ``bounds`` is true keeps to a call's budget by itself, whatever the server does; for
     others a thread is spent on it. One that can carry streams also has a method
-    ``stream(call, sink)``, as :class:`lro_client.HttpTransport` does.
+    ``stream(call, sink)``, as :class:`lro_client.HttpTransport` does, and one that can carry
+    BatchGet a true ``batches``. ``calls_at_once`` is how many waits may have a call each (4), and
+    ``address`` the server as tokens and journals write it.
     """
 
     def send(self, call: Call) -> Reply:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import functools
 import logging
 import os
@@ -32,7 +31,7 @@ from lro_client._calls import (
     Together,
     Transport,
 )
-from lro_client._errors import too_late
+from lro_client._errors import again, too_late
 from lro_client._hands import HANDS, Late
 from lro_client._mailboxes import AsyncMailbox, Mailbox, until
 from lro_client._work import Enough
@@ -136,7 +135,7 @@ class Driver:
                 if self._clock is not None:
                     self._sleep(seconds)
                 elif self._closed.wait(seconds):
-                    raise copy.copy(self._error)
+                    raise again(self._error)
             case Call():
                 return self._send(step)
             case Together(calls):
@@ -267,7 +266,7 @@ class AsyncDriver:
                     return None
                 await until(self._closed.wait(), seconds, self._sleep)
                 if self._closed.is_set():
-                    raise copy.copy(self._error)
+                    raise again(self._error)
             case Call():
                 return await self._send(step)
             case Together(calls):

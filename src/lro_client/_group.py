@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Generic
 
-from lro_client import _groups, _requests
+from lro_client import _groups, _requests, _waits
 from lro_client._core import Core
 from lro_client._drive import Driver
 from lro_client._groups import Waited
@@ -107,4 +107,4 @@ class Group(Generic[Resp, Meta]):
         self._cancel(LAST_WORD_SECONDS)
 
     def _cancel(self, seconds: float) -> None:
-        self._driver.run(_groups.cancel(self._core, self.handles, seconds))
+        self._driver.run(_waits.leave(self._core, self.handles, seconds))

@@ -6,21 +6,17 @@ import math
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any as Anything
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import attrs
 
-from lro import CancelOperationRequest
 from lro_client import _polling
-from lro_client._calls import Call, Flow, Show, Take, Together
+from lro_client._calls import Flow, Show, Take
 from lro_client._core import Core
 from lro_client._errors import ClientError, GroupTimeout, again
 from lro_client._handles import HandleBase, Update
 from lro_client._table import Entry, Lost, News, Seen, Want
-from lro_client._tracing import log_gave_up
 from lro_client._waits import taken
-
-CANCELS_AT_ONCE: Final = 8
 
 H = TypeVar("H", bound=HandleBase[Anything, Anything])
 
@@ -47,10 +43,10 @@ class Gathering(Generic[H]):
         self._lock = threading.Lock()
         self._news: dict[str, News] = {}
         """The last of each name, which is in the box as long as it is here."""
-        self._ready = [handle for handle in handles if _over(handle)]
+        self._ready = [handle for handle in handles if handle._over]
         self._pending: dict[str, list[H]] = {}
         for handle in handles:
-            if not _over(handle):
+            if not handle._over:
                 self._pending.setdefault(handle.name, []).append(handle)
         self._entries: dict[str, Entry] = {}
 
@@ -125,11 +121,6 @@ class Gathering(Generic[H]):
         )
 
 
-def _over(handle: HandleBase[Anything, Anything]) -> bool:
-    """Whether there is nothing to wait for: it is done, or was never started."""
-    return handle.done or (not handle.name and handle._error is not None)
-
-
 def members(handles: Iterable[H]) -> tuple[H, ...]:
     """The handles of a group.
 
@@ -194,23 +185,3 @@ def updates(core: Core, handles: Sequence[H], timeout: float | None) -> Flow[Non
                 yield Show(Update(handle, handle.operation))
         if gathering.pending:
             raise gathering.late()
-
-
-def cancel(
-    core: Core, handles: Iterable[HandleBase[Anything, Anything]], seconds: float
-) -> Flow[None]:
-    """Cancel those that are not done, in so many seconds for all of them; never raises."""
-    clock = core.setting.clock
-    until = clock() + seconds
-    running = [handle for handle in handles if not _over(handle)]
-    for first in range(0, len(running), CANCELS_AT_ONCE):
-        some = running[first : first + CANCELS_AT_ONCE]
-        left = until - clock()
-        if left <= 0:
-            break
-        asked = [CancelOperationRequest(handle.name) for handle in some]
-        budget = min(left, core.setting.call_seconds)
-        found = yield Together([Call(request=one, budget=budget) for one in asked])
-        for handle, outcome in zip(some, found, strict=True):
-            if isinstance(outcome, Exception):
-                log_gave_up(handle.name, outcome)

@@ -149,6 +149,11 @@ class HandleBase(Generic[Resp, Meta]):
         """How the journal knows the operation, and logs call it; empty where there is none."""
         return self.name or self._request_id
 
+    @property
+    def _over(self) -> bool:
+        """Whether there is nothing to wait for: it is done, or was never started."""
+        return self.done or (not self.name and self._error is not None)
+
     def _check_there(self) -> None:
         """Raise why there is no operation to ask for, where none was started."""
         if not self.name and self._error is not None:

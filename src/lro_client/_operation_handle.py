@@ -134,4 +134,4 @@ class OperationHandle(HandleBase[Resp, Meta]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._driver.run(_waits.leave(self._core, self))
+        self._driver.run(_waits.leave(self._core, [self]))

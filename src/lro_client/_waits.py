@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any as Anything
 from typing import Final, TypeVar, cast
@@ -22,18 +22,19 @@ from lro import (
     dumps,
 )
 from lro_client import _flows, _polling
-from lro_client._calls import Do, Flow, StartRequest, Take
+from lro_client._calls import Call, Do, Flow, StartRequest, Take, Together
 from lro_client._core import Core
 from lro_client._entries import Entry
 from lro_client._errors import CallError, OperationFailed, PollTimeout, again
 from lro_client._handles import Answer, HandleBase
 from lro_client._journal import Journal, JournalError
-from lro_client._policy import NO_RETRY
 from lro_client._table import Lost, Want
 from lro_client._tokens import message_name
 from lro_client._tracing import Trace, log, log_gave_up, log_started, log_verb
 
 Resp = TypeVar("Resp")
+_CANCELS_AT_ONCE: Final = 8
+
 LAST_WORD_SECONDS: Final = 5.0
 """So long a Cancel may take that is sent because somebody leaves."""
 
@@ -280,12 +281,23 @@ def delete(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
     log_verb(handle.name, "DeleteOperation")
 
 
-def leave(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
-    """Cancel an operation that nobody waits for any more, unless it is done; never raises."""
-    if handle.done or not handle.name:
-        return
-    quick = attrs.evolve(core.setting, call_seconds=LAST_WORD_SECONDS, retry=NO_RETRY)
-    try:
-        yield from _flows.single(quick, CancelOperationRequest(handle.name))
-    except CallError as exc:
-        log_gave_up(handle.name, exc)
+def leave(
+    core: Core,
+    handles: Sequence[HandleBase[Anything, Anything]],
+    seconds: float = LAST_WORD_SECONDS,
+) -> Flow[None]:
+    """Cancel those that are not done, in so many seconds for all of them; never raises."""
+    clock = core.setting.clock
+    until = clock() + seconds
+    running = [handle for handle in handles if not handle._over]
+    for first in range(0, len(running), _CANCELS_AT_ONCE):
+        some = running[first : first + _CANCELS_AT_ONCE]
+        left = until - clock()
+        if left <= 0:
+            break
+        asked = [CancelOperationRequest(handle.name) for handle in some]
+        budget = min(left, core.setting.call_seconds)
+        found = yield Together([Call(request=one, budget=budget) for one in asked])
+        for handle, outcome in zip(some, found, strict=True):
+            if isinstance(outcome, Exception):
+                log_gave_up(handle.name, outcome)

@@ -61,6 +61,29 @@ def test_news_in_another_order(face: Face) -> None:
     assert handle.done
 
 
+def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
+    """Of a thousand that came meanwhile one is kept, and told once."""
+    core = face.inside(client_of(face, ScriptedServer()))._core
+    handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
+    types = lro.TypeRegistry(ResizeMetadata)
+    box: list[Any] = []
+
+    def hear() -> None:
+        with Gathering(core, [handle], None, curious=True) as gathering:
+            gathering._box.put = box.append
+            for percent in range(1000):
+                packed = types.pack(ResizeMetadata(percent=percent))
+                gathering._hear(Seen(NAME, lro.Operation(name=NAME, metadata=packed)))
+            steps = gathering.next()
+            next(steps)
+            with pytest.raises(StopIteration):
+                steps.send(box[0])
+
+    face.run(hear)
+    assert box == [NAME]
+    assert handle.metadata.percent == 999
+
+
 def test_a_future_that_was_cancelled_hears_nothing() -> None:
     """Whatever is told to it."""
     server = ScriptedServer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from lro_client._calls import Do
 from lro_client._drive import AsyncDriver, Driver
 from tests.client.faces import Awaited, Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse, packed
-from tests.client.sockets import answering, serving, silent
+from tests.client.sockets import serving, silent
 
 DONE = lro.operation_from_json(
     {"name": NAME, "done": True, "response": packed("ResizeResponse", sizeBytes=3)},
@@ -240,13 +241,16 @@ def test_sleeping_is_the_callers_to_choose(face: Face, clock: Clock) -> None:
     assert clock.sleeps == [5000.0]
 
 
-def closing(face: Face, client: Any, timeout: float | None) -> BaseException:
-    """What a lone wait ends with, whose client is closed while it is at work."""
+def closing(
+    face: Face, client: Any, timeout: float | None, asked: threading.Event
+) -> BaseException:
+    """What a lone wait ends with, whose client is closed once its server was ``asked``."""
     if face.name == "sync":
         handle = client.operation(NAME, **TYPES)
         with ThreadPoolExecutor() as threads:
             waiting = threads.submit(handle.result, timeout)
-            threading.Timer(0.05, client.close).start()
+            assert asked.wait(20)
+            client.close()
             error = waiting.exception(20)
             assert error is not None
             return error
@@ -254,7 +258,7 @@ def closing(face: Face, client: Any, timeout: float | None) -> BaseException:
 
     async def main() -> BaseException:
         waiting = asyncio.create_task(inner.operation(NAME, **TYPES).result(timeout))
-        await asyncio.sleep(0.05)
+        assert await asyncio.to_thread(asked.wait, 20)
         await inner.close()
         [error] = await asyncio.gather(waiting, return_exceptions=True)
         return error
@@ -263,14 +267,36 @@ def closing(face: Face, client: Any, timeout: float | None) -> BaseException:
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
-@pytest.mark.parametrize("behave", ["held", "pausing"])
-def test_closing_ends_a_lone_wait(behave: str, timeout: float | None, face: Face) -> None:
-    """In a call or in a pause: it is told that the client was closed, as those in groups are."""
-    busy = answering("503 Busy\r\nRetry-After: 3600")
-    with serving(busy if behave == "pausing" else silent) as url:
+def test_closing_ends_a_lone_wait(timeout: float | None, face: Face) -> None:
+    """In a held call: it is told that the client was closed, as those in groups are."""
+    asked = threading.Event()
+
+    def heard(connection: socket.socket, over: threading.Event) -> None:
+        connection.recv(1, socket.MSG_PEEK)
+        asked.set()
+        silent(connection, over)
+
+    with serving(heard) as url:
         made = Client if face.name == "sync" else AsyncClient
         client = made(url) if face.name == "sync" else Awaited(face, made(url))  # type: ignore[arg-type]
-        error = closing(face, client, timeout)
+        error = closing(face, client, timeout, asked)
+    assert isinstance(error, CallError)
+    assert error.code is lro.Code.CANCELLED
+    assert "the client was closed" in str(error)
+
+
+@pytest.mark.parametrize("timeout", [None, 6000.0])
+def test_closing_ends_a_pause(timeout: float | None, face: Face) -> None:
+    """Which would have been of an hour."""
+    asked = threading.Event()
+
+    def answer(call: Call) -> Reply:
+        asked.set()
+        busy = lro.Status(lro.Code.UNAVAILABLE, "busy")
+        raise CallError(call.verb, busy, retry_after=3600.0)
+
+    client = face.client("", transport=fake(face, answer))
+    error = closing(face, client, timeout, asked)
     assert isinstance(error, CallError)
     assert error.code is lro.Code.CANCELLED
     assert "the client was closed" in str(error)

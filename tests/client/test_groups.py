@@ -565,24 +565,6 @@ def test_what_is_no_group(face: Face) -> None:
         group_of(face, client, []).wait(0.2)
 
 
-def test_a_slow_reader_of_updates_finds_the_last_state(face: Face) -> None:
-    """Of a thousand changes that came meanwhile it is told one."""
-    server = ScriptedServer(batch_get=True)
-    names = plan(
-        server, 6, ends_after=500.0, metadata=lambda seconds: ResizeMetadata(percent=int(seconds))
-    )
-    group = group_of(face, client_of(face, server), names)
-    core = face.inside(group)._core
-    shown = 0
-    for update in group.updates():
-        shown += 1
-        server.clock.advance(50.0)
-        assert len(core.table.entries) <= 6
-        if update.done:
-            break
-    assert shown <= 6 * 12
-
-
 def test_leaving_a_group_on_a_deaf_server_takes_one_last_word(face: Face) -> None:
     """Not one for each."""
     server = ScriptedServer(watch=True)
@@ -592,8 +574,10 @@ def test_leaving_a_group_on_a_deaf_server_takes_one_last_word(face: Face) -> Non
     with face.entering(group_of(face, client_of(face, server), names)):
         pass
     calls = [call for call in server.calls if call.verb == "CancelOperation"]
-    assert 8 <= len(calls) <= 40
-    assert server.clock() - began <= 8 * 1000.0
+    assert len(calls) == 8
+    # The naps of threads come one after the other on this clock, those of tasks at once.
+    naps = 8 if face.name == "sync" else 1
+    assert server.clock() - began == pytest.approx(naps * 5.0, abs=0.1)
 
 
 def test_good_news_after_bad_ones(face: Face) -> None:

@@ -164,29 +164,25 @@ def test_what_is_gone(way: str) -> None:
             assert news.error.code is lro.Code.NOT_FOUND
 
 
-@pytest.mark.parametrize("way", ["watch", "batch", "list"])
+@pytest.mark.parametrize("way", ["batch", "list"])
 def test_one_that_is_refused_does_not_spoil_the_others(way: str) -> None:
-    """A call for many that is refused for good is made for each, which tells the truth of each."""
+    """While others are waited for together, it alone hears the truth about it."""
 
     def refuse(_: float, call: Call) -> CallError | None:
         asked = getattr(call.request, "names", (getattr(call.request, "name", ""),))
         listed = getattr(call.request, "filter", "")
         mine = "operations/5" in asked or '"operations/5"' in listed
-        begun = world.now > 1010
-        return error(lro.Code.PERMISSION_DENIED) if mine and begun else None
+        return error(lro.Code.PERMISSION_DENIED) if mine and world.now > 1010 else None
 
     world = World(offers=OFFERS[way], fault=refuse)
     numbers = spread(world, 20)
-    if way == "watch":
-        world.later(11, lambda: [world.plan("operations/99", 30.0), world.watch("operations/99")])
-        world.cuts = 0.0
     world.run()
-    for number in numbers:
-        [(_, news)] = world.ends(number)
-        if isinstance(news, Lost):
-            assert news.name == "operations/5"
-            assert isinstance(news.error, CallError)
-            assert news.error.code is lro.Code.PERMISSION_DENIED
+    lost = [news for number in numbers for _, news in world.ends(number) if isinstance(news, Lost)]
+    [refused] = lost
+    assert refused.name == "operations/5"
+    assert isinstance(refused.error, CallError)
+    assert refused.error.code is lro.Code.PERMISSION_DENIED
+    assert all(len(world.ends(number)) == 1 for number in numbers)
 
 
 def test_a_stream_that_something_on_the_way_keeps() -> None:
