@@ -97,8 +97,8 @@ class PartialSuccessNotSupported(LroError):
         return "return_partial_success is not supported by this service"
 
 
-class DeclarationError(LroError):
-    """A message class, method or template cannot be registered as it is declared."""
+class DeclarationError(LroError, ValueError):
+    """An argument, message class, method or template cannot be taken as it is declared."""
 
     code = Code.FAILED_PRECONDITION
     reason = "INVALID_DECLARATION"

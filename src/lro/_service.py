@@ -10,11 +10,19 @@ from datetime import timedelta
 from typing import Final
 
 from lro._access import VERBS, Access, Authorize
+from lro._arguments import (
+    check,
+    check_flag,
+    check_function,
+    check_instance,
+    check_span,
+    check_text,
+    check_texts,
+)
 from lro._background import Background
 from lro._bell import Bell
 from lro._errors import InvalidArgument, OperationNotFound
 from lro._executing import Executor
-from lro._faults import DeclarationError
 from lro._forks import after_fork
 from lro._hosting import MethodHost
 from lro._ledger import Ledger
@@ -24,7 +32,6 @@ from lro._names import parse_name
 from lro._operation import ListOperationsRequest, ListOperationsResponse, Operation
 from lro._ports import Store
 from lro._role import hands_only
-from lro._spec import check_span
 from lro._starting import Starter
 from lro._states import delete, request_cancel
 from lro._times import Duration
@@ -65,8 +72,19 @@ class Service(MethodHost, ManyOperations):
         upkeep: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        _check_port("store", store, "insert")
-        _check_port("executor", executor, "reserve")
+        _check_port("store", store, "a store", "insert")
+        _check_port("executor", executor, "an executor", "reserve")
+        if types is not None:
+            check_instance("types", types, TypeRegistry, "a TypeRegistry")
+        check_text("domain", domain, empty=False)
+        check_texts("verbs", verbs)
+        wanted = f"some of {', '.join(VERBS)}"
+        check("verbs", verbs, wanted, fine=set(verbs) <= set(VERBS))
+        if authorize is not None:
+            check_function("authorize", authorize)
+        check_flag("owner_only", owner_only)
+        check_flag("upkeep", upkeep)
+        check_function("clock", clock)
         check_span("lease", lease)
         check_span("expiry", expiry, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
@@ -307,9 +325,9 @@ class Service(MethodHost, ManyOperations):
         self._background.forked()
 
 
-def _check_port(port: str, given: object, verb: str) -> None:
-    if isinstance(given, type) or not hasattr(given, verb):
-        raise DeclarationError(f"{port}={given!r}", f"is no {port}; make one, and give that")
+def _check_port(port: str, given: object, wanted: str, verb: str) -> None:
+    fine = hasattr(given, verb) and not isinstance(given, type)
+    check(port, given, f"{wanted}, made already", fine=fine)
 
 
 def _span(drain: timedelta | float) -> timedelta:

@@ -6,11 +6,18 @@ import enum
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any as Anything
-from typing import Final
 
 import attrs
 
 from lro._any import Any
+from lro._arguments import (
+    check,
+    check_count,
+    check_instance,
+    check_plain_function,
+    check_span,
+    check_text,
+)
 from lro._conventions import Conventions
 from lro._errors import InvalidArgument
 from lro._faults import DeclarationError, EncodingError
@@ -30,21 +37,6 @@ class WorkerLost(enum.Enum):
     """It ends with ABORTED, reason WORKER_LOST."""
     RETRY = "retry"
     """The work runs again; for work that may run twice."""
-
-
-LONGEST: Final = timedelta(days=36_500)
-
-
-def check_span(name: str, span: object, *, zero: bool = False) -> None:
-    """Do nothing for a timedelta above zero (or zero, if so), up to a hundred years.
-
-    Raises:
-        DeclarationError: It is none, or such that no time can be reckoned with it.
-    """
-    fine = isinstance(span, timedelta) and timedelta() <= span <= LONGEST
-    if not fine or (span == timedelta() and not zero):
-        wanted = f"must be a timedelta above zero, at most {LONGEST.days} days"
-        raise DeclarationError(name, f"{wanted}, got {got(span)}")
 
 
 def _listed(paths: Anything) -> Anything:
@@ -81,20 +73,33 @@ class Options:
     path: str = ""
 
     def __attrs_post_init__(self) -> None:
-        for name in ("concurrency", "attempts", "max_lost"):
-            count = getattr(self, name)
-            if count is not None and (type(count) is not int or count < 1):
-                raise DeclarationError(name, f"must be a number from 1, got {got(count)}")
+        if self.concurrency is not None:
+            check_count("concurrency", self.concurrency)
+        check_count("attempts", self.attempts)
+        check_count("max_lost", self.max_lost)
         for name in ("time_limit", "expiry"):
             span = getattr(self, name)
             if span is not None:
                 check_span(name, span)
         for name in ("target", "validate", "settle"):
             function = getattr(self, name)
-            if function is not None and not callable(function):
-                raise DeclarationError(name, f"must be a function, got {got(function)}")
-        if not isinstance(self.index, tuple) or not all(isinstance(p, str) for p in self.index):
-            raise DeclarationError("index", f"must be a tuple of paths, got {got(self.index)}")
+            if function is not None:
+                check_plain_function(name, function)
+        check(
+            "retry_on",
+            self.retry_on,
+            "a tuple of exception classes",
+            fine=isinstance(self.retry_on, tuple) and all(map(_is_exception, self.retry_on)),
+        )
+        lost = "WorkerLost.FAIL or WorkerLost.RETRY"
+        check_instance("worker_lost", self.worker_lost, WorkerLost, lost)
+        indexed = isinstance(self.index, tuple) and all(isinstance(p, str) for p in self.index)
+        check("index", self.index, "a tuple of paths", fine=indexed)
+        check_text("path", self.path)
+
+
+def _is_exception(cls: object) -> bool:
+    return isinstance(cls, type) and issubclass(cls, Exception)
 
 
 class Unsettled(Exception):

@@ -397,15 +397,15 @@ def test_an_option_that_makes_no_sense(make_service, name, value):
 @pytest.mark.parametrize(
     ("store", "executor", "what"),
     [
-        (MemoryStore, InlineExecutor(), "store="),
-        (MemoryStore(), InlineExecutor, "executor="),
-        (InlineExecutor(), MemoryStore(), "store="),
-        (None, None, "store=None"),
+        (MemoryStore, InlineExecutor(), "store"),
+        (MemoryStore(), InlineExecutor, "executor"),
+        (InlineExecutor(), MemoryStore(), "store"),
+        (None, None, "store"),
     ],
 )
 def test_a_service_needs_a_store_and_an_executor(store, executor, what):
     """Instances of them, each in its place."""
-    with pytest.raises(DeclarationError, match=f"{what}.*make one"):
+    with pytest.raises(DeclarationError, match=f"{what}: must be an? {what}, made already, got "):
         Service(store, executor)
 
 

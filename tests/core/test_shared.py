@@ -111,15 +111,6 @@ def test_a_bare_decorator_is_told_how():
         service.method(lambda request: None)
 
 
-@pytest.mark.parametrize(
-    ("store", "executor"), [("a.db", InlineExecutor()), (MemoryStore(), InlineExecutor)]
-)
-def test_a_service_is_made_of_instances(store, executor):
-    """A path is no store, and a class no executor."""
-    with pytest.raises(lro.DeclarationError, match="is no"):
-        lro.Service(store, executor, upkeep=False)
-
-
 def test_a_job_recalls_what_callers_see():
     """Before its first report, ``job.metadata`` is what the start gave."""
     seen = []

@@ -24,10 +24,11 @@ from datetime import timedelta
 from typing import Any as Anything
 from typing import Final
 
+from lro._arguments import check_span
 from lro._errors import Unavailable
 from lro._executing import Reach, Task
 from lro._faults import DeclarationError, MissingExtra
-from lro._spec import MethodSpec, check_span
+from lro._spec import MethodSpec
 
 try:
     import celery

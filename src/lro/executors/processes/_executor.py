@@ -11,12 +11,13 @@ from datetime import timedelta
 from typing import Any as Anything
 from typing import Final
 
+from lro._arguments import check_span
 from lro._errors import Unavailable
 from lro._executing import Reach, Task
 from lro._faults import DeclarationError
 from lro._jobs import Job
 from lro._role import hands_only
-from lro._spec import MethodSpec, check_span
+from lro._spec import MethodSpec
 from lro.executors._backlog import BacklogSlot
 from lro.executors._staffed import StaffedExecutor
 from lro.executors.processes._messages import Call
