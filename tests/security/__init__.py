@@ -1,0 +1,1 @@
+"""Tests of what callers, and other sites, can do."""

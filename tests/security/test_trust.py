@@ -1,0 +1,204 @@
+"""What the library trusts, and what it takes as data and no more."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import lro
+from lro.executors.inline import InlineExecutor
+from lro.http import HttpReply, HttpRequest, OperationsEdge, StartEdge
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from lro.testing._samples import REQUEST, end_of, record_of
+from tests.edges.house import DOMAIN, CountMetadata, CountRequest, CountResponse
+
+SRC: Final = Path(__file__).resolve().parents[2] / "src"
+SECRET: Final = "hunter2-and-more"
+EXECUTES: Final = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "xml"}
+"""Modules whose readers run code of what they read, or open what it names."""
+HOSTILE: Final = (
+    "'; DROP TABLE operations; --",
+    '" OR "1"="1',
+    "%_%",
+    "\\' OR 1=1",
+    "x) UNION SELECT * FROM sqlite_master --",
+    "${jndi}{{7*7}}%s%n",
+)
+
+
+def served(store=None, function=None, **options) -> tuple[lro.Service, OperationsEdge, StartEdge]:
+    """A service with one method, by default one that counts, and its two edges."""
+    service = lro.Service(store or MemoryStore(), InlineExecutor(), domain=DOMAIN, **options)
+
+    def count(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
+        job.report(CountMetadata(percent=50))
+        return CountResponse(total=request.steps)
+
+    method = service.method(
+        "acme.v1.Counters.Count", request=CountRequest, response=CountResponse,
+        metadata=CountMetadata,
+    )(function or count)  # fmt: skip
+    authenticate = (lambda headers: headers.get("x-caller", "")) if options else None
+    edge = OperationsEdge(service, authenticate=authenticate)
+    return service, edge, StartEdge(service, method, path="/v1/c", authenticate=authenticate)
+
+
+def ask(edge, method, path, body=None, **headers) -> HttpReply:
+    """One request."""
+    content = b"" if body is None else json.dumps(body).encode()
+    path, _, query = path.partition("?")
+    return edge.handle(
+        HttpRequest(method=method, path=path, query=query, headers=headers, body=content)
+    )
+
+
+def test_no_module_imports_a_reader_that_executes() -> None:
+    """Neither package reads pickles or their like, and none compiles or evaluates stored text."""
+    found = []
+    for path in SRC.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                names = [node.func.id] if node.func.id in ("eval", "__import__") else []
+            found += [(path.name, n) for n in names if n.partition(".")[0] in {*EXECUTES, "eval"}]
+    assert found == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_text_is_a_value_in_every_statement(text: str, tmp_path: Path) -> None:
+    """As caller, target, payload or filter it finds what it stands in, and nothing else."""
+    store = SQLiteStore(tmp_path / "operations.db")
+    service, _, _ = served(store, owner_only=True)
+    try:
+        options = {"caller": text, "target": text}
+        name = service.start("acme.v1.Counters.Count", CountRequest(3, text), **options).name
+        service.start("acme.v1.Counters.Count", CountRequest(4), caller="them")
+        quoted = json.dumps(text).replace("*", "\\*")
+        everything = lro.ListOperationsRequest(filter="response.total = 3")
+        nothing = lro.ListOperationsRequest(filter=f"name = {quoted}")
+        assert [o.name for o in service.list(everything, caller=text).operations] == [name]
+        assert service.list(nothing, caller=text).operations == ()
+        assert len(service.list(lro.ListOperationsRequest(), caller="them").operations) == 1
+    finally:
+        service.close()
+
+
+@pytest.mark.parametrize(
+    "type_url",
+    [
+        "type.googleapis.com/os.system",
+        "type.googleapis.com/builtins.eval",
+        "evil.example/antigravity.Module",
+    ],
+)
+def test_a_stored_type_url_imports_nothing(type_url: str) -> None:
+    """What has been written into the store by others is printed as data, or is INTERNAL."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    service, edge, _ = served(store)
+    stored = lro.Any(type_url, {"command": "echo", "__class__": "os"})
+    before = set(sys.modules)
+    record = record_of(clock, "a", metadata=stored)
+    store.insert(record, REQUEST, None)
+    store.update(record.name, end_of(clock, stored))
+    reply = ask(edge, "GET", f"/v1/{record.name}")
+    assert reply.status in (200, 500)
+    if reply.status == 200:
+        assert json.loads(reply.body)["response"] == {"@type": type_url, **stored.payload}
+    assert {name for name in set(sys.modules) - before if "antigravity" in name} == set()
+    service.close()
+
+
+def test_an_error_of_a_function_discloses_nothing() -> None:
+    """Callers learn INTERNAL and METHOD_FAILED; the log has the exception."""
+
+    def fails(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
+        raise RuntimeError(SECRET)
+
+    service, edge, start = served(function=fails)
+    name = json.loads(ask(start, "POST", "/v1/c", {"steps": 1}).body)["name"]
+    reply = ask(edge, "GET", f"/v1/{name}")
+    assert SECRET.encode() not in reply.body
+    error = json.loads(reply.body)["error"]
+    assert (error["code"], error["details"][0]["reason"]) == (lro.Code.INTERNAL, "METHOD_FAILED")
+    service.close()
+
+
+def test_the_log_holds_no_payload_and_no_header(caplog: pytest.LogCaptureFixture) -> None:
+    """At every level: no request, metadata, response, token or header, whatever the outcome."""
+    caplog.set_level(logging.DEBUG)
+
+    def echo(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
+        return CountResponse(total=request.steps)
+
+    service, edge, start = served(function=echo, owner_only=True)
+    secret = {"authorization": f"Bearer {SECRET}", "cookie": SECRET, "x-caller": "me"}
+    made = ask(start, "POST", "/v1/c", {"steps": 1, "label": SECRET}, **secret)
+    name = json.loads(made.body)["name"]
+    for method, path in (
+        ("GET", f"/v1/{name}"),
+        ("GET", f"/v1/operations?pageToken={SECRET}"),
+        ("GET", f'/v1/operations?filter=metadata.label="{SECRET}"'),
+        ("POST", f"/v1/{name}:cancel"),
+        ("POST", f"/v1/{name}:nothing"),
+        ("DELETE", f"/v1/{name}"),
+    ):
+        ask(edge, method, path, **secret)
+    service.close()
+    assert SECRET not in caplog.text
+
+
+def test_without_hooks_every_caller_may_do_everything() -> None:
+    """So a service that others can reach needs ``authenticate``, or a proxy that has one."""
+    service, edge, start = served()
+    name = json.loads(ask(start, "POST", "/v1/c", {"steps": 1}).body)["name"]
+    assert ask(edge, "GET", f"/v1/{name}").status == 200
+    assert len(json.loads(ask(edge, "GET", "/v1/operations").body)["operations"]) == 1
+    assert ask(edge, "DELETE", f"/v1/{name}").status == 200
+    service.close()
+
+
+def test_a_page_token_grants_no_access() -> None:
+    """Another caller who has it sees that caller's own operations."""
+    service, edge, start = served(owner_only=True)
+    names = []
+    for caller in ("them", "me", "me"):
+        made = ask(start, "POST", "/v1/c", {"steps": 1}, **{"x-caller": caller})
+        names.append(json.loads(made.body)["name"])
+    page = json.loads(ask(edge, "GET", "/v1/operations?pageSize=1", **{"x-caller": "me"}).body)
+    path = f"/v1/operations?pageToken={page['nextPageToken']}"
+    seen = json.loads(ask(edge, "GET", path, **{"x-caller": "them"}).body)
+    assert [one["name"] for one in seen["operations"]] == names[:1]
+    service.close()
+
+
+def test_what_belongs_to_others_is_as_what_is_not_there() -> None:
+    """The same status, reason and sentence, but for the name."""
+    service, edge, start = served(owner_only=True)
+    made = ask(start, "POST", "/v1/c", {"steps": 1}, **{"x-caller": "them"})
+    theirs = json.loads(made.body)["name"]
+    missing = theirs[:-4] + "AAAA"
+    replies = [
+        ask(edge, method, f"/v1/{name}{verb}", **{"x-caller": "me"})
+        for name in (theirs, missing)
+        for method, verb in (("GET", ""), ("DELETE", ""), ("POST", ":cancel"), ("POST", ":wait"))
+    ]
+    told = [
+        (r.status, r.body.replace(theirs.encode(), b"NAME").replace(missing.encode(), b"NAME"))
+        for r in replies
+    ]
+    assert told[:4] == told[4:]
+    assert {status for status, _ in told} == {404}
+    service.close()
