@@ -153,10 +153,10 @@ class MethodSpec:
             types.register(message, _default_name(name, message, types))
             for message in (request, response, metadata)
         ]
-        shape = types.codec(names[2]).shape
+        codec = types.codec(names[2])
         indexes = indexes or Indexes(types)
         for path in options.index:
-            indexes.declare(path, names[2], shape)
+            indexes.declare(path, names[2], codec.shape)
         return cls(
             full_name=full_name,
             info=OperationInfo(names[1], names[2]),
@@ -168,16 +168,16 @@ class MethodSpec:
             is_async=said.is_async,
             options=options,
             types=types,
-            conventions=Conventions.of(shape),
+            conventions=Conventions.of(codec.shape, codec, names[2]),
             expiry=expiry if options.expiry is None else options.expiry,
             indexes=indexes,
         )
 
     def stamp(self, record: Record) -> Record:
         """The record with what it says of itself in its metadata (spec §9.6), and its keys."""
-        packed = record.metadata
-        if packed is not None and packed.type_name == self.info.metadata_type:
-            codec = self.types.codec(packed.type_name)
+        declared, packed = self.info.metadata_type, record.metadata
+        if record.cancel_requested if packed is None else packed.type_name == declared:
+            codec = self.types.codec(declared)
             record = record.with_metadata(self.conventions.stamp(record, codec))
         return self.indexes.mark(record)
 

@@ -104,3 +104,11 @@ def test_what_the_work_says_itself_stays(service):
     assert reporter.complete(KEPT(), metadata=Any(url, UNKNOWN))
     assert seen(service, name).HasField("expire_time")
     assert service.get(name).metadata.payload.endswith(UNKNOWN)
+
+
+def test_a_cancel_of_what_has_no_metadata_shows_the_flag(service):
+    """In metadata that is made for it, in binary form too (spec §2.6, defects 27)."""
+    name = service.start("acme.v1.Kept.Keep", KEPT()).name
+    service.cancel(name)
+    assert seen(service, name).cancel_requested
+    assert seen(service, name).HasField("create_time")
