@@ -78,6 +78,10 @@ class Slot(Protocol):
     def submit(self, task: Task) -> None:
         """Run the task as soon as possible.
 
+        An error makes the start fail and undoes it, except where the start has a request id, with
+        which others may have been answered: then the operation is begun later after Unavailable or
+        ResourceExhausted, and ends with INTERNAL after any other error.
+
         Raises:
             Unavailable: The executor is stopping or cannot be reached.
         """

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
+import logging
 import re
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from lro._any import Any
+from lro._ends import write_end
 from lro._errors import (
     InvalidArgument,
     InvalidParent,
     InvalidRequestId,
+    NotApplied,
+    OperationNotFound,
     ResourceExhausted,
     Unavailable,
 )
 from lro._executing import Executor
 from lro._faults import EncodingError
+from lro._jobs import Ending
 from lro._ledger import Ledger
 from lro._names import join_name, new_id, normalise_parent
 from lro._operation import Operation
+from lro._outcomes import internal
 from lro._ports import RequestKey
 from lro._record import Record
 from lro._running import Running
@@ -32,6 +39,10 @@ from lro._spec import MethodSpec
 from lro._states import release
 from lro._wellknown import Empty
 from lro._worker import Run
+
+log = logging.getLogger("lro")
+
+T = TypeVar("T")
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NIL: Final = "00000000-0000-0000-0000-000000000000"
@@ -163,31 +174,70 @@ class Starter:
             try:
                 ended = self._running.begin(run, slot)
             except BaseException as exc:
-                return self._refused(inserted.record, run, key, exc)
+                return self._refused(spec, inserted.record, run, key, exc)
         # Over already: the inline executor, or very quick work (spec §9.8).
         return (ended or inserted.record).operation
 
     def _refused(
-        self, record: Record, run: Run, key: RequestKey | None, error: BaseException
+        self,
+        spec: MethodSpec,
+        record: Record,
+        run: Run,
+        key: RequestKey | None,
+        error: BaseException,
     ) -> Operation:
-        """What is answered where the executor has refused; its error unless there is something."""
+        """What is answered where the executor has refused the work of a stored operation.
+
+        Without a request id, nobody else has been answered with the operation: it is forgotten, and
+        the start fails. With one, another call may have been, so that the operation has to stay:
+        it is handed back if that may help, else it ends. A name that is sent is sent again anyway.
+
+        Raises:
+            BaseException: The ``error``, where the start fails.
+        """
         store = self._ledger.store
         if not run.revoke():  # it was taken, and then somebody was interrupted
             raise error
-        if isinstance(error, Unavailable) and self._running.stopping:
-            # Another call with its id may have been answered with it: the next process does it.
+        passing = isinstance(error, (Unavailable, ResourceExhausted))
+        if passing and self._running.stopping:  # the next process does it
             self._ledger.apply(record.name, release(record.attempt, store.now()))
             return record.operation
-        # A failed start is not remembered (spec §9.3). But where a name is all that is sent,
-        # another call with its id may have sent it; and it is sent again in any case.
-        if key is None or self._executor.redelivery is None:
+        if key is None:
             store.forget(run.name)
-        raise error
+            raise error
+        if self._executor.redelivery is not None or not isinstance(error, Exception):
+            raise error
+        if passing:  # the upkeep of this process hands it back: see Running.return_unbegun
+            return record.operation
+        log.error("%s: the executor has failed to take it", run.name, exc_info=error)
+        return self._ended(spec, record)
+
+    def _ended(self, spec: MethodSpec, record: Record) -> Operation:
+        domain = self._running.domain
+        text = "the executor could not take the work of the method"
+        ending = Ending(internal(spec, domain, text, "METHOD_FAILED"))
+        with contextlib.suppress(NotApplied, OperationNotFound):  # it was deleted meanwhile
+            ended = write_end(
+                record.name,
+                record.attempt,
+                ending,
+                spec=spec,
+                ledger=self._ledger,
+                domain=domain,
+                patiently=_once,
+            )
+            record = ended or record
+        return record.operation
 
     def _waits(self, record: Record) -> bool:
         # Whether a repeated start is to send the name once more: the first one may have failed.
         remote = self._executor.redelivery is not None
         return remote and not record.done and record.unclaimed
+
+
+def _once(action: Callable[[], T]) -> T:
+    # Where the store is away as well, the call fails; the work is handed back by the upkeep.
+    return action()
 
 
 def _begun(record: Record, spec: MethodSpec) -> Record:

@@ -17,6 +17,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
+from tests.services.postgres import shared_server, store_maker
 
 MakeService = Callable[..., Service]
 
@@ -29,10 +30,13 @@ def clock() -> ManualClock:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """An empty store of each kind."""
+    """An empty store of each kind; in PostgreSQL where a test asks for that."""
     made: Store = MemoryStore(clock)
     if request.param == "sqlite":
         made = SQLiteStore(tmp_path / "operations.db", clock=clock)
+    elif request.param == "postgres":
+        pytest.importorskip("psycopg")
+        made = store_maker(shared_server())(clock)
     yield made
     made.close()
 

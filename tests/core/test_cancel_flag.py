@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any as Anything
 
 import attrs
@@ -14,12 +12,10 @@ from lro._operation import ListOperationsRequest
 from lro._ports import Store
 from lro._service import Service
 from lro.executors.inline import InlineExecutor
-from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
-from lro.testing import ManualClock
 from tests.core.conftest import MakeService
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse, unpacked
-from tests.services.postgres import shared_server, store_maker
+
+pytestmark = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
 
 NAME = "acme.v1.Works.Work"
 
@@ -37,20 +33,6 @@ class Requiring:
 
     part: Flagless
     requested_cancellation: bool = False
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """An empty store of each kind."""
-    if request.param == "memory":
-        made: Store = MemoryStore(clock)
-    elif request.param == "sqlite":
-        made = SQLiteStore(tmp_path / "operations.db", clock=clock)
-    else:
-        pytest.importorskip("psycopg")
-        made = store_maker(shared_server())(clock)
-    yield made
-    made.close()
 
 
 def declared(service: Service, metadata: type = WorkMetadata) -> Anything:

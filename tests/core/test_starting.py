@@ -37,6 +37,7 @@ from tests.core.kit import (
     WorkResponse,
     answer,
     ended,
+    reason,
     swap,
     unpacked,
 )
@@ -580,18 +581,85 @@ class Refusing(InlineExecutor):
 
 @pytest.mark.parametrize("error", [Unavailable("away"), RuntimeError("loop"), KeyboardInterrupt()])
 def test_a_start_that_fails_is_not_remembered(store, make_service, error):
-    """Neither the record, nor its request id, nor its target (spec §9.3)."""
+    """Neither the record nor its target, where no request id lets others be answered with it."""
     executor = Refusing()
     executor.error = error
     service = make_service(store, executor)
     method = method_of(service)
     for text in ("one", "two"):
         with pytest.raises(type(error)):
-            method.start(WorkRequest(text), request_id=ID, target="t")
+            method.start(WorkRequest(text), target="t")
     assert stored(service) == 0
     assert not service._background.running.held()
     swap(service, InlineExecutor())
     assert method.start(WorkRequest("three"), request_id=ID, target="t").done
+
+
+class Meanwhile(Refusing):
+    """Fails to take the task, after another call with the same request id was answered."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+        self.answers = []
+
+    def submit(self, task):
+        other = threading.Thread(target=lambda: self.answers.append(self.again()))
+        other.start()
+        other.join(PATIENCE)
+        raise self.error
+
+
+REFUSALS = pytest.mark.parametrize(
+    "error",
+    [Unavailable("away"), ResourceExhausted("full"), RuntimeError("bug"), KeyboardInterrupt()],
+    ids=lambda error: type(error).__name__,
+)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("at_once", [True, False])
+@REFUSALS
+def test_an_answered_operation_survives_when_the_executor_refuses(
+    store, make_service, monkeypatch, error, at_once
+):
+    """A second caller with the request id got it: it is done later, or ends (defects 23)."""
+    monkeypatch.setattr(Meanwhile, "at_once", at_once)
+    executor = Meanwhile(error)
+    service = make_service(store, executor)
+    method = method_of(service)
+
+    def start():
+        return method.start(WorkRequest("one"), request_id=ID, target="t")
+
+    executor.again = start
+    if isinstance(error, Exception):
+        executor.answers.append(start())
+    else:
+        with pytest.raises(type(error)):
+            start()
+    assert not service._background.running.held()
+    (name,) = {answered.name for answered in executor.answers}
+    swap(service, InlineExecutor())
+    service.turn()
+    found = service.get(name)
+    if isinstance(error, RuntimeError):
+        assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
+        assert [one.done for one in executor.answers] == [False, True]
+    else:
+        assert answer(service, found) == "one"
+    assert start().name == name
+    assert method.start(WorkRequest("two"), target="t").done
+
+
+def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store, make_service):
+    """Then there is nothing to end, and the start answers with what it has stored."""
+    executor = Meanwhile(RuntimeError("bug"))
+    service = make_service(store, executor)
+    method = method_of(service)
+    executor.again = lambda: service.delete(service.list(ListOperationsRequest()).operations[0].name)
+    assert not method.start(WorkRequest("one"), request_id=ID).done
+    assert stored(service) == 0
 
 
 def test_a_start_that_is_refused_takes_no_room(store, make_service):
