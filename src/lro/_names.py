@@ -11,6 +11,7 @@ from typing import Final
 import attrs
 
 from lro._errors import InvalidOperationName, InvalidParent, MalformedRequest
+from lro._scalars import got
 
 MAX_NAME: Final = 1024
 """Longest name, in code points (spec §3.1(2))."""
@@ -58,8 +59,10 @@ def parse_name(name: str) -> OperationName:
     """The parent and id of an operation's name (spec §3.1).
 
     Raises:
-        InvalidOperationName: The text does not have the form of a name.
+        InvalidOperationName: It does not have the form of a name, or is no text.
     """
+    if not isinstance(name, str):
+        raise InvalidOperationName("name", f"must be a text, got {got(name)}")
     found = _NAME.match(name) if len(name) <= MAX_NAME else None
     if found is None:
         why = _fault(name) or "it has no collection 'operations' with an id after it"
@@ -96,8 +99,10 @@ def normalise_parent(name: str) -> str:
     """The one spelling of the parent that a List call names; empty for the root (spec §3.3(2)).
 
     Raises:
-        InvalidParent: The text is neither a parent nor its collection ``…/operations``.
+        InvalidParent: It is neither a parent nor its collection ``…/operations``, or is no text.
     """
+    if not isinstance(name, str):
+        raise InvalidParent("name", f"must be a text, got {got(name)}")
     found = _PARENT.match(name) if len(name) <= MAX_NAME else None
     if found is None:
         why = _fault(name) or (

@@ -248,8 +248,10 @@ class Service(MethodHost, ManyOperations):
         For workers that are sent names, as Celery's are; other executors need no such call.
 
         Raises:
+            InvalidOperationName: The name is malformed.
             Unavailable: The store cannot be reached, or the service is stopping.
         """
+        parse_name(name)
         try:
             method = self.store.get(name).method
         except OperationNotFound:

@@ -105,6 +105,51 @@ def test_a_name_may_come_twice(busy, tmp_path):
     assert tally.read_text() == f"{counted}\n"
 
 
+WRONG = [
+    [],
+    ["operations/a", "operations/b"],
+    [{"a": 1}],
+    [["operations/a"]],
+    [None],
+    [True],
+    [10**40],
+    ["x" * 2_000_000],
+    [""],
+    ["operations/"],
+    ["operations/a\x00b"],
+    ["operations/\ud800"],
+    ["not a name"],
+    [["x"] * 200_000],
+]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
+    """With one line of the log, whatever it holds; it never goes back (defects 15)."""
+    house = House(broker.url, tmp_path)
+    with contextlib.closing(house), house.worker(pool) as worker:
+        for arguments in WRONG:
+            house.app.send_task("lro.work", arguments, queue=house.queue)
+        house.app.send_task("lro.work", ["operations/a"], {"more": 1}, queue=house.queue)
+        worker.says("a message is dropped", len(WRONG) + 1)
+        worker.says("succeeded", len(WRONG) + 1)
+        assert answer(house.service, ended(house.service, house.start("Echo", "abc"))) == "cba"
+        with house.app.connection_for_read() as connection:
+            assert connection.default_channel.client.llen(house.queue) == 0
+        assert worker.count("a message is dropped") == len(WRONG) + 1
+        assert not worker.count("goes back to the broker")
+        assert not worker.count("Traceback")
+
+
+def test_a_well_formed_name_of_no_operation_is_done_with(busy):
+    """It may have been deleted: nothing is logged, and nothing goes back."""
+    house, worker = busy
+    before = worker.count("succeeded")
+    send(house, "operations/unknown")
+    worker.says("succeeded", before + 1)
+    assert not worker.count("operations/unknown: not begun")
+
+
 def test_a_process_of_the_pool_is_killed(busy):
     """The operation ends with the truth, and the worker goes on with a new process."""
     house, _ = busy

@@ -17,6 +17,7 @@ import psycopg
 from psycopg import errors
 
 from lro._errors import (
+    InvalidArgument,
     OperationNotFound,
     RequestIdConflict,
     TargetBusy,
@@ -351,6 +352,15 @@ def test_what_is_not_allowed_is_told_in_the_log(store, plain, clock, caplog):
         store.update("operations/a", request_cancel(clock()))
     said = 'refuses a statement of ours: relation "operations" does not exist'
     assert caplog.messages == [f"the operations database {said}"] * 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "value"), [(b"SELECT %s::text", {"a": 1}), (b"SELECT %s::text::int", "x")]
+)
+def test_a_value_that_cannot_be_bound_is_no_outage(store, sql, value):
+    """Nobody tries again what can never work, refused by psycopg or the server (defects 15)."""
+    with pytest.raises(InvalidArgument, match="a value cannot be kept by the database"):
+        store._parts.connections.rows(sql, (value,))
 
 
 def test_a_statement_that_takes_too_long_is_ended(make, caplog):

@@ -617,6 +617,22 @@ def test_what_is_told_of_errors():
         "the store is closed"
     )
     assert "(OperationalError)" in str(told(sqlite3.OperationalError("Could not decode")))
+    misuse = sqlite3.InterfaceError("bad parameter or other API misuse")
+    misuse.sqlite_errorcode, misuse.sqlite_errorname = sqlite3.SQLITE_MISUSE, "SQLITE_MISUSE"
+    assert isinstance(told(misuse), Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [(({"a": 1},), "'dict' is not supported"), ((), "number of bindings")],
+)
+def test_a_value_that_cannot_be_bound_is_no_outage(path, values, says):
+    """Nobody tries again what can never work (defects 15)."""
+    with closing(SQLiteStore(path)) as store:
+        with pytest.raises(InvalidArgument, match=says):
+            store._file.rows("SELECT ?", values)
+        with pytest.raises(InvalidArgument, match=says):
+            store._file.write(lambda writer: writer.execute("SELECT ?", values))
 
 
 def test_a_file_that_cannot_be_seen_when_it_is_made(path, monkeypatch):

@@ -13,13 +13,16 @@ from typing import Final, TypeAlias
 
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 
-from lro._errors import Unavailable
+from lro._errors import InvalidOperationName, Unavailable
 from lro._forks import after_fork
 
 log = logging.getLogger("lro")
 
 REST_SECONDS: Final = 1.0
 """How long a worker rests before it gives a message back, lest the two go round at full speed."""
+
+_SHOWN: Final = 5
+"""Of so many arguments of a wrong message the types are logged."""
 
 Work: TypeAlias = Callable[[str], None]
 Close: TypeAlias = Callable[[timedelta], None]
@@ -42,16 +45,26 @@ class Carrier:
         self._quiet = threading.Condition()
         self._running = 0
 
-    def carry(self, name: str) -> None:
-        """Do the work of this name, unless another has it.
+    def carry(self, *arguments: object, **named: object) -> None:
+        """Do the work of the one name that a message holds, unless another has it.
+
+        A message of anything else never becomes one that can be worked on: it is dropped.
 
         Raises:
             Reject: Not now, or not here: the message is to go back to the broker.
         """
+        name = arguments[0] if len(arguments) == 1 and not named else None
+        if not isinstance(name, str):
+            held = [type(one).__name__ for one in (*arguments, *named.values())][:_SHOWN]
+            log.error("a message is dropped, it holds no name of an operation but %s", held)
+            return
         try:
             if self.stopped:
                 raise Unavailable("the worker is stopping")
             self._apart(name)
+        except InvalidOperationName as exc:
+            log.error("a message is dropped: %s", exc)
+            return
         except Unavailable as exc:
             log.warning("%s: not begun, its message goes back to the broker: %s", name, exc)
             time.sleep(REST_SECONDS)
@@ -77,7 +90,7 @@ class Carrier:
                 apart.start()
                 apart.done.result()
                 return
-            except Unavailable:
+            except (Unavailable, InvalidOperationName):
                 raise
             except SoftTimeLimitExceeded:  # a limit that starts the work anew would limit nothing
                 log.warning("%s: goes on; Celery's soft time limit is not for operations", name)

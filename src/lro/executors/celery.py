@@ -130,8 +130,8 @@ class CeleryExecutor:
             raise DeclarationError(self._task_name, text)
         carrier = self._carrier = Carrier(work, close)
 
-        def carry(name: str) -> None:  # Celery takes no bound method
-            carrier.carry(name)
+        def carry(*arguments: object, **named: object) -> None:  # Celery takes no bound method
+            carrier.carry(*arguments, **named)
 
         self._task = self._app.task(carry, name=self._task_name, **_OPTIONS)
         names.add(self._task_name)

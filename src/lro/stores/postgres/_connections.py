@@ -14,7 +14,7 @@ import psycopg
 from psycopg import errors
 from psycopg.pq import TransactionStatus
 
-from lro._errors import Unavailable
+from lro._errors import InvalidArgument, Unavailable
 from lro.stores.postgres._clock import ASK, ServerClock
 from lro.stores.postgres._link import Address, Link, NoAnswer, unavailable
 
@@ -68,6 +68,7 @@ class Connections:
 
         Raises:
             Unavailable: The store is closed, or the database cannot be used now.
+            InvalidArgument: A value is of a kind that the database never takes.
         """
         cause: BaseException | None = None
         for _ in range(ATTEMPTS):
@@ -77,6 +78,9 @@ class Connections:
             except (Lost, *AGAIN) as exc:
                 cause = exc.__cause__ or exc
             except psycopg.Error as exc:
+                if _blames_value(exc):
+                    text = f"a value cannot be kept by the database ({type(exc).__name__})"
+                    raise InvalidArgument("", text) from exc
                 raise self.refused(exc) from exc
         assert cause is not None
         raise unavailable(cause) from cause
@@ -206,3 +210,9 @@ class Connections:
             self._changed.notify_all()
         for link, _ in dropped:
             link.close()
+
+
+def _blames_value(error: psycopg.Error) -> bool:
+    # What psycopg itself refuses has no code of the server.
+    of_psycopg = isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None
+    return of_psycopg or isinstance(error, psycopg.DataError)

@@ -10,19 +10,25 @@ from lro._errors import InvalidArgument, LroError, Unavailable
 TROUBLE: Final = (sqlite3.Error, UnicodeError)
 """What a statement may raise for reasons that are not ours: all of it is told by :func:`told`."""
 
+_VALUES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
+"""Errors that say of a value, or of how a statement is called, that it never works."""
+
 BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 def told(trouble: Exception) -> LroError:
     """The error that a caller gets for one of ``TROUBLE``.
 
-    A text that cannot be stored is the caller's fault; everything else may pass: a lock, a full
-    disk, a file that is away or was spoiled by somebody and comes back from a copy.
+    A value that cannot be stored is the caller's fault: a text, one of a wrong type, one that is
+    too large. Everything else may pass: a lock, a full disk, a file that is away or was spoiled by
+    somebody and comes back from a copy.
     """
     if isinstance(trouble, UnicodeError):
         return InvalidArgument("", "a text has a lone surrogate, which no database can keep")
-    if isinstance(trouble, sqlite3.ProgrammingError):
+    if isinstance(trouble, sqlite3.ProgrammingError) and "closed" in str(trouble):
         return Unavailable("the store is closed")
+    if isinstance(trouble, _VALUES) and code_of(trouble) != sqlite3.SQLITE_MISUSE:
+        return InvalidArgument("", f"a value cannot be kept by the database: {trouble}")
     reason = getattr(trouble, "sqlite_errorname", type(trouble).__name__)
     return Unavailable(f"the operations database cannot be used now ({reason})")
 
