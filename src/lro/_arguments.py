@@ -29,13 +29,22 @@ def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
         raise DeclarationError(name, f"must be {wanted}, got {got(value)}")
 
 
-def check_instance(name: str, value: object, cls: type, wanted: str) -> None:
-    """Do nothing for an instance of ``cls``, which the sentence calls ``wanted``.
+def check_instance(name: str, value: object, cls: type | tuple[type, ...], wanted: str) -> None:
+    """Do nothing for an instance of ``cls``, a class or several, called ``wanted`` in the sentence.
 
     Raises:
         DeclarationError: It is of another type.
     """
     check(name, value, wanted, fine=isinstance(value, cls))
+
+
+def check_class(name: str, value: object, wanted: str = "a class") -> None:
+    """Do nothing for a class.
+
+    Raises:
+        DeclarationError: It is none, say an instance of one.
+    """
+    check_instance(name, value, type, wanted)
 
 
 def check_flag(name: str, value: object) -> None:

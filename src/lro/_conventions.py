@@ -31,7 +31,9 @@ class Conventions:
     first: Any | None = None
 
     @classmethod
-    def of(cls, shape: Shape | None, codec: Codec | None = None, type_name: str = "") -> Conventions:
+    def of(
+        cls, shape: Shape | None, codec: Codec | None = None, type_name: str = ""
+    ) -> Conventions:
         """Read them off a shape; fields of other types are not touched.
 
         ``first`` is made with the codec, and only where there is a flag and the type allows an

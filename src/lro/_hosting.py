@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any as Anything
 from typing import TypeVar
 
+from lro._arguments import check_instance, check_text
 from lro._errors import OperationNotFound
 from lro._executing import Executor
 from lro._faults import DeclarationError
@@ -122,6 +123,8 @@ class MethodHost:
             DeclarationError: The method or a message class cannot be declared so.
             Unavailable: There is an ``index`` to be made, and the store cannot be reached.
         """
+        if options is not None:
+            check_instance("options", options, Options, "lro.Options")
         return self._register(
             full_name,
             None,
@@ -137,6 +140,7 @@ class MethodHost:
         Raises:
             DeclarationError: No such method is declared.
         """
+        check_text("full_name", full_name)
         if full_name not in self._specs:
             raise DeclarationError(full_name, "is not declared by this service")
         method: Method[object, object, object] = Method(self._specs[full_name], self._starter)

@@ -7,6 +7,7 @@ from typing import Any as Anything
 from typing import Generic, Protocol, TypeVar, overload
 
 from lro._any import Any
+from lro._arguments import check_instance, check_text
 from lro._errors import LeaseLost, LroError, NotApplied, OperationNotFound
 from lro._jobs import Job
 from lro._ledger import Ledger
@@ -91,7 +92,11 @@ class Reporter:
     """The worker's side of an operation whose work is done outside this library.
 
     Each report is applied or not: False means that it came too late, the operation being over,
-    deleted or expired (spec §2.3, §2.7, §2.8).
+    deleted or expired (spec §2.3, §2.7, §2.8). A message may also come packed.
+
+    Raises (each of them):
+        DeclarationError: A message is not of the class that the method declares.
+        EncodingError: It cannot be encoded.
     """
 
     def __init__(self, name: str, ledger: Ledger, spec: MethodSpec) -> None:
@@ -101,11 +106,12 @@ class Reporter:
 
     def report(self, metadata: object) -> bool:
         """Replace the metadata."""
-        return self._apply(report(self._pack(metadata), None, self._ledger.store.now()))
+        packed = self._pack("metadata", metadata, self._spec.metadata)
+        return self._apply(report(packed, None, self._ledger.store.now()))
 
     def complete(self, response: object, *, metadata: object | None = None) -> bool:
         """End the operation with a response, and maybe the last metadata."""
-        return self._end(self._pack(response), metadata)
+        return self._end(self._pack("response", response, self._spec.response), metadata)
 
     def fail(
         self, error: Status | LroError, *, metadata: object | None = None, domain: str = ""
@@ -114,7 +120,10 @@ class Reporter:
 
         Raises:
             InvalidArgument: The error's code is not from 1 to 16.
+            DeclarationError: It is no error, or the domain no text.
         """
+        check_instance("error", error, (Status, LroError), "a Status or an LroError")
+        check_text("domain", domain)
         if isinstance(error, LroError):
             error = self._spec.types.status_of(error, domain)
         return self._end(error, metadata)
@@ -140,7 +149,8 @@ class Reporter:
         except OperationNotFound:
             return False
 
-    def _pack(self, message: object) -> Any:
+    def _pack(self, role: str, message: object, cls: type) -> Any:
+        check_instance(role, message, (cls, Any), f"a {cls.__name__}, or one packed")
         return self._spec.types.pack(message)
 
     def _end(
@@ -151,7 +161,11 @@ class Reporter:
                 result,
                 now=self._ledger.store.now(),
                 expiry=self._spec.expiry,
-                metadata=None if metadata is None else self._pack(metadata),
+                metadata=(
+                    None
+                    if metadata is None
+                    else self._pack("metadata", metadata, self._spec.metadata)
+                ),
                 acknowledge=acknowledge,
             )
         )

@@ -138,7 +138,10 @@ class OperationInfoRegistry:
 
 @attrs.frozen
 class Signature:
-    """What a function's annotations say: its message classes, and whether it is given the job."""
+    """What a function's annotations say: its message classes, and whether it is given the job.
+
+    A class is None where nothing is said, and ``NoneType`` where None is annotated.
+    """
 
     request: type | None
     response: type | None
@@ -175,4 +178,4 @@ class Signature:
 
 
 def _class(annotation: object) -> type | None:
-    return annotation if isinstance(annotation, type) and annotation is not type(None) else None
+    return annotation if isinstance(annotation, type) else None

@@ -12,6 +12,7 @@ import attrs
 from lro._any import Any
 from lro._arguments import (
     check,
+    check_class,
     check_count,
     check_instance,
     check_plain_function,
@@ -146,9 +147,9 @@ class MethodSpec:
         """
         name = MethodName.parse(full_name)
         said = Signature.of(function) if function else Signature(None, None, None, False, False)
-        request = _needed(full_name, "request", request or said.request)
-        response = _needed(full_name, "response", response or said.response)
-        metadata = _needed(full_name, "metadata", metadata or said.metadata)
+        request = _needed(full_name, "request", request, said.request)
+        response = _needed(full_name, "response", response, said.response)
+        metadata = _needed(full_name, "metadata", metadata, said.metadata)
         names = [
             types.register(message, _default_name(name, message, types))
             for message in (request, response, metadata)
@@ -231,13 +232,20 @@ class MethodSpec:
             raise Unsettled(self.full_name) from exc
 
 
-def _needed(method: str, role: str, cls: type | None) -> type:
-    if cls is None:
+def _needed(method: str, role: str, given: type | None, said: type | None) -> type:
+    if given is not None:
+        check_class(role, given, "a message class")
+        return given
+    if said is type(None):
+        more = ": the function may still return None" if role == "response" else ""
+        wanted = f"annotate lro.Empty instead{more}"
+        raise DeclarationError(method, f"has None annotated as its {role} class: {wanted}")
+    if said is None:
         code = "" if role == "request" else f" ({role}-type-missing)"
         how = {"response": " (lro.Empty for none)", "metadata": ", or take a job: lro.Job[M]"}
         wanted = f"annotate it, or give {role}={how.get(role, '')}{code}"
         raise DeclarationError(method, f"has no {role} class: {wanted}")
-    return cls
+    return said
 
 
 def _default_name(method: MethodName, message: type, types: TypeRegistry) -> str:

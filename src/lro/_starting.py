@@ -81,6 +81,12 @@ class Starter:
         """See ``Method.start``."""
         if self._running.stopping:
             raise Unavailable("the service is stopping")
+        _check_text("request_id", request_id)
+        _check_text("target", target)
+        _check_text("caller", caller)
+        if not isinstance(validate_only, bool):
+            wanted = f"must be True or False, got {got(validate_only)}"
+            raise InvalidArgument("validate_only", wanted)
         if not isinstance(request, spec.request):
             wanted = f"must be a {spec.request.__name__}, got {got(request)}"
             raise InvalidArgument("request", wanted)
@@ -88,8 +94,7 @@ class Starter:
             spec.options.validate(request)
         if not target and spec.options.target is not None:
             target = spec.options.target(request)
-        if not isinstance(target, str):
-            raise InvalidArgument("target", f"must be a text, got {got(target)}")
+            _check_text("target", target)
         try:
             parent = normalise_parent(parent)
         except InvalidParent as exc:  # List calls it name
@@ -251,6 +256,11 @@ def _prefix(parent: str) -> str:
     # Whether a name is well-formed depends on its parent alone: new ids are all alike.
     probe = new_id(bytes, datetime.max.replace(tzinfo=UTC))
     return join_name(parent, probe).removesuffix(probe)
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise InvalidArgument(name, f"must be a text, got {got(value)}")
 
 
 def _packed(spec: MethodSpec, request: object) -> Any:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from lro._any import Any, Json, declared_name, type_url
+from lro._arguments import check, check_class, check_function, check_instance, check_text
 from lro._codec import JsonCodec
 from lro._codecs import (
     ClassCodec,
@@ -40,11 +41,19 @@ class TypeRegistry:
     Message classes are attrs classes, dataclasses, and those of protobuf (with its extra).
     ``factories`` make codecs for classes of other libraries (pydantic, msgspec, ...), asked before
     the built-in one for attrs classes and dataclasses.
+
+    Raises (the constructor and every method):
+        DeclarationError: An argument is not of the type that its name says.
     """
 
     def __init__(self, *classes: type, factories: Iterable[CodecFactory] = ()) -> None:
         self._strict = JsonCodec(strict=True, check_any=self.checked, show_any=self._shown)
         self._lenient = JsonCodec(strict=False, check_any=self.checked, show_any=self._shown)
+        several = isinstance(factories, Iterable) and not isinstance(factories, (str, bytes))
+        check("factories", factories, "several functions, in a tuple or list", fine=several)
+        factories = tuple(factories)
+        for factory in factories:
+            check_function("factories", factory)
         self._factories = (*factories, self._class_codec, self._protobuf_codec)
         self._codecs: dict[str, Codec] = {}
         self._names: dict[type, str] = {}
@@ -66,6 +75,9 @@ class TypeRegistry:
             DeclarationError: The class has no name, another name already, or a field that no
                 message can have; or the name belongs to another class.
         """
+        check_class("cls", cls)
+        if full_name is not None:
+            check_text("full_name", full_name)
         known = self._names.get(cls)
         name = declared_name(cls) or protobuf_name(cls) or full_name or known
         if name is None:
@@ -93,6 +105,7 @@ class TypeRegistry:
 
     def knows(self, cls: type) -> bool:
         """Whether this class is registered."""
+        check_class("cls", cls)
         return cls in self._names
 
     def codec(self, full_name: str) -> Codec:
@@ -101,6 +114,8 @@ class TypeRegistry:
         Raises:
             UnknownType: No such type is registered.
         """
+        if not isinstance(full_name, str):
+            check_text("full_name", full_name)
         try:
             return self._codecs[full_name]
         except KeyError:
@@ -112,6 +127,8 @@ class TypeRegistry:
         Raises:
             UnknownType: The class is not registered.
         """
+        if not isinstance(cls, type):
+            check_class("cls", cls)
         try:
             return self._names[cls]
         except KeyError:
@@ -153,6 +170,9 @@ class TypeRegistry:
             InvalidArgument: The Any holds another type, or its payload does not fit.
             UnknownType: ``cls`` is not registered.
         """
+        if not isinstance(packed, Any) or not isinstance(cls, type):
+            _check_packed(packed)
+            check_class("cls", cls)
         known, payload = self._plain.get(cls), packed.payload
         if (
             known is not None
@@ -174,6 +194,7 @@ class TypeRegistry:
             UnknownType: Its type is not registered.
             InvalidArgument: Its payload does not fit the type.
         """
+        _check_packed(packed)
         name = packed.type_name
         return self._load(self.codec(name), name, packed.payload, strict=strict)
 
@@ -183,6 +204,7 @@ class TypeRegistry:
         Raises:
             InvalidArgument: Its type is not registered, or its payload does not fit.
         """
+        _check_packed(packed)
         try:
             codec = self.codec(packed.type_name)
         except UnknownType as exc:
@@ -216,6 +238,7 @@ class TypeRegistry:
         Raises:
             InvalidArgument: The value says no such message.
         """
+        check_class("cls", cls)
         codec = self._of_class.get(cls)
         if codec is not None:
             return cast(M, codec.load(value, strict=strict))
@@ -269,6 +292,7 @@ class TypeRegistry:
             EncodingError: It has no binary form.
             MissingExtra, DeclarationError: As for :attr:`binary`.
         """
+        _check_packed(packed)
         if isinstance(packed.payload, bytes):
             return packed.payload
         name = packed.type_name
@@ -285,6 +309,7 @@ class TypeRegistry:
             InvalidArgument: Its bytes are no such message, or one without a JSON form.
             MissingExtra, DeclarationError: As for :attr:`binary`.
         """
+        _check_packed(packed)
         if not isinstance(packed.payload, bytes):
             return packed.payload
         self.codec(packed.type_name)
@@ -292,12 +317,15 @@ class TypeRegistry:
 
     def status_of(self, error: LroError, domain: str) -> Status:
         """The status that tells a caller of an error, details and all (spec §6.3)."""
+        check_instance("error", error, LroError, "an LroError")
+        check_text("domain", domain)
         details = tuple(self.pack(detail) for detail in error.details(domain))
         text = str(error).encode("utf-8", "backslashreplace").decode()
         return Status(int(error.status_code), text, details)
 
     def readable(self, packed: Any) -> Any:
         """The same Any with a JSON value in it, if one can be had of its bytes."""
+        _check_packed(packed)
         if not isinstance(packed.payload, bytes):
             return packed
         try:
@@ -340,6 +368,10 @@ class TypeRegistry:
 
 
 _ALWAYS: Final = frozenset((*MESSAGES, *DETAIL_TYPES))
+
+
+def _check_packed(packed: object) -> None:
+    check_instance("packed", packed, Any, "an lro.Any")
 
 
 def _timestamp(moment: datetime) -> Timestamp:

@@ -174,13 +174,6 @@ def test_a_broken_executor_is_found(broken, promise):
         testing.check_executor(broken)
 
 
-@pytest.mark.parametrize("workers", [0, -1])
-def test_an_executor_has_a_worker(workers):
-    """With none, nothing would ever be done."""
-    with pytest.raises(ValueError, match="at least 1"):
-        ThreadExecutor(workers)
-
-
 def test_the_default_number_of_threads():
     """As many as concurrent.futures takes."""
     executor = ThreadExecutor()

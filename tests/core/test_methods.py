@@ -138,7 +138,7 @@ SIGNATURES = [
     (with_job, (WorkRequest, WorkResponse, WorkMetadata, True, False)),
     (coroutine, (WorkRequest, WorkResponse, WorkMetadata, True, True)),
     (bare, (None, None, None, True, False)),
-    (nothing, (WorkRequest, None, None, True, False)),
+    (nothing, (WorkRequest, type(None), None, True, False)),
     (union, (None, None, None, False, False)),
 ]
 

@@ -281,15 +281,6 @@ def test_a_url_that_is_none_is_refused():
     assert "secret" not in repr(address)
 
 
-@pytest.mark.parametrize(
-    "options", [{"connections": 0}, {"connect_seconds": 0}, {"statement_seconds": -1}]
-)
-def test_nonsense_is_refused(options):
-    """At once."""
-    with pytest.raises(ValueError, match="at least 1"):
-        PostgresStore("", **options)
-
-
 def test_an_old_server_is_refused(server, schema, monkeypatch):
     """By the version that is needed."""
     monkeypatch.setattr(_schema, "OLDEST_SERVER", 99_00_00)

@@ -657,7 +657,9 @@ def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store,
     executor = Meanwhile(RuntimeError("bug"))
     service = make_service(store, executor)
     method = method_of(service)
-    executor.again = lambda: service.delete(service.list(ListOperationsRequest()).operations[0].name)
+    executor.again = lambda: service.delete(
+        service.list(ListOperationsRequest()).operations[0].name
+    )
     assert not method.start(WorkRequest("one"), request_id=ID).done
     assert stored(service) == 0
 

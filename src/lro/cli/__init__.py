@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from lro._arguments import check_texts
 from lro._faults import MissingExtra
 
 _PACKAGES: Final = ("click", "rich")
@@ -22,7 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 if nothing was found, 1 if something was, 2 if the arguments or files
         cannot be used or an extra is missing, 130 after Ctrl-C, 141 if nobody reads on.
+
+    Raises:
+        DeclarationError: The arguments are no tuple or list of texts.
     """
+    if arguments is not None:
+        check_texts("arguments", arguments)
     if sys.stderr is None:  # closed: a connection would get its number, and then the messages
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the end
     if sys.stdout is None:

@@ -17,14 +17,9 @@ class Backlog:
 
     Running, waiting and reserved are counted together: once that many are in the house,
     :meth:`reserve` refuses.
-
-    Raises:
-        ValueError: That leaves no room at all.
     """
 
     def __init__(self, at_once: int, queue: int) -> None:
-        if at_once < 1 or queue < 0:
-            raise ValueError(f"needs at least 1 at once and 0 in the queue, got {at_once}, {queue}")
         self._at_once = at_once
         self._size = at_once + queue
         self._stopped = False

@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from lro._arguments import check_count
 from lro._executing import Task
 from lro.executors._backlog import Backlog, BacklogSlot
 from lro.executors._crew import Crew
@@ -15,9 +16,15 @@ log = logging.getLogger("lro")
 
 
 class StaffedExecutor(LocalExecutor):
-    """``workers`` threads take tasks from a bounded queue, and :meth:`_do` them one by one."""
+    """``workers`` threads take tasks from a bounded queue, and :meth:`_do` them one by one.
+
+    Raises:
+        DeclarationError: ``workers`` is no number from 1, or ``queue`` none from 0.
+    """
 
     def __init__(self, workers: int, queue: int, thread_name: str) -> None:
+        check_count("workers", workers)
+        check_count("queue", queue, least=0)
         self._backlog = Backlog(workers, queue)
         self._crew = Crew(workers, thread_name, self._work)
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from lro._arguments import check_count
 from lro._errors import Unavailable
 from lro._executing import Reach, Task
 from lro._forks import after_fork
@@ -35,9 +36,14 @@ class AsyncioExecutor(LocalExecutor):
     A function that is not async runs in a thread, where it is reached as in ``ThreadExecutor``.
     The loop has its own daemon thread, so that work never delays the loop of a server; both are
     made with the first task, so that a server may fork after it has made its executor.
+
+    Raises:
+        DeclarationError: ``concurrency`` is no number from 1, or ``queue`` none from 0.
     """
 
     def __init__(self, concurrency: int = 1000, queue: int = 1000) -> None:
+        check_count("concurrency", concurrency)
+        check_count("queue", queue, least=0)
         self._backlog = Backlog(concurrency, queue)
         self._room = concurrency
         self._ended = False

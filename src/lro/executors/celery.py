@@ -24,7 +24,7 @@ from datetime import timedelta
 from typing import Any as Anything
 from typing import Final
 
-from lro._arguments import check_span
+from lro._arguments import check_count, check_instance, check_span, check_text
 from lro._errors import Unavailable
 from lro._executing import Reach, Task
 from lro._faults import DeclarationError, MissingExtra
@@ -88,7 +88,7 @@ class CeleryExecutor:
     more to be lost. If the message is lost on its way back, the redelivery makes it good.
 
     Raises:
-        DeclarationError: A time is none, or there is to be no connection.
+        DeclarationError: An argument is of a wrong type or out of its bounds.
     """
 
     reach = Reach.LOOKS
@@ -103,10 +103,13 @@ class CeleryExecutor:
         broker_timeout: timedelta = timedelta(seconds=1),
         connections: int = 10,
     ) -> None:
+        check_instance("app", app, celery.Celery, "a Celery app")
+        if queue is not None:
+            check_text("queue", queue, empty=False)
         check_span("redelivery", redelivery)
+        check_text("task_name", task_name, empty=False)
         check_span("broker_timeout", broker_timeout)
-        if connections < 1:
-            raise DeclarationError("connections", f"must be at least 1, got {connections}")
+        check_count("connections", connections)
         self.redelivery = redelivery
         self._app: Anything = app
         self._route = {} if queue is None else {"queue": queue}

@@ -15,7 +15,11 @@ class ThreadExecutor(StaffedExecutor):
     and an async function at its next ``await``. A thread cannot be killed: a function that looks
     at neither runs to its end. The threads are daemons: they do not hold up the end of the
     process, whose operations are then taken over by others when their leases run out. They are
-    started with the first task, so that a server may fork after it has made its executor.
+    started with the first task, so that a server may fork after it has made its executor. By
+    default there are four more threads than processors, at most 32.
+
+    Raises:
+        DeclarationError: ``workers`` is no number from 1, or ``queue`` none from 0.
     """
 
     def __init__(self, workers: int | None = None, queue: int = 1000) -> None:

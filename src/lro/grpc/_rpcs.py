@@ -11,6 +11,7 @@ import attrs
 from google.longrunning import operations_proto_pb2 as pb
 
 from lro._access import INTERFACE
+from lro._arguments import check_instance, check_plain_function
 from lro._errors import RequestTooLarge
 from lro._method import Method
 from lro._operation import Operation
@@ -58,6 +59,12 @@ class StartMethod(Generic[Req]):
     method: Method[Req, Anything, Anything]
     parent: Callable[[Req, Mapping[str, str]], str] | None = None
     metadata: Callable[[Req], object] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        check_instance("method", self.method, Method, "a method of a service")
+        for name, function in (("parent", self.parent), ("metadata", self.metadata)):
+            if function is not None:
+                check_plain_function(name, function)
 
 
 class Rpc(abc.ABC):

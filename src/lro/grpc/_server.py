@@ -13,6 +13,7 @@ import attrs
 import grpc
 import grpc.aio
 
+from lro._arguments import check, check_count, check_function, check_instance
 from lro._faults import DeclarationError
 from lro._operation import Operation
 from lro._service import Service
@@ -58,9 +59,19 @@ def add_to(
     service is the application's part.
 
     Raises:
-        DeclarationError: A registered message class says what proto cannot say, or a method is not
-            the service's.
+        DeclarationError: A registered message class says what proto cannot say, a method is not the
+            service's, or an argument is of a wrong type or out of its bounds.
     """
+    served = (grpc.Server, grpc.aio.Server)
+    check_instance("server", server, served, "a grpc.Server or grpc.aio.Server, made already")
+    check_instance("service", service, Service, "an lro.Service")
+    if authenticate is not None:
+        check_function("authenticate", authenticate)
+    several = isinstance(methods, Sequence) and all(isinstance(m, StartMethod) for m in methods)
+    wanted = "True, False, or several lro.grpc.StartMethod"
+    check("methods", methods, wanted, fine=several or isinstance(methods, bool))
+    check_count("max_request", max_request)
+    check_count("max_waiting", max_waiting, least=0)
     _ = service.types.binary  # refuse now what could only fail at each call
     handlers = _Handlers(
         service,

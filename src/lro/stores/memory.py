@@ -12,6 +12,7 @@ from typing import TypeAlias
 import attrs
 
 from lro._any import Any
+from lro._arguments import check_function
 from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
 from lro._forks import after_fork
 from lro._narrowing import EVERYTHING, Test, bounds_of
@@ -92,13 +93,19 @@ class Silence:
 
 
 class MemoryStore:
-    """Keeps records in a dictionary behind a lock. ``clock`` gives the time in UTC."""
+    """Keeps records in a dictionary behind a lock. ``clock`` gives the time in UTC.
+
+    Raises:
+        DeclarationError: The clock is no function.
+    """
 
     reads_block = False
     writes_block = False
     shared = False
 
     def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
+        if clock is not None:
+            check_function("clock", clock)
         self._clock = clock or _utc_now
         self._forked()
         after_fork(self, MemoryStore._forked)

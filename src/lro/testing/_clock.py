@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
+from lro._arguments import check
+
 E = TypeVar("E", bound=Exception)
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
@@ -20,6 +22,8 @@ class ManualClock:
     """
 
     def __init__(self, now: datetime = START) -> None:
+        aware = isinstance(now, datetime) and now.tzinfo is not None
+        check("now", now, "a datetime with a time zone", fine=aware)
         self._now = now
         self._lock = threading.Lock()
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from lro._arguments import check_flag, check_function
 from lro._errors import ResourceExhausted, Unavailable
 from lro._executing import Executor, Reach, Through
 from lro.testing._clock import expect, refuses, same
@@ -75,6 +76,8 @@ def check_executor(make_executor: MakeExecutor, *, background: bool = True) -> N
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
     """
+    check_function("make_executor", make_executor)
+    check_flag("background", background)
     for check in EXECUTOR_CHECKS if background else FOREGROUND_CHECKS:
         run_executor_check(check, make_executor)
 
@@ -85,6 +88,8 @@ def run_executor_check(check: ExecutorCheck, make_executor: MakeExecutor) -> Non
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
     """
+    check_function("check", check)
+    check_function("make_executor", make_executor)
     made: list[Executor] = []
 
     def make(at_once: int, waiting: int) -> Executor:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeAlias
 
+from lro._arguments import check_function
 from lro._errors import Unavailable
 from lro._executing import Executor, Reach
 from lro.testing._clock import expect, refuses, same
@@ -61,6 +62,7 @@ def check_remote_executor(make_executor: MakeRemoteExecutor) -> None:
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
     """
+    check_function("make_executor", make_executor)
     for check in REMOTE_CHECKS:
         run_remote_check(check, make_executor)
 
@@ -71,6 +73,8 @@ def run_remote_check(check: RemoteCheck, make_executor: MakeRemoteExecutor) -> N
     Raises:
         AssertionError: The executor breaks its contract; the text says where.
     """
+    check_function("check", check)
+    check_function("make_executor", make_executor)
     made: list[Executor] = []
 
     def make(work: Callable[[str], None]) -> Executor:

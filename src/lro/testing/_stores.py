@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Final
 
+from lro._arguments import check_function
 from lro._ports import Store
 from lro.testing import _finding, _keeping, _noticing, _paging, _repeating
 from lro.testing._clock import ManualClock
@@ -31,6 +32,7 @@ def check_store(make_store: MakeStore) -> None:
     Raises:
         AssertionError: The store breaks its contract; the text says where.
     """
+    check_function("make_store", make_store)
     for check in STORE_CHECKS:
         run_store_check(check, make_store)
 
@@ -41,6 +43,8 @@ def run_store_check(check: StoreCheck, make_store: MakeStore) -> None:
     Raises:
         AssertionError: The store breaks its contract; the text says where.
     """
+    check_function("check", check)
+    check_function("make_store", make_store)
     clock = ManualClock()
     store = make_store(clock)
     try:

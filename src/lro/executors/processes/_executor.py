@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any as Anything
 from typing import Final
 
-from lro._arguments import check_span
+from lro._arguments import check_count, check_span
 from lro._errors import Unavailable
 from lro._executing import Reach, Task
 from lro._faults import DeclarationError
@@ -61,8 +61,8 @@ class ProcessExecutor(StaffedExecutor):
     Needs POSIX.
 
     Raises:
-        ValueError: There is no room, or ``recycle`` is less than 1.
-        DeclarationError: ``grace`` is no timedelta from zero, or the system has no POSIX signals.
+        DeclarationError: An argument is of a wrong type or out of its bounds, or the system has no
+            POSIX signals.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class ProcessExecutor(StaffedExecutor):
     ) -> None:
         if os.name != "posix":
             raise DeclarationError("ProcessExecutor", f"needs POSIX signals; this is {os.name}")
-        if recycle is not None and recycle < 1:
-            raise ValueError(f"recycle must be at least 1, got {recycle}")
+        if recycle is not None:
+            check_count("recycle", recycle)
         check_span("grace", grace, zero=True)
         count = workers if workers is not None else os.cpu_count() or 1
         self._grace = grace.total_seconds()

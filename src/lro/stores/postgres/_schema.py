@@ -9,6 +9,7 @@ from typing import Final
 
 import psycopg
 
+from lro._arguments import check
 from lro._faults import DeclarationError
 from lro._pages import KEY_BYTES
 from lro.stores._rows import COLUMNS
@@ -78,10 +79,14 @@ def check_name(schema: str) -> None:
     Raises:
         DeclarationError: It is empty, too long, or reserved by PostgreSQL.
     """
-    usable = 0 < len(schema.encode("utf-8", "replace")) <= _LONGEST and schema.isprintable()
-    if not usable or schema.startswith("pg_"):
-        text = f"must have 1 to {_LONGEST} bytes and not begin with pg_, got {schema[:80]!r}"
-        raise DeclarationError("schema", text)
+    wanted = f"a text of 1 to {_LONGEST} bytes that can be printed and does not begin with pg_"
+    fine = (
+        isinstance(schema, str)
+        and 0 < len(schema.encode("utf-8", "replace")) <= _LONGEST
+        and schema.isprintable()
+        and not schema.startswith("pg_")
+    )
+    check("schema", schema, wanted, fine=fine)
 
 
 def prepare(link: Link, schema: str) -> bytes:

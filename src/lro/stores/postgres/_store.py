@@ -11,6 +11,7 @@ from typing import Final
 import psycopg
 
 from lro._any import Any
+from lro._arguments import check_count, check_function, check_seconds, check_text
 from lro._errors import OperationNotFound, Unavailable
 from lro._forks import after_fork
 from lro._jsontext import dumps
@@ -33,6 +34,8 @@ from lro.stores.postgres._writes import id_of, ids_of
 
 _SLICE: Final = 100
 """How many records one statement of a sweep removes, or fewer, if that takes too long."""
+
+_DAY: Final = 86_400.0
 
 RENEWED_AT_ONCE: Final = 500
 """How many leases one transaction prolongs: it holds up the writers of those records."""
@@ -70,8 +73,8 @@ class PostgresStore:
     Raises:
         Unavailable: The server cannot be reached now, or refuses.
         DeclarationError: The URL or the schema's name is no such thing, the server is too old, or
-            the schema was made by a newer version of this library.
-        ValueError: There is to be no connection, or no time.
+            the schema was made by a newer version of this library; or another argument is of a
+            wrong type or out of its bounds.
     """
 
     reads_block = True
@@ -88,9 +91,13 @@ class PostgresStore:
         statement_seconds: float = 5.0,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
-        if connections < 1 or connect_seconds <= 0 or statement_seconds <= 0:
-            raise ValueError("needs at least 1 connection, and time to connect and for statements")
+        check_text("url", url)
         check_name(schema)
+        check_count("connections", connections)
+        check_seconds("connect_seconds", connect_seconds, most=_DAY)
+        check_seconds("statement_seconds", statement_seconds, most=_DAY)
+        if clock is not None:
+            check_function("clock", clock)
         self._address = Address(
             url=url,
             schema=schema,

@@ -12,6 +12,7 @@ from typing import Any as Anything
 from typing import Final
 
 from lro._any import Any
+from lro._arguments import check, check_function, check_seconds
 from lro._errors import OperationNotFound, TargetBusy, Unavailable
 from lro._forks import after_fork
 from lro._narrowing import EVERYTHING, Test
@@ -42,6 +43,7 @@ from lro.stores.sqlite._groups import Unrelated
 from lro.stores.sqlite._readers import Rows
 from lro.stores.sqlite._told import TROUBLE, lost_index
 
+_DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
 _SLICE: Final = 10
 """How many records one transaction of a sweep removes: nobody waits for longer than that."""
@@ -57,7 +59,8 @@ class SQLiteStore:
 
     Raises:
         Unavailable: The file cannot be opened.
-        DeclarationError: It was made by a newer version of this library, or is not of it at all.
+        DeclarationError: It was made by a newer version of this library, or is not of it at all; or
+            an argument is of a wrong type or out of its bounds.
     """
 
     reads_block = False
@@ -73,6 +76,11 @@ class SQLiteStore:
         clock: Callable[[], datetime] | None = None,
         busy_seconds: float = 5.0,
     ) -> None:
+        named = isinstance(path, (str, PathLike)) and "\0" not in fsdecode(path)
+        check("path", path, "the path of a file", fine=named)
+        check_seconds("busy_seconds", busy_seconds, zero=True, most=_DAY)
+        if clock is not None:
+            check_function("clock", clock)
         self._clock = clock or _utc_now
         self._recent = RecentRecords()
         self._keys: frozenset[str] = frozenset()
