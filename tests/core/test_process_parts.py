@@ -667,8 +667,9 @@ def test_a_main_module_that_fails_is_imported_again(tmp_path, forgetful):
     before = sys.modules.get("__mp_main__")
     recipe = attrs.evolve(recipe_of(errands.Direct("echo").spec), main=Main("", str(file)))
     for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(_prepare.MainFailed) as caught:
             _prepare.prepare(recipe)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert sys.modules.get("__mp_main__") is not before
     assert "__mp_main__" not in sys.modules
 

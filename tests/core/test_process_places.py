@@ -525,12 +525,28 @@ def test_functions_of_other_main_modules_are_refused(tmp_path, how):
     assert "Work: is in the main module, which no other process can import" in ran.stderr
 
 
+@pytest.mark.parametrize("ending", ["", "sys.exit(0)"])
+def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, ending):
+    """The child does what the script does, and fails; the reason was in the log alone (40)."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        SCRIPT.replace('if __name__ == "__main__":\n    for', "if True:\n    for") + ending
+    )
+    ran = run(str(script))
+    wanted = (
+        "the method cannot be run by the worker process, which cannot import the main module: "
+        'it needs its guard, if __name__ == "__main__"\n'
+    )
+    assert ran.stdout == 2 * wanted
+    assert "this process runs functions for another one, and starts none" in ran.stderr
+
+
 def test_a_script_that_cannot_be_imported_again(tmp_path):
     """Without its guard it would start itself for ever; here it fails, each time anew."""
     script = tmp_path / "program.py"
     script.write_text(SCRIPT.replace("tried = []", "tried = []\nif hands_only(): 1 / 0"))
     ran = run(str(script))
-    assert ran.stdout == 2 * "the method cannot be run by the worker process\n"
+    assert ran.stdout.count("cannot import the main module: it needs its guard") == 2
     assert ran.stderr.count("ZeroDivisionError: division by zero") == 2
 
 

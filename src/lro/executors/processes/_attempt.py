@@ -33,7 +33,7 @@ from lro.executors.processes._messages import (
     Why,
     refused,
 )
-from lro.executors.processes._prepare import prepare
+from lro.executors.processes._prepare import MainFailed, prepare
 
 log = logging.getLogger("lro")
 
@@ -153,7 +153,7 @@ class Attempt:
             return Stopped(self.why)
         name, method = self.call.name, self.call.recipe.method
         log.error("%s: %s cannot be run in this process", name, method, exc_info=error.__cause__)
-        return NotFound()
+        return NotFound(in_main=isinstance(error.__cause__, MainFailed))
 
     async def _awaited(self, spec: MethodSpec, arguments: tuple[object, ...]) -> object:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

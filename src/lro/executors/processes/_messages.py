@@ -131,7 +131,9 @@ class Void:
 
 @attrs.frozen
 class NotFound:
-    """The function, or what it needs, could not be imported."""
+    """The function, or what it needs, could not be imported; ``in_main``: the main module."""
+
+    in_main: bool = False
 
 
 Last: TypeAlias = Done | Failed | Stopped | Void | NotFound

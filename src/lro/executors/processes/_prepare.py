@@ -23,16 +23,24 @@ _MAIN_ELSEWHERE: Final = "__mp_main__"
 """The name that multiprocessing gives the main module in a child."""
 
 
+class MainFailed(Exception):
+    """The main module of the program cannot be imported in a child; the cause says why."""
+
+
 @functools.lru_cache(maxsize=1000)
 def prepare(recipe: Recipe) -> MethodSpec:
     """The method of a recipe, with its function and types.
 
     Raises:
+        MainFailed: The main module is needed, and cannot be imported.
         Exception: Whatever comes of importing the application, which may also lack what the recipe
             says: AttributeError, DeclarationError.
     """
     if recipe.main is not None:
-        _load_main(recipe.main)
+        try:
+            _load_main(recipe.main)
+        except BaseException as exc:  # such as SystemExit, of a script that ends itself
+            raise MainFailed(recipe.main.module or recipe.main.file) from exc
     found = _imported(recipe.function)
     options = Options(
         attempts=recipe.attempts, retry_on=tuple(_imported(path) for path in recipe.retry_on)

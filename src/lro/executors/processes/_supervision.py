@@ -152,7 +152,7 @@ class Supervision:
             raise message.why.error()
         if isinstance(message, Void):
             raise LeaseLost(self._call.name, self._call.attempt, message.current)
-        raise unfit(self._spec, self._call.domain)
+        raise unfit(self._spec, self._call.domain, in_main=message.in_main)
 
     def _death(self) -> Exception:
         how = self._process.bury()
@@ -170,7 +170,14 @@ class Supervision:
         return self._call.name, self._call.attempt
 
 
-def unfit(spec: MethodSpec, domain: str) -> Ended:
-    """The end of an operation whose function cannot be called in another process."""
+def unfit(spec: MethodSpec, domain: str, *, in_main: bool = False) -> Ended:
+    """The end of an operation whose function cannot be called in another process.
+
+    The usual reason has nothing to hide: a main module does its work when it is imported again.
+    """
     text = "the method cannot be run by the worker process"
+    if in_main:
+        text += (
+            ', which cannot import the main module: it needs its guard, if __name__ == "__main__"'
+        )
     return Ended(Ending(internal(spec, domain, text, "METHOD_FAILED")))
