@@ -48,7 +48,8 @@ def check(request: TrackRequest) -> None:
 
     Raises:
         InvalidArgument: Not exactly one source, too few or too many frames, a picture outside
-            the limits, no box, or a box with a side under 4 pixels.
+            the limits, no box, one with a side under 4 pixels, or one that begins outside of any
+            picture.
     """
     if bool(request.frames) == (request.image is not None):
         raise InvalidArgument("frames", "exactly one of frames and image is required")
@@ -66,6 +67,9 @@ def check(request: TrackRequest) -> None:
             "box",
             f"must have sides of at least {MIN_BOX_SIDE} pixels, got {box.width} x {box.height}",
         )
+    for name, place in (("x", box.x), ("y", box.y)):
+        if place < 0:
+            raise InvalidArgument(f"box.{name}", f"must be at least 0, got {place}")
 
 
 def track(request: TrackRequest, progress: Progress) -> TrackResponse:
