@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import re
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +20,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS: Final = ROOT / "docs"
+PAGES: Final = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 LINKED: Final = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md"))]
 
 NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
@@ -37,6 +41,10 @@ OTHER_PYTHON: Final = {"", "py", "python3", "pycon", "ipython"}
 MACHINE_PATH: Final = re.compile(
     r"(?<![\w./:~-])/(?:home|root|Users|tmp|var|opt|mnt|srv|work|workspace)/\w|\b[A-Z]:\\"
 )
+
+NAME: Final = re.compile(r"(?<![\w./@'\"-])lro(?:_client)?(?:\.[A-Za-z_]\w*)+")
+NOT_OURS: Final = {"lro.local", "lro.work"}
+"""What looks like a name of ours: the domain of errors, and what Celery's task is called."""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 each_linked = pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
@@ -131,6 +139,13 @@ def test_commands_name_sessions(page: Path) -> None:
     assert set(named) <= sessions()
 
 
+@each_linked
+def test_a_link_stands_on_one_line(page: Path) -> None:
+    """Its target at least: some renderers take one that goes on in the next line for text."""
+    texts = [token.content for token in tokens(page) if token.type == "inline"]
+    assert [text for text in texts if re.search(r"\]\([^()]*\n", text)] == []
+
+
 def targets(page: Path) -> Iterator[str]:
     """Where the links and pictures of a page point."""
     for block in tokens(page):
@@ -159,9 +174,64 @@ def test_links_lead_somewhere(page: Path) -> None:
             continue
         path, _, fragment = target.partition("#")
         reached = (page.parent / path).resolve() if path else page
-        assert reached.is_relative_to(ROOT), target
+        # The docs are also read apart from the repository: they are a world of their own.
+        within = DOCS if page.is_relative_to(DOCS) else ROOT
+        assert reached.is_relative_to(within), target
         assert reached.exists(), target
         assert not fragment or fragment in anchors(reached), target
+
+
+def found(name: str) -> bool:
+    """Whether a dotted name is a module, or is in one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        module = ".".join(parts[:length])
+        try:
+            thing: object = importlib.import_module(module)
+        except ModuleNotFoundError as exc:
+            if f"{module}.".startswith(f"{exc.name}."):
+                continue
+            return True  # it is there, and needs an extra that is not installed
+        for part in parts[length:]:
+            thing = getattr(thing, part, None)
+        return thing is not None
+    return False
+
+
+@each_linked
+def test_names_of_ours_exist(page: Path) -> None:
+    """``lro.x`` and ``lro_client.x`` in the text are what a reader would find by that name."""
+    for block in tokens(page):
+        for token in block.children or []:
+            if token.type == "code_inline":
+                for name in NAME.findall(token.content):
+                    assert name in NOT_OURS or found(name), name
+
+
+def shown(default: object) -> str:
+    """A default as the table of the executors has it."""
+    if isinstance(default, timedelta):
+        return f"{default.total_seconds():g} s"
+    return f"`{default}`" if isinstance(default, str) else str(default)
+
+
+@pytest.mark.parametrize(
+    "name", ["threads.Thread", "asyncio.Asyncio", "processes.Process", "celery.Celery"]
+)
+def test_defaults_of_executors_are_those_of_the_code(name: str) -> None:
+    """The table has every argument of each, and the numbers of the code; None it tells in words."""
+    page = (DOCS / "reference" / "stores-and-executors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)`[^|]* \| ([^|]+) \|$", page, re.MULTILINE)
+    module, _, kind = name.partition(".")
+    executor = getattr(importlib.import_module(f"lro.executors.{module}"), f"{kind}Executor")
+    told = {argument: cell for of, argument, cell in rows if of == executor.__name__}
+    parameters = inspect.signature(executor).parameters.values()
+    given = {one.name: one.default for one in parameters if one.default is not one.empty}
+    assert told.keys() == given.keys()
+    wanted = {
+        key: told[key] if default is None else shown(default) for key, default in given.items()
+    }
+    assert told == wanted
 
 
 @each_linked
