@@ -25,11 +25,13 @@ import lro.executors.celery as module
 from lro._errors import Unavailable
 from lro._executing import Reach
 from lro._faults import DeclarationError, MissingExtra
+from lro._service import Service
 from lro.executors import _broker, _carrier
 from lro.executors._broker import Broker
 from lro.executors._carrier import Carrier
 from lro.executors.celery import CeleryExecutor
 from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
 from lro.testing._executors import Work
 from lro.testing._remote import REMOTE_CHECKS, Desk, check_remote_executor, run_remote_check
 from tests.core.kit import PATIENCE
@@ -272,6 +274,34 @@ def test_what_cannot_be_begun_goes_back(caplog):
         Carrier(unavailable, None).carry(NAME)
     assert caught.value.requeue
     assert "the store is away" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "held"),
+    [
+        ((), {}, "[]"),
+        ((NAME, NAME), {}, "['str', 'str']"),
+        (({"a": 1},), {}, "['dict']"),
+        ((NAME,), {"more": 1}, "['str', 'int']"),
+        (tuple("x" * 100), {}, "['str', 'str', 'str', 'str', 'str']"),
+    ],
+)
+def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
+    """With one line in the log, of the types that it holds; no work is asked for (defects 15)."""
+    Carrier(lambda name: pytest.fail(f"asked for {name}"), None).carry(*arguments, **named)
+    assert f"a message is dropped, it holds no name of an operation but {held}" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_a_message_of_a_malformed_name_is_dropped(caplog):
+    """The service says so, before its store is asked; in the main thread or another one."""
+    with Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
+        Carrier(service.work, None).carry("operations/")
+        assert "a message is dropped: name: 'operations/' names no operation" in caplog.text
+        other = threading.Thread(target=Carrier(service.work, None).carry, args=("a\x00",))
+        other.start()
+        other.join(PATIENCE)
+    assert len(caplog.records) == 2
 
 
 def test_what_went_back_comes_again(make_remote):
