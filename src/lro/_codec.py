@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any as Anything
-from typing import Final
+from typing import Final, TypeAlias
 
 import cattrs
 
@@ -19,8 +19,11 @@ from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec, got
 from lro._shapes import Field, Kind, Label, is_message_class, shape_of
 from lro._wellknown import NULL_IS_A_VALUE, SPECIAL, dump_any, load_any
 
-_DROP: Final = object()
+DROP: Final = object()
 """What an unknown enum name reads as where unknown things are ignored (spec §1.8(5))."""
+
+Row: TypeAlias = tuple[str, Loader, bool]
+"""How a key of an object is read: field name, reader of its value, whether null is a value."""
 
 
 def below(path: str, error: InvalidArgument) -> InvalidArgument:
@@ -104,7 +107,7 @@ class JsonCodec:
         if field.kind in LOADERS:
             return LOADERS[field.kind]
         if field.kind is Kind.ENUM:  # cattrs would take an IntEnum for an int
-            return enum_codec(field.python, None if self.strict else _DROP)[0]
+            return enum_codec(field.python, None if self.strict else DROP)[0]
         hook = self._converter.get_structure_hook(field.python)
         return lambda value: hook(value, field.python)
 
@@ -117,12 +120,9 @@ class JsonCodec:
         return dumper
 
     def _field_loader(self, field: Field) -> Loader:
+        null_ok = field.python in NULL_IS_A_VALUE
         one = self._one_loader(field)
-        if field.label is Label.REPEATED:
-            return _list_loader(_element(one, field), field.container)
-        if field.label is Label.MAP:
-            return _map_loader(_element(one, field), _key_loader(field.key_kind or Kind.STRING))
-        return one
+        return labelled(one, field.label, field.key_kind, null_ok, field.container)
 
     def _field_dumper(self, field: Field) -> Dumper:
         one = self._one_dumper(field)
@@ -136,39 +136,18 @@ class JsonCodec:
 
     def _message_loader(self, cls: type) -> Callable[[Json, object], object]:
         required = {f.name: f for f in shape_of(cls).fields if f.required}
-        rows: Mapping[str, tuple[str, Loader, bool]] | None = None
 
-        def load(value: Json, _: object) -> object:
-            nonlocal rows
-            if rows is None:  # at the first message: a class may contain itself
-                rows = self._loaders(cls)
-            if type(value) is not dict:
-                raise InvalidArgument("", f"must be an object, got {got(value)}")
-            known: dict[str, object] = {}
-            for key, item in value.items():
-                row = rows.get(key)
-                if row is None:
-                    if self.strict:
-                        raise InvalidArgument(key, f"is not a field of {cls.__name__}")
-                    continue
-                name, read, null_ok = row
-                if item is None and not null_ok:
-                    continue
-                if name in known:
-                    raise InvalidArgument(name, "is given twice, in both spellings")
-                try:
-                    found = read(item)
-                except InvalidArgument as exc:
-                    raise below(name, exc) from None
-                if found is not _DROP:
-                    known[name] = found
+        def make(known: dict[str, object]) -> object:
             if required and not required.keys() <= known.keys():
                 _fill(known, required)
             return _construct(cls, known)
 
-        return compile_loader(cls, shape_of(cls), self._field_loader, load, _DROP)
+        read = object_loader(cls.__name__, lambda: self._rows(cls).get, make, strict=self.strict)
+        return compile_loader(
+            cls, shape_of(cls), self._field_loader, lambda value, _: read(value), DROP
+        )
 
-    def _loaders(self, cls: type) -> Mapping[str, tuple[str, Loader, bool]]:
+    def _rows(self, cls: type) -> Mapping[str, Row]:
         return {
             spelling: (
                 field.name,
@@ -205,6 +184,71 @@ class JsonCodec:
             return shown
 
         return compile_dumper(cls, shape, self._field_dumper, dump)
+
+
+def object_loader(
+    named: str,
+    rows: Callable[[], Callable[[str], Row | None]],
+    make: Callable[[dict[str, object]], object],
+    *,
+    strict: bool,
+) -> Loader:
+    """The reader of the objects that are messages called ``named`` (spec §1.8).
+
+    ``rows`` is called once, by the first message, as a message may contain itself; what it gives
+    finds the row of a key. ``make`` makes a message of values by field name. Unknown keys are
+    refused if ``strict``, else dropped.
+    """
+    find: Callable[[str], Row | None] | None = None
+
+    def load(value: Json) -> object:
+        nonlocal find
+        if find is None:
+            find = rows()
+        if type(value) is not dict:
+            raise InvalidArgument("", f"must be an object, got {got(value)}")
+        given: set[str] = set()
+        known: dict[str, object] = {}
+        for key, item in value.items():
+            row = find(key)
+            if row is None:
+                if strict:
+                    raise InvalidArgument(key, f"is not a field of {named}")
+                continue
+            name, read, null_ok = row
+            if name in given:
+                raise InvalidArgument(name, "is given twice, in both spellings")
+            given.add(name)
+            if item is None and not null_ok:
+                continue
+            try:
+                found = read(item)
+            except InvalidArgument as exc:
+                raise below(name, exc) from None
+            if found is not DROP:
+                known[name] = found
+        return make(known)
+
+    return load
+
+
+def labelled(
+    one: Loader,
+    label: Label,
+    key_kind: Kind | None,
+    null_ok: bool,
+    container: type = tuple,
+) -> Loader:
+    """The reader of a field's whole value, of the reader ``one`` of a single value.
+
+    ``null_ok`` says that null is a value, ``container`` what a repeated field is read as.
+    """
+    if label is Label.REPEATED:
+        return _list_loader(one if null_ok else _element(one), container)
+    if label is Label.MAP:
+        keys = _key_loader(key_kind or Kind.STRING)
+        return _map_loader(one if null_ok else _element(one), keys)
+    return one
 
 
 def _same(cls: object) -> Callable[[object], bool]:
@@ -245,10 +289,7 @@ def _construct(cls: type, known: dict[str, object]) -> object:
         raise InvalidArgument("", str(exc) or f"is no valid {cls.__name__}") from exc
 
 
-def _element(one: Loader, field: Field) -> Loader:
-    if field.python in NULL_IS_A_VALUE:
-        return one
-
+def _element(one: Loader) -> Loader:
     def load(value: Json) -> object:
         if value is None:
             raise InvalidArgument("", "must not be null inside a list or map")
@@ -267,7 +308,7 @@ def _list_loader(one: Loader, container: type) -> Loader:
                 element = one(item)
             except InvalidArgument as exc:
                 raise below(f"[{place}]", exc) from None
-            if element is not _DROP:
+            if element is not DROP:
                 found.append(element)
         return found if container is list else tuple(found)
 
@@ -282,7 +323,7 @@ def _map_loader(one: Loader, read_key: Loader) -> Loader:
         for key, item in value.items():
             try:
                 element = one(item)
-                if element is not _DROP:
+                if element is not DROP:
                     found[read_key(key)] = element
             except InvalidArgument as exc:
                 raise below(f"[{got(key)}]", exc) from None

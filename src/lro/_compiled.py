@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 
 from lro._errors import InvalidArgument
-from lro._scalars import Dumper, Loader
+from lro._scalars import Dumper, Loader, is_text
 from lro._shapes import Field, Kind, Label, Shape
 
 Namespace = dict[str, Anything]
@@ -33,7 +33,7 @@ def compile_dumper(
     """A writer: message -> JSON object. ``hook`` gives the writer of one field's whole value."""
     lines = ["def dump(message):", " if message.__class__ is not cls: return slow(message)"]
     lines += [" shown = {}", " try:"]
-    names: Namespace = {"cls": cls, "slow": slow, "text": _is_text}
+    names: Namespace = {"cls": cls, "slow": slow, "text": is_text}
     for number, field in enumerate(shape.fields):
         lines.append(f"  v = message.{field.name}")
         lines += (f"  {line}" for line in _write(field, number))
@@ -56,7 +56,7 @@ def compile_loader(
         return slow
     lines = ["def load(value, _):", " if value.__class__ is not dict: return slow(value, _)"]
     lines += [" n = 0", " get = value.get", " try:"]
-    names: Namespace = {"cls": cls, "slow": slow, "M": MISSING, "DROP": drop, "text": _is_text}
+    names: Namespace = {"cls": cls, "slow": slow, "M": MISSING, "DROP": drop, "text": is_text}
     arguments = []
     for number, field in enumerate(shape.fields):
         alias, default, made = defaults[field.name]
@@ -126,17 +126,6 @@ def _read(field: Field, number: int) -> list[str]:
     if field.kind is Kind.ENUM:
         lines.append(f"if a{number} is DROP: return slow(value, _)")
     return lines
-
-
-def _is_text(value: str) -> bool:
-    """Whether a string has no unpaired surrogate."""
-    if value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _late(

@@ -49,15 +49,23 @@ def _wrong(wanted: str, value: object) -> InvalidArgument:
     return InvalidArgument("", f"must be {wanted}, got {got(value)}")
 
 
+def is_text(value: str) -> bool:
+    """Whether a string has no unpaired surrogate."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def load_string(value: Json) -> str:
     """A string without unpaired surrogates."""
     if type(value) is not str:
         raise _wrong("a string", value)
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise _wrong("text without unpaired surrogates", value) from None
+    if not is_text(value):
+        raise _wrong("text without unpaired surrogates", value)
     return value
 
 
@@ -221,19 +229,20 @@ def enum_numbers(cls: type[enum.Enum]) -> Mapping[int, enum.Enum]:
     return dict(enumerate(cls))
 
 
-def enum_codec(cls: type[enum.Enum], unknown: object) -> tuple[Loader, Dumper]:
-    """Reader and writer of an enum: names out; names or numbers in (spec §1.9).
+def enum_loader(
+    names: Mapping[str, object], of_number: Callable[[int], object | None], unknown: object
+) -> Loader:
+    """The reader of an enum: names or numbers (spec §1.9).
 
-    ``unknown`` is what an unknown name reads as; None refuses it.
+    ``names`` are its values by name, ``of_number`` gives that of a number, if it has one.
+    ``unknown`` is what an unknown one reads as; None refuses it.
     """
-    names = dict(cls.__members__)
-    numbers = enum_numbers(cls)
 
     def load(value: Json) -> object:
         if isinstance(value, str):
             member = names.get(value)
         elif type(value) is int:
-            member = numbers.get(value)
+            member = of_number(value)
         else:
             raise _wrong(f"one of {', '.join(names)}", value)
         if member is None:
@@ -242,9 +251,16 @@ def enum_codec(cls: type[enum.Enum], unknown: object) -> tuple[Loader, Dumper]:
             return unknown
         return member
 
+    return load
+
+
+def enum_codec(cls: type[enum.Enum], unknown: object) -> tuple[Loader, Dumper]:
+    """Reader and writer of a Python enum: :func:`enum_loader`, and names out."""
+    names = dict(cls.__members__)
+
     def dump(value: object) -> Json:
         if isinstance(value, cls):
             return value.name
         return _refuse(f"one of {', '.join(names)}", value)
 
-    return load, dump
+    return enum_loader(names, enum_numbers(cls).get, unknown), dump

@@ -140,7 +140,8 @@ class Shape:
     def __attrs_post_init__(self) -> None:
         by_json = {field.json_name: field for field in self.fields}
         by_name = {field.name: field for field in self.fields}
-        object.__setattr__(self, "spellings", {**by_json, **by_name})
+        # The JSON name counts more: it is what is written.
+        object.__setattr__(self, "spellings", {**by_name, **by_json})
 
 
 def json_name(name: str) -> str:

@@ -6,14 +6,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, cast
 
 import attrs
 
 from lro._any import WRAPPED_TYPES, Any, Json, message
 from lro._errors import InvalidArgument
 from lro._jsontext import plain_copy
-from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, dump_string, got, load_string
+from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, dump_string, got, is_text, load_string
 from lro._shapes import Kind
 from lro._times import (
     Duration,
@@ -219,7 +219,7 @@ def load_any(value: Json, *, strict: bool) -> Any:
     if not value:
         return Any()
     url = value.get("@type")
-    if not isinstance(url, str) or "/" not in url:
+    if not isinstance(url, str) or "/" not in url or not is_text(url):
         raise InvalidArgument("@type", f"must be a type URL with a slash, got {got(url)}")
     rest = value.copy()
     del rest["@type"]
@@ -256,17 +256,17 @@ def dump_any(packed: object) -> Json:
 def _load_object(value: Json) -> dict[str, Json]:
     if not isinstance(value, dict):
         raise InvalidArgument("", f"must be an object, got {got(value)}")
-    return value
+    return cast("dict[str, Json]", dump_json(value))
 
 
 def _load_list(value: Json) -> ListValue:
     if not isinstance(value, list):
         raise InvalidArgument("", f"must be a list, got {got(value)}")
-    return ListValue(value)
+    return ListValue(cast("list[Json]", dump_json(value)))
 
 
 def _load_mask(value: Json) -> FieldMask:
-    if not isinstance(value, str) or "_" in value:
+    if not isinstance(value, str) or "_" in value or not is_text(value):
         wanted = "must be paths in lowerCamelCase with commas between"
         raise InvalidArgument("", f"{wanted}, got {got(value)}")
     paths = value.split(",") if value else []
@@ -316,10 +316,13 @@ SPECIAL: Final[Mapping[object, tuple[Loader, Dumper]]] = {
         lambda value: Struct(_load_object(value)),
         _checked(lambda struct: _dump_object(struct.fields), Struct),
     ),
-    Value: (Value, _checked(lambda value: dump_json(value.value), Value)),
+    Value: (
+        lambda value: Value(dump_json(value)),
+        _checked(lambda value: dump_json(value.value), Value),
+    ),
     ListValue: (_load_list, _checked(lambda value: _dump_list(value.values), ListValue)),
     dict: (_load_object, _dump_object),
-    object: (lambda value: value, dump_json),
+    object: (dump_json, dump_json),
     **{cls: _wrapper(cls, kind) for cls, kind in WRAPPER_KINDS.items()},
 }
 """Reader and writer of each Python class whose JSON form is not an object of its fields."""

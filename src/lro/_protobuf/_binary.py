@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any as Anything
 from typing import Final, TypeVar, cast
 
 from google.longrunning import operations_proto_pb2
@@ -29,6 +28,7 @@ from lro._errors import InvalidArgument
 from lro._faults import DeclarationError, UnknownType
 from lro._jsontext import dumps, dumps_bounded, reread
 from lro._protobuf._files import ProtoFiles
+from lro._protobuf._reading import ProtoReader
 from lro._shapes import Shape
 
 T = TypeVar("T")
@@ -79,6 +79,8 @@ class Binary:
         for said in files:
             self._put(said)
         self._written: dict[tuple[str, bytes], bytes] = {}
+        self._strict = ProtoReader(self.message_class, strict=True)
+        self._lenient = ProtoReader(self.message_class, strict=False)
 
     def message_class(self, full_name: str) -> type[Message]:
         """The protobuf class of a message.
@@ -89,9 +91,12 @@ class Binary:
         found = self._classes.get(full_name)
         if found is None:
             try:
-                found = GetMessageClass(self.pool.FindMessageTypeByName(full_name))
-            except KeyError:
+                descriptor = self.pool.FindMessageTypeByName(full_name)
+            except (KeyError, TypeError):  # TypeError: a name that is no text
                 raise UnknownType(full_name) from None
+            if descriptor.GetOptions().map_entry:
+                raise UnknownType(full_name)
+            found = GetMessageClass(descriptor)
             self._classes[full_name] = found
         return found
 
@@ -110,9 +115,16 @@ class Binary:
             UnknownType: There is no such message.
             InvalidArgument: The value says none.
         """
-        message = self.message_class(full_name)()
-        fill(message, value, strict=False, pool=self.pool)  # what was carried may have more
-        return serialized(message)
+        # What was carried may have more.
+        return serialized(self.read(self.message_class(full_name), value, strict=False))
+
+    def read(self, cls: type[Message], value: Json, *, strict: bool) -> Message:
+        """The message of a JSON value; unknown fields are refused if ``strict``, else dropped.
+
+        Raises:
+            InvalidArgument: The value says no such message; ``field`` is the path of what is wrong.
+        """
+        return (self._strict if strict else self._lenient).read(cls, value)
 
     def to_json(self, full_name: str, payload: bytes) -> Json:
         """The canonical JSON value of a message in binary form.
@@ -200,27 +212,11 @@ def json_of(message: Message, *, pool: DescriptorPool | None = None) -> Json:
     return _told(lambda: json_format.MessageToDict(message, descriptor_pool=pool))
 
 
-def fill(
-    message: Message, value: Json, *, strict: bool, pool: DescriptorPool | None = None
-) -> None:
-    """Read a JSON value into a message that says none of it; unknown fields: not if ``strict``.
-
-    Raises:
-        InvalidArgument: It says no such message.
-    """
-    whole = cast("dict[str, Anything]", value)  # the special types take other values too
-    _told(
-        lambda: json_format.ParseDict(
-            whole, message, ignore_unknown_fields=not strict, descriptor_pool=pool
-        )
-    )
-
-
 _WRONG: Final = (
     *(json_format.Error, DecodeError, RecursionError),
     *(ValueError, TypeError, OverflowError, AttributeError),
 )
-"""What the protobuf library raises for values and bytes that are no message."""
+"""What the protobuf library raises for messages that have no JSON form."""
 
 
 def _told(action: Callable[[], T]) -> T:

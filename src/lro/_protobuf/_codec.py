@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from lro._any import WRAPPED_TYPES, Json
 from lro._errors import InvalidArgument
-from lro._protobuf._binary import Binary, fill, parsed, serialized
+from lro._protobuf._binary import Binary, parsed, serialized
 from lro._protobuf._shape import shape_of_descriptor
 from lro._scalars import got
 from lro._shapes import Shape
@@ -53,7 +53,7 @@ class ProtobufCodec:
         for key in always:
             message.ClearField(names[key])
         added: dict[str, Json] = {**new, **always}
-        fill(message, added, strict=True, pool=self.binary().pool)
+        message.MergeFrom(self.binary().read(self.python, added, strict=True))
         after = serialized(message)
         return payload if after == before else after
 
@@ -61,6 +61,4 @@ class ProtobufCodec:
         """The message of a JSON value, or of the binary form."""
         if isinstance(payload, bytes):
             return parsed(self.python, payload)
-        message = self.python()
-        fill(message, payload, strict=strict, pool=self.binary().pool)
-        return message
+        return self.binary().read(self.python, payload, strict=strict)

@@ -7,11 +7,12 @@ import functools
 from typing import Any as Anything
 from typing import Final
 
+import attrs
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from google.protobuf.message_factory import GetMessageClass
 
-from lro._shapes import Field, Kind, Label, Shape
+from lro._shapes import VALUE, Field, Kind, Label, Shape
 
 _KINDS: Final = {
     FieldDescriptor.TYPE_DOUBLE: Kind.DOUBLE,
@@ -36,41 +37,71 @@ _KINDS: Final = {
 _ZERO: Final = {Kind.STRING: "", Kind.BYTES: b"", Kind.BOOL: False, Kind.FLOAT: 0.0}
 
 
-@functools.cache
-def shape_of_descriptor(descriptor: Descriptor) -> Shape:
+NULL_VALUE: Final = "google.protobuf.NullValue"
+
+
+@attrs.frozen
+class ProtoField:
+    """A field of a descriptor; ``value`` is the field of one value: of an element, of a map's."""
+
+    field: FieldDescriptor
+    value: FieldDescriptor
+    label: Label
+    key_kind: Kind | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """The type of one value."""
+        return _KINDS[self.value.type]
+
+    @property
+    def null_ok(self) -> bool:
+        """Whether JSON's null is a value of it (spec §1.8(3))."""
+        named = self.value.message_type or self.value.enum_type
+        return named is not None and named.full_name in (VALUE, NULL_VALUE)
+
+
+def fields_of(descriptor: Descriptor) -> list[ProtoField]:
     """The fields of a message, in declared order."""
-    cls: Anything = GetMessageClass(descriptor)
     said = DescriptorProto()  # which tells labels in every version of the library
     descriptor.CopyToProto(said)
     repeated = FieldDescriptorProto.LABEL_REPEATED
     many = [field.label == repeated for field in said.field]
-    return Shape(cls, tuple(map(_field, descriptor.fields, many)))
+    return list(map(_described, descriptor.fields, many))
 
 
-def _field(field: FieldDescriptor, many: bool) -> Field:
-    value, key_kind, label = field, None, Label.OPTIONAL
+def _described(field: FieldDescriptor, many: bool) -> ProtoField:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         entry = field.message_type.fields_by_name
-        value, key_kind, label = entry["value"], _KINDS[entry["key"].type], Label.MAP
-    elif many:
-        label = Label.REPEATED
-    elif not field.has_presence:
-        label = Label.IMPLICIT
-    kind = _KINDS[value.type]
+        return ProtoField(field, entry["value"], Label.MAP, _KINDS[entry["key"].type])
+    if many:
+        return ProtoField(field, field, Label.REPEATED)
+    return ProtoField(field, field, Label.OPTIONAL if field.has_presence else Label.IMPLICIT)
+
+
+@functools.cache
+def shape_of_descriptor(descriptor: Descriptor) -> Shape:
+    """The fields of a message, in declared order."""
+    cls: Anything = GetMessageClass(descriptor)
+    return Shape(cls, tuple(map(_field, fields_of(descriptor))))
+
+
+def _field(said: ProtoField) -> Field:
+    field, kind = said.field, said.kind
     python: Anything = None
     zero: object = _ZERO.get(kind, 0)
     if kind is Kind.ENUM:
-        python = _enum(value.enum_type)
+        python = _enum(said.value.enum_type)
         zero = next(iter(python))
-    message = value.message_type
+    message = said.value.message_type
     return Field(
         name=field.name,
         json_name=field.json_name,
         number=field.number,
-        label=label,
+        label=said.label,
         kind=kind,
         python=python if message is None else GetMessageClass(message),
-        key_kind=key_kind,
+        key_kind=said.key_kind,
         message_name=None if message is None else message.full_name,
         zero=None if kind is Kind.MESSAGE else zero,
         below=None if message is None else lambda: shape_of_descriptor(message),

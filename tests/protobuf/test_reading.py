@@ -1,0 +1,481 @@
+"""Messages of protobuf from JSON: what is accepted and refused, and where (spec §1.8 to §1.14)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import attrs
+import pytest
+
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
+from google.api import field_behavior_pb2
+from google.protobuf import descriptor_pb2, struct_pb2
+from google.protobuf.descriptor_pb2 import (
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+)
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from lro._any import Any, message
+from lro._errors import InvalidArgument
+from lro._shapes import Float, Int32, UInt32, UInt64, shape_of
+from lro._types import TypeRegistry
+from lro._wellknown import (
+    BoolValue,
+    BytesValue,
+    DoubleValue,
+    Empty,
+    FieldMask,
+    FloatValue,
+    Int32Value,
+    Int64Value,
+    ListValue,
+    StringValue,
+    Struct,
+    UInt32Value,
+    UInt64Value,
+    Value,
+)
+from lro.protobuf import register_file_set
+
+
+class Color(enum.IntEnum):
+    UNSPECIFIED = 0
+    RED = 1
+    CRIMSON = 1
+    BLUE = -5
+
+
+@message("acme.v1.Every")
+@attrs.frozen
+class Every:
+    """A field of each kind that both kinds of classes have."""
+
+    text: str = ""
+    raw: bytes = b""
+    flag: bool = False
+    small: Int32 = 0
+    big: int = 0
+    small_count: UInt32 = 0
+    big_count: UInt64 = 0
+    single: Float = 0.0
+    double: float = 0.0
+    color: Color = Color.UNSPECIFIED
+    maybe: int | None = None
+    maybe_color: Color | None = None
+    moment: datetime | None = None
+    span: timedelta | None = None
+    mask: FieldMask | None = None
+    struct: Struct | None = None
+    fields: Mapping[str, object] | None = None
+    value: Value | None = None
+    anything: object = None
+    listed: ListValue | None = None
+    a_string: StringValue | None = None
+    a_bool: BoolValue | None = None
+    a_bytes: BytesValue | None = None
+    an_int32: Int32Value | None = None
+    an_int64: Int64Value | None = None
+    a_uint32: UInt32Value | None = None
+    a_uint64: UInt64Value | None = None
+    a_float: FloatValue | None = None
+    a_double: DoubleValue | None = None
+    empty: Empty | None = None
+    packed: Any | None = None
+    inner: Every | None = None
+    inners: tuple[Every, ...] = ()
+    numbers: tuple[Int32, ...] = ()
+    values: tuple[Value, ...] = ()
+    colors: tuple[Color, ...] = ()
+    by_name: Mapping[str, Every] = attrs.field(factory=dict)
+    by_number: Mapping[int, str] = attrs.field(factory=dict)
+    by_flag: Mapping[bool, Color] = attrs.field(factory=dict)
+    value_of: Mapping[str, Value] = attrs.field(factory=dict)
+
+
+ATTRS = TypeRegistry(Every)
+EVERY = ATTRS.binary.message_class("acme.v1.Every")
+PROTOBUF = TypeRegistry(EVERY)
+KINDS = {"attrs": (ATTRS, Every), "protobuf": (PROTOBUF, EVERY)}
+
+
+def doubles(value):
+    """The same with all numbers as doubles: in protobuf, those of a Value are."""
+    if isinstance(value, dict):
+        return {key: doubles(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [doubles(item) for item in value]
+    return float(value) if type(value) is int else value
+
+
+def read(kind, value, *, strict=True):
+    """The JSON value of the message that a value reads as; else the path of what is wrong."""
+    types, cls = KINDS[kind]
+    try:
+        return "accepted", doubles(types.dump(types.load(value, cls, strict=strict)))
+    except InvalidArgument as exc:
+        return "refused", exc.field
+
+
+REFUSED = [
+    ("raw", "!!!!"), ("raw", "YQ=x"), ("raw", "é"), ("raw", 5),
+    ("color", 1.5), ("color", True), ("color", "1"), ("color", "red"), ("color", 1.0),
+    ("colors", [0, "1"]), ("byFlag", {"true": 1.5}), ("byFlag", {"1": 0}),
+    ("inner", []), ("inner", ""), ("inner", 0), ("inner", False), ("inners", {}), ("inners", [[]]),
+    ("byName", []), ("byName", {"a": ""}), ("byName", {"a": None}), ("inners", [None]),
+    ("double", True), ("double", "1e400"), ("double", 10**400), ("double", "nan"), ("double", ""),
+    ("double", " 1"), ("double", "0x1"), ("double", "1_000"), ("single", 3.5e38), ("single", "inf"),
+    ("small", "1_000"), ("small", "\t1"), ("small", "+1"), ("small", "5."), ("small", "\u0661"),
+    ("small", ""), ("small", 1.5), ("small", True), ("small", 2**31), ("small", "1e99999999999"),
+    ("big", "1_000"), ("big", "\u0663"), ("big", 2**63), ("bigCount", -1), ("smallCount", "-1"),
+    ("byNumber", {"+1": ""}), ("byNumber", {" 1": ""}), ("byNumber", {"": ""}),
+    ("flag", "true"), ("flag", 0), ("text", 5), ("text", "\ud800"), ("text", b"x"),
+    ("span", "1.0123456789s"), ("span", "+1s"), ("span", "1"), ("span", "1e3s"), ("span", 1),
+    ("span", "\u0661s"), ("span", ".5s"), ("span", "1.s"), ("span", "--1s"),
+    ("span", "315576000001s"), ("moment", "2024-01-01T00:00:00+24:00"),
+    ("moment", "2024-1-1T00:00:00Z"), ("moment", "2024-01-01t00:00:00Z"),
+    ("moment", "2024-01-01T00:00:00z"), ("moment", "2024-01-01T00:00:00.1234567890Z"),
+    ("moment", "2024-01-01T00:00:60Z"), ("moment", "2024-01-01T00:00:00"),
+    ("moment", "0001-01-01T00:00:00+01:00"), ("moment", 5),
+    ("mask", "a_b"), ("mask", 5), ("mask", "\ud800"),
+    ("struct", []), ("struct", {"a": float("inf")}), ("struct", {"\ud800": 1}),
+    ("fields", ""), ("value", "\ud800"), ("anything", float("inf")), ("listed", {}),
+    ("listed", [["\ud800"]]), ("aBool", "true"), ("aString", 5), ("anInt32", "1_0"),
+    ("aBytes", "!"), ("aFloat", 1e39), ("aDouble", "1e400"), ("empty", []), ("empty", {"a": 1}),
+    ("packed", []), ("packed", {"a": 1}), ("packed", {"@type": None}),
+    ("packed", {"@type": "google.protobuf.Empty"}), ("packed", {"@type": "x/acme.v1.Nobody"}),
+    ("packed", {"@type": "x/acme.v1.Every.ByNameEntry"}), ("packed", {"@type": "x/"}),
+    ("packed", {"@type": "x/.acme.v1.Every"}), ("packed", {"@type": "x\ud800/acme.v1.Every"}),
+    ("packed", {"@type": "x/acme.v1.Every\ud800"}),
+    ("packed", {"@type": "x/google.protobuf.Struct", "a": 1}),
+    ("packed", {"@type": "x/google.protobuf.Duration", "value": "1"}),
+    ("packed", {"@type": "x/google.protobuf.Duration", "value": "1s", "more": 1}),
+    ("packed", {"@type": "x/google.protobuf.Any"}),
+    ("packed", {"@type": "x/google.protobuf.Empty", "value": {"a": 1}}),
+    ("packed", {"@type": "x/acme.v1.Every", "inner": {"color": 1.5}}),
+    ("unknown", 1), ("by_Name", {}), ("[acme.v1.extension]", 1), ("\ud800", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), REFUSED, ids=lambda one: ascii(one)[:60])
+def test_json_that_attrs_classes_refuse_is_refused_at_the_same_path(key, value):
+    """By protobuf classes too, at the root and within other messages (defects 12, 13)."""
+    for whole in ({key: value}, {"inner": {"byName": {"x": {key: value}}}}):
+        refused = read("attrs", whole)
+        assert refused[0] == "refused"
+        assert read("protobuf", whole) == refused
+
+
+ACCEPTED = [
+    ({"raw": "-_A"}, {"raw": "+/A="}),
+    ({"small": "4.2e1", "big": 1e3}, {"small": 42, "big": "1000"}),
+    ({"double": "-Infinity", "single": "NaN"}, {"double": "-Infinity", "single": "NaN"}),
+    ({"single": 3.4028235e38}, {"single": 3.4028235e38}),
+    (
+        {"color": "CRIMSON", "colors": [1, "BLUE", -5]},
+        {"color": "RED", "colors": ["RED", "BLUE", "BLUE"]},
+    ),
+    (
+        {"value": None, "values": [None], "valueOf": {"a": None}},
+        {"value": None, "values": [None], "valueOf": {"a": None}},
+    ),
+    ({"text": None, "inners": None, "byName": None}, {}),
+    (
+        {"by_name": {"a": {}}, "byFlag": {"true": 1}},
+        {"byName": {"a": {}}, "byFlag": {"true": "RED"}},
+    ),
+    ({"packed": {}}, {"packed": {}}),
+    (
+        {"packed": {"value": {}, "@type": "x/google.protobuf.Empty"}},
+        {"packed": {"@type": "x/google.protobuf.Empty"}},
+    ),
+    (
+        {"packed": {"@type": "x/google.protobuf.Any", "value": {}}},
+        {"packed": {"@type": "x/google.protobuf.Any", "value": {}}},
+    ),
+    (
+        {"packed": {"@type": "x/google.protobuf.Value", "value": None}},
+        {"packed": {"@type": "x/google.protobuf.Value", "value": None}},
+    ),
+    (
+        {"packed": {"@type": "x/acme.v1.Every", "small": "7"}},
+        {"packed": {"@type": "x/acme.v1.Every", "small": 7}},
+    ),
+    (
+        {"empty": {}, "inner": {}, "struct": {}, "listed": []},
+        {"empty": {}, "inner": {}, "struct": {}, "listed": []},
+    ),
+    ({"anything": {"a": [1.5, {}, [], True]}}, {"anything": {"a": [1.5, {}, [], True]}}),
+    ({"mask": "aB,c.dE", "span": "-0s"}, {"mask": "aB,c.dE", "span": "0s"}),
+]
+
+
+@pytest.mark.parametrize(("value", "shown"), ACCEPTED, ids=lambda one: ascii(one)[:60])
+@pytest.mark.parametrize("kind", KINDS)
+def test_json_is_read_as_the_same_message_by_both_kinds(kind, value, shown):
+    """What is printed of it is the canonical form (spec §1.8(1))."""
+    assert read(kind, value) == ("accepted", shown)
+
+
+NASTY = [value for _, value in REFUSED] + [
+    None,
+    True,
+    0,
+    1,
+    -5,
+    0.0,
+    "",
+    "RED",
+    "a",
+    [],
+    {},
+    [None],
+]
+MOMENT = st.datetimes().map(lambda moment: f"{moment.isoformat()}Z")
+LEAF = (
+    st.sampled_from(NASTY)
+    | st.integers(-(2**65), 2**65)
+    | st.floats()
+    | st.text(max_size=3)
+    | st.from_regex(r"[-+]?[0-9]{0,3}(\.[0-9]{0,6})?([eE][-+]?[0-9]{1,3})?s?", fullmatch=True)
+    | st.from_regex(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9]"
+                    r"(\.[0-9]{1,6})?(Z|[-+][0-2][0-9]:[0-6][0-9])", fullmatch=True)
+    | st.from_regex(r"[A-Za-z0-9+/_-]{0,6}={0,3}", fullmatch=True)
+    | st.sampled_from(["NaN", "Infinity", "-Infinity", "CRIMSON", "NOBODY", "true", "aB,c"])
+)  # fmt: skip
+KEYS = sorted(shape_of(Every).spellings)
+KEY = st.sampled_from(KEYS) | st.sampled_from(["unknown", "@type", "value", "1", "true", "-7", ""])
+SPECIAL = ("Empty", "Struct", "Value", "Any", "Duration", "Int64Value")
+URL = st.sampled_from(["x/acme.v1.Every", *(f"x/google.protobuf.{name}" for name in SPECIAL)])
+JSON = st.recursive(
+    LEAF,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(KEY, inner, max_size=3)
+        | st.tuples(st.dictionaries(KEY, inner, max_size=2), URL).map(
+            lambda found: {**found[0], "@type": found[1]}
+        )
+    ),
+    max_leaves=8,
+)  # fmt: skip
+
+
+COLORS = {"color", "maybeColor", "maybe_color", "colors", "byFlag", "by_flag"}
+
+
+def anys_and_numbers(value, colors=False):
+    """The Any objects in a value, and the numbers in fields of an enum."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "packed" and item is not None:
+                yield item
+            yield from anys_and_numbers(item, colors or key in COLORS)
+    elif isinstance(value, list):
+        for item in value:
+            yield from anys_and_numbers(item, colors)
+    elif colors and type(value) is int and value not in (0, 1, -5):
+        yield value
+
+
+def read_alike(value, strict):
+    """Whether both kinds of classes are to read it alike.
+
+    A Python enum has no numbers without a name; and where unknown things are ignored, an attrs
+    class carries an Any as it came.
+    """
+    found = list(anys_and_numbers(value))
+    return not any(type(one) is int for one in found) and (strict or not found)
+
+
+@given(st.dictionaries(KEY, JSON, max_size=4), st.booleans())
+@settings(max_examples=500)
+def test_both_kinds_of_classes_read_the_same_json(value, strict):
+    """They accept the same, as the same message, and refuse the rest at the same path."""
+    assume(read_alike(value, strict))
+    assert read("protobuf", value, strict=strict) == read("attrs", value, strict=strict)
+
+
+# -- what attrs classes have not ------------------------------------------------------------------
+
+F = FieldDescriptorProto
+
+
+def descriptors():
+    """A file of proto3 with a one-of and odd JSON names, and one of proto2 with groups and more."""
+    three = FileDescriptorProto(name="three.proto", package="acme.v3", syntax="proto3")
+    three.dependency.append("google/protobuf/struct.proto")
+    odd = three.message_type.add(name="Odd")
+    odd.oneof_decl.add(name="choice")
+    for number, (name, kind, named) in enumerate(
+        [
+            ("left", F.TYPE_STRING, ""),
+            ("right", F.TYPE_MESSAGE, ".acme.v3.Odd"),
+            ("nothing", F.TYPE_ENUM, ".google.protobuf.NullValue"),
+            ("whatever", F.TYPE_MESSAGE, ".google.protobuf.Value"),
+        ],
+        start=1,
+    ):
+        odd.field.add(name=name, number=number, type=kind, type_name=named or None, oneof_index=0)
+    odd.field.add(name="first", json_name="second", number=5, type=F.TYPE_STRING)
+    odd.field.add(name="second", json_name="third", number=6, type=F.TYPE_STRING)
+    nulls = odd.field.add(name="nulls", number=7, type=F.TYPE_ENUM, label=F.LABEL_REPEATED)
+    nulls.type_name = ".google.protobuf.NullValue"
+    odd.field.add(name="open", number=8, type=F.TYPE_ENUM, type_name=".acme.v3.Size")
+    odd.field.add(name="zig_zag", number=9, type=F.TYPE_SINT32)
+    odd.field.add(name="two", number=10, type=F.TYPE_MESSAGE, type_name=".acme.v2.Two")
+    odd.field.add(
+        name="struct", number=11, type=F.TYPE_MESSAGE, type_name=".google.protobuf.Struct"
+    )
+    three.enum_type.add(name="Size").value.add(name="SMALL", number=0)
+    two = FileDescriptorProto(name="two.proto", package="acme.v2", syntax="proto2")
+    three.dependency.append("two.proto")
+    old = two.message_type.add(name="Two")
+    old.field.add(name="needed", number=1, type=F.TYPE_STRING, label=F.LABEL_REQUIRED)
+    old.field.add(name="closed", number=2, type=F.TYPE_ENUM, type_name=".acme.v2.Level")
+    group = old.field.add(name="grouped", number=3, type=F.TYPE_GROUP)
+    group.type_name = ".acme.v2.Two.Grouped"
+    old.nested_type.add(name="Grouped").field.add(name="text", number=1, type=F.TYPE_STRING)
+    old.extension_range.add(start=100, end=200)
+    two.enum_type.add(name="Level").value.add(name="LOW", number=1)
+    for number, (name, kind, label) in enumerate(
+        [
+            ("one", F.TYPE_INT32, F.LABEL_OPTIONAL),
+            ("many", F.TYPE_INT32, F.LABEL_REPEATED),
+            ("nested", F.TYPE_MESSAGE, F.LABEL_OPTIONAL),
+        ],
+        start=100,
+    ):
+        added = two.extension.add(name=name, number=number, type=kind, label=label)
+        added.extendee = ".acme.v2.Two"
+        if kind == F.TYPE_MESSAGE:
+            added.type_name = ".acme.v2.Two"
+    for message_type in (odd, old, *old.nested_type):
+        for field in message_type.field:
+            field.label = field.label or F.LABEL_OPTIONAL
+    return FileDescriptorSet(file=[three, two])
+
+
+@pytest.fixture(scope="module")
+def types():
+    """A registry of these files."""
+    made = TypeRegistry()
+    register_file_set(made, descriptors().SerializeToString())
+    return made
+
+
+def shown(types, name, value, *, strict=True):
+    """What is printed of what is read."""
+    return types.dump(types.codec(name).load(value, strict=strict))
+
+
+@pytest.mark.parametrize(
+    ("value", "printed"),
+    [
+        ({"left": ""}, {"left": ""}),
+        ({"left": None, "right": {}}, {"right": {}}),
+        ({"nothing": None}, {"nothing": None}),
+        ({"nothing": "NULL_VALUE"}, {"nothing": None}),
+        ({"whatever": None}, {"whatever": None}),
+        ({"nulls": [None, 0]}, {"nulls": [None, None]}),
+        ({"second": "a", "third": "b"}, {"second": "a", "third": "b"}),
+        ({"first": "a"}, {"second": "a"}),
+        ({"open": 7, "zigZag": "-1"}, {"open": 7, "zigZag": -1}),
+        ({"two": {"needed": "", "closed": 1}}, {"two": {"needed": "", "closed": "LOW"}}),
+        (
+            {"two": {"needed": "a", "grouped": {"text": "b"}}},
+            {"two": {"needed": "a", "grouped": {"text": "b"}}},
+        ),
+        (
+            {"two": {"needed": "", "[acme.v2.one]": "1", "[acme.v2.many]": [1, 2]}},
+            {"two": {"needed": "", "[acme.v2.one]": 1, "[acme.v2.many]": [1, 2]}},
+        ),
+        (
+            {"two": {"needed": "", "[acme.v2.nested]": {"needed": ""}}},
+            {"two": {"needed": "", "[acme.v2.nested]": {"needed": ""}}},
+        ),
+    ],
+)
+def test_json_of_fields_that_only_proto_has(types, value, printed):
+    """One-ofs, null values, JSON names of one's own, groups, extensions (spec §1.8)."""
+    assert shown(types, "acme.v3.Odd", value) == printed
+
+
+@pytest.mark.parametrize(
+    ("value", "field", "said"),
+    [
+        ({"left": "", "right": {}}, "right", "cannot be given beside left"),
+        ({"right": {"nothing": None, "whatever": None}}, "right.whatever", "beside nothing"),
+        ({"open": 2**31}, "open", "one of SMALL"),
+        ({"nulls": ["x"]}, "nulls[0]", "one of NULL_VALUE"),
+        ({"zig_zag": 1, "zigZag": None}, "zig_zag", "given twice, in both spellings"),
+        ({"two": {"needed": "", "closed": 0}}, "two.closed", "one of LOW"),
+        ({"two": {}}, "two.needed", "is required"),
+        ({"two": {"needed": "", "[acme.v2.many]": [1.5]}}, "two[acme.v2.many][0]", "an int32"),
+        ({"two": {"needed": "", "[acme.v2.none]": 1}}, "two[acme.v2.none]", "not a field of Two"),
+        ({"two": {"needed": "", "[\ud800]": 1}}, "two[\ud800]", "not a field of Two"),
+        ({"[acme.v2.one]": 1}, "[acme.v2.one]", "is not a field of Odd"),
+    ],
+)
+def test_json_of_fields_that_only_proto_has_is_refused(types, value, field, said):
+    """With the path, as for any other field."""
+    with pytest.raises(InvalidArgument, match=said) as refused:
+        types.codec("acme.v3.Odd").load(value, strict=True)
+    assert refused.value.field == field
+
+
+def test_unknown_names_are_dropped_where_they_are_ignored(types):
+    """Fields and enum names alone; numbers of an open enum stay (spec §1.8(5))."""
+    value = {"open": "HUGE", "nulls": ["x", None], "unknown": 1, "left": "a"}
+    assert shown(types, "acme.v3.Odd", value, strict=False) == {"nulls": [None], "left": "a"}
+    assert shown(types, "acme.v3.Odd", {"open": 9}, strict=False) == {"open": 9}
+    level = {"needed": "", "closed": "NOBODY", "[acme.v2.none]": 1}
+    assert shown(types, "acme.v2.Two", level, strict=False) == {"needed": ""}
+    for wrong in ({"open": 1.5}, {"left": 1}, {"left": "", "right": {}}):
+        with pytest.raises(InvalidArgument):
+            types.codec("acme.v3.Odd").load(wrong, strict=False)
+
+
+def test_an_extension_of_another_message_is_no_field():
+    """Its own is: options of fields have such names."""
+    types = TypeRegistry(descriptor_pb2.FieldOptions, descriptor_pb2.MethodOptions)
+    value = {"[google.api.field_behavior]": ["REQUIRED"], "deprecated": True}
+    options = types.load(value, descriptor_pb2.FieldOptions)
+    assert list(options.Extensions[field_behavior_pb2.field_behavior]) == [2]
+    assert options.deprecated
+    with pytest.raises(InvalidArgument, match="is not a field of MethodOptions"):
+        types.load(value, descriptor_pb2.MethodOptions)
+
+
+def test_what_is_nested_too_deeply_for_the_binary_form_is_refused(types):
+    """A Struct takes three of protobuf's hundred levels for each of its own (spec §1.8(8))."""
+    value = {}
+    for _ in range(32):
+        value = {"a": value}
+    assert shown(types, "acme.v3.Odd", {"struct": value}) == {"struct": value}
+    for _ in range(1000):
+        value = {"a": value}
+    for whole in ({"struct": value}, {"right": {"struct": {"a": value}}}):
+        with pytest.raises(InvalidArgument, match="nested too deeply"):
+            types.codec("acme.v3.Odd").load(whole, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("cls", "value"),
+    [
+        (struct_pb2.Struct, {"a": [1.5, None]}),
+        (struct_pb2.ListValue, [{}, [], "a"]),
+        (struct_pb2.Value, None),
+        (struct_pb2.Value, {"a": {"b": []}}),
+    ],
+)
+def test_a_well_known_class_of_protobuf_is_read_by_itself(cls, value):
+    """As the class that was registered, not as the one of this library."""
+    types = TypeRegistry(cls)
+    found = types.load(value, cls)
+    assert type(found) is cls
+    assert types.dump(found) == value
