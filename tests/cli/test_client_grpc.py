@@ -15,6 +15,8 @@ pytest.importorskip("rich")
 pytest.importorskip("uvicorn")
 pytest.importorskip("grpc")
 
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
 from lro.protobuf import descriptor_set
 from lro_client._tokens import Token
 from lro_client.cli._exits import Exit
@@ -134,3 +136,46 @@ def test_without_the_extra(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     found = call("get", "operations/a", "--server", "grpc://localhost:1")
     assert found.status == Exit.MISUSED
     assert "lro[grpc]" in found.err
+
+
+PART = FileDescriptorProto(name="a.proto", dependency=["b.proto"])
+ODD = FileDescriptorProto(name="a.proto", package="google.rpc", syntax="proto3")
+ODD.enum_type.add(name="Status").value.add(name="NONE", number=0)
+ODD.message_type.add(name="Odd").field.add(
+    name="status", number=1, label=1, type=14, type_name=".google.rpc.Status"
+)
+UNUSABLE = {
+    "no set": (b"syntax", "bytes are no google.protobuf.FileDescriptorSet; make one by protoc"),
+    "empty": (b"", "holds no file; make one by protoc"),
+    "a part": (
+        FileDescriptorSet(file=[PART]).SerializeToString(),
+        "a.proto imports b.proto, which the set has not",
+    ),
+    "an enum that is a message here": (
+        FileDescriptorSet(file=[ODD]).SerializeToString(),
+        "a.proto: is no proto file",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "told"), UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["get", "operations/a"],
+        ["wait", "operations/a"],
+        ["list"],
+        ["watch", "operations/a"],
+        ["start", FULL_NAME, START],
+    ],
+    ids=lambda command: command[0],
+)
+def test_descriptors_that_cannot_be_used_are_an_error_of_every_command(
+    call: Lro, here: Path, address: str, command: list[str], content: bytes, told: str
+) -> None:
+    """The status is 2, and a sentence names the file (defects 14)."""
+    (here / "odd.binpb").write_bytes(content)
+    found = call(*command, "--descriptors", "odd.binpb")
+    assert (found.status, found.out) == (Exit.MISUSED, "")
+    assert "odd.binpb: " in found.err
+    assert told in found.err

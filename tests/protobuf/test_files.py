@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -39,6 +40,7 @@ from lro._wellknown import Empty, StringValue, Value
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set, register_module
 from lro.stores.memory import MemoryStore
+from tests.googleapis import write_googleapis
 from tests.protobuf.fixtures import FILE_SET, of_attrs, of_protobuf
 
 
@@ -533,10 +535,116 @@ def test_a_generated_module_is_registered():
         register_module(types, sys)
 
 
-@pytest.mark.parametrize("wrong", [b"\xff", b"\x0a\x03\x12\x01a\x0a\x08\x0a\x01b\x22\x03\x0a\x01."])
-def test_what_is_no_file_set(wrong):
+API = """
+syntax = "proto3";
+package acme.shop.v1;
+import "google/api/annotations.proto";
+import "google/api/client.proto";
+import "google/api/resource.proto";
+import "google/longrunning/operations.proto";
+import "google/protobuf/timestamp.proto";
+message Order {
+  option (google.api.resource) = {type: "acme.test/Order" pattern: "orders/{order}"};
+  string name = 1;
+  google.protobuf.Timestamp time = 2;
+}
+message Ordering {}
+service Shop {
+  rpc Buy(Order) returns (google.longrunning.Operation) {
+    option (google.api.http) = {post: "/v1/orders:buy" body: "*"};
+    option (google.longrunning.operation_info) = {
+      response_type: "Order" metadata_type: "Ordering"
+    };
+  }
+}
+"""
+
+
+def compiled(folder, *flags):
+    """The set that protoc makes of this file."""
+    pytest.importorskip("grpc_tools")
+    (folder / "shop.proto").write_text(API)
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", write_googleapis(folder), *flags]
+    command += ["--descriptor_set_out=api.binpb", "shop.proto"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert not done.returncode, done.stderr
+    return FileDescriptorSet.FromString((folder / "api.binpb").read_bytes())
+
+
+FLAGS = {
+    "whole": ["--include_imports"],
+    "whole, with source information": ["--include_imports", "--include_source_info"],
+    "own file alone": [],
+    "own file alone, with source information": ["--include_source_info"],
+}
+
+
+def works(types, file_set):
+    """Whether messages of a set can be read, packed and printed."""
+    register_file_set(types, file_set)
+    value = {"name": "a", "time": "2030-01-01T00:00:00Z"}
+    packed = types.pack(types.codec("acme.shop.v1.Order").load(value, strict=True))
+    return types.to_json(packed) == {"@type": packed.type_url, **value}
+
+
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
+def test_a_set_of_protoc_that_imports_annotations_works(tmp_path, flags):
+    """Files with extensions alone are editions of those that are loaded (defects 14)."""
+    file_set = compiled(tmp_path, *flags)
+    assert works(TypeRegistry(), file_set.SerializeToString())
+    assert works(TypeRegistry(), file_set)
+    for file in file_set.file:  # as buf marks each file of its images
+        file.MergeFromString(b"\xd2\xf6\x03\x02\x08\x00")
+    assert works(of_attrs(), file_set)
+
+
+def test_a_set_with_newer_and_older_editions_of_known_files_works(tmp_path):
+    """What they declare beyond the loaded edition is added, what they lack is there."""
+    file_set = compiled(tmp_path, "--include_imports")
+    files = {file.name: file for file in file_set.file}
+    client = files["google/api/client.proto"]
+    newer = client.message_type.add(name="Newer")
+    known = client.message_type[0].name
+    field = newer.field.add(name="known", number=1, type_name=f".google.api.{known}")
+    field.type, field.label = FieldDescriptorProto.TYPE_MESSAGE, FieldDescriptorProto.LABEL_OPTIONAL
+    del files["google/rpc/status.proto"].message_type[0].field[1]
+    types = TypeRegistry()
+    assert works(types, file_set)
+    read = types.codec("google.api.Newer").load({"known": {}}, strict=True)
+    assert types.dump(read) == {"known": {}}
+    fields = types.binary.descriptor("google.rpc.Status").fields_by_name
+    assert list(fields) == ["code", "message", "details"]
+
+
+def test_a_public_import_of_a_known_file_is_one(tmp_path):
+    """Whatever imports it sees what the loaded file declares."""
+    again = FileDescriptorProto(name="again.proto", package="acme.v1", syntax="proto3")
+    again.dependency.extend(["google/protobuf/empty.proto", "google/rpc/status.proto"])
+    again.public_dependency.append(1)
+    user = FileDescriptorProto(name="user.proto", package="acme.v1", syntax="proto3")
+    user.dependency.append("again.proto")
+    field = user.message_type.add(name="Report").field.add(name="status", number=1)
+    field.type, field.label = FieldDescriptorProto.TYPE_MESSAGE, FieldDescriptorProto.LABEL_OPTIONAL
+    field.type_name = ".google.rpc.Status"
+    types = TypeRegistry()
+    assert register_file_set(types, FileDescriptorSet(file=[user, again])) == ("acme.v1.Report",)
+    (again,) = types.binary.descriptor("acme.v1.Report").file.dependencies
+    assert [file.name for file in again.public_dependencies] == ["google/rpc/status.proto"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (b"\xff", "1 bytes are no google.protobuf.FileDescriptorSet; make one by protoc"),
+        (b"", "holds no file; make one by protoc"),
+        (FileDescriptorSet(), "holds no file; make one by protoc"),
+        (b"\x0a\x03\x12\x01a\x0a\x08\x0a\x01b\x22\x03\x0a\x01.", "b: "),
+        ("api.binpb", "must be a FileDescriptorSet, or its bytes, got 'api.binpb'"),
+    ],
+)
+def test_what_is_no_file_set(wrong, said):
     """A sentence says so."""
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument, match=said):
         register_file_set(TypeRegistry(), wrong)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any as Anything
 from typing import Final, TypeVar, cast
 
 from google.longrunning import operations_proto_pb2
@@ -63,7 +65,10 @@ class Binary:
         classes: Iterable[type],
     ) -> None:
         self.pool = DescriptorPool()
-        self._files: dict[bytes, str] = {}
+        self._files: dict[bytes, tuple[str, ...]] = {}
+        self._taken: set[str] = set()
+        self._symbols: dict[str, str] = {}
+        """The file of all that is declared at the top of one, by full name."""
         self.known: dict[str, str] = {}
         """The file of each message that has a descriptor of its own, by full name."""
         self._classes: dict[str, type[Message]] = {}
@@ -146,27 +151,66 @@ class Binary:
                 self._written[key] = text
         return reread(text.decode())  # everybody's own, to do with as they like
 
-    def _add(self, file: FileDescriptor) -> str:
-        """Add a file, and what it imports; the name that it has here."""
-        if file.serialized_pb in self._files:
-            return self._files[file.serialized_pb]
-        names = names_in(file.message_types_by_name.values())
-        if names and all(name in self.known for name in names):
-            return self.known[names[0]]  # the same messages in another edition of the file
+    def _add(self, file: FileDescriptor) -> tuple[str, ...]:
+        """Add what a file and its imports declare; the names of the files that have it here.
+
+        What another file has declared already is left out: it comes from another edition of that
+        file, as ``protoc`` and ``buf`` put the imports of an API into its set.
+        """
+        found = self._files.get(file.serialized_pb)
+        if found is not None:
+            return found
         said = FileDescriptorProto.FromString(file.serialized_pb)
-        said.dependency[:] = [self._add(imported) for imported in file.dependencies]
-        while said.name in self._files.values():  # by another file, from elsewhere
+        homes = self._leave_out_known(said)
+        if homes and not any(map(len, _declared(said))):
+            found = tuple(dict.fromkeys(homes))
+        else:
+            self._add_new(said, [self._add(one) for one in file.dependencies], homes)
+            found = (said.name,)
+        self._files[file.serialized_pb] = found
+        for name in names_in(file.message_types_by_name.values()):
+            self.known.setdefault(name, said.name)
+        return found
+
+    def _add_new(
+        self, said: FileDescriptorProto, imported: list[tuple[str, ...]], homes: list[str]
+    ) -> None:
+        public = {name for at in said.public_dependency for name in imported[at]}
+        names = list(dict.fromkeys([*chain.from_iterable(imported), *homes]))
+        said.dependency[:] = names
+        said.public_dependency[:] = [at for at, name in enumerate(names) if name in public]
+        said.ClearField("weak_dependency")
+        while said.name in self._taken:  # by another file, from elsewhere
             said.name = f"other/{said.name}"
-        self._files[file.serialized_pb] = said.name
+        self._taken.add(said.name)
         self._put(said)
-        self.known.update(dict.fromkeys(names, said.name))
-        return said.name
+        for declared in _declared(said):
+            self._symbols.update((_full_name(said, one), said.name) for one in declared)
+
+    def _leave_out_known(self, said: FileDescriptorProto) -> list[str]:
+        """Take out of a file what others have declared; the names of these."""
+        homes = []
+        for declared in _declared(said):
+            for at in reversed(range(len(declared))):
+                home = self._symbols.get(_full_name(said, declared[at]))
+                if home is not None:
+                    homes.append(home)
+                    del declared[at]
+        return homes
 
     def _put(self, said: FileDescriptorProto) -> None:
         try:
             self.pool.AddSerializedFile(said.SerializeToString())
         except TypeError as exc:  # what the protobuf library raises for whatever is wrong
             raise DeclarationError(said.name, f"is no proto file: {exc}") from exc
+
+
+def _declared(said: FileDescriptorProto) -> tuple[Anything, ...]:
+    return said.message_type, said.enum_type, said.service, said.extension
+
+
+def _full_name(said: FileDescriptorProto, one: Anything) -> str:
+    return ".".join(filter(None, (said.package, one.name)))
 
 
 def names_in(descriptors: Iterable[Descriptor]) -> list[str]:

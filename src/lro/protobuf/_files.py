@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Final
 
+from google.api import resource_pb2
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -13,27 +15,32 @@ from google.protobuf.message_factory import GetMessageClass
 from lro._errors import InvalidArgument
 from lro._protobuf._binary import STANDARD, names_in
 from lro._protobuf._imports import with_imports
+from lro._scalars import got
 from lro._types import TypeRegistry
 
+HOW_TO_MAKE_A_SET: Final = (
+    "make one by protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE"
+)
 
-def register_file_set(types: TypeRegistry, file_set: bytes) -> tuple[str, ...]:
-    """Register every message of a ``FileDescriptorSet`` (spec §1.14(2)).
+
+def register_file_set(types: TypeRegistry, file_set: bytes | FileDescriptorSet) -> tuple[str, ...]:
+    """Register every message of a ``FileDescriptorSet``, or of its bytes (spec §1.14(2)).
 
     Those that are registered already stay what they are. Imports of what the ``google.protobuf``,
-    ``google.rpc`` and ``google.longrunning`` packages have need not be in the set.
+    ``google.rpc`` and ``google.longrunning`` packages have need not be in the set, nor those of the
+    annotations of ``google.api``.
 
     Returns:
         The full names that are new.
 
     Raises:
-        InvalidArgument: The bytes are no such set, or something that it imports is missing.
+        InvalidArgument: It is no such set or holds no file, or something that it imports is
+            missing.
     """
-    try:
-        files = FileDescriptorSet.FromString(file_set).file
-    except DecodeError as exc:
-        text = f"{len(file_set)} bytes are no google.protobuf.FileDescriptorSet"
-        raise InvalidArgument("", text) from exc
-    pool = _Pool([*files])
+    files = [*_parsed(file_set).file]
+    if not files:
+        raise InvalidArgument("", f"holds no file; {HOW_TO_MAKE_A_SET}")
+    pool = _Pool(files)
     new = []
     for file in files:
         for name in names_in(pool.file(file.name).message_types_by_name.values()):
@@ -41,6 +48,19 @@ def register_file_set(types: TypeRegistry, file_set: bytes) -> tuple[str, ...]:
                 types.register(GetMessageClass(pool.pool.FindMessageTypeByName(name)))
                 new.append(name)
     return tuple(new)
+
+
+def _parsed(file_set: object) -> FileDescriptorSet:
+    if isinstance(file_set, FileDescriptorSet):
+        return file_set
+    if not isinstance(file_set, bytes):
+        wanted = "must be a FileDescriptorSet, or its bytes"
+        raise InvalidArgument("", f"{wanted}, got {got(file_set)}")
+    try:
+        return FileDescriptorSet.FromString(file_set)
+    except DecodeError as exc:
+        text = f"{len(file_set)} bytes are no google.protobuf.FileDescriptorSet"
+        raise InvalidArgument("", f"{text}; {HOW_TO_MAKE_A_SET}") from exc
 
 
 def register_module(types: TypeRegistry, module: ModuleType) -> tuple[str, ...]:
@@ -70,7 +90,9 @@ class _Pool:
 
     def __init__(self, files: list[FileDescriptorProto]) -> None:
         self.pool = DescriptorPool()
-        self._texts = with_imports(STANDARD) | {file.name: file for file in files}
+        self._texts = with_imports((*STANDARD, resource_pb2.DESCRIPTOR)) | {
+            file.name: file for file in files
+        }
         self._done: set[str] = set()
 
     def file(self, name: str, *, of: str = "") -> FileDescriptor:
@@ -83,7 +105,8 @@ class _Pool:
         self._done.add(name)
         file = self._texts.get(name)
         if file is None:
-            raise InvalidArgument("", f"{of} imports {name}, which the set has not")
+            wanted = f"{of} imports {name}, which the set has not"
+            raise InvalidArgument("", f"{wanted}; {HOW_TO_MAKE_A_SET}")
         for imported in file.dependency:
             self._add(imported, name)
         try:

@@ -17,7 +17,7 @@ import click
 import httpx
 from click.core import ParameterSource
 
-from lro import InvalidArgument, TypeRegistry
+from lro import DeclarationError, InvalidArgument, TypeRegistry
 from lro_client._client import Client
 from lro_client._policy import NO_RETRY, Retry, wait_exponential
 from lro_client._tokens import public_address
@@ -78,10 +78,8 @@ class Server:
             raise click.UsageError("no server is known: give --server URL, or set LRO_SERVER")
         grpc = _scheme(url) in _GRPC
         types, descriptors = TypeRegistry(), b"".join(map(read_file, self.descriptors))
-        if descriptors:
-            from lro.protobuf import register_file_set  # needs an extra
-
-            register_file_set(types, descriptors)
+        if self.descriptors:
+            _register(types, descriptors, " + ".join(self.descriptors))
         headers = self._headers(url)
         seconds = self.call_seconds if within is None else min(self.call_seconds, within)
         make = functools.partial(
@@ -124,6 +122,16 @@ class Server:
                 raise InvalidArgument("token", "has characters that no bearer token has")
             headers.append(("Authorization", f"Bearer {bearer}"))
         return headers
+
+
+def _register(types: TypeRegistry, descriptors: bytes, named: str) -> None:
+    from lro.protobuf import register_file_set  # needs an extra
+
+    try:
+        register_file_set(types, descriptors)
+        _ = types.binary  # what cannot be put together is said now, and not at each message
+    except (InvalidArgument, DeclarationError) as exc:
+        raise InvalidArgument(named, str(exc)) from exc
 
 
 def split_url(url: str) -> SplitResult:
