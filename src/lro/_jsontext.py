@@ -1,8 +1,14 @@
-"""JSON text: the one seam where a JSON library is chosen (RFC 8259, spec §1.8)."""
+"""JSON text: the one seam where a JSON library is chosen (RFC 8259, spec §1.8).
+
+The extra ``fast`` changes no result: the standard library says what can be read and written, and
+how. orjson does what both do alike; whatever it refuses, and whatever it may take otherwise, is
+given to the standard library.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any as Anything
@@ -15,6 +21,10 @@ try:
 except ImportError:  # the extra "fast" is not installed
     orjson = None  # type: ignore[assignment]
 
+_OPTIONS: Final = (
+    0 if orjson is None else orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+)
+
 MAX_DEPTH: Final = 100
 """Deepest nesting of objects and lists that is read or written (spec §1.8(8))."""
 
@@ -25,7 +35,12 @@ Replies and stores put a few levels around it, and a Struct takes two of protobu
 each of its own.
 """
 
-_DOUBLE_DIGITS: Final = 308
+_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER: Final = b"0" * 19
+"""From so many digits on, an integer may have more than 64 bits: orjson makes it a float."""
+_BEYOND_DOUBLE: Final = b"0" * 309
+_EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
+"""A number with an exponent, all digits as 0: orjson and the standard library differ in these."""
 
 
 def dumps(value: Json) -> bytes:
@@ -35,7 +50,14 @@ def dumps(value: Json) -> bytes:
         ValueError: The value is nested too deeply, or holds a number or text that JSON has not.
         TypeError: It holds something that is no JSON value.
     """
-    return _fast_dumps(value)
+    if orjson is not None:
+        try:
+            text: bytes = orjson.dumps(value, option=_OPTIONS)
+        except TypeError:  # integers over 64 bits, and more
+            return _standard_dumps(value)
+        if not _written_otherwise(text):
+            return text
+    return _standard_dumps(value)
 
 
 def dumps_bounded(value: Json) -> bytes:
@@ -55,9 +77,7 @@ def loads(data: bytes | str) -> Json:
     Raises:
         ValueError: The text is not JSON in UTF-8, or is nested too deeply.
     """
-    if orjson is None:
-        return _standard_loads(data, None)
-    value: Json = orjson.loads(data)  # orjson.JSONDecodeError is a ValueError
+    value = _parsed(data)
     _check_depth(data, value)
     return value
 
@@ -68,8 +88,7 @@ def reread(text: str) -> Json:
     Raises:
         ValueError: The text is not JSON.
     """
-    value: Json = json.loads(text) if orjson is None else orjson.loads(text)
-    return value
+    return _parsed(text)
 
 
 def loads_strict(data: bytes | str) -> Json:
@@ -78,7 +97,9 @@ def loads_strict(data: bytes | str) -> Json:
     Raises:
         ValueError: The text is not JSON in UTF-8, has a key twice, or is nested too deeply.
     """
-    return _standard_loads(data, _unique)
+    value = _standard_parsed(data, _unique)
+    _check_depth(data, value)
+    return value
 
 
 def deeper_than(value: Json, limit: int) -> bool:
@@ -107,16 +128,12 @@ def plain_copy(value: dict[Anything, Anything] | list[Anything]) -> Json | None:
     """
     try:
         text = dumps(value)
-        copy: Json = json.loads(text, parse_int=_short_int) if orjson is None else loads(text)
+        if _BEYOND_DOUBLE in text.translate(_DIGITS):
+            return None  # it may be beyond the range of double
+        copy = _parsed(text)
     except (ValueError, TypeError):
         return None
     return copy if copy == value else None
-
-
-def _short_int(digits: str) -> int:
-    if len(digits) > _DOUBLE_DIGITS:
-        raise ValueError("a number of so many digits may be beyond the range of double")
-    return int(digits)
 
 
 _Pairs = list[tuple[str, Json]]
@@ -130,16 +147,29 @@ def _standard_dumps(value: Json) -> bytes:
     return text.encode()
 
 
-def _fast_dumps(value: Json) -> bytes:
-    if orjson is None:
-        return _standard_dumps(value)
-    try:
-        return orjson.dumps(value)
-    except TypeError:  # integers over 64 bits, and more: the standard library decides
-        return _standard_dumps(value)
+def _written_otherwise(text: bytes) -> bool:
+    """Whether the standard library may write otherwise what orjson wrote so, or refuse it.
+
+    orjson writes null for what is no number, and the smallest and largest numbers its own way.
+    """
+    if b"null" in text or b"0.0000" in text:
+        return True
+    return _EXPONENT.search(text.translate(_DIGITS)) is not None
 
 
-def _standard_loads(data: bytes | str, hook: Callable[[_Pairs], Json] | None) -> Json:
+def _parsed(data: bytes | str) -> Json:
+    if orjson is not None:
+        try:
+            text = data.encode() if isinstance(data, str) else data
+            if _LONG_NUMBER not in text.translate(_DIGITS):
+                value: Json = orjson.loads(text)
+                return value
+        except ValueError:  # the standard library says why, or knows better
+            pass
+    return _standard_parsed(data, None)
+
+
+def _standard_parsed(data: bytes | str, hook: Callable[[_Pairs], Json] | None) -> Json:
     try:
         text = data.decode() if isinstance(data, bytes) else data
         value: Json = json.loads(text, object_pairs_hook=hook, parse_constant=_no_constant)
@@ -149,7 +179,6 @@ def _standard_loads(data: bytes | str, hook: Callable[[_Pairs], Json] | None) ->
         if "set_int_max_str_digits" in str(exc):  # advice for us, not for callers
             raise ValueError("it holds a number of too many digits") from None
         raise
-    _check_depth(data, value)
     return value
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import http
 import importlib.util
 import json
 import math
 import sys
+from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -21,6 +25,7 @@ from lro._jsontext import (
     plain_copy,
     reread,
 )
+from lro._scalars import got
 from tests.core.scalars import JSON
 
 READERS = {"loads": loads, "strict": loads_strict}
@@ -161,6 +166,98 @@ def test_special_floats_by_the_standard_library(monkeypatch):
     monkeypatch.setattr(_jsontext, "orjson", None)
     with pytest.raises(ValueError):
         dumps([math.nan])
+
+
+NUMBERS = [
+    "0", "-0", "-0.0", "1E+5", "1e-7", "1e16", "-1e22", "0.00001", "0.0001", "5e-324", "1e-400",
+    "1e308", "1e309", "-1e400", "9223372036854775808", "-9223372036854775809",
+    "18446744073709551615", "18446744073709551616", "9" * 308, "9" * 309, "9" * 4300, "9" * 4301,
+    "0.30000000000000004", "2.2250738585072011e-308", "1.7976931348623159e308", "NaN", "-Infinity",
+    "01", "1.", ".5", "+1", "1_0", "0x1", "123456789.12345678901234567890", "1e", "-",
+]  # fmt: skip
+TEXTS = [
+    '""', '"3e5"', '"null"', '"0.00001"', r'"\ud800"', r'"\ud83d\ude00"', r'"\udc00\ud800"',
+    r'"\u0000"', '"\x00"', '"\x1f"', '"\x7f"', '"\u2028"', '"\U0001f600"', r'"\/\b\f\n\x"',
+    r'"\u12"', '"a', '"12345678901234567890"', '"\ud800"',
+]  # fmt: skip
+SPACE = st.sampled_from(["", "", "", "", " ", "\t\r\n", "\x0b", "\xa0", "\ufeff"])
+TOKEN = st.sampled_from([*NUMBERS, *TEXTS, "true", "null", "nul", "None"]) | st.floats().map(repr)
+JSON_TEXT = st.recursive(
+    TOKEN,
+    lambda inner: (
+        st.builds("[{}{}]".format, st.lists(inner, max_size=3).map(",".join), SPACE)
+        | st.builds('{{"a":{},{}"a":{}}}'.format, inner, SPACE, inner)
+    ),
+    max_leaves=5,
+)
+
+
+def by_each_library(action, value):
+    """What it gives with orjson and without: a value, or None where it is refused."""
+    found = []
+    for library in (_jsontext.orjson, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_jsontext, "orjson", library)
+            try:
+                found.append(repr(action(value)))
+            except (ValueError, TypeError):
+                found.append(None)
+    return found
+
+
+def assert_read_alike(data):
+    """The same value or refusal with either library; and what is read is written alike."""
+    with_orjson, without = by_each_library(loads, data)
+    assert with_orjson == without
+    if without is not None:
+        value = loads(data)
+        for action in (
+            dumps,
+            lambda value: plain_copy([value]),
+            lambda v: reread(dumps(v).decode()),
+        ):
+            assert len(set(by_each_library(action, value))) == 1
+
+
+@pytest.mark.parametrize("token", [*NUMBERS, *TEXTS], ids=lambda token: ascii(token)[:30])
+def test_a_token_is_read_and_written_alike_by_either_library(token):
+    """The extra ``fast`` changes no result (defects 45)."""
+    for text in (token, f"[{token}]", f'{{"unknown": {token}}}', f" {token} "):
+        assert_read_alike(text)
+        assert_read_alike(text.encode("utf-8", "surrogatepass"))
+
+
+@given(JSON_TEXT, SPACE)
+def test_any_text_is_read_and_written_alike_by_either_library(text, space):
+    """Or refused by both."""
+    assert_read_alike(space + text)
+    assert_read_alike((space + text).encode("utf-8", "surrogatepass"))
+
+
+@dataclasses.dataclass
+class Data:
+    number: int = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.nan, math.inf, 2**64, 10**309, 10**4300, -0.0, 1e16, 1e-5, 1e-4, (1, 2), {1: 2},
+        {None: 1}, {True: 1}, {1.5: 1}, Data(), datetime(2030, 1, 1, tzinfo=UTC), Decimal(1), http.HTTPStatus.OK,
+        {"\ud800": 1}, b"x", None, {"a": None}, "null", "3e5", "0.00001", {"a,null": 1e300},
+    ],
+    ids=lambda value: got(value)[:30],
+)  # fmt: skip
+def test_a_value_is_written_alike_by_either_library(value):
+    """As the same text, or not at all (defects 45)."""
+    for whole in (value, [value], {"a": [1, value]}):
+        assert len(set(by_each_library(dumps, whole))) == 1
+
+
+@given(st.floats() | st.integers() | st.floats(0, 1).map(lambda one: one / 10**5))
+def test_any_number_is_written_alike_by_either_library(number):
+    """Whatever its exponent."""
+    assert len(set(by_each_library(dumps, [number]))) == 1
 
 
 @given(JSON)
