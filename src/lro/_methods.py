@@ -18,6 +18,7 @@ _METHOD_NAME: Final = re.compile(
     re.ASCII,
 )
 STANDARD: Final = re.compile(r"(Get|Create|Update|Delete)([A-Z]\w*)", re.ASCII)
+_DELETE: Final = re.compile(r"(Batch)?Delete[A-Z]\w*", re.ASCII)
 FINDINGS: Final = {
     "response-type-empty": "an empty response cannot grow; give the method a response of its own",
     "response-type-convention": "the response should be called <Method>Response, or the resource",
@@ -76,15 +77,11 @@ def convention_findings(method: MethodName, info: OperationInfo) -> list[str]:
     response = method.qualify(info.response_type)
     standard = STANDARD.fullmatch(method.name)
     simple = response.rpartition(".")[2]
-    if standard is None:
-        fits = simple == method.name + "Response"
-    else:
-        fits = simple == standard[2] or (standard[1] == "Delete" and response == EMPTY)
-    if not response:
-        pass
-    elif response == EMPTY and not (standard is not None and standard[1] == "Delete"):
-        findings.append("response-type-empty")
-    elif not fits:
+    wanted = method.name + "Response" if standard is None else standard[2]
+    if response == EMPTY:
+        if not _DELETE.fullmatch(method.name):
+            findings.append("response-type-empty")
+    elif response and simple != wanted:
         findings.append("response-type-convention")
     if method.qualify(info.metadata_type) == EMPTY:
         findings.append("metadata-type-empty")

@@ -104,6 +104,49 @@ def test_a_terminal_has_its_own_width(
     assert "…" not in "".join(lines)
 
 
+def test_a_place_is_never_broken_in_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Terminals and editors find the file by it; sentences break between words (defects 30)."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    name = f"acme/{'long' * 20}/v1/books.proto"
+    Path("bad").write_bytes(packed(located(proto(BARE, name=name), 41, 2)))
+    assert main(["lint", "bad"]) == 1
+    out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    place, method, *what, _ = out.splitlines()
+    assert place == f"{name}:42:3"
+    assert method == "  acme.v1.Books.Export missing-operation-info"
+    assert len(what) > 1
+    assert all(line.startswith("    ") for line in what)
+    Path("bad").write_bytes(packed(proto(BARE), proto(name="a.proto")))
+    assert main(["lint", "bad", "--allow", "*:streaming-response"]) == 1
+    out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert out.startswith("  * unused-allowance\n    the allowance")
+    assert " \n" not in out
+
+
+def test_lines_of_a_pipe_are_not_padded(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing stands behind the sentence (defects 30)."""
+    far = Declared("Import", ("ExportResponse", "Metadata"), output="acme.v1.Metadata")
+    Path("bad").write_bytes(packed(proto(BARE, far)))
+    assert main(["lint", "bad"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert [line.rstrip() for line in lines] == lines
+    assert len({line.index(" acme.v1.Books.") for line in lines[1:3]}) == 1
+
+
+def test_a_source_file_is_told_how_a_set_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    """By protoc or by buf (defects 32)."""
+    Path("books.proto").write_text('syntax = "proto3";\n', encoding="utf-8")
+    for command in (["lint", "books.proto"], ["breaking", "good", "books.proto"]):
+        assert main(command) == 2
+        told = capsys.readouterr().err
+        assert "books.proto: 19 bytes that are no FileDescriptorSet" in told
+        assert "protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE" in told
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     """A list of objects which all have the same keys."""
     assert main(["lint", "--json", "bad"]) == 1

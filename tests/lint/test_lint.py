@@ -77,8 +77,9 @@ def test_a_finding_says_where() -> None:
         ),
         (
             Declared("Export", ("ExportResponse", "Empty")),
-            "metadata_type 'Empty' is no message of its own package;"
-            " if google.protobuf.Empty is meant, write it in full",
+            "metadata_type 'Empty' is no message of its own package in the set;"
+            " if google.protobuf.Empty is meant, write it in full;"
+            " if acme.v1.Empty is meant, its file is missing from the set",
         ),
         (
             Declared("Export", ("ExportResponse", OPERATION)),
@@ -163,8 +164,49 @@ def test_an_unknown_target_is_refused() -> None:
     """The error names it, and the files that could have been meant."""
     with pytest.raises(InvalidArgument, match=r"targets: no file 'x' in the set; .* acme/v1/books"):
         lint(packed(proto(BARE)), targets=["x"])
-    with pytest.raises(InvalidArgument, match="services are in: no file"):
+    with pytest.raises(InvalidArgument, match="no file 'x' in the set; none has services"):
         lint(packed(proto()), targets=["x"])
+
+
+def test_an_unknown_target_is_answered_with_the_nearest_files() -> None:
+    """However many the set has: a few names, in order of likeness (defects 28)."""
+    names = [f"acme/part{number}/v1/part{number}.proto" for number in range(300)]
+    files = [proto(BARE, name=name, package=f"p{at}") for at, name in enumerate(names)]
+    with pytest.raises(InvalidArgument) as refused:
+        lint(packed(*files), targets=["acme/part17/v1/prat17.proto"])
+    told = "no file 'acme/part17/v1/prat17.proto' in the set; the nearest of 300 with services: "
+    assert refused.value.description.startswith(f"{told}acme/part17/v1/part17.proto, ")
+    assert refused.value.description.count("acme/") == 4
+
+
+def test_an_unqualified_name_is_taken_for_the_one_of_the_nearest_package() -> None:
+    """Not for the first of the alphabet (defects 29)."""
+    far = [
+        proto(name=f"{package}.proto", package=package, messages=["Report"])
+        for package in ("aaa.v1", "acme.common", "acme.other.v1", "acme.common.deep.v1")
+    ]
+    here = proto(Declared("Export", ("Report", "Metadata")), messages=["Request", "Metadata"])
+    (found,) = lint(packed(here, *far))
+    assert found.code == "response-type-not-qualified"
+    assert "if acme.common.Report is meant, write it in full" in found.message
+
+
+@pytest.mark.parametrize("name", ["BatchDeleteBooks", "DeleteBook"])
+def test_a_delete_of_many_or_one_may_respond_with_empty(name: str) -> None:
+    """By AIP-235 and AIP-135; other batches may not (defects 31)."""
+    declared = [Declared(one, (EMPTY, "M")) for one in (name, "BatchCreateBooks")]
+    for method, codes in zip(declared, ([], ["response-type-empty"]), strict=True):
+        here = proto(method, imports=["google/protobuf/empty.proto"], messages=["Request", "M"])
+        assert [one.code for one in lint(packed(here, empty_file()))] == codes
+
+
+def test_a_batch_delete_may_respond_with_its_own_message() -> None:
+    """As where the deletion can be taken back (AIP-235)."""
+    name = "BatchDeleteBooks"
+    here = proto(
+        Declared(name, (f"{name}Response", "M")), messages=["Request", f"{name}Response", "M"]
+    )
+    assert lint(packed(here)) == []
 
 
 def test_an_empty_set_is_refused() -> None:
@@ -178,7 +220,7 @@ def test_an_empty_set_is_refused() -> None:
 )
 def test_other_bytes_are_refused(data: bytes) -> None:
     """The source text, a cut set, and a name that is no text: each is one clear error."""
-    with pytest.raises(InvalidArgument, match="bytes that are no FileDescriptorSet"):
+    with pytest.raises(InvalidArgument, match=r"bytes that are no FileDescriptorSet.*protoc.*buf"):
         lint(data)
 
 

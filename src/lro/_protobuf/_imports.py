@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+HOW_TO_MAKE_A_SET: Final = (
+    "make one by protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE"
+)
 
 
 def with_imports(files: Iterable[FileDescriptor]) -> dict[str, FileDescriptorProto]:

@@ -1,4 +1,4 @@
-"""Findings as a table for people, or as JSON for programs; and the exit status."""
+"""Findings as text for people, or as JSON for programs; and the exit status."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from textwrap import indent, wrap
 from typing import Final
 
 import attrs
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from lro.cli._plain import plain
 from lro.lint import Finding, Severity
 
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
-_PIPE_WIDTH: Final = 1000
-"""Columns where no terminal sets a width: logs and pipes get one line a finding."""
+_HEADINGS: Final = ("where", "method", "code", "what")
 
 
 def report(findings: Sequence[Finding], *, methods: int, as_json: bool, strict: bool) -> int:
@@ -31,22 +30,40 @@ def report(findings: Sequence[Finding], *, methods: int, as_json: bool, strict: 
     if as_json:
         click.echo(json.dumps([attrs.asdict(one) for one in findings], indent=2))
     else:
-        console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-        if findings:
-            console.print(_table(findings))
-        console.print(_summary(findings, methods), highlight=False)
+        if sys.stdout.isatty():
+            _print_blocks(findings)
+        elif findings:
+            _print_lines(findings)
+        click.echo(_summary(findings, methods))
     return int(any(strict or one.severity is Severity.ERROR for one in findings))
 
 
-def _table(findings: Sequence[Finding]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("where", "method", "code", "what"):
-        table.add_column(heading, overflow="fold")
+def _print_blocks(findings: Sequence[Finding]) -> None:
+    """For a terminal: only sentences are broken, and that between words."""
+    console = Console(highlight=False)
     for one in findings:
-        code = Text(one.code, _COLOURS[one.severity])
-        told = [Text(plain(text)) for text in (_where(one), one.method, one.message)]
-        table.add_row(*told[:2], code, told[2])
-    return table
+        heading = Text(f"  {plain(one.method)} ")
+        heading.append(one.code, _COLOURS[one.severity])
+        if place := _where(one):
+            console.print(Text(plain(place)), soft_wrap=True)
+        console.print(heading, soft_wrap=True)
+        told = wrap(
+            plain(one.message),
+            max(console.width - 4, 1),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        console.print(Text(indent("\n".join(told), "    ")), soft_wrap=True)
+
+
+def _print_lines(findings: Sequence[Finding]) -> None:
+    """For pipes and logs: one line each, in columns, with nothing behind the last."""
+    rows = [_HEADINGS, *((_where(one), one.method, one.code, one.message) for one in findings)]
+    shown = [[plain(text) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for *columns, what in shown:
+        padded = [text.ljust(width) for text, width in zip(columns, widths, strict=False)]
+        click.echo(" ".join([*padded, what]))
 
 
 def _where(finding: Finding) -> str:

@@ -6,7 +6,9 @@ No descriptor pool is built: the set may lack imports, or hold what a pool refus
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cached_property
+from itertools import takewhile
 from typing import Any as Anything
 from typing import Final
 
@@ -25,6 +27,7 @@ from google.protobuf.message import DecodeError
 from lro._errors import InvalidArgument
 from lro._methods import MethodName
 from lro._operation import OperationInfo
+from lro._protobuf._imports import HOW_TO_MAKE_A_SET
 
 OPERATION: Final = "google.longrunning.Operation"
 _OPERATION_INFO: Final[Anything] = operation_info  # has no type where its module has no stubs
@@ -32,6 +35,8 @@ _RESOURCE: Final[Anything] = resource
 _INTERFACE: Final = "google.longrunning.Operations."
 """The methods of the interface itself hand out operations that others have started."""
 _SERVICE: Final = FileDescriptorProto.SERVICE_FIELD_NUMBER
+_NEAREST: Final = 3
+"""Files that an error names instead of one that is not there."""
 _METHOD: Final = 2  # ServiceDescriptorProto.method: with _SERVICE the path of a method's location
 
 
@@ -70,9 +75,10 @@ class DescriptorSet:
             self._rpcs = {name: list(_rpcs(file)) for name, file in self._files.items()}
         except (DecodeError, UnicodeDecodeError) as exc:
             found = f"{len(descriptor_set)} bytes that are no FileDescriptorSet: {exc}"
-            raise InvalidArgument(named, found) from exc
+            raise InvalidArgument(named, f"{found}; {HOW_TO_MAKE_A_SET}") from exc
         if not self._files:
-            raise InvalidArgument(named, "holds no file; was it made from the right sources?")
+            wanted = "holds no file; was it made from the right sources?"
+            raise InvalidArgument(named, f"{wanted} If it is no set, {HOW_TO_MAKE_A_SET}")
         self._named = named
         self._seen: dict[str, frozenset[str]] = {}
         self._places: dict[str, dict[tuple[int, ...], tuple[int, int]]] = {}
@@ -85,9 +91,11 @@ class DescriptorSet:
         """
         for name in targets or ():
             if name not in self._files:
-                have = ", ".join(sorted(name for name, rpcs in self._rpcs.items() if rpcs))
+                have = sorted(name for name, rpcs in self._rpcs.items() if rpcs)
+                near = get_close_matches(name, have, n=_NEAREST, cutoff=0.0)
+                told = f"the nearest of {len(have)} with services: {', '.join(near)}"
                 raise InvalidArgument(
-                    field, f"no file {name!r} in the set; services are in: {have or 'no file'}"
+                    field, f"no file {name!r} in the set; {told if near else 'none has services'}"
                 )
         chosen = self._files if targets is None else dict.fromkeys(targets)
         rpcs = (rpc for name in chosen for rpc in self._rpcs[name])
@@ -136,15 +144,30 @@ class DescriptorSet:
                 if 0 <= index < len(found.dependency):
                     yield found.dependency[index]
 
+    def ending_in(self, name: str, package: str) -> str:
+        """The message whose full name ends in a dot and ``name``, or nothing.
+
+        Of several, it is that of the package which shares most with ``package``.
+        """
+        parts = package.split(".")
+
+        def distance(full_name: str) -> tuple[int, int, str]:
+            found = full_name.split(".")
+            pairs = zip(parts, found, strict=False)
+            shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            return -shared, len(found), full_name
+
+        return min(self._endings.get(name, ()), key=distance, default="")
+
     @cached_property
-    def endings(self) -> Mapping[str, str]:
-        """For everything that may stand after a dot of a message's full name, the first such."""
-        found: dict[str, str] = {}
-        for full_name in sorted(self._messages, reverse=True):
+    def _endings(self) -> Mapping[str, list[str]]:
+        """For everything that may stand after a dot of a message's full name, these names."""
+        found: dict[str, list[str]] = {}
+        for full_name in self._messages:
             rest = full_name
             while "." in rest:
                 rest = rest.partition(".")[2]
-                found[rest] = full_name
+                found.setdefault(rest, []).append(full_name)
         return found
 
     def place(self, rpc: Rpc) -> tuple[int | None, int | None]:

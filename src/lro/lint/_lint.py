@@ -107,10 +107,11 @@ def _unresolved(files: DescriptorSet, rpc: Rpc, field: str, found: Resolution) -
     if found.problem == NOT_IMPORTED:
         home = min(files.homes(found.full_name))
         return f"{named} is {found.full_name} of {home}, which is not imported; import it"
-    if found.problem == NOT_QUALIFIED:
-        wrong = f"{named} is no message of its own package"
-        return f"{wrong}; if {found.full_name} is meant, write it in full"
     looked_for = " or ".join(candidates_for(rpc, found.written))
+    if found.problem == NOT_QUALIFIED:
+        wrong = f"{named} is no message of its own package in the set"
+        missing = f"if {looked_for} is meant, its file is missing from the set"
+        return f"{wrong}; if {found.full_name} is meant, write it in full; {missing}"
     return f"{named} is no message of the set, looked for as {looked_for}"
 
 

@@ -56,9 +56,8 @@ def resolve(files: DescriptorSet, rpc: Rpc, written: str) -> Resolution:
     for name, declared_in in homes.items():
         if declared_in:
             return Resolution(written, NOT_IMPORTED, name)
-    if not written.startswith(".") and written in files.endings:
-        return Resolution(written, NOT_QUALIFIED, files.endings[written])
-    return Resolution(written, UNRESOLVED)
+    meant = "" if written.startswith(".") else files.ending_in(written, rpc.name.package)
+    return Resolution(written, NOT_QUALIFIED if meant else UNRESOLVED, meant)
 
 
 def candidates_for(rpc: Rpc, written: str) -> list[str]:

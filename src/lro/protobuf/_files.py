@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Final
 
 from google.api import resource_pb2
 from google.protobuf.descriptor import FileDescriptor
@@ -14,13 +13,9 @@ from google.protobuf.message_factory import GetMessageClass
 
 from lro._errors import InvalidArgument
 from lro._protobuf._binary import STANDARD, names_in
-from lro._protobuf._imports import with_imports
+from lro._protobuf._imports import HOW_TO_MAKE_A_SET, with_imports
 from lro._scalars import got
 from lro._types import TypeRegistry
-
-HOW_TO_MAKE_A_SET: Final = (
-    "make one by protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE"
-)
 
 
 def register_file_set(types: TypeRegistry, file_set: bytes | FileDescriptorSet) -> tuple[str, ...]:
