@@ -31,8 +31,8 @@ MAX_DEPTH: Final = 100
 MAX_MESSAGE_DEPTH: Final = 45
 """Deepest nesting of a packed message.
 
-Replies and stores put a few levels around it, and a Struct takes two of protobuf's hundred for
-each of its own.
+Replies and stores put a few levels around it. In binary form a list in a Struct takes two of
+protobuf's hundred levels, and an object three.
 """
 
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
