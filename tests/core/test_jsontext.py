@@ -243,7 +243,8 @@ class Data:
     "value",
     [
         math.nan, math.inf, 2**64, 10**309, 10**4300, -0.0, 1e16, 1e-5, 1e-4, (1, 2), {1: 2},
-        {None: 1}, {True: 1}, {1.5: 1}, Data(), datetime(2030, 1, 1, tzinfo=UTC), Decimal(1), http.HTTPStatus.OK,
+        {None: 1}, {True: 1}, {1.5: 1}, Data(), datetime(2030, 1, 1, tzinfo=UTC), Decimal(1),
+        http.HTTPStatus.OK,
         {"\ud800": 1}, b"x", None, {"a": None}, "null", "3e5", "0.00001", {"a,null": 1e300},
     ],
     ids=lambda value: got(value)[:30],
