@@ -101,7 +101,13 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         """
         limit = _requests.seconds(timeout)
         flow = _polling.updates(
-            self._core.setting, self.name, self.operation, limit, every, self._polled
+            self._core.setting,
+            self.name,
+            self.operation,
+            limit,
+            every,
+            self._polled,
+            self._fits,
         )
         async with aclosing(self._driver.walk(flow)) as steps:
             async for operation in steps:

@@ -59,6 +59,19 @@ def again(error: Exception) -> Exception:
         return error
 
 
+def unreadable(
+    verb: str, why: str, http_status: int | None = None, *, passing: bool = False
+) -> UnreadableReply:
+    """The error of a reply that cannot be read, and why."""
+    return UnreadableReply(verb, Status(Code.UNKNOWN, why), http_status, passing=passing)
+
+
+def empty_reply(verb: str, what: str, http_status: int | None = None) -> UnreadableReply:
+    """The error of a reply that tells nothing; ``what`` it is instead."""
+    status = Status(Code.UNKNOWN, f"the reply tells nothing: it is {what}")
+    return UnreadableReply(verb, status, http_status, passing=True, empty=True)
+
+
 def too_late(verb: str, seconds: float) -> CallError:
     """The error of a call whose time was over before its reply was complete."""
     text = f"no complete answer within {seconds:.3g} s"
@@ -67,6 +80,34 @@ def too_late(verb: str, seconds: float) -> CallError:
 
 class OperationGone(CallError):
     """The operation waited for does not exist any more: deleted or expired (spec §11.5(5))."""
+
+
+class NothingServed(CallError):
+    """Nothing is served at the path that was called: NOT_FOUND that says nothing of an operation.
+
+    The client's base URL or routes, or the place where the server is mounted, is another one.
+    """
+
+
+class UnreadableReply(CallError):
+    """The server's reply is not what the interface says: a reply of another kind, or too large.
+
+    Its code is UNKNOWN, which a server's own errors may have too; hence the class. ``passing`` says
+    that the reply ended too early or was ``empty``, which asking again may cure (spec §11.5(2)).
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        status: Status,
+        http_status: int | None = None,
+        retry_after: float | None = None,
+        passing: bool = False,
+        empty: bool = False,
+    ) -> None:
+        super().__init__(verb, status, http_status, retry_after, passing)
+        self.args = (*self.args, empty)
+        self.empty = empty
 
 
 class OperationFailed(ClientError):

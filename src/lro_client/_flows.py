@@ -17,7 +17,7 @@ from lro import (
     WaitOperationRequest,
 )
 from lro_client._calls import Call, Flow, Pause, Reply, Request, Show, StartRequest
-from lro_client._errors import CallError
+from lro_client._errors import CallError, NothingServed
 from lro_client._policy import NO_RETRY, Polling, Retry
 from lro_client._servers import Server
 
@@ -73,8 +73,8 @@ def single(
             return reply
         except CallError as exc:
             failed(exc)
-            again = attempt > 1
-            if again and isinstance(request, DeleteOperationRequest) and exc.code is Code.NOT_FOUND:
+            gone = exc.code is Code.NOT_FOUND and not isinstance(exc, NothingServed)
+            if gone and attempt > 1 and isinstance(request, DeleteOperationRequest):
                 return Reply(None)  # an attempt whose reply was lost has done it
             pause = retry.pause(exc, attempt, setting.clock() - began)
             asked = exc.retry_after or 0.0

@@ -29,7 +29,7 @@ def blocking(core: Core, handle: HandleBase[Resp, Anything]) -> Future[Resp]:
     if known is not None:
         hear(known)
         return future
-    core.table.subscribe(handle.name, hear, Want(), handle.operation)
+    core.table.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
     future.add_done_callback(lambda _: core.table.leave(handle.name, hear))
     return future
 
@@ -47,7 +47,7 @@ def awaiting(core: Core, handle: HandleBase[Resp, Anything]) -> asyncio.Future[R
     if known is not None:
         hear(known)
         return future
-    core.table.subscribe(handle.name, hear, Want(), handle.operation)
+    core.table.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
     future.add_done_callback(lambda _: core.table.leave(handle.name, hear))
     return future
 

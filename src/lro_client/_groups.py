@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
+from lro import Operation
 from lro_client import _polling
 from lro_client._calls import Flow, Show, Take
 from lro_client._core import Core
@@ -51,8 +53,9 @@ class Gathering(Generic[H]):
         self._entries: dict[str, Entry] = {}
 
     def __enter__(self) -> Gathering[H]:
-        want = Want(self._curious, self.deadline)
         for name, handles in self._pending.items():
+            fits = functools.partial(_fits, tuple(handles))
+            want = Want(self._curious, self.deadline, fits)
             known = None if self._curious else handles[0].operation  # the first state is news too
             self._entries[name] = self._core.table.subscribe(name, self._hear, want, known)
         return self
@@ -117,8 +120,12 @@ class Gathering(Generic[H]):
             self._timeout or 0.0,
             first.polls,
             first.operation,
-            first.last_error,
+            first.failures.last,
         )
+
+
+def _fits(handles: Iterable[HandleBase[Anything, Anything]], operation: Operation) -> bool:
+    return all(handle._fits(operation) for handle in handles)
 
 
 def members(handles: Iterable[H]) -> tuple[H, ...]:

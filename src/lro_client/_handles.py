@@ -130,9 +130,22 @@ class HandleBase(Generic[Resp, Meta]):
         Raises:
             DecodingError: It is not of the declared type; ``operation.response`` has it raw.
         """
-        return _decode(
-            self.name, "response", self._operation.response, self._response_type, self._types
-        )
+        return self._decoded(self._operation.response)
+
+    def _fits(self, operation: Operation) -> bool:
+        """Whether the result of an operation that is done is as it was declared."""
+        if isinstance(operation.result, Status):
+            return True
+        if operation.result is None or not operation.result.type_url:
+            return False
+        try:
+            self._decoded(operation.result)
+        except DecodingError:
+            return False
+        return True
+
+    def _decoded(self, result: Any | None) -> Resp | None:
+        return _decode(self.name, "response", result, self._response_type, self._types)
 
     def _seen(self, operation: Operation) -> Operation:
         if self._operation.done:  # a final state stays (spec §2.9)
@@ -179,8 +192,7 @@ class HandleBase(Generic[Resp, Meta]):
         checked = not operation.name and isinstance(result, Any) and result.type_name == EMPTY
         if checked and self._response_type is not Empty:
             return cast(Resp, None)  # a validate-only call has checked, and done nothing
-        found = _decode(self.name, "response", result, self._response_type, self._types)
-        return cast(Resp, found)  # None where a service gives no result (spec §2.5)
+        return cast(Resp, self._decoded(result))  # None where a service gives no result (spec §2.5)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} {self._operation.state}>"

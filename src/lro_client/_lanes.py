@@ -13,8 +13,10 @@ from typing import Final
 from lro import BatchGetOperationsResponse, Code, ListOperationsResponse, Operation, Status
 from lro_client._calls import Flow, Reply, Rest
 from lro_client._errors import CallError, OperationGone
+from lro_client._failures import unanswered
 from lro_client._flows import Setting
-from lro_client._servers import WAIT, WATCH
+from lro_client._polling import Doubt, is_fair, lost, says_no_wait
+from lro_client._servers import WATCH
 from lro_client._table import NAMES_MOST, Entry, Table, Told, tell
 from lro_client._tracing import log_failed_poll
 from lro_client._work import (
@@ -121,10 +123,14 @@ class Lanes:
         value = reply.value
         if isinstance(value, Operation):
             (entry,) = work.entries.values()
+            if work.how is How.HOLD and value.done and not entry.fits(value):
+                entry.doubt = Doubt(value)
+                self._push(work, now)
+                return told
+            if entry.doubt is not None and work.how is How.ONE:
+                entry.doubt.settle(self._server, value, now)
+                entry.doubt = None
             told += self._table.seen(entry, value)
-            if entry.doubted and work.how is How.ONE:  # it is there: what is not is the verb
-                self._server.lacks(WAIT, now)
-                entry.doubted = False
         elif isinstance(value, BatchGetOperationsResponse):
             told += self._found(work, value.operations)
             for name in work.entries.keys() & set(value.missing):
@@ -215,7 +221,8 @@ class Lanes:
     def _unfinished(self, work: Work, now: float) -> Told:
         told: Told = []
         for entry in self._waiting(work):
-            told += self._failing(entry, CallError("WatchOperations", _ENDED, passing=True), now)
+            error = CallError("WatchOperations", _ENDED, passing=True)
+            told += self._failing(entry, error, now, work)
         return told
 
     # -- bad answers --------------------------------------------------------------------------
@@ -237,15 +244,13 @@ class Lanes:
         passes = self._setting.polling.retry.pause(error, 1, 0.0) is not None
         if passes and not waiting:  # their patience has cut it: that says nothing of the server
             return []
-        if work.how is How.HOLD and error.code is Code.UNIMPLEMENTED:
-            server.lacks(WAIT, now)
-        elif work.how is How.HOLD and error.code is Code.NOT_FOUND:
+        if work.how is How.HOLD and says_no_wait(self._setting.polling, error):
             for entry in waiting:
-                entry.doubted = True
+                entry.doubt = Doubt()
         elif work.how in MANY and (not passes or work.how.value not in server.proven):
             self._refused(work, error, passes, now)
         else:
-            return [one for entry in waiting for one in self._failing(entry, error, now)]
+            return [one for entry in waiting for one in self._failing(entry, error, now, work)]
         self._push(work, now)
         return []
 
@@ -264,23 +269,23 @@ class Lanes:
             for entry in self._waiting(work):
                 entry.alone, entry.most = entry.alone or not half, max(1, half)
 
-    def _failing(self, entry: Entry, error: CallError, now: float) -> Told:
+    def _failing(self, entry: Entry, error: CallError, now: float, work: Work) -> Told:
         polling = self._setting.polling
-        entry.failing_since = entry.failing_since if entry.failures else now
-        entry.failures += 1
+        silent = work.how is not How.STREAM and unanswered(error, now - work.began, work.budget)
+        fair = not silent or is_fair(self._setting, work.budget, work.hold)
+        entry.failures.add(error, now, fair=fair)
         entry.polls += 1
-        entry.last_error = error
+        if work.how is How.HOLD and silent:  # a Get may be answered
+            entry.doubt = Doubt() if fair else None
+            self._table.push(entry, now)
+            return []
         # Where everybody has a deadline, that is the patience (spec §11.5(2)).
-        failing = now - entry.failing_since if entry.endless else 0.0
-        pause = polling.retry.pause(error, entry.failures, failing)
+        pause = entry.failures.pause(polling, error, now, patient=not entry.endless)
         if pause is not None:
-            pause = max(pause, polling.honoured(error.retry_after))
             log_failed_poll(entry.name, error, pause)
             self._table.push(entry, now + pause)
             return []
-        gone = error.code is Code.NOT_FOUND
-        told = OperationGone(error.verb, error.status, error.http_status) if gone else error
-        return self._table.lost(entry, told)
+        return self._table.lost(entry, lost(error))
 
     def _broken(self, work: Work, error: Exception) -> None:
         with self._table.lock:

@@ -99,7 +99,13 @@ class OperationHandle(HandleBase[Resp, Meta]):
         """
         limit = _requests.seconds(timeout)
         flow = _polling.updates(
-            self._core.setting, self.name, self.operation, limit, every, self._polled
+            self._core.setting,
+            self.name,
+            self.operation,
+            limit,
+            every,
+            self._polled,
+            self._fits,
         )
         for operation in self._driver.walk(flow):
             yield Update(self, self._seen(operation))

@@ -10,7 +10,7 @@ import tenacity
 from tenacity.wait import wait_base
 
 from lro import Code
-from lro_client._errors import CallError
+from lro_client._errors import CallError, UnreadableReply
 
 Wait = Callable[[tenacity.RetryCallState], float]
 """A pause in seconds for a state: ``attempt_number`` from 1, ``seconds_since_start``."""
@@ -47,12 +47,12 @@ _PASSING: Final = frozenset(
 class Retry:
     """Which failures of a call are worth asking again, how soon, and how often.
 
-    ``codes``: these; a connection that failed before a reply is UNAVAILABLE. ``transport``: also
-    whatever was spoilt on the way, by the code it may have got: pages of proxies, replies cut
-    short, time-outs. ``wait``: the pause before each new attempt; the server may ask for more.
-    ``attempts``: at most so many in a row (None: any number). ``patience_seconds``: at most so long
-    with nothing but failures (None: for ever); a wait with a deadline has that instead. In a single
-    call, a server that wants a longer pause than ``max_retry_after`` seconds (None: any) is not
+    ``codes``: these, where the server says so; a connection that failed before a reply is
+    UNAVAILABLE. ``transport``: also whatever was spoilt on the way, whatever its code: pages of
+    proxies, replies cut short, time-outs. ``wait``: the pause before each new attempt; the server
+    may ask for more. ``attempts``: at most so many in a row (None: any number).
+    ``patience_seconds``: at most so long with nothing but failures (None: for ever); a wait with a
+    deadline has that instead. In a single call, a server that wants a longer pause than ``max_retry_after`` seconds (None: any) is not
     asked again: the error says when it may be.
     """
 
@@ -65,7 +65,8 @@ class Retry:
 
     def pause(self, error: CallError, attempt: int, failing_seconds: float) -> float | None:
         """Seconds to wait at least before asking again after a failed attempt; None: give up."""
-        if not (error.code in self.codes or (self.transport and error.passing)):
+        said = error.code in self.codes and not isinstance(error, UnreadableReply)
+        if not (said or (self.transport and error.passing)):
             return None
         if self.attempts is not None and attempt >= self.attempts:
             return None

@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro import Operation
-from lro_client._errors import CallError
+from lro_client._failures import Failures
+from lro_client._polling import Doubt
 from lro_client._tracing import log
 
 NAMES_MOST: Final = 1000
@@ -46,10 +47,14 @@ Told: TypeAlias = list[tuple[list[Listener], News]]
 
 @attrs.frozen
 class Want:
-    """What a listener wants: each change or only the end, and until when at most."""
+    """What a listener wants: each change or only the end, and until when at most.
+
+    ``fits`` says whether the result of an operation that is done is as it was declared.
+    """
 
     curious: bool = False
     deadline: float = math.inf
+    fits: Callable[[Operation], bool] = lambda _: True
 
 
 @attrs.define(eq=False)
@@ -72,13 +77,11 @@ class Entry:
     polls: int = 0
     at_once: int = 0
     """How many Waits in a row came back at once, and not done."""
-    failures: int = 0
-    failing_since: float = 0.0
-    last_error: CallError | None = None
+    failures: Failures = attrs.field(factory=Failures)
     alone: bool = False
     """It is not asked for together with others: it was refused so, or not told of."""
-    doubted: bool = False
-    """A Wait did not find it."""
+    doubt: Doubt | None = None
+    """What a Wait said of it, which a Get has to confirm."""
     streamed: bool = False
     """A stream is to tell of it."""
     heard: bool = False
@@ -102,6 +105,10 @@ class Entry:
         """The next moment at which somebody's patience ends, for one last look."""
         ends = (want.deadline for want in self.listeners.values())
         return min((end for end in ends if end > now), default=math.inf)
+
+    def fits(self, operation: Operation) -> bool:
+        """Whether its result is as all who wait for it have declared it."""
+        return all(want.fits(operation) for want in self.listeners.values())
 
     @property
     def endless(self) -> bool:
@@ -258,7 +265,7 @@ class Table:
         """Take in a state; who is to be told what."""
         if self.entries.get(entry.name) is not entry:
             return []
-        entry.failures, entry.last_error = 0, None
+        entry.failures.clear()
         changed = operation != entry.operation
         if entry.curious or operation.done or operation.metadata is not None:
             entry.operation = operation  # else it may be a name alone

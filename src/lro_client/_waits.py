@@ -161,7 +161,9 @@ def _alone(
     core: Core, handle: HandleBase[Anything, Anything], timeout: float | None
 ) -> Flow[Operation]:
     known = handle.operation
-    return _polling.until_done(core.setting, handle.name, known, timeout, handle._polled)
+    return _polling.until_done(
+        core.setting, handle.name, known, timeout, handle._polled, handle._fits
+    )
 
 
 def _with_others(
@@ -170,7 +172,8 @@ def _with_others(
     clock = core.setting.clock
     deadline = math.inf if timeout is None else clock() + timeout
     box = core.box()
-    entry = core.table.subscribe(handle.name, box.put, Want(deadline=deadline), handle.operation)
+    want = Want(deadline=deadline, fits=handle._fits)
+    entry = core.table.subscribe(handle.name, box.put, want, handle.operation)
     try:
         left = None if timeout is None else max(0.0, timeout) + _polling.GRACE_SECONDS
         news = yield Take(box, left)
@@ -179,7 +182,7 @@ def _with_others(
         handle._polled(entry.polls)
     if news is None:
         assert timeout is not None
-        raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.last_error)
+        raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.failures.last)
     if isinstance(news, Lost):
         raise again(news.error)  # others are told of it too, each with a traceback of its own
     found: Operation = news.operation

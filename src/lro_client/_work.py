@@ -24,7 +24,7 @@ from lro_client._calls import (
 )
 from lro_client._flows import Setting
 from lro_client._literals import literal
-from lro_client._polling import GRACE_SECONDS
+from lro_client._polling import GRACE_SECONDS, hold_within, wait_budget
 from lro_client._servers import BATCH, LIST, WAIT, WATCH
 from lro_client._table import NAMES_MOST, Entry, Table
 
@@ -61,8 +61,6 @@ TRUST_SECONDS: Final = 60.0
 
 _SILENT_SECONDS: Final = 40.0
 """A stream is given up that gives no sign of life for so long: there is one each 15 s."""
-
-_LEAST_HOLD_SECONDS: Final = 0.2
 
 
 class How(enum.Enum):
@@ -129,7 +127,10 @@ class Choice:
                 self._table.push(entry, now + UNHEARD_SECONDS)
         self._flying[how] += 1
         self._began[how] = now
-        work.budget = min(self._setting.call_seconds + work.hold, _patience(work, now))
+        seconds = self._setting.call_seconds
+        if how is How.HOLD:
+            seconds = wait_budget(self._setting, work.hold, first.deadline(now) - now)
+        work.budget = min(seconds, _patience(work, now))
         work.request = _request(work)
         return work
 
@@ -152,7 +153,7 @@ class Choice:
         polling, server = self._setting.polling, self._server
         few = len(self._table.entries) <= _HELD_MOST
         waits = polling.wait_first and server.offers(WAIT, now) and How.HOLD in self._offered
-        if few and waits and not entry.failures and not entry.doubted:
+        if few and waits and not entry.failures.count and entry.doubt is None:
             return How.HOLD if self._hold(entry, now) >= 0 else How.ONE
         if few or entry.alone:
             return How.ONE
@@ -172,15 +173,15 @@ class Choice:
         most = self._setting.lanes - 2  # two are left for what is not in a stream
         if not polling.wait_first or entry.streamed or self._flying[How.STREAM] >= most:
             return False
-        return entry.failures < _BREAKS  # one that breaks too soon must not keep some from us
+        return entry.failures.count < _BREAKS  # one that breaks too soon must not keep some from us
 
     def _hold(self, entry: Entry, now: float) -> float:
         """Seconds to hold a Wait for; negative: there is no time for one."""
         hold = self._setting.polling.hold_seconds
         if entry.curious:
             hold = min(hold, _CURIOUS_SECONDS) if entry.polls else 0.0
-        left = entry.deadline(now) - now - _LEAST_HOLD_SECONDS
-        return min(hold, left) if left > _LEAST_HOLD_SECONDS else -1.0
+        found = hold_within(hold, entry.deadline(now) - now)
+        return -1.0 if found is None else found
 
     def _gather(self, work: Work, first: Entry, until: float) -> None:
         """Add what is due until then and can be asked for in the same call."""

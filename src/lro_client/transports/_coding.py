@@ -18,6 +18,7 @@ from lro import (
     CancelOperationRequest,
     Code,
     DeleteOperationRequest,
+    ErrorInfo,
     InvalidArgument,
     Json,
     ListOperationsRequest,
@@ -25,6 +26,7 @@ from lro import (
     LroError,
     Operation,
     RetryInfo,
+    RouteNotFound,
     Status,
     TypeRegistry,
     loads,
@@ -38,10 +40,12 @@ from lro_client._calls import (
     Reply,
     WatchOperationsRequest,
 )
-from lro_client._errors import CallError, decoded
+from lro_client._errors import CallError, NothingServed, decoded, empty_reply, unreadable
 from lro_client._tokens import public_address
 from lro_client.transports._encoding import Encoder, Routes
-from lro_client.transports._events import Events
+from lro_client.transports._events import Events, EventTooLarge
+from lro_client.transports._replies import check_operation
+from lro_client.transports._truncation import is_truncated
 
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
@@ -54,7 +58,6 @@ _FAILURES: Final = (
     ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
     ("TooManyRedirects", Code.UNKNOWN, False),
     ("DecodingError", Code.UNKNOWN, True),  # the body was spoilt on its way
-    ("EventTooLarge", Code.RESOURCE_EXHAUSTED, False),
     ("ConnectTimeout", Code.UNAVAILABLE, True),
     ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
     ("RequestError", Code.UNAVAILABLE, True),  # all others: no connection, or it was lost
@@ -63,6 +66,9 @@ _FAILURES: Final = (
 
 By name, since the client may be one of httpx2, whose classes are others of the same names.
 """
+
+
+_ELSEWHERE: Final = "look at the client's base URL and routes, and where the server is mounted"
 
 
 class Coder:
@@ -97,7 +103,7 @@ class Coder:
             raise self._error(call, response, content, retry_after)
         if isinstance(call.request, (DeleteOperationRequest, CancelOperationRequest)):
             return Reply(None, retry_after)
-        return Reply(self._message(call, status, headers, content), retry_after)
+        return Reply(self._message(call, status, content), retry_after)
 
     @contextmanager
     def failures(self, call: Call, address: str = "") -> Iterator[None]:
@@ -107,6 +113,8 @@ class Coder:
         """
         try:
             yield
+        except EventTooLarge as exc:
+            raise unreadable(call.verb, str(exc)) from exc
         except Exception as exc:
             names = [cls.__name__ for cls in type(exc).__mro__]
             for name, code, passing in _FAILURES:
@@ -117,24 +125,26 @@ class Coder:
             raise
 
     def _message(
-        self, call: Call, status: int, headers: Mapping[str, str], content: bytes
+        self, call: Call, status: int, content: bytes
     ) -> Operation | ListOperationsResponse | BatchGetOperationsResponse:
+        if not content.strip():
+            raise empty_reply(call.verb, "an empty body", status)
         try:
             value = loads(content)
         except ValueError as exc:
-            # A body announced as JSON that ends too early was cut on its way.
-            cut = "json" in headers.get("content-type", "").lower()
-            text = f"the reply is not JSON: {exc}"
-            raise CallError(call.verb, Status(Code.UNKNOWN, text), status, passing=cut) from None
+            text, cut = f"the reply is not JSON: {exc}", is_truncated(content)
+            raise unreadable(call.verb, text, status, passing=cut) from None
         try:
             if isinstance(call.request, ListOperationsRequest):
                 return page_from_json(value, self._types)
             if isinstance(call.request, BatchGetOperationsRequest):
                 return self._batch(call.request, value)
-            return operation_from_json(value, self._types)
+            operation = operation_from_json(value, self._types)
         except LroError as exc:
             text = f"the reply is not what was asked for: {exc}"
-            raise CallError(call.verb, Status(Code.UNKNOWN, text), status) from exc
+            raise unreadable(call.verb, text, status) from exc
+        check_operation(call, operation, status)
+        return operation
 
     def _batch(self, request: BatchGetOperationsRequest, value: Json) -> BatchGetOperationsResponse:
         fields = value if isinstance(value, dict) else {}
@@ -179,7 +189,7 @@ class Coder:
             return operation_from_json(value, self._types)
         except (ValueError, KeyError, LroError) as exc:
             text = f"an event is not what was asked for: {exc}"
-            raise CallError(call.verb, Status(Code.UNKNOWN, text)) from exc
+            raise unreadable(call.verb, text) from exc
 
     def no_stream(self, call: Call, response: Anything, content: bytes) -> CallError:
         """The error of a call that was to be answered with a stream."""
@@ -206,6 +216,10 @@ class Coder:
             if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
                 asked = min(detail.retry_delay.total_seconds(), _LONGEST_SECONDS)
                 retry_after = max(retry_after or 0.0, asked)
+        if status.code == Code.NOT_FOUND and not _says_what_is_missing(body, status):
+            asked = f"{response.request.method} {public_address(str(response.url))}"
+            status = attrs.evolve(status, message=f"nothing is served at {asked}: {_ELSEWHERE}")
+            return NothingServed(call.verb, status, http, retry_after)
         # A body without a status of its own came from a proxy, whose troubles pass.
         passing = http in _PASSING_STATUS and not _names_its_code(body)
         return CallError(call.verb, status, http, retry_after, passing=passing)
@@ -229,7 +243,21 @@ def _moment(text: str) -> float | None:
         return None
 
 
-def _names_its_code(body: Json) -> bool:
+def _told(body: Json) -> Json:
+    """What the body of an error says in its ``error`` (spec §11.8)."""
     body = body[0] if isinstance(body, list) and len(body) == 1 else body
-    error = body.get("error") if isinstance(body, dict) else None
+    return body.get("error") if isinstance(body, dict) else None
+
+
+def _names_its_code(body: Json) -> bool:
+    error = _told(body)
     return isinstance(error, dict) and error.get("status") in Code.__members__
+
+
+def _says_what_is_missing(body: Json, status: Status) -> bool:
+    """Whether a NOT_FOUND is of something that was asked for, rather than of the path."""
+    # A page of a proxy, or of a framework without such a route, has no error body.
+    return _told(body) is not None and not any(
+        isinstance(detail, ErrorInfo) and detail.reason == RouteNotFound.reason
+        for detail in decoded(status.details, None)
+    )

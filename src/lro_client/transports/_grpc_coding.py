@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable
 from typing import Any as Anything
@@ -22,6 +23,7 @@ from lro import (
     ListOperationsRequest,
     LroError,
     MethodNotSupported,
+    Operation,
     RetryInfo,
     Status,
     TypeRegistry,
@@ -34,7 +36,8 @@ from lro_client._calls import (
     StartRequest,
     WatchOperationsRequest,
 )
-from lro_client._errors import CallError, decoded, too_late
+from lro_client._errors import CallError, decoded, too_late, unreadable
+from lro_client.transports._replies import check_operation
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -42,6 +45,9 @@ _SERVICE: Final = "/google.longrunning.Operations/"
 _STATUS_DETAILS: Final = "grpc-status-details-bin"
 _OWN_WORDS: Final = frozenset({"", "Deadline Exceeded"})
 """What grpcio says where the caller's own deadline is over."""
+
+_TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max")
+"""What grpcio says that refuses a reply; of a request that the server refuses it says SERVER."""
 
 _LONGEST_SECONDS: Final = 1e9
 
@@ -103,12 +109,11 @@ class Coder:
                 payload
             )
         except DecodeError as exc:
-            text = f"the reply is not what was asked for: {exc}"
-            raise CallError(call.verb, Status(Code.UNKNOWN, text)) from exc
-        if isinstance(call.request, StartRequest) and not (proto.name or proto.done):
-            text = "the reply is not what was asked for: an operation in progress without a name"
-            raise CallError(call.verb, Status(Code.UNKNOWN, text))
-        return Reply(from_proto(proto))
+            raise unreadable(call.verb, f"the reply is not what was asked for: {exc}") from exc
+        found = from_proto(proto)
+        if isinstance(found, Operation):
+            check_operation(call, found)
+        return Reply(found)
 
     def error(self, call: Call, error: Anything) -> CallError:
         """The error of a call that grpcio says has failed."""
@@ -118,6 +123,8 @@ class Coder:
             text = error.details() or ""
             if code is Code.DEADLINE_EXCEEDED and text in _OWN_WORDS:
                 return too_late(call.verb, call.budget)
+            if code is Code.RESOURCE_EXHAUSTED and _TOO_LARGE.match(text):
+                return unreadable(call.verb, f"the reply is too large: {text}")
             # Nobody who knows of details said this: it is the line that failed, or a proxy.
             passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
             return CallError(call.verb, Status(code, text), passing=passing)

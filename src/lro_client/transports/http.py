@@ -17,7 +17,7 @@ import httpx
 
 from lro import Code, Operation, Status, TypeRegistry
 from lro_client._calls import Call, Reply
-from lro_client._errors import CallError, too_late
+from lro_client._errors import CallError, too_late, unreadable
 from lro_client._hands import HANDS, Answer, Late
 from lro_client._tokens import public_address
 from lro_client.transports._bodies import apieces, pieces
@@ -291,8 +291,7 @@ async def _arefusal(response: httpx.Response) -> bytes:
 
 def _check_size(call: Call, size: int) -> None:
     if size > MAX_REPLY:
-        text = f"the reply is larger than {MAX_REPLY} bytes"
-        raise CallError(call.verb, Status(Code.RESOURCE_EXHAUSTED, text))
+        raise unreadable(call.verb, f"the reply is larger than {MAX_REPLY} bytes")
 
 
 def _check_time(call: Call, size: int, until: float) -> None:
