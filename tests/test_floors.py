@@ -41,13 +41,13 @@ FLOORS: Final = {
     ],
     "lro_client": [
         """
-        _errors _policy _failures _calls _servers _tokens _tracing _entries _journal _literals filters
-        _requests _flows _polling _table _work _lanes _hands _mailboxes _drive
+        _arguments _errors _policy _failures _calls _servers _tokens _tracing _entries _journal
+        _literals filters _requests _flows _polling _table _work _lanes _hands _mailboxes _drive
         """,
         """
-        transports._replies transports._events transports._truncation transports._encoding transports._coding transports._bodies
-        transports._redirects transports._prebuilt transports.http transports.local
-        transports._grpc_coding transports.grpc
+        transports._replies transports._events transports._truncation transports._encoding
+        transports._coding transports._bodies transports._redirects transports._prebuilt
+        transports.http transports.local transports._grpc_coding transports.grpc
         google
         """,
         """

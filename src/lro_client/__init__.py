@@ -14,10 +14,12 @@ from lro_client._errors import (
     ClientError,
     DecodingError,
     GroupTimeout,
+    NothingServed,
     OperationCancelled,
     OperationFailed,
     OperationGone,
     PollTimeout,
+    UnreadableReply,
 )
 from lro_client._group import Group
 from lro_client._groups import Waited
@@ -48,6 +50,7 @@ __all__ = [
     "Journal",
     "JournalError",
     "LocalTransport",
+    "NothingServed",
     "OperationCancelled",
     "OperationFailed",
     "OperationGone",
@@ -60,6 +63,7 @@ __all__ = [
     "Routes",
     "StartRequest",
     "Transport",
+    "UnreadableReply",
     "Update",
     "Waited",
     "wait_exponential",

@@ -22,10 +22,10 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _flows, _journaled, _requests, _waits
+from lro_client import _arguments, _flows, _journaled, _requests, _waits
 from lro_client._async_group import AsyncGroup
 from lro_client._async_operation_handle import AsyncOperationHandle
-from lro_client._calls import AsyncTransport, StartRequest
+from lro_client._calls import AsyncTransport
 from lro_client._core import Core
 from lro_client._drive import AsyncDriver
 from lro_client._handles import Meta, Resp, known, register
@@ -64,8 +64,11 @@ class AsyncClient:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        _arguments.check_optional("types", types, TypeRegistry)
         types = types or TypeRegistry()
-        if transport is None:
+        if transport is not None:
+            _arguments.check_awaits("transport", transport, "AsyncLocalTransport(service)")
+        else:
             transport = AsyncHttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = AsyncDriver(transport, sleep)
@@ -95,20 +98,17 @@ class AsyncClient:
         With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
 
         With a journal every start has a request id, and is noted before it is sent. ``message`` may
-        also be a dict, or a packed ``lro.Any``; with ``lro.Any`` for ``response`` or ``metadata``
-        what comes stays packed.
+        also be a packed ``lro.Any`` or, but for gRPC, a dict; with ``lro.Any`` for ``response`` or
+        ``metadata`` what comes stays packed.
 
         Raises:
+            DeclarationError: An argument cannot be used; nothing was sent.
             CallError: The method refused.
             JournalError: The journal cannot be written.
         """
-        register(self._core.types, type(message), response, metadata)
-        request = StartRequest(
-            target=target,
-            message=message,
-            request_id=str(request_id),
-            validate_only=validate_only,
-        )
+        types = self._core.types
+        request = _requests.starting(types, target, message, request_id, validate_only)
+        register(types, type(message), response, metadata)
         flow = _waits.start(self._core, request, response, metadata)
         operation, trace = await self._driver.run(flow)
         return self._handle(operation, response, metadata, trace)
@@ -124,6 +124,7 @@ class AsyncClient:
 
         Raises:
             InvalidArgument: What looks like a token is none, or is one of another server.
+            DeclarationError: It is empty, a URL, or something else than these.
         """
         register(self._core.types, response, metadata)
         first, trace = known(operation, self._core.address)

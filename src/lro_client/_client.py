@@ -20,8 +20,8 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _flows, _journaled, _requests, _waits
-from lro_client._calls import StartRequest, Transport
+from lro_client import _arguments, _flows, _journaled, _requests, _waits
+from lro_client._calls import Transport
 from lro_client._core import Core
 from lro_client._drive import Driver
 from lro_client._group import Group
@@ -62,8 +62,11 @@ class Client:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        _arguments.check_optional("types", types, TypeRegistry)
         types = types or TypeRegistry()
-        if transport is None:
+        if transport is not None:
+            _arguments.check_blocks("transport", transport, "LocalTransport(service)")
+        else:
             transport = HttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = Driver(transport, clock, sleep)
@@ -93,20 +96,17 @@ class Client:
         With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
 
         With a journal every start has a request id, and is noted before it is sent. ``message`` may
-        also be a dict, or a packed ``lro.Any``; with ``lro.Any`` for ``response`` or ``metadata``
-        what comes stays packed.
+        also be a packed ``lro.Any`` or, but for gRPC, a dict; with ``lro.Any`` for ``response`` or
+        ``metadata`` what comes stays packed.
 
         Raises:
+            DeclarationError: An argument cannot be used; nothing was sent.
             CallError: The method refused.
             JournalError: The journal cannot be written.
         """
-        register(self._core.types, type(message), response, metadata)
-        request = StartRequest(
-            target=target,
-            message=message,
-            request_id=str(request_id),
-            validate_only=validate_only,
-        )
+        types = self._core.types
+        request = _requests.starting(types, target, message, request_id, validate_only)
+        register(types, type(message), response, metadata)
         flow = _waits.start(self._core, request, response, metadata)
         operation, trace = self._driver.run(flow)
         return self._handle(operation, response, metadata, trace)
@@ -122,6 +122,7 @@ class Client:
 
         Raises:
             InvalidArgument: What looks like a token is none, or is one of another server.
+            DeclarationError: It is empty, a URL, or something else than these.
         """
         register(self._core.types, response, metadata)
         first, trace = known(operation, self._core.address)

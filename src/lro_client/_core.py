@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from lro import Code, Status, TypeRegistry
+from lro_client import _arguments
 from lro_client._calls import Box, Flow
 from lro_client._errors import CallError
 from lro_client._flows import Setting
@@ -68,6 +69,10 @@ class Core:
         call_seconds: float,
         journal: Journal | None,
     ) -> None:
+        _arguments.check_optional("polling", polling, Polling)
+        _arguments.check_optional("retry", retry, Retry)
+        _arguments.check_optional("journal", journal, Journal)
+        _arguments.check_seconds("call_seconds", call_seconds)
         self.types = types
         self.journal = journal
         self.address = public_address(str(getattr(transport, "address", "")))

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from lro import Operation
+from lro import DeclarationError, Operation
 from lro_client import _polling
 from lro_client._calls import Flow, Show, Take
 from lro_client._core import Core
@@ -175,7 +175,7 @@ def results(
             for handle in ended:
                 try:
                     found[id(handle)] = yield from taken(core, handle, gathering.deadline)
-                except ClientError as exc:
+                except (ClientError, DeclarationError) as exc:  # of a name that cannot be sent
                     if not collect:
                         raise
                     found[id(handle)] = exc

@@ -9,6 +9,7 @@ from typing import Any as Anything
 import attrs
 
 from lro import Any, Empty, InvalidArgument, Operation, Status, TypeRegistry, declared_name
+from lro_client._arguments import check_class, check_name
 from lro_client._core import Core
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
 from lro_client._tokens import Token, read_token, server_of, token_of
@@ -171,6 +172,7 @@ class HandleBase(Generic[Resp, Meta]):
         """Raise why there is no operation to ask for, where none was started."""
         if not self.name and self._error is not None:
             raise again(self._error)
+        check_name(self.name)  # of a start that was only to be checked there is no operation
 
     def _lost(self, error: Exception) -> None:
         if self.name:  # else it is known already why there is none
@@ -293,6 +295,7 @@ def register(types: TypeRegistry, *classes: type | None) -> None:
         DeclarationError: A class has a field that no message can have.
     """
     for cls in classes:
+        check_class("response or metadata", cls)
         if cls not in (None, Any, dict) and _is_named(cls):
             types.register(cls)
 
@@ -304,9 +307,11 @@ def known(operation: Operation | str, address: str) -> tuple[Operation, Trace | 
 
     Raises:
         InvalidArgument: The text looks like a token, and is none, or one of another server.
+        DeclarationError: It is empty, or a URL.
     """
     if isinstance(operation, Operation):
         return operation, None
+    check_name(operation)
     if not operation.lstrip().startswith("{"):
         return Operation(name=operation), None
     token: Token = read_token(operation)

@@ -52,8 +52,8 @@ class Retry:
     proxies, replies cut short, time-outs. ``wait``: the pause before each new attempt; the server
     may ask for more. ``attempts``: at most so many in a row (None: any number).
     ``patience_seconds``: at most so long with nothing but failures (None: for ever); a wait with a
-    deadline has that instead. In a single call, a server that wants a longer pause than ``max_retry_after`` seconds (None: any) is not
-    asked again: the error says when it may be.
+    deadline has that instead. In a single call, a server that wants a longer pause than
+    ``max_retry_after`` seconds (None: any) is not asked again: the error says when it may be.
     """
 
     codes: frozenset[Code] = frozenset({Code.UNAVAILABLE})

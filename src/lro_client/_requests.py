@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import uuid
 from datetime import timedelta
+from typing import Any as Anything
 from typing import Final, TypeVar
 
-from lro import Duration, ListOperationsRequest, WaitOperationRequest
+import attrs
+
+from lro import Duration, ListOperationsRequest, TypeRegistry, WaitOperationRequest
+from lro_client import _arguments
+from lro_client._calls import StartRequest
 from lro_client.filters import Expression
 
 R = TypeVar("R")
@@ -16,9 +21,39 @@ _EVER_SECONDS: Final = 1e8
 """A timeout of three years is none: clocks do not take much longer ones."""
 
 
-def named(cls: Callable[[str], R], request: str | R) -> R:
-    """The request of a verb that takes a name, or the whole request (spec §3.8)."""
-    return cls(request) if isinstance(request, str) else request
+def named(cls: type[R], request: str | R) -> R:
+    """The request of a verb that takes a name, or the whole request (spec §3.8).
+
+    Raises:
+        DeclarationError: It is neither, or the name is empty or a URL.
+    """
+    whole: Anything = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
+    wanted = f"a name or a {cls.__name__}"
+    _arguments.check("name", request, wanted, fine=isinstance(whole, cls))
+    _arguments.check_name(whole.name)
+    found: R = whole
+    return found
+
+
+def starting(
+    types: TypeRegistry,
+    target: str,
+    message: object,
+    request_id: object,
+    validate_only: bool,
+) -> StartRequest:
+    """The request of a start.
+
+    Raises:
+        DeclarationError: An argument is not of its type, or the message of no class of messages.
+    """
+    _arguments.check("target", target, "a text", fine=isinstance(target, str))
+    _arguments.check_message(message, types)
+    fine = isinstance(request_id, str | uuid.UUID)
+    _arguments.check("request_id", request_id, "a UUID, or the text of one", fine=fine)
+    return StartRequest(
+        target=target, message=message, request_id=str(request_id), validate_only=validate_only
+    )
 
 
 def listing(
@@ -33,6 +68,9 @@ def listing(
             f"a filter is a text or an Expression of lro_client.filters, not {wanted!r}"
         )
     text = str(wanted)
+    for name, value, cls in (("page_size", page_size, int), ("page_token", page_token, str)):
+        wanted_type = "a whole number" if cls is int else "a text"
+        _arguments.check(name, value, wanted_type, fine=isinstance(value, cls))
     if isinstance(request, ListOperationsRequest):
         _alone("ListOperationsRequest", text or page_size or page_token)
         if not isinstance(request.filter, str):
@@ -40,6 +78,7 @@ def listing(
         return request
     if not isinstance(request, str):
         raise TypeError(f"first comes the parent, a text, then the filter; got {request!r}")
+    _arguments.check_no_url("parent", request)
     return ListOperationsRequest(
         name=request, filter=text, page_size=page_size, page_token=page_token
     )
@@ -49,13 +88,15 @@ def waiting(
     request: str | WaitOperationRequest, timeout: timedelta | float | None
 ) -> WaitOperationRequest:
     """The request of a wait; ``timeout`` in seconds or as a timedelta."""
-    if isinstance(request, WaitOperationRequest):
+    found = named(WaitOperationRequest, request)
+    if found is request:
         _alone("WaitOperationRequest", timeout is not None)
-        return request
+        return found
     if timeout is None:
-        return WaitOperationRequest(request)
+        return found
+    seconds(timeout)
     span = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
-    return WaitOperationRequest(request, Duration.from_timedelta(span))
+    return attrs.evolve(found, timeout=Duration.from_timedelta(span))
 
 
 def _alone(cls: str, more: object) -> None:

@@ -16,6 +16,7 @@ from lro import (
     Any,
     CancelOperationRequest,
     Code,
+    DeclarationError,
     DeleteOperationRequest,
     Json,
     Operation,
@@ -79,7 +80,8 @@ def _start_noted(
     failures: list[CallError] = []
     try:
         reply = yield from _flows.single(core.setting, request, headers, failed=failures.append)
-    except CallError:
+    except (CallError, DeclarationError):
+        # A message that cannot be encoded was not sent.
         # A call that was not the first, here or in another process, may have started it.
         if new and all(exc.code not in _UNSURE for exc in failures):
             drop = functools.partial(journal.dropped, entry.request_id, within=AFTERWARDS_SECONDS)

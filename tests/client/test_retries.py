@@ -150,9 +150,9 @@ def test_defects_are_no_failed_calls(face: Face, server: respx.Router) -> None:
 
 
 def test_no_base_url(face: Face) -> None:
-    """A client without an address says so, once."""
-    with pytest.raises(CallError, match="INVALID_ARGUMENT: UnsupportedProtocol"):
-        face.client("").get(NAME)
+    """A client without an address is refused when it is made."""
+    with pytest.raises(lro.DeclarationError, match="base_url: must be http://HOST"):
+        face.client("")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from lro_client._tokens import (
     server_of,
     token_of,
 )
-from lro_client.transports.local import LocalTransport
+from lro_client.transports.local import AsyncLocalTransport, LocalTransport
 from tests.client.messages import ResizeMetadata, ResizeResponse
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -198,5 +198,6 @@ def test_a_token_of_another_server(make: Any) -> None:
     assert client.operation("operations/a", **known).name == "operations/a"
     assert client.operation(nowhere, **known).name == "operations/a"
     assert make("https://a.com/base").operation(elsewhere, **known).name == "operations/a"
-    local = make(transport=LocalTransport(None))  # type: ignore[arg-type]  # asks nothing
+    transport = LocalTransport if make is Client else AsyncLocalTransport
+    local = make(transport=transport(None))  # type: ignore[arg-type]  # asks nothing
     assert local.operation(elsewhere, **known).name == "operations/a"

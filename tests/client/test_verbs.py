@@ -176,11 +176,8 @@ def test_whole_requests_stand_alone(face: Face, server: respx.Router) -> None:
 @pytest.mark.parametrize("name", ["", "/", "operations/", "a//b", "/operations/a"])
 def test_a_name_that_no_path_can_have(name: str, face: Face, server: respx.Router) -> None:
     """Such a name is refused before anything is sent (spec §5.15)."""
-    with pytest.raises(CallError) as caught:
+    with pytest.raises(lro.DeclarationError, match=r"name: must (be|have) "):
         face.client().get(name)
-    assert caught.value.code is lro.Code.INVALID_ARGUMENT
-    assert caught.value.http_status is None
-    assert isinstance(caught.value.__cause__, lro.InvalidArgument)
     assert not server.calls
 
 
@@ -279,7 +276,7 @@ def test_a_client_closes_what_it_made(face: Face, server: respx.Router) -> None:
         (httpx.Response(200, text="<h1>Log in</h1>"), "not JSON"),
         (httpx.Response(200, content=b'{"name": "\xff"}'), "not JSON"),
         (httpx.Response(200, text="[" * 500 + "]" * 500), "not JSON"),
-        (httpx.Response(204), "not JSON"),
+        (httpx.Response(204), "tells nothing: it is an empty body"),
         (reply([]), "not what was asked for: must be an object"),
         (reply({"name": 5}), "not what was asked for: name"),
         (reply({**succeeded(), "error": {"code": 5}}), "not what was asked for: response"),
@@ -350,9 +347,9 @@ def test_names_that_lead_elsewhere(name: str, face: Face, server: respx.Router) 
     """What HTTP libraries take for a way up is no part of a name, and is not sent."""
     client = face.client()
     for verb in (client.get, client.cancel, client.delete, client.wait):
-        with pytest.raises(CallError, match=r"INVALID_ARGUMENT: name: must have no segment"):
+        with pytest.raises(lro.DeclarationError, match=r"name: must have no segment"):
             verb(name)
-    with pytest.raises(CallError, match=r"must have no segment"):
+    with pytest.raises(lro.DeclarationError, match=r"must have no segment"):
         list(client.list(name))
     assert not server.calls
 
@@ -360,7 +357,7 @@ def test_names_that_lead_elsewhere(name: str, face: Face, server: respx.Router) 
 @pytest.mark.parametrize("target", ["v1/x:start", "@other/x", "", "ftp://other/x", "//other/x"])
 def test_targets_that_are_none(target: str, face: Face, server: respx.Router) -> None:
     """A path begins with one slash; what would name another host is refused."""
-    with pytest.raises(CallError, match=r"INVALID_ARGUMENT: target: must begin with a slash"):
+    with pytest.raises(lro.DeclarationError, match=r"^target: must begin with a slash"):
         face.client().start(target, ResizeRequest(), **TYPES)
     assert not server.calls
 
@@ -377,7 +374,7 @@ def test_a_target_with_an_address_in_its_query(face: Face, server: respx.Router)
 )
 def test_messages_without_json(message: Any, face: Face, server: respx.Router) -> None:
     """Are refused before they are sent."""
-    with pytest.raises(CallError, match=r"INVALID_ARGUMENT: the message has no JSON"):
+    with pytest.raises(lro.DeclarationError, match=r"^message: has no JSON"):
         face.client().start("/v1/x:start", message, **TYPES)
     assert not server.calls
 
@@ -389,7 +386,7 @@ def test_a_rule_of_lists_that_takes_the_parent(name: str, face: Face, server: re
     route.mock(return_value=reply({"operations": [running()]}))
     routes = Routes(list="/v1beta/{name=projects/*}/operations")
     assert [one.name for one in face.client(routes=routes).list(name)] == [NAME]
-    with pytest.raises(CallError, match="does not have the form"):
+    with pytest.raises(lro.DeclarationError, match="does not have the form"):
         list(face.client(routes=routes).list("folders/p"))
 
 

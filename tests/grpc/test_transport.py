@@ -26,7 +26,7 @@ import grpc
 import grpc.aio
 import lro
 from lro.protobuf import status_to_proto
-from lro_client import Call, CallError, Polling, PollTimeout, Retry
+from lro_client import Call, CallError, Polling, PollTimeout, Retry, UnreadableReply
 from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeRequest
@@ -80,7 +80,10 @@ def failure(client: Any, verb: str = "get", *args: Any) -> CallError:
 
 def test_what_is_sent(asking: Asking) -> None:
     """Metadata of the user, the routing header, the message; a name without odd characters."""
-    odd, client = asking(sending(b""), send={"metadata": [("x-a", "1"), ("b-bin", b"\x01")]})
+    said = pb.Operation(name=NAME).SerializeToString()
+    odd, client = asking(
+        *[sending(said)] * 4, sending(b""), send={"metadata": [("x-a", "1"), ("b-bin", b"\x01")]}
+    )
     client.get("projects/ä b/operations/x:y%")
     client.cancel("operations/c")
     client.delete("operations/d")
@@ -166,7 +169,7 @@ def test_a_protobuf_message(asking: Asking) -> None:
 def test_a_target_that_is_none(target: str, asking: Asking) -> None:
     """It is refused without a call."""
     odd, client = asking(replying())
-    with pytest.raises(CallError, match=r"Start failed with INVALID_ARGUMENT: target: must be"):
+    with pytest.raises(lro.DeclarationError, match=r"^target: must be"):
         client.start(target, ResizeRequest(), **TYPES)
     assert odd.calls == []
 
@@ -174,11 +177,14 @@ def test_a_target_that_is_none(target: str, asking: Asking) -> None:
 def test_what_cannot_be_encoded(asking: Asking) -> None:
     """It is refused without a call."""
     odd, client = asking(replying())
-    assert failure(client, "get", "operations/\ud800").code is lro.Code.INVALID_ARGUMENT
-    with pytest.raises(CallError, match="Start failed with"):
+    with pytest.raises(lro.DeclarationError, match=r"^request: .*surrogates"):
+        client.get("operations/\ud800")
+    with pytest.raises(lro.DeclarationError, match=r"^message: must be an attrs or data class"):
         client.start("a.B.C", object(), **TYPES)
+    with pytest.raises(lro.DeclarationError, match=r"over gRPC, where a dict has no form"):
+        client.start("a.B.C", {"source": "a.png"}, **TYPES)
     for message in (OddRequest(), ResizeRequest(), OwnRequest()):
-        with pytest.raises(CallError, match="Start failed with INVALID_ARGUMENT: request_id: "):
+        with pytest.raises(lro.DeclarationError, match=r"^request_id: "):
             client.start("a.B.C", message, **TYPES, request_id="\ud800")
     assert odd.calls == []
 
@@ -332,7 +338,29 @@ def test_a_reply_that_is_too_large(asking: Asking) -> None:
     """It is not read on."""
     options = [("grpc.max_receive_message_length", 1000)]
     _, client = asking(replying(name="x" * 1001), send={"options": options})
-    assert failure(client).code is lro.Code.RESOURCE_EXHAUSTED
+    error = failure(client)
+    assert isinstance(error, UnreadableReply)
+    assert (error.code, error.passing) == (lro.Code.UNKNOWN, False)
+    with pytest.raises(UnreadableReply, match="the reply is too large"):  # and not for ten minutes
+        client.operation(NAME, **TYPES).result()
+
+
+@pytest.mark.parametrize("who", ["", "SERVER: "])
+def test_a_start_that_the_server_finds_too_large(who: str, asking: Asking) -> None:
+    """It is the server's refusal, though grpcio says it in the same words (defects 44)."""
+    text = f"{who}Received message larger than max (9 vs. 8)"
+    _, client = asking(refusing(Code.RESOURCE_EXHAUSTED, text))
+    with pytest.raises(CallError, match="RESOURCE_EXHAUSTED") as caught:
+        client.start("a.B.C", ResizeRequest(), **TYPES)
+    assert not isinstance(caught.value, UnreadableReply)
+
+
+def test_a_reply_without_any_field(asking: Asking) -> None:
+    """It is asked for again three times, then it is unreadable (defects 48)."""
+    odd, client = asking(sending(b""), clock=Clock(), polling=Polling(wait_first=False))
+    with pytest.raises(UnreadableReply, match="tells nothing: it is an operation without any"):
+        client.operation(NAME, **TYPES).result()
+    assert len(odd.calls) == 4
 
 
 def test_unknown_fields_are_kept(asking: Asking) -> None:

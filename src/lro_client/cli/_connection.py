@@ -19,7 +19,7 @@ from click.core import ParameterSource
 
 from lro import DeclarationError, InvalidArgument, TypeRegistry
 from lro_client._client import Client
-from lro_client._policy import NO_RETRY, Retry, wait_exponential
+from lro_client._policy import NO_RETRY, Polling, Retry, wait_exponential
 from lro_client._tokens import public_address
 from lro_client.cli._exits import set_address
 from lro_client.cli._spans import span
@@ -63,10 +63,13 @@ class Server:
     call_seconds: float
 
     @contextmanager
-    def connect(self, said: str = "", *, within: float | None = None) -> Iterator[Link]:
+    def connect(
+        self, said: str = "", *, within: float | None = None, poll: bool = False
+    ) -> Iterator[Link]:
         """A client of the server, which may be the one that the operations ``said``.
 
-        With ``within``, seconds, no call takes longer, and none is made again.
+        With ``within``, seconds, no call takes longer, and none is made again. With ``poll`` it
+        asks for no Wait and no stream.
 
         Raises:
             click.UsageError: No server is known, or its URL is none.
@@ -83,7 +86,11 @@ class Server:
         headers = self._headers(url)
         seconds = self.call_seconds if within is None else min(self.call_seconds, within)
         make = functools.partial(
-            Client, types=types, retry=RETRY if within is None else NO_RETRY, call_seconds=seconds
+            Client,
+            types=types,
+            retry=RETRY if within is None else NO_RETRY,
+            polling=Polling(wait_first=not poll),
+            call_seconds=seconds,
         )
         set_address(public_address(url))
         with self._client(make, url, headers, types) as client:
@@ -166,11 +173,7 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 def _routes(prefix: str) -> Routes:
-    base = "/" + prefix.strip("/") if prefix.strip("/") else ""
-    named = f"{base}/{{name=**}}"
-    return Routes(
-        get=named, list=named, delete=named, cancel=f"{named}:cancel", wait=f"{named}:wait"
-    )
+    return Routes.below("/" + prefix.strip("/"))
 
 
 def _grpc_transport(url: str, headers: list[tuple[str, str]], types: TypeRegistry) -> Anything:

@@ -15,7 +15,7 @@ from lro_client.cli._exits import ClientCommand, Exit, set_going_on, set_startin
 from lro_client.cli._following import Handle, conclude
 from lro_client.cli._messages import message_for, read_message
 from lro_client.cli._printing import json_option, print_end, print_operation
-from lro_client.cli._wait import timeout_option
+from lro_client.cli._wait import poll_option, timeout_option
 from lro_client.cli._watch import watch_all
 
 
@@ -32,6 +32,7 @@ from lro_client.cli._watch import watch_all
 @click.option("--watch", "watches", is_flag=True, help="Show its progress until it is done.")
 @click.option("--validate-only", is_flag=True, help="Only check whether it could be started.")
 @timeout_option
+@poll_option
 @json_option
 @server_options
 def start(
@@ -43,6 +44,7 @@ def start(
     watches: bool,
     validate_only: bool,
     timeout: float | None,
+    poll: bool,
     as_json: bool,
 ) -> Exit:
     """Start an operation, and print it.
@@ -59,7 +61,7 @@ def start(
     if request_id == "auto":
         request_id = str(uuid.uuid4())
         tell(f"the request id is {request_id}")
-    with server.connect(said) as link:
+    with server.connect(said, poll=poll) as link:
         set_starting("" if validate_only else _perhaps_started(request_id))
         handle = link.client.start(
             path,

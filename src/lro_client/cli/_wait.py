@@ -20,13 +20,22 @@ timeout_option = click.option(
     help="Wait so long at most, such as 90, 1.5s, 10m or 2h; then end with 4.",
 )
 
+poll_option = click.option(
+    "--poll",
+    is_flag=True,
+    help="Ask for the state again and again; for servers whose WaitOperation does not work.",
+)
+
 
 @click.command("wait", cls=ClientCommand)
 @names_argument()
 @timeout_option
+@poll_option
 @json_option
 @server_options
-def wait(server: Server, names: tuple[str, ...], timeout: float | None, as_json: bool) -> Exit:
+def wait(
+    server: Server, names: tuple[str, ...], timeout: float | None, poll: bool, as_json: bool
+) -> Exit:
     """Wait until operations are done, and print each when it is.
 
     A NAME is an operation's name, its URL, or a token of a handle.
@@ -35,7 +44,7 @@ def wait(server: Server, names: tuple[str, ...], timeout: float | None, as_json:
     5 a call failed, 130 interrupted.
     """
     wanted, said = read_names(names, server.prefix)
-    with server.connect(said, within=timeout) as link:
+    with server.connect(said, within=timeout, poll=poll) as link:
         handles = [handle_of(link, name) for name in wanted]
         show = functools.partial(print_end, link=link, as_json=as_json)
         return conclude(handles, link, timeout, show)

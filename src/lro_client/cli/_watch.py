@@ -16,7 +16,7 @@ from lro_client.cli._following import Handle, conclude, handle_of
 from lro_client.cli._naming import check_path, names_argument, read_names
 from lro_client.cli._printing import json_option, print_json, state_line
 from lro_client.cli._table import LiveTable, live_here
-from lro_client.cli._wait import timeout_option
+from lro_client.cli._wait import poll_option, timeout_option
 
 _PAGE: Final = 1000
 """As many as with one call, at most."""
@@ -35,6 +35,7 @@ _PAGE: Final = 1000
     help="With --filter, watch so many at most, the newest.",
 )
 @timeout_option
+@poll_option
 @json_option
 @server_options
 def watch(
@@ -44,6 +45,7 @@ def watch(
     parent: str,
     limit: int,
     timeout: float | None,
+    poll: bool,
     as_json: bool,
 ) -> Exit:
     """Watch operations until all are done: a live table, or in a pipe a line for each change.
@@ -58,7 +60,7 @@ def watch(
     found, said = read_names(names, server.prefix)
     if parent:
         check_path(parent, "a parent")
-    with server.connect(said, within=timeout) as link:
+    with server.connect(said, within=timeout, poll=poll) as link:
         handles = [handle_of(link, name) for name in found]
         if wanted is not None:
             handles = _matching(link, parent, wanted, limit)

@@ -208,17 +208,16 @@ class Coder:
         except ValueError:
             body = None
         status = status_from_error_body(http, body, self._types)
+        where = f"{response.request.method} {public_address(str(response.url))}"
         if status.message == status_from_error_body(http, None, self._types).message:
             # Nothing was said, perhaps by another server than was meant.
-            where = f"{response.request.method} {public_address(str(response.url))}"
             status = attrs.evolve(status, message=f"{status.message} to {where}")
         for detail in decoded(status.details, None):
             if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
                 asked = min(detail.retry_delay.total_seconds(), _LONGEST_SECONDS)
                 retry_after = max(retry_after or 0.0, asked)
         if status.code == Code.NOT_FOUND and not _says_what_is_missing(body, status):
-            asked = f"{response.request.method} {public_address(str(response.url))}"
-            status = attrs.evolve(status, message=f"nothing is served at {asked}: {_ELSEWHERE}")
+            status = attrs.evolve(status, message=f"nothing is served at {where}: {_ELSEWHERE}")
             return NothingServed(call.verb, status, http, retry_after)
         # A body without a status of its own came from a proxy, whose troubles pass.
         passing = http in _PASSING_STATUS and not _names_its_code(body)

@@ -11,13 +11,12 @@ import attrs
 from lro import (
     Any,
     CancelOperationRequest,
-    Code,
+    DeclarationError,
     DeleteOperationRequest,
     InvalidArgument,
     Json,
     ListOperationsRequest,
     LroError,
-    Status,
     Template,
     TypeRegistry,
     WaitOperationRequest,
@@ -30,30 +29,54 @@ from lro_client._calls import (
     StartRequest,
     WatchOperationsRequest,
 )
-from lro_client._errors import CallError
 
-_UP: Final = frozenset({".", ".."})
+_NOWHERE: Final = frozenset({"", ".", ".."})
 """Segments that an HTTP library, a proxy or a server takes for a way to somewhere else."""
+
+
+_ENDINGS: Final = {
+    "get": "",
+    "list": "",
+    "delete": "",
+    "cancel": ":cancel",
+    "wait": ":wait",
+    "batch": ":batchGet",
+    "watch": ":watch",
+}
+"""The custom verbs at the ends of paths (spec §5.4)."""
+
+_OF_PARENTS: Final = frozenset({"list", "batch", "watch"})
 
 
 @attrs.frozen(kw_only=True)
 class Routes:
     """The paths of the verbs, as http rules; ``name`` is the operation's, or the parent's.
 
-    The defaults fit this library's servers and Google's: any name below ``/v1``. Services that
-    bind WaitOperation do it in several ways (spec §4.10): ``wait_method`` is theirs, ``wait_body``
-    whether the timeout is sent as JSON or, as with GET, in the query.
+    Any name below ``/v1`` is what this library's servers and Google's have. Paths that are not
+    given stand below the prefix of the first one that is, in the order of the fields: with
+    ``get="/v1beta/{name=**}"`` all are below ``/v1beta``. Services that bind WaitOperation do it in
+    several ways (spec §4.10): ``wait_method`` is theirs, ``wait_body`` whether the timeout is sent
+    as JSON or, as with GET, in the query.
     """
 
-    get: str = "/v1/{name=**}"
-    list: str = "/v1/{name=**}"
-    delete: str = "/v1/{name=**}"
-    cancel: str = "/v1/{name=**}:cancel"
-    wait: str = "/v1/{name=**}:wait"
-    batch: str = "/v1/{name=**}:batchGet"
-    watch: str = "/v1/{name=**}:watch"
+    get: str = ""
+    list: str = ""
+    delete: str = ""
+    cancel: str = ""
+    wait: str = ""
+    batch: str = ""
+    watch: str = ""
     wait_method: str = "POST"
     wait_body: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        given = [path for path in (getattr(self, verb) for verb in _ENDINGS) if path]
+        prefix = given[0].partition("{")[0].rstrip("/") if given else "/v1"
+        for verb, ending in _ENDINGS.items():
+            if not getattr(self, verb):
+                # Where names are what follows "operations/", collections are what stands before.
+                base = prefix.removesuffix("/operations") if verb in _OF_PARENTS else prefix
+                object.__setattr__(self, verb, f"{base}/{{name=**}}{ending}")
 
     @classmethod
     def below(cls, prefix: str) -> Routes:
@@ -64,9 +87,7 @@ class Routes:
         """
         if not prefix.startswith("/"):
             raise InvalidArgument("prefix", f"must begin with a slash, got {prefix!r:.80}")
-        verbs = {field.name: getattr(cls(), field.name) for field in attrs.fields(cls)}
-        paths = {key: path for key, path in verbs.items() if str(path).startswith("/v1/")}
-        return cls(**{key: prefix.rstrip("/") + path[3:] for key, path in paths.items()})
+        return cls(get=f"{prefix.rstrip('/')}/{{name=**}}")
 
 
 @attrs.frozen(kw_only=True)
@@ -84,10 +105,7 @@ class Encoder:
 
     def __init__(self, routes: Routes, types: TypeRegistry, base_url: str) -> None:
         self._routes = routes
-        self._templates = {
-            verb: Template.parse(getattr(routes, verb))
-            for verb in ("get", "list", "delete", "cancel", "wait", "batch", "watch")
-        }
+        self._templates = {verb: Template.parse(getattr(routes, verb)) for verb in _ENDINGS}
         self._types = types
         self._base = base_url.rstrip("/")
 
@@ -95,15 +113,16 @@ class Encoder:
         """The HTTP request of a call.
 
         Raises:
-            CallError: A name does not fit its path, or the message cannot be encoded.
+            DeclarationError: A name does not fit its path, or the message cannot be encoded.
         """
         try:
             asked = self._encode(call.request)
+        except InvalidArgument as exc:
+            raise DeclarationError(exc.field, exc.description) from exc
         except LroError as exc:
-            raise CallError(call.verb, Status(int(exc.status_code), str(exc))) from exc
+            raise DeclarationError("message", str(exc)) from exc
         except (TypeError, ValueError) as exc:
-            text = f"the message has no JSON: {exc}"
-            raise CallError(call.verb, Status(Code.INVALID_ARGUMENT, text)) from exc
+            raise DeclarationError("message", f"has no JSON: {exc}") from exc
         whole = not asked.url.startswith("/")  # a start may go to another address
         return asked if whole else attrs.evolve(asked, url=self._base + asked.url)
 
@@ -134,8 +153,9 @@ class Encoder:
     def _path(self, verb: str, name: str) -> str:
         if not name:  # which ``**`` would take for no segment at all
             raise InvalidArgument("name", "must not be empty")
-        if not _UP.isdisjoint(name.split("/")):
-            raise InvalidArgument("name", f"must have no segment . or .., got {name!r:.200}")
+        if not _NOWHERE.isdisjoint(name.split("/")):
+            wrong = f"must have no segment that is empty, . or .., got {name!r:.200}"
+            raise InvalidArgument("name", wrong)
         return self._templates[verb].expand({"name": name})
 
     def _listed(self, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any as Anything
 from typing import Final
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from lro import (
     Any,
     CancelOperationRequest,
     Code,
+    DeclarationError,
     DeleteOperationRequest,
     InvalidArgument,
     ListOperationsRequest,
@@ -46,8 +47,8 @@ _STATUS_DETAILS: Final = "grpc-status-details-bin"
 _OWN_WORDS: Final = frozenset({"", "Deadline Exceeded"})
 """What grpcio says where the caller's own deadline is over."""
 
-_TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max")
-"""What grpcio says that refuses a reply; of a request that the server refuses it says SERVER."""
+_TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max \(")
+"""How grpcio refuses a reply. Before 1.70 a server refused requests in the same words."""
 
 _LONGEST_SECONDS: Final = 1e9
 
@@ -64,12 +65,17 @@ class Coder:
         """The path of a call, its message and its metadata.
 
         Raises:
-            CallError: The message cannot be encoded.
+            CallError: The verb is an extension of HTTP.
+            DeclarationError: The message cannot be encoded.
         """
         try:
             path, payload = self._encode(call)
-        except LroError as exc:
+        except MethodNotSupported as exc:
             raise CallError(call.verb, Status(int(exc.status_code), str(exc))) from exc
+        except InvalidArgument as exc:
+            raise DeclarationError(exc.field or "request", exc.description) from exc
+        except LroError as exc:
+            raise DeclarationError("message", str(exc)) from exc
         metadata = (*self._metadata, *call.headers.items())
         name: str = getattr(call.request, "name", "")
         if name:
@@ -85,6 +91,9 @@ class Coder:
         return _SERVICE + call.verb, to_proto(request, self._types).SerializeToString()
 
     def _start(self, request: StartRequest) -> bytes:
+        if isinstance(request.message, Mapping):
+            wanted = "an instance of a class of messages over gRPC, where a dict has no form"
+            raise InvalidArgument("message", f"must be {wanted}, got {request.message!r:.200}")
         with self._lock:  # as registering replaces what is made of the classes
             if not isinstance(request.message, Any):
                 self._register(type(request.message), request.target)
@@ -123,7 +132,7 @@ class Coder:
             text = error.details() or ""
             if code is Code.DEADLINE_EXCEEDED and text in _OWN_WORDS:
                 return too_late(call.verb, call.budget)
-            if code is Code.RESOURCE_EXHAUSTED and _TOO_LARGE.match(text):
+            if code is Code.RESOURCE_EXHAUSTED and _is_too_large(call, text):
                 return unreadable(call.verb, f"the reply is too large: {text}")
             # Nobody who knows of details said this: it is the line that failed, or a proxy.
             passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
@@ -183,6 +192,13 @@ def _told(error: Anything, code: Code) -> Status | None:
     except DecodeError:
         return None
     return status if details and status.code == code else None  # as it must be (spec §12.2)
+
+
+def _is_too_large(call: Call, text: str) -> bool:
+    found = _TOO_LARGE.search(text)
+    # Of all requests only a start is large enough for a server to refuse it so.
+    start = isinstance(call.request, StartRequest)
+    return found is not None and (found[1] is not None or not start)
 
 
 def _retry_after(status: Status) -> float | None:

@@ -16,6 +16,7 @@ from typing import Final
 import httpx
 
 from lro import Code, Operation, Status, TypeRegistry
+from lro_client._arguments import check_awaits, check_base_url, check_blocks
 from lro_client._calls import Call, Reply
 from lro_client._errors import CallError, too_late, unreadable
 from lro_client._hands import HANDS, Answer, Late
@@ -68,6 +69,9 @@ class HttpTransport:
         types: TypeRegistry | None = None,
         own: bool = False,
     ) -> None:
+        if client is not None:
+            check_blocks("http", client, "httpx.Client()")
+        check_base_url(base_url, client)
         self._made = {} if client is not None else {os.getpid(): httpx.Client()}
         self._given = client
         self._prebuilt = Prebuilt()
@@ -156,6 +160,9 @@ class AsyncHttpTransport:
         types: TypeRegistry | None = None,
         own: bool = False,
     ) -> None:
+        if client is not None:
+            check_awaits("http", client, "httpx.AsyncClient()")
+        check_base_url(base_url, client)
         self._client = client or httpx.AsyncClient()
         self._prebuilt = None if client is not None else Prebuilt()
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)

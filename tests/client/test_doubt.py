@@ -1,0 +1,207 @@
+"""Waits that fail, tell nonsense or are never answered: a Get decides (spec §11.2(4))."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import respx
+
+import lro
+from lro_client import NO_RETRY, CallError, Polling, PollTimeout, _servers
+from lro_client.testing import Fault, ScriptedServer
+from tests.client.faces import Clock, Face
+from tests.client.messages import (
+    NAME,
+    TYPES,
+    ResizeResponse,
+    packed,
+    page_of_a_proxy,
+    refusal,
+    reply,
+    running,
+    succeeded,
+)
+from tests.client.test_groups import client_of, group_of
+
+PLAIN = Polling(jitter=0.0)
+WAIT, GET = f"/v1/{NAME}:wait", f"/v1/{NAME}"
+
+
+def results(face: Face, client: Any, names: list[str], many: bool, timeout: Any = None) -> Any:
+    """The results, of each handle by itself or of a group."""
+    if many:
+        return group_of(face, client, names).results(timeout)
+    return [client.operation(name, **TYPES).result(timeout) for name in names]
+
+
+def offers_wait(face: Face, client: Any, clock: Clock) -> bool:
+    """Whether the client would ask its server for a Wait."""
+    core = face.inside(client)._core
+    found: bool = core.setting.server.offers(_servers.WAIT, clock())
+    return found
+
+
+USELESS = {
+    "400": refusal(lro.Code.INVALID_ARGUMENT, "unknown route"),
+    "400 of a proxy": page_of_a_proxy(400),
+    "403": refusal(lro.Code.PERMISSION_DENIED),
+    "a page": httpx.Response(200, html="<form>"),
+    "no operation": reply([]),
+    "no field": reply({}),
+    "done without a result": reply({"name": NAME, "done": True}),
+    "done with an empty result": reply({"name": NAME, "done": True, "response": {}}),
+    "done with another type": reply(
+        {"name": NAME, "done": True, "response": packed("acme.mock.v1.Nothing")}
+    ),
+}
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("answer", USELESS.values(), ids=USELESS)
+def test_a_wait_that_is_of_no_use_is_found_out_by_a_get(
+    answer: httpx.Response, many: bool, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """The answer of the Get counts, and no Wait is asked for again (defects 18)."""
+    waits = server.post(WAIT).mock(return_value=answer)
+    answers = [succeeded(), running(), succeeded(), running()]
+    server.get(GET).mock(side_effect=lambda _: reply(answers.pop()))
+    client = face.client(clock=clock, polling=PLAIN)
+    for _ in range(2):
+        assert results(face, client, [NAME], many) == [ResizeResponse(size_bytes=7)]
+    assert waits.call_count == 1
+    assert not offers_wait(face, client, clock)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_result_that_a_get_confirms_is_the_result(
+    many: bool, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """A method may give no result (spec §2.5): the Wait was right, and is used again."""
+    waits = server.post(WAIT).mock(return_value=reply({"name": NAME, "done": True}))
+    server.get(GET).mock(return_value=reply({"name": NAME, "done": True}))
+    client = face.client(clock=clock, polling=PLAIN)
+    for _ in range(2):
+        assert results(face, client, [NAME], many) == [None]
+    assert waits.call_count == 2
+    assert offers_wait(face, client, clock)
+
+
+def test_updates_do_not_show_nonsense(face: Face, clock: Clock, server: respx.Router) -> None:
+    """What a Wait says is done is shown when a Get has said so."""
+    server.post(WAIT).mock(return_value=reply({"name": NAME, "done": True}))
+    answers = [succeeded(), running(50), running(40)]
+    server.get(GET).mock(side_effect=lambda _: reply(answers.pop()))
+    handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
+    assert [update.done for update in handle.updates()] == [False, False, True]
+
+
+def test_nonsense_at_the_deadline_is_not_told(face: Face, clock: Clock, server: Any) -> None:
+    """Where no time is left for a Get, the wait has ended without a result."""
+
+    def slow(_: httpx.Request) -> httpx.Response:
+        clock.now += 60
+        return reply({"name": NAME, "done": True})
+
+    server.post(WAIT).mock(side_effect=slow)
+    with pytest.raises(PollTimeout):
+        face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES).result(30)
+
+
+def test_the_failure_of_the_get_is_told(face: Face, clock: Clock, server: respx.Router) -> None:
+    """Where the Get fails as well, its reason counts."""
+    server.post(WAIT).mock(return_value=refusal(lro.Code.INVALID_ARGUMENT, "unknown route"))
+    server.get(GET).mock(return_value=refusal(lro.Code.PERMISSION_DENIED, "not yours"))
+    client = face.client(clock=clock, polling=PLAIN)
+    with pytest.raises(CallError, match="GetOperation failed with PERMISSION_DENIED: not yours"):
+        client.operation(NAME, **TYPES).result()
+    assert offers_wait(face, client, clock)
+
+
+def test_what_a_server_says_to_any_call_needs_no_get(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """A policy without retries raises at once."""
+    server.post(WAIT).mock(return_value=refusal(lro.Code.UNAVAILABLE))
+    client = face.client(clock=clock, polling=Polling(retry=NO_RETRY))
+    with pytest.raises(CallError, match="UNAVAILABLE"):
+        client.operation(NAME, **TYPES).result()
+    assert len(server.calls) == 1
+
+
+@pytest.fixture
+def swallowing() -> ScriptedServer:
+    """A server, something before which swallows every Wait; its operation is over after 5 s."""
+    made = ScriptedServer()
+    made.operation(NAME, ends_after=5.0, response=ResizeResponse(1))
+    made.fault(Fault(seconds=1e9), verb="WaitOperation")
+    return made
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(("timeout", "within"), [(None, 26.0), (120.0, 26.0), (15.0, 15.0)])
+def test_a_wait_that_is_never_answered_is_given_up(
+    timeout: float | None, within: float, many: bool, face: Face, swallowing: ScriptedServer
+) -> None:
+    """Soon after its hold, with time for a Get; it is not asked for again (defects 47)."""
+    client, clock = client_of(face, swallowing, polling=PLAIN), swallowing.clock
+    began = clock()
+    assert results(face, client, [NAME], many, timeout) == [ResizeResponse(1)]
+    assert clock() - began <= within
+    assert [call.verb for call in swallowing.calls].count("WaitOperation") == 1
+    assert not offers_wait(face, client, clock)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_wait_that_had_little_time_is_not_blamed(
+    many: bool, face: Face, swallowing: ScriptedServer
+) -> None:
+    """A Get is made all the same; another wait may have more time."""
+    swallowing.operation(NAME, ends_after=None)
+    client, clock = client_of(face, swallowing, polling=PLAIN), swallowing.clock
+    with pytest.raises(PollTimeout) as caught:
+        results(face, client, [NAME], many, 0.6)
+    assert caught.value.last_error is None
+    assert {call.verb for call in swallowing.calls} == {"WaitOperation", "GetOperation"}
+    assert offers_wait(face, client, clock)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_the_last_glance_blames_nobody(many: bool, face: Face) -> None:
+    """A poll that had 30 ms at the deadline and no answer is no failure (defects 46)."""
+    server = ScriptedServer(wait=False)
+    server.operation(NAME, ends_after=None)
+    server.fault(Fault(seconds=1e9), since=9.99)
+    client = client_of(face, server, polling=PLAIN)
+    with pytest.raises(PollTimeout) as caught:
+        results(face, client, [NAME], many, 10.0)
+    assert caught.value.last_error is None
+    assert "failed" not in str(caught.value)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_the_last_glance_hides_no_reason(many: bool, face: Face) -> None:
+    """What the server said before is why the wait has ended without a state (defects 46)."""
+    server = ScriptedServer(wait=False)
+    server.operation(NAME, ends_after=None)
+    server.fault(Fault(seconds=1e9), since=9.99)
+    server.fault(Fault(status=503), since=2.0)
+    client = client_of(face, server, polling=PLAIN)
+    with pytest.raises(PollTimeout) as caught:
+        results(face, client, [NAME], many, 10.0)
+    assert caught.value.last_error is not None
+    assert caught.value.last_error.http_status == 503
+
+
+def test_a_server_that_falls_silent_is_told(face: Face) -> None:
+    """It had the time to answer."""
+    server = ScriptedServer(wait=False)
+    server.operation(NAME, ends_after=None)
+    server.fault(Fault(seconds=1e9), since=2.0)
+    handle = client_of(face, server, polling=PLAIN).operation(NAME, **TYPES)
+    with pytest.raises(PollTimeout) as caught:
+        handle.result(10.0)
+    assert caught.value.last_error is not None
+    assert caught.value.last_error.code is lro.Code.DEADLINE_EXCEEDED
+    assert caught.value.last_error.http_status is None

@@ -1,0 +1,320 @@
+"""Replies that cannot be read, or say that nothing is there: what is asked for again, and what not.
+
+See spec §11.5(2).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import httpx
+import pytest
+import respx
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro_client import (
+    CallError,
+    Journal,
+    NothingServed,
+    OperationGone,
+    Polling,
+    PollTimeout,
+    Retry,
+    UnreadableReply,
+)
+from lro_client.testing import Fault, ScriptedServer
+from lro_client.transports._truncation import is_truncated
+from tests.client.faces import URL, Clock, Face
+from tests.client.messages import (
+    NAME,
+    TYPES,
+    ResizeRequest,
+    ResizeResponse,
+    packed,
+    page_of_a_proxy,
+    refusal,
+    reply,
+    running,
+    succeeded,
+)
+from tests.client.test_groups import client_of, group_of, plan
+
+PLAIN = Polling(jitter=0.0, wait_first=False)
+JSON = {"content-type": "application/json"}
+WHOLE = json.dumps(succeeded()).encode()
+
+NEVER = {
+    "a byte order mark": b"\xef\xbb\xbf" + WHOLE,
+    "a byte order mark, cut": b"\xef\xbb\xbf" + WHOLE[:20],
+    "not UTF-8": WHOLE.replace(b"abc", b"\xff"),
+    "not UTF-8, cut": WHOLE.replace(b"abc", b"\xff")[:-5],
+    "UTF-16": WHOLE.decode().encode("utf-16"),
+    "too deep": b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "too deep, without an end": b"[" * 500_000,
+    "too many digits": b'{"name": "operations/abc", "a": ' + b"9" * 5000 + b"}",
+    "no number": b'{"name": "operations/abc", "a": NaN',
+    "two texts": WHOLE + WHOLE,
+    "a page": b"<form>",
+}
+
+
+@pytest.mark.parametrize("wait_first", [False, True])
+@pytest.mark.parametrize("body", NEVER.values(), ids=NEVER)
+def test_a_reply_that_can_never_be_read_is_raised_at_once(
+    body: bytes, wait_first: bool, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """It is not taken for one that was cut on its way (defects 43)."""
+    server.route().mock(return_value=httpx.Response(200, content=body, headers=JSON))
+    client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
+    with pytest.raises(UnreadableReply, match="the reply is not JSON") as caught:
+        client.operation(NAME, **TYPES).result()
+    assert not caught.value.passing
+    assert clock.sleeps == []
+    assert len(server.calls) == (2 if wait_first else 1)
+
+
+TEXTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(TEXTS, st.booleans(), st.sampled_from([None, 1]), st.data())
+def test_every_beginning_of_a_text_is_truncated(
+    value: Any, ascii_only: bool, indent: int | None, data: st.DataObject
+) -> None:
+    """Wherever JSON is cut, between tokens, in them, or in a character."""
+    whole = json.dumps([value], ensure_ascii=ascii_only, indent=indent).encode("utf-8", "replace")
+    kept = data.draw(st.integers(0, len(whole) - 1))
+    assert is_truncated(whole[:kept])
+    assert not is_truncated(whole)
+    assert not is_truncated(whole + b"]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b'{"a" 1', b"[1,,", b'{"a": "\n', b'{"a": "\\x', b"[nope", b"[.", b"[-x", b"[1u12", b"[1.e5"],
+)
+def test_what_no_continuation_makes_json_is_not_truncated(text: bytes) -> None:
+    """The mistake comes before the end."""
+    assert not is_truncated(text)
+
+
+EMPTY = {
+    "no body": httpx.Response(200, headers=JSON),
+    "no content": httpx.Response(204),
+    "blanks": httpx.Response(200, content=b" \n", headers=JSON),
+    "no field": reply({}),
+    "fields without a value": reply({"name": "", "done": False, "metadata": None}),
+}
+
+
+@pytest.mark.parametrize("timeout", [None, 3600.0])
+@pytest.mark.parametrize("answer", EMPTY.values(), ids=EMPTY)
+def test_an_empty_reply_is_asked_for_again_three_times(
+    answer: httpx.Response,
+    timeout: float | None,
+    face: Face,
+    clock: Clock,
+    server: respx.Router,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Then it is raised, rather than polled for ever without a word (defects 43, 48)."""
+    route = server.get().mock(return_value=answer)
+    handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
+    with pytest.raises(UnreadableReply, match="the reply tells nothing: it is an ") as caught:
+        handle.result(timeout)
+    assert (caught.value.empty, caught.value.passing) == (True, True)
+    assert (route.call_count, clock.sleeps) == (4, [0.5, 1.0, 2.0])
+    assert len(caplog.records) == 4
+
+
+def test_empty_replies_between_good_ones_are_no_failure(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """A good reply begins the count anew; other failures are not counted."""
+    empty, down = EMPTY["no body"], refusal(lro.Code.UNAVAILABLE)
+    answers = [empty] * 3 + [reply(running())] + [empty, down] * 3 + [reply(succeeded())]
+    server.get().mock(side_effect=answers)
+    client = face.client(clock=clock, polling=PLAIN)
+    assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=7)
+
+
+def test_empty_replies_end_the_wait_for_one_of_many(face: Face) -> None:
+    """Of a group only the operation that they are about is lost."""
+    server = ScriptedServer(lists=False, wait=False)
+    names = plan(server, 6)
+    answer = server._answer
+
+    def odd(request: httpx.Request) -> Any:
+        if request.method == "GET" and request.url.path.endswith(names[0]):
+            return iter_of(reply({}))
+        return answer(request)
+
+    server.transport._answer = odd
+    first, *others = group_of(face, client_of(face, server), names).outcomes()
+    assert isinstance(first, UnreadableReply)
+    assert others == [ResizeResponse(number) for number in range(1, 6)]
+
+
+def iter_of(response: httpx.Response) -> Any:
+    """An answer of a scripted server that takes no time."""
+    yield from ()
+    return response
+
+
+def test_an_empty_page_is_a_list(face: Face, server: respx.Router) -> None:
+    """For a list no field at all means no operation."""
+    server.get().mock(return_value=reply({}))
+    assert list(face.client().list()) == []
+
+
+def test_a_start_must_name_its_operation(face: Face, server: respx.Router) -> None:
+    """Else it would be polled for ever; over HTTP as over gRPC."""
+    server.post().mock(return_value=reply({}))
+    with pytest.raises(UnreadableReply, match="in progress without a name"):
+        face.client().start("/v1/x:start", ResizeRequest(), **TYPES)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_reply_that_is_too_large_is_not_fetched_again(
+    many: bool, face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The local refusal is neither retried nor taken for a server under pressure (defects 44)."""
+    monkeypatch.setattr("lro_client.transports.http.MAX_REPLY", 500)
+    server = ScriptedServer(lists=False, wait=False)
+    names = plan(server, 6)
+    server.operation(names[0], ends_after=0.0, response=ResizeResponse(note="x" * 600))
+    client = client_of(face, server)
+    if many:
+        [error] = [one for one in group_of(face, client, names).outcomes() if not is_good(one)]
+    else:
+        with pytest.raises(UnreadableReply) as caught:
+            client.operation(names[0], **TYPES).result()
+        error = caught.value
+    assert isinstance(error, UnreadableReply)
+    assert (error.code, error.passing) == (lro.Code.UNKNOWN, False)
+    asked = [call for call in server.calls if call.name == names[0]]
+    assert [call.verb for call in asked if call.verb == "GetOperation"] == ["GetOperation"]
+    assert face.inside(client)._core.setting.server.slowed == 0.0
+
+
+def is_good(outcome: object) -> bool:
+    """Whether an operation of a group gave its result."""
+    return isinstance(outcome, ResizeResponse)
+
+
+def test_unreadable_replies_are_told_from_unknown_of_a_server(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """By their class; a policy that retries UNKNOWN means the server's (defects 49)."""
+    answers = [refusal(lro.Code.UNKNOWN), refusal(lro.Code.UNKNOWN), page(200)]
+    server.get().mock(side_effect=answers)
+    with pytest.raises(CallError) as caught:
+        face.client().get(NAME)
+    assert not isinstance(caught.value, UnreadableReply)
+    retry = Retry(codes=frozenset({lro.Code.UNKNOWN}), transport=True)
+    with pytest.raises(UnreadableReply) as unreadable:
+        face.client(clock=clock, retry=retry).get(NAME)
+    assert (caught.value.code, unreadable.value.code) == (lro.Code.UNKNOWN, lro.Code.UNKNOWN)
+    assert unreadable.value.http_status == 200
+    assert clock.sleeps == [0.5]
+
+
+def page(status: int) -> httpx.Response:
+    """A page of a proxy that asks people to log in."""
+    return httpx.Response(status, html="<form>")
+
+
+NOWHERE = {
+    "our error body": refusal(
+        lro.Code.NOT_FOUND,
+        "there is nothing at /wrong",
+        packed("google.rpc.ErrorInfo", reason="ROUTE_NOT_FOUND", domain="acme.test"),
+    ),
+    "a page": page_of_a_proxy(404),
+    "JSON of a framework": reply({"detail": "Not Found"}, 404),
+}
+
+
+@pytest.mark.parametrize("wait_first", [False, True])
+@pytest.mark.parametrize("answer", NOWHERE.values(), ids=NOWHERE)
+def test_a_wrong_mount_is_not_an_operation_that_is_gone(
+    answer: httpx.Response, wait_first: bool, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """The error says where nothing is served, and what to look at (defects 16)."""
+    server.route().mock(return_value=answer)
+    client = face.client(f"{URL}/wrong", clock=clock, polling=Polling(wait_first=wait_first))
+    for ask in (client.operation(NAME, **TYPES).result, lambda: client.get(NAME)):
+        with pytest.raises(NothingServed) as caught:
+            ask()
+        assert not isinstance(caught.value, OperationGone)
+        assert (caught.value.code, caught.value.http_status) == (lro.Code.NOT_FOUND, 404)
+        assert f"nothing is served at GET {URL}/wrong/v1/{NAME}: " in str(caught.value)
+        assert "base URL" in str(caught.value)
+    assert clock.sleeps == []
+
+
+GONE = {
+    "our error body": refusal(
+        lro.Code.NOT_FOUND,
+        "no such operation",
+        packed("google.rpc.ErrorInfo", reason="OPERATION_NOT_FOUND", domain="acme.test"),
+    ),
+    "no detail": refusal(lro.Code.NOT_FOUND, "no such operation"),
+    "a text": reply({"error": "no such operation"}, 404),
+    "a code alone": reply({"error": {"code": 404, "message": "no such operation"}}, 404),
+}
+
+
+@pytest.mark.parametrize("answer", GONE.values(), ids=GONE)
+def test_an_error_body_says_that_an_operation_is_gone(
+    answer: httpx.Response, face: Face, server: respx.Router
+) -> None:
+    """That of this library, of Google, or of another server (spec §11.8)."""
+    server.route().mock(return_value=answer)
+    with pytest.raises(OperationGone, match="no such operation"):
+        face.client().operation(NAME, **TYPES).result()
+
+
+def test_a_wrong_mount_leaves_the_journal_as_it_is(tmp_path: Any) -> None:
+    """What was started elsewhere is still there when the address is right again."""
+    server = ScriptedServer()
+    server.method("/v1/x:start", ends_after=1.0, response=ResizeResponse(3))
+    with Journal(tmp_path / "pending.db") as journal, server.client(journal=journal) as client:
+        client.start("/v1/x:start", ResizeRequest(), **TYPES)
+        server.fault(Fault(status=404, body=b"<h1>404</h1>"))
+        [handle] = client.pending(**TYPES)
+        with pytest.raises(NothingServed):
+            handle.result()
+        assert len(journal.pending()) == 1
+
+
+def test_a_repeated_delete_has_done_nothing_where_nothing_is_served(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """A page with 404 is no sign that the first attempt has removed the record."""
+    server.delete().mock(side_effect=[httpx.ReadError("lost"), page_of_a_proxy(404)])
+    with pytest.raises(NothingServed):
+        face.client(clock=clock).delete(NAME)
+
+
+def test_a_cut_reply_is_asked_for_again_until_the_deadline(
+    face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """However often; the deadline tells why."""
+    lengths = itertools.cycle([1, 10, len(WHOLE) - 1])
+
+    def cut(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=WHOLE[: next(lengths)], headers=JSON)
+
+    server.get().mock(side_effect=cut)
+    with pytest.raises(PollTimeout) as caught:
+        face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES).result(60)
+    assert isinstance(caught.value.last_error, UnreadableReply)
+    assert caught.value.polls > 5
