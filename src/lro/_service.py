@@ -144,9 +144,12 @@ class Service(MethodHost, ManyOperations):
         """A page of the operations of a parent that match a filter (spec §3.3, §3.4).
 
         Raises:
+            TypeError: It is no request, but a filter for instance.
             InvalidArgument: The parent, page size, token or filter is wrong.
             MethodNotSupported: List is switched off.
         """
+        if not isinstance(request, ListOperationsRequest):
+            raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
         self.require("ListOperations")
         query = Query.of(request, self.store, self._specs.values(), self.types, self.indexes)
         self._access.permit(caller, "ListOperations", query.parent)

@@ -1,0 +1,299 @@
+"""Mistakes of the caller: told before anything is sent, and never as a call that failed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+import respx
+
+import lro
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro_client import (
+    AsyncClient,
+    AsyncHttpTransport,
+    AsyncLocalTransport,
+    CallError,
+    Client,
+    HttpTransport,
+    Journal,
+    LocalTransport,
+    Routes,
+)
+from lro_client.testing import ScriptedServer
+from tests.client.faces import URL, Face
+from tests.client.messages import NAME, TYPES, ResizeRequest, ResizeResponse, reply, running
+from tests.client.test_groups import client_of, group_of, plan
+
+TARGET = "/v1/images:resize"
+
+
+class Model:
+    """What a class of pydantic looks like to one who does not know it."""
+
+    def model_dump(self) -> dict[str, Any]:
+        return {}
+
+
+Instance = type("Instance", (type("Message", (), {"__module__": "proto.message"}),), {})
+"""What a class of proto-plus looks like."""
+
+
+@attrs.frozen
+class Mistake:
+    """An argument, and what the sentence says."""
+
+    make: Any
+    says: str
+
+
+START = {
+    "None": Mistake(lambda: None, "message: must be an attrs or data class, .*, got None"),
+    "a number": Mistake(lambda: 5, "got 5$"),
+    "a text": Mistake(lambda: "text", "got 'text'"),
+    "a class": Mistake(lambda: ResizeRequest, "message: must be an attrs or data class"),
+    "pydantic": Mistake(Model, r"message\.model_dump"),
+    "proto-plus": Mistake(Instance, r"Instance\.pb\(message\)"),
+}
+
+
+@pytest.mark.parametrize("journaled", [False, True])
+@pytest.mark.parametrize("mistake", START.values(), ids=START)
+def test_a_message_of_no_class_of_messages(
+    mistake: Mistake, journaled: bool, face: Face, server: respx.Router, tmp_path: Any
+) -> None:
+    """The sentence names the way out; nothing is sent or noted (defects 26)."""
+    with Journal(tmp_path / "pending.db") as journal:
+        client = face.client(journal=journal if journaled else None)
+        with pytest.raises(ValueError, match=mistake.says) as caught:
+            client.start(TARGET, mistake.make(), **TYPES)
+        assert isinstance(caught.value, lro.DeclarationError)
+        assert journal.pending() == []
+    assert not server.calls
+
+
+def test_a_start_that_cannot_be_sent_is_not_in_the_journal(face: Face, tmp_path: Any) -> None:
+    """Nothing was started that the next process could find."""
+    with Journal(tmp_path / "pending.db") as journal:
+        client = face.client(journal=journal)
+        with pytest.raises(lro.DeclarationError, match="target: must begin with a slash"):
+            client.start("images:resize", ResizeRequest(), **TYPES)
+        assert journal.pending() == []
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"response": ResizeResponse()}, "must be a class of messages, got ResizeResponse"),
+        ({"metadata": Instance}, r"give that of protobuf: Instance\.pb\(\)"),
+        ({"request_id": 5}, "request_id: must be a UUID"),
+        ({"target": 5}, "target: must be a text, got 5"),
+    ],
+)
+def test_other_arguments_of_a_start(
+    more: dict[str, Any], says: str, face: Face, server: respx.Router
+) -> None:
+    """Each is named."""
+    arguments = {"target": TARGET, "message": {}, **TYPES, **more}
+    with pytest.raises(lro.DeclarationError, match=says):
+        face.client().start(**arguments)
+    assert not server.calls
+
+
+NAMES = {
+    "empty": Mistake(lambda: "", "name: must be a text that is not empty"),
+    "None": Mistake(lambda: None, "name: must be a.*got None"),
+    "a URL": Mistake(lambda: f"{URL}/v1/{NAME}", "what follows /v1/ in its URL, got 'http://test"),
+    "a URL of gRPC": Mistake(lambda: f"grpc://test:1/{NAME}", "what follows /v1/ in its URL"),
+}
+
+
+@pytest.mark.parametrize("verb", ["get", "cancel", "delete", "wait", "operation"])
+@pytest.mark.parametrize("mistake", NAMES.values(), ids=NAMES)
+def test_a_name_that_is_none(mistake: Mistake, verb: str, face: Face, server: respx.Router) -> None:
+    """Every verb refuses it, with a sentence that says what a name is (defects 26, 42)."""
+    options = TYPES if verb == "operation" else {}
+    with pytest.raises(lro.DeclarationError, match=mistake.says):
+        getattr(face.client(), verb)(mistake.make(), **options)
+    assert not server.calls
+
+
+def test_whole_requests_are_checked_too(face: Face, server: respx.Router) -> None:
+    """Their names, and that they are those of the verb."""
+    client = face.client()
+    with pytest.raises(lro.DeclarationError, match="name: must be a text that is not empty"):
+        client.get(lro.GetOperationRequest(""))
+    with pytest.raises(lro.DeclarationError, match="must be a name or a GetOperationRequest"):
+        client.get(lro.CancelOperationRequest(NAME))
+    assert not server.calls
+
+
+def test_arguments_of_a_list(face: Face, server: respx.Router) -> None:
+    """A parent is no URL, a size a number, a token a text."""
+    client = face.client()
+    for arguments, says in (
+        ({"request": f"{URL}/v1"}, "parent: must be a name"),
+        ({"page_size": "5"}, "page_size: must be a whole number, got '5'"),
+        ({"page_token": 5}, "page_token: must be a text, got 5"),
+    ):
+        with pytest.raises(lro.DeclarationError, match=says):
+            client.list(**arguments)
+    assert not server.calls
+
+
+def test_a_timeout_that_is_none(face: Face, server: respx.Router) -> None:
+    """It is told before the call."""
+    client = face.client()
+    with pytest.raises(TypeError, match="a timeout is a timedelta, or seconds as a number"):
+        client.wait(NAME, timeout="5")
+    handle = client.operation(NAME, **TYPES)
+    for verb in (handle.wait, handle.result, handle.cancel_and_wait):
+        with pytest.raises(TypeError, match="a timeout is a timedelta"):
+            verb("5")
+    assert not server.calls
+
+
+BASES = [
+    "",
+    "localhost:8000",
+    "/v1",
+    "ftp://localhost",
+    "http://",
+    "http://[::1",
+    "http://localhost:99999",
+    "http://localhost:x",
+    "http://localhost/?key=1",
+    5,
+    None,
+]
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("make", [Client, AsyncClient, HttpTransport, AsyncHttpTransport])
+def test_a_base_url_that_is_none(make: Any, base: Any) -> None:
+    """It is seen when the client is made (defects 26)."""
+    with pytest.raises(lro.DeclarationError, match="base_url: must be "):
+        make(base_url=base)
+
+
+def test_a_base_url_that_the_http_client_knows(face: Face, server: respx.Router) -> None:
+    """A path alone goes below it."""
+    server.get(f"/api/v1/{NAME}").mock(return_value=reply(running()))
+    assert face.client("/api", http=face.http(base_url=URL)).get(NAME).name == NAME
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("call_seconds", "30"),
+        ("call_seconds", 0),
+        ("call_seconds", True),
+        ("call_seconds", float("inf")),
+        ("polling", 5),
+        ("retry", {}),
+        ("types", [ResizeRequest]),
+        ("journal", "pending.db"),
+    ],
+)
+@pytest.mark.parametrize("make", [Client, AsyncClient])
+def test_options_of_a_client(make: Any, option: str, value: Any) -> None:
+    """Each is checked by its type when the client is made."""
+    with pytest.raises(lro.DeclarationError, match=f"^{option}: must be "):
+        make(URL, **{option: value})
+
+
+def test_transports_of_the_other_client() -> None:
+    """They are refused when the client is made, with the name of the right one (defects 25)."""
+    with lro.Service(MemoryStore(), ThreadExecutor()) as service:
+        local, aside = LocalTransport(service), AsyncLocalTransport(service)
+        with pytest.raises(lro.DeclarationError, match="such as AsyncLocalTransport"):
+            AsyncClient(transport=local)  # type: ignore[arg-type]  # the mistake
+        with pytest.raises(lro.DeclarationError, match="calls block, such as LocalTransport"):
+            Client(transport=aside)  # type: ignore[arg-type]  # the mistake
+
+
+def test_http_clients_of_the_other_client() -> None:
+    """The same."""
+
+    async def main() -> None:
+        async with httpx.AsyncClient() as aside:
+            with pytest.raises(lro.DeclarationError, match=r"http: .*such as httpx\.Client"):
+                Client(URL, http=aside)  # type: ignore[arg-type]  # the mistake
+
+    asyncio.run(main())
+    with (
+        httpx.Client() as http,
+        pytest.raises(lro.DeclarationError, match=r"http: .*such as httpx\.AsyncClient"),
+    ):
+        AsyncClient(URL, http=http)  # type: ignore[arg-type]  # the mistake
+
+
+def test_a_filter_in_the_place_of_a_request() -> None:
+    """The service says what it takes (defects 25)."""
+    with (
+        lro.Service(MemoryStore(), ThreadExecutor()) as service,
+        pytest.raises(
+            TypeError, match=r"takes a ListOperationsRequest\(filter=\.\.\.\), got 'done"
+        ),
+    ):
+        service.list("done = true")  # type: ignore[arg-type]  # the mistake
+
+
+@pytest.mark.parametrize("name", ["operations//a", "operations/a/", "operations/./a"])
+def test_a_name_with_an_odd_segment_is_named(name: str, face: Face, server: respx.Router) -> None:
+    """The sentence says which, and why (defects 33)."""
+    with pytest.raises(lro.DeclarationError) as caught:
+        face.client().get(name)
+    wanted = f"name: must have no segment that is empty, . or .., got {name!r}"
+    assert str(caught.value) == wanted
+    assert not server.calls
+
+
+@pytest.mark.parametrize("offers", [{"batch_get": True}, {"lists": False, "wait": False}])
+@pytest.mark.parametrize("bad", ["operations//a", "a//operations/b"])
+def test_one_bad_name_of_forty_ends_no_other(bad: str, offers: Any, face: Face) -> None:
+    """Its outcome is the refusal; the others have theirs (defects 33)."""
+    server = ScriptedServer(**offers)
+    names = plan(server, 40, ends_after=3.0)
+    server.operation(bad, ends_after=None)
+    *good, refused = group_of(face, client_of(face, server), [*names, bad]).outcomes(60)
+    assert good == [ResizeResponse(number) for number in range(40)]
+    assert isinstance(refused, lro.DeclarationError)
+    assert not isinstance(refused, CallError)
+
+
+VERBS = ("get", "list", "delete", "cancel", "wait", "batch", "watch")
+
+
+@pytest.mark.parametrize("given", ["get", "list", "wait"])
+def test_routes_that_are_not_given_have_the_prefix_of_the_one_that_is(given: str) -> None:
+    """One path for a version is enough (defects 19)."""
+    below = Routes.below("/v1beta")
+    routes = Routes(**{given: getattr(below, given)})
+    assert routes == below
+    assert [getattr(Routes(), verb).removeprefix("/v1/{name=**}") for verb in VERBS] == [
+        *[""] * 3,
+        ":cancel",
+        ":wait",
+        ":batchGet",
+        ":watch",
+    ]
+
+
+def test_routes_of_names_that_are_ids() -> None:
+    """What takes a name has it below the collection; what takes the collection does not."""
+    routes = Routes(get="/v1/operations/{name=**}")
+    assert (routes.cancel, routes.list) == ("/v1/operations/{name=**}:cancel", "/v1/{name=**}")
+
+
+def test_every_verb_goes_where_get_goes(face: Face, server: respx.Router) -> None:
+    """With the path of Get alone."""
+    server.route(path__startswith="/v1beta/").mock(return_value=reply(running()))
+    client = face.client(routes=Routes(get="/v1beta/{name=**}"))
+    for verb in (client.get, client.cancel, client.delete, client.wait):
+        verb(NAME)
+    assert len(server.calls) == 4
