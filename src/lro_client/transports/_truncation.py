@@ -32,9 +32,12 @@ def is_truncated(content: bytes) -> bool:
     try:
         # An incremental decoder waits for the rest of a character that is cut.
         text = codecs.getincrementaldecoder("utf-8")().decode(content)
+    except UnicodeDecodeError:
+        return False
+    try:
         json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as exc:
         return _UNFINISHED.fullmatch(text, exc.pos) is not None
-    except (ValueError, RecursionError):  # not UTF-8, a number of too many digits, or too deep
+    except (ValueError, RecursionError):  # a number of too many digits, or too deep
         return False
     return False
