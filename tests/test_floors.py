@@ -24,8 +24,8 @@ FLOORS: Final = {
         """,
         "_jobs _ports _executing _forks _role",
         """
-        _access _bell _ledger _patience _outcomes _ends _calling _worker _running _starting _method
-        _hosting _listing _orphans _loops _waiting _hearing _lookouts _many _upkeep
+        _hooks _access _bell _ledger _patience _outcomes _ends _calling _worker _running _starting
+        _method _hosting _listing _orphans _loops _waiting _hearing _lookouts _many _upkeep
         _background _service
         """,
         """

@@ -57,6 +57,7 @@ from lro._executing import Executor, Reach, Slot, Task
 from lro._faults import (
     DeclarationError,
     EncodingError,
+    HookFailed,
     HttpMethodNotAllowed,
     MethodNotSupported,
     MissingExtra,
@@ -159,6 +160,7 @@ __all__ = [
     "Glance",
     "Help",
     "HelpLink",
+    "HookFailed",
     "HttpMethodNotAllowed",
     "Inserted",
     "Int32",

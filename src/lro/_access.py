@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from lro._errors import OperationNotFound, PermissionDenied
 from lro._faults import MethodNotSupported, NameRefused
+from lro._hooks import Flow, Hook, ask_permission, on_loop
 from lro._ports import Store
 from lro._record import Record
 
@@ -24,13 +26,19 @@ VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations")
 
 
 class Authorize(Protocol):
-    """The application's say on who may do what. Raise :class:`PermissionDenied` to refuse."""
+    """The application's say on who may do what: a plain function, or a coroutine function.
 
-    def __call__(self, caller: str, verb: str, name: str) -> None:
+    Return None or True to allow. Return False or raise :class:`PermissionDenied` to refuse; any
+    other error that is raised refuses too. Any other value is a mistake: the call ends with
+    INTERNAL, and the log says what was returned.
+    """
+
+    def __call__(self, caller: str, verb: str, name: str) -> bool | Awaitable[bool | None] | None:
         """``verb`` is an RPC's name, or a method's full name where it is started.
 
-        ``name`` is the operation's, or the parent's for List and starts. BatchGet and Watch read
-        operations: they ask for GetOperation, once for each name.
+        ``caller`` is empty for a caller without a name. ``name`` is the operation's, or the
+        parent's for List and starts. BatchGet and Watch read operations: they ask for
+        GetOperation, once for each name.
         """
         ...
 
@@ -48,8 +56,25 @@ class Access:
     ) -> None:
         self._store = store
         self._verbs = frozenset(verbs) | {"GetOperation"}
-        self._authorize = authorize
+        self._hook = None if authorize is None else Hook("authorize", authorize)
         self._owner_only = owner_only
+        self.hook_blocks = self._hook is not None and not self._hook.awaited
+        """Whether ``authorize`` may block the thread that asks it."""
+        self.reads_block = store.reads_block or self.hook_blocks
+        """Whether an event loop must leave verbs that read to a thread."""
+        self.writes_block = store.writes_block or self.hook_blocks
+        """The same of verbs that write."""
+        self.immediate = self._hook is None and not store.reads_block
+        """Whether an operation is read without asking or awaiting anything."""
+
+    def check_plain(self, where: str) -> None:
+        """Do nothing if ``where``, which has no event loop, can ask ``authorize``.
+
+        Raises:
+            DeclarationError: It is a coroutine function.
+        """
+        if self._hook is not None:
+            self._hook.check_plain(where)
 
     def require(self, verb: str) -> None:
         """Do nothing for a verb that is offered.
@@ -60,24 +85,29 @@ class Access:
         if verb not in self._verbs:
             raise MethodNotSupported(verb)
 
-    def permit(self, caller: str, verb: str, name: str) -> None:
-        """Do nothing if the application's hook lets this pass, which may raise what it likes."""
-        if self._authorize is not None:
-            self._authorize(caller, verb, name)
+    def permit(self, caller: str, verb: str, name: str) -> Flow[None]:
+        """Do nothing if ``authorize`` allows this, which may raise what it likes.
 
-    def permit_each(self, caller: str, verb: str, names: Sequence[str]) -> None:
+        Raises:
+            PermissionDenied, HookFailed: As for :func:`ask_permission`.
+        """
+        if self._hook is not None:
+            yield from ask_permission(self._hook, caller, verb, name)
+
+    def permit_each(self, caller: str, verb: str, names: Sequence[str]) -> Flow[None]:
         """The same for several names.
 
         Raises:
             NameRefused: One of them is refused; the error says which.
         """
-        for name in names if self._authorize is not None else ():
-            try:
-                self.permit(caller, verb, name)
-            except PermissionDenied as exc:
-                if type(exc) is not PermissionDenied:
-                    raise  # an error of the application's own, with what it has to say
-                raise NameRefused(name, exc.description) from exc
+        if self._hook is None:
+            return
+        asking = _ask_each(self._hook, caller, verb, names)
+        if self._hook.awaited:
+            # All in one visit to the event loop, or each would cost a change of threads.
+            yield functools.partial(on_loop, asking, blocks=False)
+        else:
+            yield from asking
 
     def visible(self, name: str, caller: str) -> Record:
         """The record of an operation that this caller can see.
@@ -100,3 +130,13 @@ class Access:
             for record in found
             if record.visible(now) and (not self._owner_only or record.caller == caller)
         }
+
+
+def _ask_each(hook: Hook, caller: str, verb: str, names: Sequence[str]) -> Flow[None]:
+    for name in names:
+        try:
+            yield from ask_permission(hook, caller, verb, name)
+        except PermissionDenied as exc:
+            if type(exc) is not PermissionDenied:
+                raise  # an error of the application's own, with what it has to say
+            raise NameRefused(name, exc.description) from exc

@@ -6,6 +6,7 @@ mistake. So each public constructor checks the type and the bounds of what it is
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Collection
@@ -143,5 +144,7 @@ def check_plain_function(name: str, value: object) -> None:
 
 def is_coroutine_function(function: object) -> bool:
     """Whether a function, method, partial or callable object gives a coroutine when called."""
+    while isinstance(function, functools.partial):
+        function = function.func
     call = getattr(type(function), "__call__", None)  # noqa: B004 - its kind is asked
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import attrs
 
 from lro._errors import RequestTooLarge
+from lro._hooks import Hook
 from lro._replies import HttpReply, error_reply
 from lro._service import Service
-from lro._steps import Exchange, drive
+from lro._steps import Exchange, Steps, drive, identify
 
 DEFAULT_MAX_BODY: Final = 1024 * 1024
 
-Authenticate = Callable[[Mapping[str, str]], str]
+Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
 """The application's say on who is calling: request headers, names in lower case -> caller.
 
-Raise :class:`lro.Unauthenticated` to refuse. It is called where the server calls the application,
-on the event loop under ASGI, so it must be quick.
+Return None for a caller without a name, who is told apart from nobody else without one. Raise
+:class:`lro.Unauthenticated` to refuse. Anything else that is returned or raised is a mistake: the
+call ends with INTERNAL, and the log says what it was. Under ASGI a plain function is called in a
+thread, and a coroutine function is awaited; WSGI refuses coroutine functions.
 """
 
 
@@ -56,8 +59,19 @@ class Edge(abc.ABC):
             raise ValueError(f"poll_seconds must be a whole number from 1, got {poll_seconds!r}")
         self.service = service
         self.max_body = max_body
-        self._authenticate = authenticate
+        self._hook = None if authenticate is None else Hook("authenticate", authenticate)
         self._poll_seconds = poll_seconds
+
+    def check_plain(self, where: str) -> None:
+        """Do nothing if ``where``, which has no event loop, can ask the hooks of this edge.
+
+        Raises:
+            DeclarationError: ``authenticate``, or ``authorize`` of the service, is a coroutine
+                function.
+        """
+        if self._hook is not None:
+            self._hook.check_plain(where)
+        self.service.access.check_plain(where)
 
     @abc.abstractmethod
     def knows(self, method: str, path: str) -> bool:
@@ -91,8 +105,8 @@ class Edge(abc.ABC):
     @abc.abstractmethod
     def _answer(self, request: HttpRequest) -> Exchange: ...
 
-    def _caller(self, request: HttpRequest) -> str:
-        return "" if self._authenticate is None else self._authenticate(request.headers)
+    def _caller(self, request: HttpRequest) -> Steps[str]:
+        return identify(self._hook, request.headers)
 
     def _check_size(self, request: HttpRequest) -> None:
         if len(request.body) > self.max_body:

@@ -97,6 +97,17 @@ class PartialSuccessNotSupported(LroError):
         return "return_partial_success is not supported by this service"
 
 
+class HookFailed(LroError):
+    """A hook of the application did not say yes or no: the call is refused (spec §3.1(5))."""
+
+    def __init__(self, hook: str, description: str) -> None:
+        super().__init__(hook, description)
+        self.hook, self.description = hook, description
+
+    def __str__(self) -> str:
+        return f"{self.hook} {self.description}"
+
+
 class DeclarationError(LroError, ValueError):
     """An argument, message class, method or template cannot be taken as it is declared."""
 

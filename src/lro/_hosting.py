@@ -12,6 +12,7 @@ from lro._arguments import check_instance, check_text
 from lro._errors import OperationNotFound
 from lro._executing import Executor
 from lro._faults import DeclarationError
+from lro._hooks import Flow, flow_of, verb
 from lro._indexes import Indexes
 from lro._ledger import Ledger
 from lro._method import Method, MethodDecorator, Reporter
@@ -134,7 +135,8 @@ class MethodHost:
             metadata=metadata,
         )
 
-    def start(self, full_name: str, request: object, **options: Anything) -> Operation:
+    @verb
+    def start(self, full_name: str, request: object, **options: Anything) -> Flow[Operation]:
         """Start an operation of the method of this name; the rest as for ``Method.start``.
 
         Raises:
@@ -144,7 +146,7 @@ class MethodHost:
         if full_name not in self._specs:
             raise DeclarationError(full_name, "is not declared by this service")
         method: Method[object, object, object] = Method(self._specs[full_name], self._starter)
-        return method.start(request, **options)
+        return (yield from flow_of(method.start)(request, **options))
 
     def reporter(self, name: str) -> Reporter:
         """The worker's side of an operation of a declared method.

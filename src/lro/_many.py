@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lro._access import Access
+from lro._hooks import Flow, on_loop, verb
 from lro._ledger import Ledger
 from lro._names import parse_names
 from lro._operation import BatchGetOperationsResponse
@@ -26,7 +27,10 @@ class ManyOperations:
         self._lookouts: Lookouts | None = None
         self._watch_lock = threading.Lock()
 
-    def batch_get(self, names: Sequence[str], *, caller: str = "") -> BatchGetOperationsResponse:
+    @verb
+    def batch_get(
+        self, names: Sequence[str], *, caller: str = ""
+    ) -> Flow[BatchGetOperationsResponse]:
         """The latest states of 1 to 1000 operations, in the order of their names (spec §3.11).
 
         What is not there, or this caller cannot see, is ``missing``. A name given twice is
@@ -36,11 +40,12 @@ class ManyOperations:
             MalformedRequest: There are no names, or too many.
             InvalidOperationName: One is malformed; ``field`` says which.
             PermissionDenied: The ``authorize`` hook refuses one of them.
+            HookFailed: The ``authorize`` hook does not answer as it must.
             MethodNotSupported: BatchGet is switched off.
         """
         self._access.require("BatchGetOperations")
         wanted = parse_names(names)
-        self._access.permit_each(caller, "GetOperation", wanted)
+        yield from self._access.permit_each(caller, "GetOperation", wanted)
         found = self._access.seen(wanted, caller)
         return BatchGetOperationsResponse(
             tuple(found[name].operation for name in wanted if name in found),
@@ -54,19 +59,20 @@ class ManyOperations:
         whenever it has changed. No thread is held, however many watch.
 
         Raises:
-            MalformedRequest, InvalidOperationName, PermissionDenied: As for :meth:`batch_get`.
+            MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed: As for
+                :meth:`batch_get`.
             MethodNotSupported: Watch is switched off.
             Unavailable: The store cannot be reached now, or the service is stopping.
         """
         self._access.require("WatchOperations")
         wanted = parse_names(names)
 
-        def begin() -> None:
-            self._access.permit_each(caller, "GetOperation", wanted)
+        def begin() -> Flow[None]:
+            yield from self._access.permit_each(caller, "GetOperation", wanted)
             self._access.seen(wanted[:1], caller)  # a store that is away is told of at once
 
         lookouts = self._of_lookouts()
-        await lookouts.read(begin)
+        await on_loop(begin(), blocks=self._access.writes_block)
         return lookouts.watching(wanted, lambda some: self._access.seen(some, caller))
 
     @property

@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar, overload
 from lro._any import Any
 from lro._arguments import check_instance, check_text
 from lro._errors import LeaseLost, LroError, NotApplied, OperationNotFound
+from lro._hooks import Flow, verb
 from lro._jobs import Job
 from lro._ledger import Ledger
 from lro._operation import Operation
@@ -35,6 +36,7 @@ class Method(Generic[Req, Resp, Meta]):
         """``package.Service.Method``."""
         return self.spec.full_name
 
+    @verb
     def start(
         self,
         request: Req,
@@ -45,7 +47,7 @@ class Method(Generic[Req, Resp, Meta]):
         target: str = "",
         caller: str = "",
         validate_only: bool = False,
-    ) -> Operation:
+    ) -> Flow[Operation]:
         """Store a new operation, have its work begun, and return it at once.
 
         ``request_id``: a UUID that makes a repeated start harmless for 24 hours (spec §9.1).
@@ -58,16 +60,20 @@ class Method(Generic[Req, Resp, Meta]):
             TargetBusy: Another operation works on the target.
             ResourceExhausted: The queue is full; nothing was stored.
             Unavailable: The store or executor cannot be reached, or the service is stopping.
+            PermissionDenied: The ``authorize`` hook refuses it.
+            HookFailed: The ``authorize`` hook does not answer as it must.
         """
-        return self._starter.start(
-            self.spec,
-            request,
-            request_id=request_id,
-            parent=parent,
-            metadata=metadata,
-            target=target,
-            caller=caller,
-            validate_only=validate_only,
+        return (
+            yield from self._starter.start(
+                self.spec,
+                request,
+                request_id=request_id,
+                parent=parent,
+                metadata=metadata,
+                target=target,
+                caller=caller,
+                validate_only=validate_only,
+            )
         )
 
 

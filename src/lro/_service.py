@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from lro._access import VERBS, Access, Authorize
 from lro._arguments import (
@@ -24,6 +24,7 @@ from lro._bell import Bell
 from lro._errors import InvalidArgument, OperationNotFound
 from lro._executing import Executor
 from lro._forks import after_fork
+from lro._hooks import Flow, flow_of, on_loop, run, verb
 from lro._hosting import MethodHost
 from lro._ledger import Ledger
 from lro._listing import Query
@@ -39,6 +40,9 @@ from lro._types import TypeRegistry
 from lro._waiting import WaitingRoom, wait_limit
 
 log = logging.getLogger("lro")
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _LEASE: Final = timedelta(seconds=15)
 
@@ -80,8 +84,6 @@ class Service(MethodHost, ManyOperations):
         check_texts("verbs", verbs)
         wanted = f"some of {', '.join(VERBS)}"
         check("verbs", verbs, wanted, fine=set(verbs) <= set(VERBS))
-        if authorize is not None:
-            check_function("authorize", authorize)
         check_flag("owner_only", owner_only)
         check_flag("upkeep", upkeep)
         check_function("clock", clock)
@@ -101,7 +103,7 @@ class Service(MethodHost, ManyOperations):
                 executor=executor,
                 running=self._background.running,
                 lease=lease,
-                authorize=access.permit,
+                permit=access.permit,
             ),
             types=types if types is not None else TypeRegistry(),
             expiry=expiry,
@@ -110,6 +112,7 @@ class Service(MethodHost, ManyOperations):
         if owner_only:
             self.indexes.declare_caller()
             self._make_indexes()
+        self.access = access
         self.store = store
         self.domain = domain
         self._max_wait = max_wait
@@ -129,56 +132,67 @@ class Service(MethodHost, ManyOperations):
 
     # -- verbs --------------------------------------------------------------------------------
 
-    def get(self, name: str, *, caller: str = "") -> Operation:
+    @verb
+    def get(self, name: str, *, caller: str = "") -> Flow[Operation]:
         """The latest state of an operation (spec §3.2).
 
         Raises:
             InvalidOperationName: The name is malformed.
             OperationNotFound: There is no such operation.
+            PermissionDenied: The ``authorize`` hook refuses it.
+            HookFailed: The ``authorize`` hook does not answer as it must.
         """
         parse_name(name)
-        self._access.permit(caller, "GetOperation", name)
+        yield from self._access.permit(caller, "GetOperation", name)
         return self._access.visible(name, caller).operation
 
-    def list(self, request: ListOperationsRequest, *, caller: str = "") -> ListOperationsResponse:
+    @verb
+    def list(
+        self, request: ListOperationsRequest, *, caller: str = ""
+    ) -> Flow[ListOperationsResponse]:
         """A page of the operations of a parent that match a filter (spec §3.3, §3.4).
 
         Raises:
             TypeError: It is no request, but a filter for instance.
             InvalidArgument: The parent, page size, token or filter is wrong.
+            PermissionDenied, HookFailed: As for :meth:`get`.
             MethodNotSupported: List is switched off.
         """
         if not isinstance(request, ListOperationsRequest):
             raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
         self.require("ListOperations")
         query = Query.of(request, self.store, self._specs.values(), self.types, self.indexes)
-        self._access.permit(caller, "ListOperations", query.parent)
+        yield from self._access.permit(caller, "ListOperations", query.parent)
         owner = caller if self._owner_only else None
         return query.page(self.store, only_caller=owner, clock=self._clock)
 
-    def delete(self, name: str, *, caller: str = "") -> None:
+    @verb
+    def delete(self, name: str, *, caller: str = "") -> Flow[None]:
         """Remove the record; the work goes on unseen (spec §2.7).
 
         Raises:
-            InvalidOperationName, OperationNotFound: As for :meth:`get`.
+            InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
+                :meth:`get`.
             MethodNotSupported: Delete is switched off.
         """
         self.require("DeleteOperation")
         parse_name(name)
-        self._access.permit(caller, "DeleteOperation", name)
+        yield from self._access.permit(caller, "DeleteOperation", name)
         self._access.visible(name, caller)
         self._ledger.apply(name, delete(self.store.now()))
 
-    def cancel(self, name: str, *, caller: str = "") -> None:
+    @verb
+    def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
         """Ask for the work to stop; whether it does, the operation will tell (spec §2.6).
 
         Raises:
-            InvalidOperationName, OperationNotFound: As for :meth:`get`.
+            InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
+                :meth:`get`.
             MethodNotSupported: Cancel is switched off.
         """
         self.require("CancelOperation")
         parse_name(name)
-        self._access.permit(caller, "CancelOperation", name)
+        yield from self._access.permit(caller, "CancelOperation", name)
         spec = self._specs.get(self._access.visible(name, caller).method)
         change = request_cancel(self.store.now())
         after = self._ledger.apply(name, change, spec.stamp if spec else None)
@@ -200,12 +214,13 @@ class Service(MethodHost, ManyOperations):
         ``max_wait``, a minute unless it says otherwise (spec §4.1).
 
         Raises:
-            InvalidOperationName, OperationNotFound: As for :meth:`get`.
+            InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
+                :meth:`get`.
             InvalidTimeout: The timeout is negative or no valid duration.
             DeadlineExceeded: The deadline was over when the call came.
             MethodNotSupported: Wait is switched off.
         """
-        return self._room.wait(name, self._limit(name, timeout, deadline_seconds, caller))
+        return self._room.wait(name, run(self._limit(name, timeout, deadline_seconds, caller)))
 
     async def await_(
         self,
@@ -216,14 +231,25 @@ class Service(MethodHost, ManyOperations):
         caller: str = "",
     ) -> Operation:
         """:meth:`wait` for coroutines: no thread is held, however many wait."""
-        arguments = name, timeout, deadline_seconds, caller
-        if self._owner_only and self.store.reads_block:
-            import asyncio
-
-            limit = await asyncio.to_thread(self._limit, *arguments)
-        else:
-            limit = self._limit(*arguments)
+        reads = self._owner_only and self.store.reads_block
+        limit = await on_loop(
+            self._limit(name, timeout, deadline_seconds, caller),
+            blocks=reads or self._access.hook_blocks,
+        )
         return await self._room.await_(name, limit)
+
+    async def on_loop(self, verb: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """A verb for coroutines: ``await service.on_loop(service.get, name, caller=caller)``.
+
+        ``verb`` is ``get``, ``list``, ``delete``, ``cancel``, ``batch_get`` or ``start`` of this
+        service, or ``start`` of one of its methods; for the others there are :meth:`await_` and
+        :meth:`watch`. Its work is done in threads, and an ``authorize`` that is a coroutine
+        function is awaited by the running event loop. It raises what the verb raises.
+
+        Raises:
+            TypeError: It is no such verb.
+        """
+        return await on_loop(flow_of(verb)(*args, **kwargs), blocks=True)
 
     def require(self, verb: str) -> None:
         """Do nothing for a verb that is offered.
@@ -312,11 +338,11 @@ class Service(MethodHost, ManyOperations):
         timeout: Duration | timedelta | float | None,
         deadline_seconds: float | None,
         caller: str,
-    ) -> float:
+    ) -> Flow[float]:
         self.require("WaitOperation")
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self._max_wait)
-        self._access.permit(caller, "WaitOperation", name)
+        yield from self._access.permit(caller, "WaitOperation", name)
         if self._owner_only:
             self._access.visible(name, caller)
         if deadline_seconds is not None and limit == deadline_seconds:

@@ -10,6 +10,7 @@ from lro._bodies import media_type, read_object, take_field
 from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
 from lro._errors import LroError
 from lro._faults import HttpMethodNotAllowed, RouteNotFound
+from lro._hooks import Flow, flow_of
 from lro._method import Method
 from lro._operation import Operation
 from lro._replies import HttpReply, allow_reply, error_reply, operation_reply
@@ -78,21 +79,23 @@ class StartEdge(Edge, Generic[Req]):
             return allow_reply(_START_METHODS)
         if request.method != "POST":
             raise HttpMethodNotAllowed(request.method, request.path, _START_METHODS)
-        caller = self._caller(request)
+        caller = yield from self._caller(request)
         self._check_size(request)
         # Reading a big body and writing it down both take too long for an event loop.
-        operation = yield Call(lambda: self._start(request, caller), blocks=True)
+        operation = yield Call(self._start(request, caller), blocks=True)
         return operation_reply(operation, self.service.types, self._poll_seconds)
 
-    def _start(self, request: HttpRequest, caller: str) -> Operation:
+    def _start(self, request: HttpRequest, caller: str) -> Flow[Operation]:
         message, request_id, validate_only = self._read(request)
-        return self._method.start(
-            message,
-            request_id=request_id,
-            validate_only=validate_only,
-            parent=self._parent(request) if self._parent else "",
-            metadata=self._metadata(message) if self._metadata else None,
-            caller=caller,
+        return (
+            yield from flow_of(self._method.start)(
+                message,
+                request_id=request_id,
+                validate_only=validate_only,
+                parent=self._parent(request) if self._parent else "",
+                metadata=self._metadata(message) if self._metadata else None,
+                caller=caller,
+            )
         )
 
     def _read(self, request: HttpRequest) -> tuple[Req, str, bool]:

@@ -26,6 +26,7 @@ from lro._errors import (
 )
 from lro._executing import Executor
 from lro._faults import EncodingError
+from lro._hooks import Flow
 from lro._jobs import Ending
 from lro._ledger import Ledger
 from lro._names import join_name, new_id, normalise_parent
@@ -58,13 +59,13 @@ class Starter:
         executor: Executor,
         running: Running,
         lease: timedelta,
-        authorize: Callable[[str, str, str], None],
+        permit: Callable[[str, str, str], Flow[None]],
     ) -> None:
         self._ledger = ledger
         self._executor = executor
         self._running = running
         self._lease = lease
-        self._authorize = authorize
+        self._permit = permit
 
     def start(
         self,
@@ -77,7 +78,7 @@ class Starter:
         target: str,
         caller: str,
         validate_only: bool,
-    ) -> Operation:
+    ) -> Flow[Operation]:
         """See ``Method.start``."""
         if self._running.stopping:
             raise Unavailable("the service is stopping")
@@ -102,7 +103,7 @@ class Starter:
         packed = _packed(spec, request)
         key = _request_key(spec, caller, request_id, parent, packed)
         record = self._record(spec, parent, metadata, target, caller, key)
-        self._authorize(caller, spec.full_name, parent)
+        yield from self._permit(caller, spec.full_name, parent)
         if validate_only:
             self._ledger.store.insert(record, packed, key, check_only=True)
             return Operation(done=True, result=spec.types.pack(Empty()))

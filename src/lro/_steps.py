@@ -6,8 +6,7 @@ An exchange is a generator of steps that returns the reply, so that each sequenc
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any as Anything
 from typing import TypeAlias, TypeVar
 
@@ -15,6 +14,7 @@ import attrs
 
 from lro._events import EventStream
 from lro._faults import StreamsNotSupported
+from lro._hooks import Flow, Hook, ask_caller, on_loop, run
 from lro._operation import Operation, WaitOperationRequest
 from lro._replies import HttpReply
 from lro._service import Service
@@ -22,9 +22,9 @@ from lro._service import Service
 
 @attrs.frozen
 class Call:
-    """A step: call this; ``blocks`` says that an event loop must not do it itself."""
+    """A step: follow this flow; ``blocks`` says that an event loop must not do it itself."""
 
-    function: Callable[[], object]
+    flow: Flow[object]
     blocks: bool
 
 
@@ -54,12 +54,20 @@ Steps: TypeAlias = Generator[Step, Anything, R]
 Exchange: TypeAlias = Steps[HttpReply | EventStream]
 
 
+def identify(hook: Hook | None, headers: Mapping[str, str]) -> Generator[Call, Anything, str]:
+    """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one."""
+    if hook is None:
+        return ""
+    caller: str = yield Call(ask_caller(hook, headers), blocks=not hook.awaited)
+    return caller
+
+
 def drive(exchange: Steps[R], service: Service) -> R:
     """Obey an exchange in this thread."""
 
     def act(step: Step) -> object:
         if isinstance(step, Call):
-            return step.function()
+            return run(step.flow)
         if isinstance(step, Follow):
             raise StreamsNotSupported("WatchOperations")
         return service.wait(
@@ -90,7 +98,7 @@ async def adrive(
 
     async def act(step: Step) -> object:
         if isinstance(step, Call):
-            return await asyncio.to_thread(step.function) if step.blocks else step.function()
+            return await on_loop(step.flow, blocks=step.blocks)
         if isinstance(step, Follow):
             return await service.watch(step.names, caller=step.caller)
         return await hold(

@@ -18,6 +18,7 @@ from lro._enums import page_with_enum_numbers, with_enum_numbers
 from lro._errors import InvalidTimeout, MalformedRequest
 from lro._events import HEARTBEAT_SECONDS, EventStream, event_stream
 from lro._faults import HttpMethodNotAllowed, RouteNotFound
+from lro._hooks import Flow, flow_of
 from lro._names import normalise_parent, parse_name
 from lro._operation import (
     BatchGetOperationsResponse,
@@ -110,17 +111,16 @@ class OperationsEdge(Edge):
         return True
 
     def at_once(self, request: HttpRequest) -> HttpReply | None:
-        """The reply to a poll, where the store keeps that from blocking: the most frequent call."""
+        """The reply to a poll, where no hook is asked and the store does not block."""
         service = self.service
-        if request.method != "GET" or service.store.reads_block:
+        if request.method != "GET" or self._hook is not None or not service.access.immediate:
             return None
         try:
             found = self._routes.find("GET", request.path)
             if isinstance(found, Allowed) or found.rpc != "GetOperation":
                 return None
-            caller = self._caller(request)
             query = parse_query("GetOperation", request.query)
-            operation = service.get(found.bindings["name"], caller=caller)
+            operation = service.get(found.bindings["name"])
             return self._shown(operation, query.enum_numbers)
         except Exception as exc:
             return self.refusal(request, exc)
@@ -130,34 +130,33 @@ class OperationsEdge(Edge):
         if isinstance(found, Allowed):
             return allow_reply(found.allow)
         self.service.require(found.rpc)
-        caller = self._caller(request)
+        caller = yield from self._caller(request)
         return (yield from self._verbs[found.rpc](request, found.bindings["name"], caller))
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = parse_query("GetOperation", request.query)
-        operation = yield Call(
-            lambda: self.service.get(name, caller=caller), self.service.store.reads_block
-        )
+        flow = flow_of(self.service.get)(name, caller=caller)
+        operation = yield Call(flow, self.service.access.reads_block)
         return self._shown(operation, query.enum_numbers)
 
     def _list(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = parse_query("ListOperations", request.query)
         fields: Mapping[str, Anything] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
-        page = yield self._slow(lambda: self.service.list(wanted, caller=caller))
+        page = yield self._slow(flow_of(self.service.list)(wanted, caller=caller))
         if query.enum_numbers:
             page = page_with_enum_numbers(page, self.service.types)
         return json_reply(200, page_to_json(page, self.service.types))
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         parse_query("DeleteOperation", request.query)
-        yield self._slow(lambda: self.service.delete(name, caller=caller))
+        yield self._slow(flow_of(self.service.delete)(name, caller=caller))
         return json_reply(200, {})
 
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         parse_query("CancelOperation", request.query)
         self._body(request, "CancelOperation", name)
-        yield self._slow(lambda: self.service.cancel(name, caller=caller))
+        yield self._slow(flow_of(self.service.cancel)(name, caller=caller))
         return json_reply(200, {})
 
     def _wait(self, request: HttpRequest, name: str, caller: str) -> Exchange:
@@ -171,11 +170,13 @@ class OperationsEdge(Edge):
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
         query = parse_query("BatchGetOperations", request.query)
         names = self._names(request, collection)
-        batch: BatchGetOperationsResponse = yield self._slow(
-            lambda: self.service.batch_get(names, caller=caller)
-        )
-        # To print a thousand operations takes as long as to read them.
-        reply: HttpReply = yield self._slow(lambda: self._shown_batch(batch, query.enum_numbers))
+
+        def read() -> Flow[HttpReply]:
+            batch = yield from flow_of(self.service.batch_get)(names, caller=caller)
+            # To print a thousand operations takes as long as to read them.
+            return self._shown_batch(batch, query.enum_numbers)
+
+        reply: HttpReply = yield self._slow(read())
         return reply
 
     def _watch(self, request: HttpRequest, name: str, caller: str) -> Exchange:
@@ -211,8 +212,8 @@ class OperationsEdge(Edge):
         content_type = request.headers.get("content-type")
         return read_request(rpc, name, content_type, request.body, self.service.types)
 
-    def _slow(self, function: Callable[[], object]) -> Call:
-        return Call(function, self.service.store.writes_block)
+    def _slow(self, flow: Flow[object]) -> Call:
+        return Call(flow, self.service.access.writes_block)
 
     def _shown(self, operation: Operation, enum_numbers: bool) -> HttpReply:
         types = self.service.types

@@ -33,9 +33,13 @@ class EdgeApp:
     in an operation's name survives; elsewhere it is read as a separator. ``otherwise`` is the
     application that gets what the edge does not know. WSGI tells of no end: closing the service
     is up to whoever runs the server.
+
+    Raises:
+        DeclarationError: A hook is a coroutine function, which nothing here could await.
     """
 
     def __init__(self, edge: Edge, otherwise: App | None = None) -> None:
+        edge.check_plain("a WSGI application")
         self.edge = edge
         self._otherwise = otherwise
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from typing import Any as Anything
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -13,10 +13,11 @@ from google.longrunning import operations_proto_pb2 as pb
 from lro._access import INTERFACE
 from lro._arguments import check_instance, check_plain_function
 from lro._errors import RequestTooLarge
+from lro._hooks import Flow, Hook, flow_of
 from lro._method import Method
 from lro._operation import Operation
 from lro._service import Service
-from lro._steps import Call, Hold
+from lro._steps import Call, Hold, identify
 from lro.grpc._replies import Answer, OperationWriter, refusal
 from lro.grpc._requests import read_list, read_name, read_start, read_wait
 
@@ -25,11 +26,12 @@ Req = TypeVar("Req")
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
 SERVICE: Final = "google.longrunning.Operations"
 
-Authenticate = Callable[[Mapping[str, str]], str]
+Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
 """The application's say on who is calling: the call's metadata, keys in lower case -> caller.
 
-Raise :class:`lro.Unauthenticated` to refuse. Binary metadata (``-bin``) is left out. On an asyncio
-server it is called on the event loop, so it must be quick.
+The rules are those of ``lro.http.Authenticate``. Binary metadata (``-bin``) is left out. On an
+asyncio server a plain function is called in a thread, and a coroutine function is awaited; a server
+of threads refuses coroutine functions.
 """
 
 Exchange: TypeAlias = Generator[Call | Hold, Anything, Answer]
@@ -71,12 +73,12 @@ class Rpc(abc.ABC):
     """One RPC of the edge. ``holds`` says that it waits for an operation."""
 
     def __init__(
-        self, service: Service, name: str, authenticate: Authenticate | None, max_request: int
+        self, service: Service, name: str, authenticate: Hook | None, max_request: int
     ) -> None:
         self.service = service
         self.name = name
         self.holds = False
-        self._authenticate = authenticate
+        self._hook = authenticate
         self._max_request = max_request
 
     def exchange(self, payload: bytes, context: Context) -> Exchange:
@@ -86,15 +88,15 @@ class Rpc(abc.ABC):
         except Exception as exc:
             return refusal(exc, self.service, asked=self.name)
 
-    def at_once(self, payload: bytes, context: Context) -> Answer | None:  # noqa: ARG002
+    def at_once(self, payload: bytes) -> Answer | None:  # noqa: ARG002
         """The answer to a call for which nothing can block; None: take :meth:`exchange`."""
         return None
 
     @abc.abstractmethod
     def _answer(self, payload: bytes, context: Context) -> Exchange: ...
 
-    def _caller(self, context: Context) -> str:
-        return "" if self._authenticate is None else self._authenticate(texts_of(context))
+    def _caller(self, context: Context) -> Generator[Call, Anything, str]:
+        return identify(self._hook, {} if self._hook is None else texts_of(context))
 
     def _check_size(self, payload: bytes) -> None:
         if len(payload) > self._max_request:
@@ -119,7 +121,7 @@ class OperationsRpc(Rpc):
         service: Service,
         verb: str,
         writer: OperationWriter,
-        authenticate: Authenticate | None = None,
+        authenticate: Hook | None = None,
         max_request: int = DEFAULT_MAX_REQUEST,
     ) -> None:
         super().__init__(service, f"{SERVICE}/{verb}", authenticate, max_request)
@@ -133,54 +135,53 @@ class OperationsRpc(Rpc):
             "CancelOperation": self._cancel,
             "WaitOperation": self._wait,
         }
-        self._ready = verb == "GetOperation" and not service.store.reads_block
+        hooked = authenticate is not None or not service.access.immediate
+        self._ready = verb == "GetOperation" and not hooked
 
-    def at_once(self, payload: bytes, context: Context) -> Answer | None:
-        """The answer to a poll, where the store keeps that from blocking: the most frequent."""
+    def at_once(self, payload: bytes) -> Answer | None:
+        """The answer to a poll, where no hook is asked and the store does not block."""
         if not self._ready:
             return None
         try:
-            caller = self._caller(context)
             self._check_size(payload)
             name = read_name(pb.GetOperationRequest, payload)
-            return self._writer.operation(self.service.get(name, caller=caller))
+            return self._writer.operation(self.service.get(name))
         except Exception as exc:
             return refusal(exc, self.service, asked=self.name)
 
     def _answer(self, payload: bytes, context: Context) -> Exchange:
         self.service.require(self._verb)
-        caller = self._caller(context)
+        caller = yield from self._caller(context)
         self._check_size(payload)
         return (yield from self._verbs[self._verb](payload, context, caller))
 
     def _get(self, payload: bytes, _: Context, caller: str) -> Exchange:
         name = read_name(pb.GetOperationRequest, payload)
-        operation = yield Call(
-            lambda: self.service.get(name, caller=caller), self.service.store.reads_block
-        )
+        flow = flow_of(self.service.get)(name, caller=caller)
+        operation = yield Call(flow, self.service.access.reads_block)
         return self._writer.operation(operation)
 
     def _list(self, payload: bytes, _: Context, caller: str) -> Exchange:
         wanted = read_list(payload)
-        page = yield self._slow(lambda: self.service.list(wanted, caller=caller))
+        page = yield self._slow(flow_of(self.service.list)(wanted, caller=caller))
         return self._writer.page(page)
 
     def _delete(self, payload: bytes, _: Context, caller: str) -> Exchange:
         name = read_name(pb.DeleteOperationRequest, payload)
-        yield self._slow(lambda: self.service.delete(name, caller=caller))
+        yield self._slow(flow_of(self.service.delete)(name, caller=caller))
         return b""
 
     def _cancel(self, payload: bytes, _: Context, caller: str) -> Exchange:
         name = read_name(pb.CancelOperationRequest, payload)
-        yield self._slow(lambda: self.service.cancel(name, caller=caller))
+        yield self._slow(flow_of(self.service.cancel)(name, caller=caller))
         return b""
 
     def _wait(self, payload: bytes, context: Context, caller: str) -> Exchange:
         operation = yield Hold(read_wait(payload), context.time_remaining(), caller)
         return self._writer.operation(operation)
 
-    def _slow(self, function: Callable[[], object]) -> Call:
-        return Call(function, self.service.store.writes_block)
+    def _slow(self, flow: Flow[object]) -> Call:
+        return Call(flow, self.service.access.writes_block)
 
 
 class StartRpc(Rpc):
@@ -192,7 +193,7 @@ class StartRpc(Rpc):
         name: str,
         writer: OperationWriter,
         start: StartMethod[Anything] | None = None,
-        authenticate: Authenticate | None = None,
+        authenticate: Hook | None = None,
         max_request: int = DEFAULT_MAX_REQUEST,
     ) -> None:
         super().__init__(service, name, authenticate, max_request)
@@ -202,22 +203,24 @@ class StartRpc(Rpc):
         self._writer = writer
 
     def _answer(self, payload: bytes, context: Context) -> Exchange:
-        caller = self._caller(context)
+        caller = yield from self._caller(context)
         self._check_size(payload)
         # Reading a big message and writing it down both take too long for an event loop.
-        operation = yield Call(lambda: self._start(payload, context, caller), blocks=True)
+        operation = yield Call(self._start(payload, context, caller), blocks=True)
         return self._writer.operation(operation)
 
-    def _start(self, payload: bytes, context: Context, caller: str) -> Operation:
+    def _start(self, payload: bytes, context: Context, caller: str) -> Flow[Operation]:
         message, beside = read_start(payload, self._request, self.service.types)
-        return self.service.start(
-            self.name,
-            message,
-            request_id=beside.request_id,
-            validate_only=beside.validate_only,
-            parent=self._parent(message, texts_of(context)) if self._parent else "",
-            metadata=self._metadata(message) if self._metadata else None,
-            caller=caller,
+        return (
+            yield from flow_of(self.service.start)(
+                self.name,
+                message,
+                request_id=beside.request_id,
+                validate_only=beside.validate_only,
+                parent=self._parent(message, texts_of(context)) if self._parent else "",
+                metadata=self._metadata(message) if self._metadata else None,
+                caller=caller,
+            )
         )
 
 

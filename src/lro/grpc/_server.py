@@ -13,8 +13,9 @@ import attrs
 import grpc
 import grpc.aio
 
-from lro._arguments import check, check_count, check_function, check_instance
+from lro._arguments import check, check_count, check_instance
 from lro._faults import DeclarationError
+from lro._hooks import Hook
 from lro._operation import Operation
 from lro._service import Service
 from lro._steps import adrive, drive
@@ -60,24 +61,27 @@ def add_to(
 
     Raises:
         DeclarationError: A registered message class says what proto cannot say, a method is not the
-            service's, or an argument is of a wrong type or out of its bounds.
+            service's, an argument is of a wrong type or out of its bounds, or a hook is a coroutine
+            function and the server a ``grpc.Server``.
     """
     served = (grpc.Server, grpc.aio.Server)
     check_instance("server", server, served, "a grpc.Server or grpc.aio.Server, made already")
     check_instance("service", service, Service, "an lro.Service")
-    if authenticate is not None:
-        check_function("authenticate", authenticate)
+    hook = None if authenticate is None else Hook("authenticate", authenticate)
     several = isinstance(methods, Sequence) and all(isinstance(m, StartMethod) for m in methods)
     wanted = "True, False, or several lro.grpc.StartMethod"
     check("methods", methods, wanted, fine=several or isinstance(methods, bool))
     check_count("max_request", max_request)
     check_count("max_waiting", max_waiting, least=0)
     _ = service.types.binary  # refuse now what could only fail at each call
+    serving: Callable[[Rpc], Callable[..., Anything]] = _on_asyncio
+    if not isinstance(server, grpc.aio.Server):
+        serving = _Threaded(max_waiting)
+        service.access.check_plain("a gRPC server of threads")
+        if hook is not None:
+            hook.check_plain("a gRPC server of threads")
     handlers = _Handlers(
-        service,
-        _on_asyncio if isinstance(server, grpc.aio.Server) else _Threaded(max_waiting),
-        methods,
-        {"authenticate": authenticate, "max_request": max_request},
+        service, serving, methods, {"authenticate": hook, "max_request": max_request}
     )
     server.add_generic_rpc_handlers((handlers,))
 
@@ -144,7 +148,7 @@ class _Threaded:
 
     def __call__(self, rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:
         def serve(payload: bytes, context: grpc.ServicerContext) -> bytes:
-            answer = rpc.at_once(payload, context)
+            answer = rpc.at_once(payload)
             if answer is None:
                 answer = self._answer(rpc, payload, context)
             if isinstance(answer, bytes):
@@ -214,7 +218,7 @@ def _held(exchange: Exchange, rpc: Rpc, context: grpc.ServicerContext) -> Answer
 
 def _on_asyncio(rpc: Rpc) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Anything]:
     async def serve(payload: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        answer = rpc.at_once(payload, context)
+        answer = rpc.at_once(payload)
         if answer is None:
             answer = await _adriven(rpc.exchange(payload, context), rpc)
         if isinstance(answer, bytes):

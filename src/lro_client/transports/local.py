@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import Any as Anything
 from typing import Final
 
 from lro import (
@@ -36,55 +36,58 @@ _SIGN_SECONDS: Final = 10.0
 
 
 class LocalTransport:
-    """Calls a service in this thread. ``caller`` is who its hooks are told is calling."""
+    """Calls a service in this thread. ``caller`` is who its hooks are told is calling.
+
+    Raises:
+        DeclarationError: ``authorize`` of the service is a coroutine function.
+    """
 
     batches = True
     calls_at_once = _MANY
 
     def __init__(self, service: Service, *, caller: str = "") -> None:
+        service.access.check_plain("LocalTransport")
         self._service = service
         self._caller = caller
 
     def send(self, call: Call) -> Reply:
         """The service's reply."""
+        service, request = self._service, call.request
         try:
-            return self._send(call)
+            if isinstance(request, WaitOperationRequest):
+                return Reply(service.wait(request.name, request.timeout, caller=self._caller))
+            verb, arguments = _wanted(service, call)
+            return Reply(verb(**arguments, caller=self._caller))
         except LroError as exc:
-            status = self._service.types.status_of(exc, self._service.domain)
+            status = service.types.status_of(exc, service.domain)
             raise CallError(call.verb, status) from exc
 
     def close(self) -> None:
         """Nothing to free: the service is not the transport's."""
 
-    def _send(self, call: Call) -> Reply:
-        service, caller, request = self._service, self._caller, call.request
-        if isinstance(request, StartRequest):
-            operation = service.start(
-                request.target,
-                self._message(request.message),
-                request_id=request.request_id,
-                validate_only=request.validate_only,
-                caller=caller,
-            )
-            return Reply(operation)
-        if isinstance(request, ListOperationsRequest):
-            return Reply(service.list(request, caller=caller))
-        if isinstance(request, WaitOperationRequest):
-            return Reply(service.wait(request.name, request.timeout, caller=caller))
-        if isinstance(request, CancelOperationRequest):
-            service.cancel(request.name, caller=caller)
-            return Reply(None)
-        if isinstance(request, DeleteOperationRequest):
-            service.delete(request.name, caller=caller)
-            return Reply(None)
-        if isinstance(request, GetOperationRequest):
-            return Reply(service.get(request.name, caller=caller))
-        if isinstance(request, BatchGetOperationsRequest):
-            return Reply(service.batch_get(request.names, caller=caller))
-        raise MethodNotSupported(call.verb)  # only an event loop can watch
 
-    def _message(self, message: object) -> object:
-        return self._service.types.unpack_any(message) if isinstance(message, Any) else message
+def _wanted(service: Service, call: Call) -> tuple[Callable[..., Anything], dict[str, Anything]]:
+    """The verb of a service that does a call, and its arguments but the caller."""
+    request = call.request
+    if isinstance(request, StartRequest):
+        message = request.message
+        return service.start, {
+            "full_name": request.target,
+            "request": service.types.unpack_any(message) if isinstance(message, Any) else message,
+            "request_id": request.request_id,
+            "validate_only": request.validate_only,
+        }
+    if isinstance(request, ListOperationsRequest):
+        return service.list, {"request": request}
+    if isinstance(request, CancelOperationRequest):
+        return service.cancel, {"name": request.name}
+    if isinstance(request, DeleteOperationRequest):
+        return service.delete, {"name": request.name}
+    if isinstance(request, GetOperationRequest):
+        return service.get, {"name": request.name}
+    if isinstance(request, BatchGetOperationsRequest):
+        return service.batch_get, {"names": request.names}
+    raise MethodNotSupported(call.verb)  # only an event loop can watch
 
 
 class AsyncLocalTransport:
@@ -96,19 +99,18 @@ class AsyncLocalTransport:
     def __init__(self, service: Service, *, caller: str = "") -> None:
         self._service = service
         self._caller = caller
-        self._blocking = LocalTransport(service, caller=caller)
 
     async def send(self, call: Call) -> Reply:
         """The service's reply."""
-        request = call.request
-        if not isinstance(request, WaitOperationRequest):
-            return await asyncio.to_thread(self._blocking.send, call)
+        service, request, caller = self._service, call.request, self._caller
         try:
-            found = await self._service.await_(request.name, request.timeout, caller=self._caller)
+            if isinstance(request, WaitOperationRequest):
+                return Reply(await service.await_(request.name, request.timeout, caller=caller))
+            verb, arguments = _wanted(service, call)
+            return Reply(await service.on_loop(verb, **arguments, caller=caller))
         except LroError as exc:
-            status = self._service.types.status_of(exc, self._service.domain)
+            status = service.types.status_of(exc, service.domain)
             raise CallError(call.verb, status) from exc
-        return Reply(found)
 
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
         """Give ``sink`` each operation that has changed, or the name of one that is gone."""
