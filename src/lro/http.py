@@ -120,7 +120,9 @@ class OperationsEdge(Edge):
             if isinstance(found, Allowed) or found.rpc != "GetOperation":
                 return None
             query = parse_query("GetOperation", request.query)
-            operation = service.get(found.bindings["name"])
+            name = found.bindings["name"]
+            parse_name(name)
+            operation = service.access.visible(name, caller="").operation
             return self._shown(operation, query.enum_numbers)
         except Exception as exc:
             return self.refusal(request, exc)

@@ -15,6 +15,7 @@ from lro._arguments import check_instance, check_plain_function
 from lro._errors import RequestTooLarge
 from lro._hooks import Flow, Hook, flow_of
 from lro._method import Method
+from lro._names import parse_name
 from lro._operation import Operation
 from lro._service import Service
 from lro._steps import Call, Hold, identify
@@ -145,7 +146,9 @@ class OperationsRpc(Rpc):
         try:
             self._check_size(payload)
             name = read_name(pb.GetOperationRequest, payload)
-            return self._writer.operation(self.service.get(name))
+            parse_name(name)
+            operation = self.service.access.visible(name, caller="").operation
+            return self._writer.operation(operation)
         except Exception as exc:
             return refusal(exc, self.service, asked=self.name)
 

@@ -1,0 +1,302 @@
+"""A service behind each kind of edge, with hooks that do what a test tells them to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import grpc
+import httpx
+from google.longrunning import operations_proto_pb2 as pb
+from google.protobuf.duration_pb2 import Duration
+
+import lro
+import lro.asgi
+import lro.wsgi
+from lro.http import OperationsEdge, StartEdge
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.edges.house import House, build
+from tests.grpc.serving import serving
+
+START: Final = "acme.v1.Things.Count"
+FIVE: Final = (
+    "GetOperation",
+    "ListOperations",
+    "DeleteOperation",
+    "CancelOperation",
+    "WaitOperation",
+)
+VERBS: Final[Mapping[str, tuple[str, ...]]] = {
+    "asgi": (*FIVE, "BatchGetOperations", "WatchOperations", "WatchMany", START),
+    "wsgi": (*FIVE, "BatchGetOperations", START),
+    "grpc": (*FIVE, START),
+    "grpc.aio": (*FIVE, START),
+}
+"""What each edge offers. WSGI has no streams, gRPC no extensions (spec §3.11)."""
+
+STORES: Final[Mapping[str, Callable[[Path], Any]]] = {
+    "memory": lambda _: MemoryStore(),
+    "sqlite": lambda folder: SQLiteStore(folder / "operations.db"),
+}
+
+
+@attrs.define
+class Script:
+    """What the two hooks do when they are asked; a test changes it between calls."""
+
+    authenticate: Callable[[Mapping[str, str]], Any] = lambda headers: headers["x-caller"]
+    authorize: Callable[[str, str, str], Any] = lambda caller, verb, name: None
+
+
+# -- kinds of hooks ---------------------------------------------------------------------------
+
+
+class _Plain:
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self._act = act
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._act(*args, **kwargs)
+
+    method = __call__
+
+
+class _Async:
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self._act = act
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0)
+        return self._act(*args, **kwargs)
+
+    method = __call__
+
+
+def _function(act: Callable[..., Any]) -> Callable[..., Any]:
+    def hook(*args: Any) -> Any:
+        return act(*args)
+
+    return hook
+
+
+def _coroutine_function(act: Callable[..., Any]) -> Callable[..., Any]:
+    async def hook(*args: Any) -> Any:
+        return act(*args)
+
+    return hook
+
+
+Kind = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+PLAIN: Final[Mapping[str, Kind]] = {
+    "function": _function,
+    "object": _Plain,
+    "method": lambda act: _Plain(act).method,
+    "partial": lambda act: functools.partial(_function(act)),
+}
+ASYNC: Final[Mapping[str, Kind]] = {
+    "coroutine function": _coroutine_function,
+    "async object": _Async,
+    "async method": lambda act: _Async(act).method,
+    "async partial": lambda act: functools.partial(_coroutine_function(act)),
+    "partial of async object": lambda act: functools.partial(_Async(act)),
+}
+KINDS: Final[Mapping[str, Kind]] = {**PLAIN, **ASYNC}
+
+PLACES: Final = [
+    (edge, kind)
+    for edge in VERBS
+    for kind in KINDS
+    if kind in PLAIN or edge in ("asgi", "grpc.aio")
+]
+"""Each edge with each kind of hook that it takes."""
+
+
+# -- calls ------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Answer:
+    """What a caller was told: the code, and all of the reply as text."""
+
+    code: lro.Code
+    text: str
+
+
+@attrs.frozen
+class Place:
+    """A guarded service within reach; ``call`` takes a verb, a name and the caller."""
+
+    house: House
+    script: Script
+    verbs: tuple[str, ...]
+    call: Callable[..., Answer]
+
+    def start(self, caller: str = "ann") -> str:
+        """The name of a new operation."""
+        answer = self.call(START, "", caller)
+        assert answer.code is lro.Code.OK, answer
+        found = re.search(r"operations/[\w-]+", answer.text)
+        assert found
+        return found[0]
+
+    def call_with(self, hook: str, act: Callable[[], Any], verb: str, name: str) -> Answer:
+        """The answer to a call, while a hook does this."""
+        usual = getattr(self.script, hook)
+        setattr(self.script, hook, lambda *_: act())
+        try:
+            return self.call(verb, name)
+        finally:
+            setattr(self.script, hook, usual)
+
+
+def http_request(verb: str, name: str) -> tuple[str, str, bytes]:
+    """Method, path and body of a call."""
+    names = json.dumps({"names": [name]}).encode()
+    wait = b'{"timeout": "0s"}'
+    return {
+        "GetOperation": ("GET", f"/v1/{name}", b""),
+        "ListOperations": ("GET", "/v1/operations", b""),
+        "DeleteOperation": ("DELETE", f"/v1/{name}", b""),
+        "CancelOperation": ("POST", f"/v1/{name}:cancel", b""),
+        "WaitOperation": ("POST", f"/v1/{name}:wait", wait),
+        "BatchGetOperations": ("POST", "/v1/operations:batchGet", names),
+        "WatchOperations": ("GET", f"/v1/{name}:watch", b""),
+        "WatchMany": ("POST", "/v1/operations:watch", names),
+        START: ("POST", "/v1/count", b'{"steps": 1}'),
+    }[verb]
+
+
+def grpc_request(verb: str, name: str) -> tuple[str, bytes]:
+    """Path and message of a call."""
+    if verb == START:
+        return "/acme.v1.Things/Count", b""
+    fields: dict[str, Any] = {} if verb == "ListOperations" else {"name": name}
+    if verb == "WaitOperation":
+        fields["timeout"] = Duration()
+    message = getattr(pb, f"{verb}Request")(**fields)
+    return f"/google.longrunning.Operations/{verb}", message.SerializeToString()
+
+
+def told(status: int, body: bytes) -> Answer:
+    """The answer in a reply over HTTP."""
+    text = body.decode()
+    code = lro.Code.OK if status == 200 else lro.Code[json.loads(text)["error"]["status"]]
+    return Answer(code, text)
+
+
+async def ask_asgi(app: Any, verb: str, name: str, caller: str = "ann", receive: Any = None) -> Any:
+    """Call an ASGI application as a server does."""
+    method, path, body = http_request(verb, name)
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"x-caller", caller.encode())],
+    }
+    parts = iter([{"type": "http.request", "body": body}])
+    sent: list[Any] = []
+
+    async def hear() -> Any:
+        for one in parts:
+            return one
+        return await (receive or asyncio.Event().wait)()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, hear, send)
+    if not sent:
+        return None
+    return told(sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:]))
+
+
+def edges_of(house: House, **options: Any) -> tuple[OperationsEdge, StartEdge[Any]]:
+    """The edges of a service."""
+    operations = OperationsEdge(house.service, **options)
+    return operations, StartEdge(house.service, house.count, path="/v1/count", **options)
+
+
+def asgi_app(house: House, **options: Any) -> Any:
+    """All verbs of a service as one application."""
+    operations, start = edges_of(house, **options)
+    return lro.asgi.EdgeApp(operations, otherwise=lro.asgi.EdgeApp(start))
+
+
+def wsgi_app(house: House, **options: Any) -> Any:
+    """All verbs of a service as one application."""
+    operations, start = edges_of(house, **options)
+    return lro.wsgi.EdgeApp(operations, otherwise=lro.wsgi.EdgeApp(start))
+
+
+@contextlib.contextmanager
+def _asgi(house: House, authenticate: Any) -> Iterator[Callable[..., Answer]]:
+    app = asgi_app(house, authenticate=authenticate)
+    with asyncio.Runner() as runner:
+        yield lambda *args: runner.run(ask_asgi(app, *args))
+
+
+@contextlib.contextmanager
+def _wsgi(house: House, authenticate: Any) -> Iterator[Callable[..., Answer]]:
+    app = wsgi_app(house, authenticate=authenticate)
+    with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://here") as client:
+
+        def call(verb: str, name: str, caller: str = "ann") -> Answer:
+            method, path, body = http_request(verb, name)
+            reply = client.request(method, path, content=body, headers={"x-caller": caller})
+            return told(reply.status_code, reply.content)
+
+        yield call
+
+
+@contextlib.contextmanager
+def _grpc(kind: str, house: House, authenticate: Any) -> Iterator[Callable[..., Answer]]:
+    with (
+        serving(kind, house.service, authenticate=authenticate) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+
+        def call(verb: str, name: str, caller: str = "ann") -> Answer:
+            path, message = grpc_request(verb, name)
+            rpc: Any = channel.unary_unary(path)
+            try:
+                reply = rpc(message, metadata=[("x-caller", caller)], timeout=30)
+            except grpc.RpcError as exc:
+                error: Any = exc
+                text = f"{error.details()} {error.trailing_metadata()}"
+                return Answer(lro.Code(error.code().value[0]), text)
+            return Answer(lro.Code.OK, str(reply))
+
+        yield call
+
+
+SERVED: Final[Mapping[str, Callable[[House, Any], Any]]] = {
+    "asgi": _asgi,
+    "wsgi": _wsgi,
+    "grpc": functools.partial(_grpc, "threads"),
+    "grpc.aio": functools.partial(_grpc, "asyncio"),
+}
+
+
+@contextlib.contextmanager
+def guarded(edge: str, kind: str, store: str, folder: Path, **options: Any) -> Iterator[Place]:
+    """A service with both hooks of this kind behind this edge."""
+    script, make = Script(), KINDS[kind]
+    house = build(
+        STORES[store](folder),
+        authorize=make(lambda *question: script.authorize(*question)),
+        **options,
+    )
+    hook = make(lambda headers: script.authenticate(headers))
+    with house.service, SERVED[edge](house, hook) as call:
+        yield Place(house, script, VERBS[edge], call)

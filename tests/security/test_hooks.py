@@ -1,0 +1,168 @@
+"""Hooks fail closed: what they may give, in each verb, behind each edge (spec §3.1(5), defects 1).
+
+The table below has a cell for each result of a hook, verb, edge, kind of hook and store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+
+import lro
+from lro import Code
+from tests.security.guarded import PLACES, START, STORES, VERBS, guarded
+
+SECRET: Final = "s3cret"
+"""Is in all that hooks give and raise by mistake, and must never be told to callers."""
+
+
+class Odd:
+    """Is true, and equal to everything."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __repr__(self) -> str:
+        return f"Odd {SECRET}"
+
+
+class Unprintable:
+    """Cannot be written into a log."""
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError(SECRET)
+
+
+class Grave(BaseException):
+    """Is caught by nothing that catches Exception."""
+
+
+async def forgotten() -> str:
+    """A coroutine that nothing awaits."""
+    return "ann"
+
+
+@attrs.frozen
+class Case:
+    """What a hook does, what the caller is told, and what the log says of it."""
+
+    act: Callable[[], Any]
+    code: Code
+    logged: str = ""
+
+
+def gives(make: Callable[[], Any], logged: str) -> Case:
+    """A hook that returns what it must not return."""
+    return Case(make, Code.INTERNAL, f"got {logged}")
+
+
+def raises(make: Callable[[], BaseException], code: Code = Code.INTERNAL, logged: str = "") -> Case:
+    """A hook that raises this."""
+
+    def act() -> Any:
+        raise make()
+
+    return Case(act, code, logged)
+
+
+RAISED: Final[Mapping[str, Case]] = {
+    "Unauthenticated": raises(lambda: lro.Unauthenticated(), Code.UNAUTHENTICATED),
+    "PermissionDenied": raises(lambda: lro.PermissionDenied("not you"), Code.PERMISSION_DENIED),
+    "Unavailable": raises(lambda: lro.Unavailable("no directory"), Code.UNAVAILABLE),
+    "OperationNotFound": raises(lambda: lro.OperationNotFound("operations/x"), Code.NOT_FOUND),
+    "INTERNAL": raises(lambda: lro.StatusError(Code.INTERNAL, SECRET), logged=SECRET),
+    "ValueError": raises(lambda: ValueError(SECRET), logged=SECRET),
+    "TimeoutError": raises(lambda: TimeoutError(SECRET), logged=SECRET),
+    "StopIteration": raises(lambda: StopIteration(SECRET), logged="StopIteration"),
+    "StopAsyncIteration": raises(lambda: StopAsyncIteration(SECRET), logged=SECRET),
+    "a group": raises(lambda: ExceptionGroup(SECRET, [ValueError(SECRET)]), logged=SECRET),
+    "SystemExit": raises(lambda: SystemExit(SECRET), logged="SystemExit"),
+    "CancelledError": raises(lambda: asyncio.CancelledError(SECRET), logged="CancelledError"),
+    "BaseException": raises(lambda: Grave(SECRET), logged="Grave"),
+}
+AUTHENTICATE: Final[Mapping[str, Case]] = {
+    "text": Case(lambda: "ann", Code.OK),
+    "empty text": Case(lambda: "", Code.OK),
+    "None": Case(lambda: None, Code.OK),
+    "coroutine": gives(forgotten, "<coroutine object forgotten"),
+    "7": gives(lambda: 7, "7"),
+    "True": gives(lambda: True, "True"),
+    "False": gives(lambda: False, "False"),
+    "bytes": gives(lambda: SECRET.encode(), f"b'{SECRET}'"),
+    "list": gives(lambda: [SECRET], f"['{SECRET}']"),
+    "object": gives(Odd, f"Odd {SECRET}"),
+    "unprintable": Case(Unprintable, Code.INTERNAL, SECRET),
+    **RAISED,
+}
+AUTHORIZE: Final[Mapping[str, Case]] = {
+    "None": Case(lambda: None, Code.OK),
+    "True": Case(lambda: True, Code.OK),
+    "False": Case(lambda: False, Code.PERMISSION_DENIED),
+    "coroutine": gives(forgotten, "<coroutine object forgotten"),
+    "0": gives(lambda: 0, "0"),
+    "1": gives(lambda: 1, "1"),
+    "no": gives(lambda: "no", "'no'"),
+    "empty text": gives(lambda: "", "''"),
+    "list": gives(list, "[]"),
+    "object": gives(Odd, f"Odd {SECRET}"),
+    "unprintable": Case(Unprintable, Code.INTERNAL, SECRET),
+    **RAISED,
+}
+TABLES: Final = {"authenticate": AUTHENTICATE, "authorize": AUTHORIZE}
+
+
+def test_the_table_has_all_its_cells() -> None:
+    """Each result in each verb, behind each edge, by each kind of hook, over each store."""
+    results = sum(map(len, TABLES.values()))
+    calls = sum(len(VERBS[edge]) for edge, _ in PLACES)
+    assert (results, calls, len(STORES)) == (48, 187, 2)
+    assert results * calls * len(STORES) == 17_952
+
+
+@pytest.mark.parametrize("hook", TABLES)
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(("edge", "kind"), PLACES)
+def test_hook_decides_each_verb_and_fails_closed(
+    edge: str,
+    kind: str,
+    store: str,
+    hook: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A hook that does not clearly allow changes nothing, tells nothing, and is logged."""
+    wrong, starts = [], 2
+    with caplog.at_level(logging.ERROR, "lro"), guarded(edge, kind, store, tmp_path) as place:
+        unfinished, over = place.start(), place.start()
+        place.house.finish(over)
+        record = place.house.service.store.get(unfinished)
+        for title, case in TABLES[hook].items():
+            allowed = case.code is Code.OK
+            for verb in place.verbs:
+                name = over if allowed else unfinished
+                if allowed and verb == "DeleteOperation":
+                    name = place.start()
+                caplog.clear()
+                answer = place.call_with(hook, case.act, verb, name)
+                log = caplog.text
+                starts += allowed and verb == START
+                if answer.code is not case.code:
+                    wrong.append((title, verb, answer))
+                if SECRET in answer.text:
+                    wrong.append((title, verb, "told the caller", answer))
+                if case.logged not in log or bool(log) != (case.code is Code.INTERNAL):
+                    wrong.append((title, verb, "logged", log))
+        assert wrong == []
+        assert place.house.service.store.get(unfinished) == record
+        listed = place.call("ListOperations", "").text
+    assert len(set(re.findall(r"operations/[\w-]+", listed))) == starts
