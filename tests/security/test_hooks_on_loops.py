@@ -1,0 +1,405 @@
+"""Hooks where there is an event loop: none blocks it, and none outlives its caller (defects 11)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+import lro
+import lro.asgi
+from lro import Code
+from lro_client import AsyncLocalTransport
+from lro_client._calls import BatchGetOperationsRequest, Call, StartRequest
+from lro_client._errors import CallError
+from tests.edges.house import CountRequest, House, build
+from tests.edges.servers import HOST, uvicorn_serving
+from tests.grpc.serving import serving
+from tests.security.guarded import (
+    ASYNC,
+    KINDS,
+    START,
+    STORES,
+    VERBS,
+    asgi_app,
+    ask_asgi,
+    grpc_request,
+    told,
+)
+
+HOOKS = ["authenticate", "authorize"]
+PATIENCE = 30.0
+
+
+class Gate:
+    """A hook that holds the caller "slow" until the test opens it, and lets others pass."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.left = threading.Event()
+        self._opened = threading.Event()
+
+    def plain(self, caller: str) -> None:
+        """Blocks the thread that asks."""
+        if caller == "slow":
+            self.entered.set()
+            assert self._opened.wait(5)
+
+    async def awaited(self, caller: str) -> None:
+        """Blocks nothing."""
+        if caller == "slow":
+            self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
+            self.entered.set()
+            try:
+                await self._event.wait()
+            finally:
+                self.left.set()
+
+    def open(self) -> None:
+        """Let the slow caller pass."""
+        self._opened.set()
+        if hasattr(self, "_loop"):
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def hooks(self, hook: str, color: str) -> dict[str, Callable[..., Any]]:
+        """The two hooks, one of which is this gate."""
+
+        def name(headers: Mapping[str, str]) -> str:
+            return headers["x-caller"]
+
+        def plain(headers: Mapping[str, str]) -> str:
+            self.plain(headers["x-caller"])
+            return headers["x-caller"]
+
+        async def awaited(headers: Mapping[str, str]) -> str:
+            await self.awaited(headers["x-caller"])
+            return headers["x-caller"]
+
+        if hook == "authenticate":
+            return {"authenticate": plain if color == "plain" else awaited}
+        if color == "plain":
+            return {"authenticate": name, "authorize": lambda who, verb, of: self.plain(who)}
+
+        async def allow(caller: str, verb: str, of: str) -> bool:
+            await self.awaited(caller)
+            return True
+
+        return {"authenticate": name, "authorize": allow}
+
+
+def house_with(store: Any, hooks: dict[str, Any]) -> tuple[House, str]:
+    """A house over a store, and the name of an operation in it, which is over."""
+    before = build(store)
+    name = before.start()
+    before.finish(name)
+    return build(store, authorize=hooks.get("authorize")), name
+
+
+@pytest.fixture(params=list(STORES))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """An empty store of each kind."""
+    return STORES[request.param](tmp_path)
+
+
+@pytest.mark.parametrize("color", ["plain", "awaited"])
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("verb", VERBS["asgi"])
+def test_asgi_answers_second_caller_while_hook_blocks(
+    verb: str, hook: str, color: str, store: Any
+) -> None:
+    """A hook that takes long holds its own caller, not the event loop."""
+    gate = Gate()
+    hooks = gate.hooks(hook, color)
+    house, name = house_with(store, hooks)
+    app = asgi_app(house, authenticate=hooks["authenticate"])
+
+    async def calls() -> None:
+        first = asyncio.ensure_future(ask_asgi(app, verb, name, "slow"))
+        assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
+        second = await ask_asgi(app, "GetOperation", name, "quick")
+        assert second.code is Code.OK
+        assert not first.done()
+        gate.open()
+        assert (await first).code is Code.OK
+
+    with house.service:
+        asyncio.run(calls())
+
+
+@pytest.mark.parametrize("color", ["plain", "awaited"])
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("verb", VERBS["grpc.aio"])
+def test_grpc_asyncio_answers_second_caller_while_hook_blocks(
+    verb: str, hook: str, color: str, store: Any
+) -> None:
+    """A hook that takes long holds its own caller, not the event loop."""
+    gate = Gate()
+    hooks = gate.hooks(hook, color)
+    house, name = house_with(store, hooks)
+    with (
+        house.service,
+        serving("asyncio", house.service, authenticate=hooks["authenticate"]) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        path, message = grpc_request(verb, name)
+        one: Any = channel.unary_unary(path)
+        first = one.future(message, metadata=[("x-caller", "slow")], timeout=PATIENCE)
+        assert gate.entered.wait(PATIENCE)
+        path, message = grpc_request("GetOperation", name)
+        other: Any = channel.unary_unary(path)
+        other(message, metadata=[("x-caller", "quick")], timeout=PATIENCE)
+        assert not first.done()
+        gate.open()
+        first.result(PATIENCE)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("verb", VERBS["asgi"])
+def test_asgi_caller_cancelled_during_async_hook_leaves_nothing(
+    verb: str, hook: str, store: Any
+) -> None:
+    """The hook is cancelled with its caller; no task stays, and the verb is not done."""
+    gate = Gate()
+    hooks = gate.hooks(hook, "awaited")
+    house, name = house_with(store, hooks)
+    app = asgi_app(house, authenticate=hooks["authenticate"])
+    record = store.get(name)
+
+    async def calls() -> None:
+        call = asyncio.ensure_future(ask_asgi(app, verb, name, "slow"))
+        assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert gate.left.is_set()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with house.service:
+        asyncio.run(calls())
+        gc.collect()  # a coroutine that was never awaited warns, and warnings are errors
+        assert store.get(name) == record
+        assert (house.service.waiting, house.service.watching) == (0, 0)
+
+
+def test_asgi_wait_of_caller_who_leaves_during_async_authorize_ends(store: Any) -> None:
+    """Wait listens for the end of the connection while the hook is awaited (spec §4.8)."""
+    gate = Gate()
+    hooks = gate.hooks("authorize", "awaited")
+    house, name = house_with(store, hooks)
+    app = asgi_app(house, authenticate=hooks["authenticate"])
+
+    async def leave() -> Any:
+        await asyncio.to_thread(gate.entered.wait, PATIENCE)
+        return {"type": "http.disconnect"}
+
+    with house.service:
+        assert asyncio.run(ask_asgi(app, "WaitOperation", name, "slow", leave)) is None
+    assert gate.left.is_set()
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("verb", VERBS["grpc.aio"])
+def test_grpc_caller_who_cancels_during_async_hook_ends_it(
+    verb: str, hook: str, store: Any
+) -> None:
+    """The hook is cancelled with its caller, and the verb is not done."""
+    gate = Gate()
+    hooks = gate.hooks(hook, "awaited")
+    house, name = house_with(store, hooks)
+    record = store.get(name)
+    with (
+        house.service,
+        serving("asyncio", house.service, authenticate=hooks["authenticate"]) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        path, message = grpc_request(verb, name)
+        one: Any = channel.unary_unary(path)
+        call = one.future(message, metadata=[("x-caller", "slow")], timeout=PATIENCE)
+        assert gate.entered.wait(PATIENCE)
+        call.cancel()
+        assert gate.left.wait(PATIENCE)
+        assert store.get(name) == record
+
+
+WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who")
+
+
+@pytest.mark.parametrize("color", ["plain", "awaited"])
+@pytest.mark.parametrize("verb", VERBS["asgi"])
+def test_hook_sees_context_variables_of_request(verb: str, color: str, store: Any) -> None:
+    """What a middleware has set is there, in whatever thread the hook is asked."""
+    seen = []
+
+    def authenticate(headers: Mapping[str, str]) -> str:
+        seen.append(WHO.get())
+        return "ann"
+
+    async def aauthenticate(headers: Mapping[str, str]) -> str:
+        return authenticate(headers)
+
+    def authorize(caller: str, verb: str, name: str) -> None:
+        seen.append(WHO.get())
+
+    async def aauthorize(caller: str, verb: str, name: str) -> None:
+        authorize(caller, verb, name)
+
+    plain = color == "plain"
+    house, name = house_with(store, {"authorize": authorize if plain else aauthorize})
+    app = asgi_app(house, authenticate=authenticate if plain else aauthenticate)
+
+    async def middleware(*arguments: Any) -> None:
+        WHO.set("the request's")
+        await app(*arguments)
+
+    with house.service:
+        assert asyncio.run(ask_asgi(middleware, verb, name)).code is Code.OK
+    assert seen == ["the request's"] * 2
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("kind", ["function", *ASYNC])
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, BaseException])
+def test_uvicorn_outlives_hook_that_raises_base_exception(
+    error: type[BaseException], kind: str, hook: str
+) -> None:
+    """The caller is told INTERNAL, and the next one is answered."""
+    bad = True
+
+    def act(*_: Any) -> Any:
+        if bad:
+            raise error("s3cret")
+        return None
+
+    hooks = {hook: KINDS[kind](act)}
+    house = build(authorize=hooks.get("authorize"))
+    app = asgi_app(house, authenticate=hooks.get("authenticate"))
+    with (
+        house.service,
+        uvicorn_serving(app) as port,
+        httpx.Client(base_url=f"http://{HOST}:{port}", timeout=PATIENCE) as client,
+    ):
+        for method, path in [("GET", "/v1/operations"), ("POST", "/v1/count")]:
+            reply = client.request(method, path)
+            assert (reply.status_code, "s3cret" in reply.text) == (500, False)
+            assert told(reply.status_code, reply.content).code is Code.INTERNAL
+        bad = False
+        assert client.get("/v1/operations").status_code == 200
+
+
+# -- the service, called by coroutines ---------------------------------------------------------
+
+
+async def only_ann(caller: str, verb: str, name: str) -> bool:
+    """Allows one caller."""
+    await asyncio.sleep(0)
+    return caller == "ann"
+
+
+@pytest.mark.parametrize("color", ["plain", "awaited"])
+def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
+    """``Service.on_loop`` does what the verb does, and awaits what must be awaited."""
+
+    def plain(caller: str, verb: str, name: str) -> bool:
+        return caller == "ann"
+
+    house = build(store, authorize=plain if color == "plain" else only_ann)
+    service = house.service
+
+    async def calls(caller: str) -> None:
+        request = CountRequest()
+        started = await service.on_loop(house.count.start, request, caller=caller)
+        named = await service.on_loop(service.start, START, request, caller=caller)
+        assert await service.on_loop(service.get, started.name, caller=caller) == started
+        wanted = lro.ListOperationsRequest()
+        page = await service.on_loop(service.list, wanted, caller=caller)
+        assert {one.name for one in page.operations} == {started.name, named.name}
+        batch = await service.on_loop(service.batch_get, [named.name], caller=caller)
+        assert batch.operations == (named,)
+        await service.on_loop(service.cancel, named.name, caller=caller)
+        await service.on_loop(service.delete, named.name, caller=caller)
+        assert await service.await_(started.name, 0.0, caller=caller) == started
+        watching = await service.watch([named.name], caller=caller)
+        assert [one async for one in watching] == [lro.MissingOperation(named.name)]
+
+    async def refused(name: str) -> None:
+        many = {"batch_get"}
+        for verb in (service.get, service.cancel, service.delete, service.batch_get):
+            wanted: Any = [name] if verb.__name__ in many else name
+            with pytest.raises(lro.PermissionDenied):
+                await service.on_loop(verb, wanted, caller="bob")
+        with pytest.raises(lro.PermissionDenied):
+            await service.on_loop(service.list, lro.ListOperationsRequest(), caller="bob")
+        with pytest.raises(lro.PermissionDenied):
+            await service.on_loop(house.count.start, CountRequest(), caller="bob")
+        with pytest.raises(lro.PermissionDenied):
+            await service.await_(name, 0.0, caller="bob")
+        with pytest.raises(lro.NameRefused, match=name):
+            await service.watch([name], caller="bob")
+
+    with service:
+        asyncio.run(calls("ann"))
+        asyncio.run(refused("operations/x"))
+
+
+@pytest.mark.parametrize("wrong", [print, len, lambda: None, "get"])
+def test_on_loop_refuses_what_is_no_verb(wrong: Any) -> None:
+    """The verbs of a service and its methods are taken, nothing else."""
+
+    async def call() -> None:
+        await build().service.on_loop(wrong)
+
+    with pytest.raises(TypeError, match=r"must be a verb of a service, such as service\.get"):
+        asyncio.run(call())
+
+
+def test_async_authorize_of_a_batch_names_what_it_refuses() -> None:
+    """It is asked for each name in turn, and the error says which was refused."""
+    asked = []
+
+    async def authorize(caller: str, verb: str, name: str) -> bool:
+        asked.append((verb, name))
+        return name != "operations/c"
+
+    service = build(authorize=authorize).service
+    names = [f"operations/{letter}" for letter in "abcd"]
+    with pytest.raises(lro.NameRefused) as caught:
+        asyncio.run(service.on_loop(service.batch_get, names))
+    assert caught.value.name == "operations/c"
+    assert asked == [("GetOperation", name) for name in names[:3]]
+
+
+def test_async_local_transport_awaits_authorize() -> None:
+    """Each verb is done for the caller who may, and refused to the other."""
+    house = build(authorize=only_ann)
+
+    async def calls(caller: str) -> list[Any]:
+        transport, found = AsyncLocalTransport(house.service, caller=caller), []
+        requests = [
+            StartRequest(target=START, message=CountRequest()),
+            lro.GetOperationRequest("operations/x"),
+            lro.ListOperationsRequest(),
+            lro.WaitOperationRequest("operations/x"),
+            lro.CancelOperationRequest("operations/x"),
+            lro.DeleteOperationRequest("operations/x"),
+            BatchGetOperationsRequest("operations", ("operations/x",)),
+        ]
+        for request in requests:
+            try:
+                await transport.send(Call(request=request, budget=1.0))
+                found.append(Code.OK)
+            except CallError as exc:
+                found.append(exc.code)
+        return found
+
+    missing = Code.NOT_FOUND
+    told = [Code.OK, missing, Code.OK, missing, missing, missing, Code.OK]
+    assert asyncio.run(calls("ann")) == told
+    assert asyncio.run(calls("bob")) == [Code.PERMISSION_DENIED] * 7

@@ -1,0 +1,207 @@
+"""Hooks where there is no event loop: a coroutine function is refused, or lets no caller in."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest.mock import AsyncMock
+
+import grpc
+import grpc.aio
+import pytest
+
+import lro
+import lro.asgi
+import lro.grpc
+import lro.wsgi
+from lro import Code
+from lro._arguments import is_coroutine_function
+from lro._hooks import Hook, on_loop, run
+from lro_client import LocalTransport
+from tests.edges.house import CountRequest, ask, build
+from tests.security.guarded import ASYNC, KINDS, PLAIN, START, edges_of
+
+each_async = pytest.mark.parametrize("kind", ASYNC)
+
+
+def allow(*_: Any) -> None:
+    """Allows all, and names no caller."""
+
+
+def refuse_hooks(build_edge: Callable[[], object], hook: str, where: str) -> None:
+    """Check that an edge refuses a hook when it is made, with a sentence."""
+    with pytest.raises(lro.DeclarationError) as caught:
+        build_edge()
+    wanted = f"must be a plain function, since {where} has no event loop that could await it, got "
+    assert caught.value.subject == hook
+    assert caught.value.description.startswith(wanted)
+
+
+@each_async
+@pytest.mark.parametrize("kind_of_app", ["OperationsApp", "StartApp", "EdgeApp"])
+def test_wsgi_app_refuses_async_hooks(kind_of_app: str, kind: str) -> None:
+    """None is built that could only answer INTERNAL."""
+    hook = ASYNC[kind](allow)
+
+    def made(house: Any, **options: Any) -> object:
+        if kind_of_app == "OperationsApp":
+            return lro.wsgi.OperationsApp(house.service, **options)
+        if kind_of_app == "StartApp":
+            return lro.wsgi.StartApp(house.service, house.count, **options)
+        return lro.wsgi.EdgeApp(edges_of(house, **options)[0])
+
+    where = "a WSGI application"
+    refuse_hooks(lambda: made(build(), authenticate=hook), "authenticate", where)
+    refuse_hooks(lambda: made(build(authorize=hook)), "authorize", where)
+    refuse_hooks(lambda: made(build(authorize=hook), authenticate=allow), "authorize", where)
+
+
+@each_async
+def test_grpc_server_of_threads_refuses_async_hooks(kind: str) -> None:
+    """Nothing is put on the server; one of asyncio takes them."""
+    hook, where = ASYNC[kind](allow), "a gRPC server of threads"
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        add = functools.partial(lro.grpc.add_to, server)
+        refuse_hooks(lambda: add(build().service, authenticate=hook), "authenticate", where)
+        refuse_hooks(lambda: add(build(authorize=hook).service), "authorize", where)
+        server.stop(None).wait()
+
+    async def on_asyncio() -> None:
+        lro.grpc.add_to(grpc.aio.server(), build(authorize=hook).service, authenticate=hook)
+
+    asyncio.run(on_asyncio())
+
+
+@each_async
+def test_local_transport_refuses_async_authorize(kind: str) -> None:
+    """It calls in threads alone; AsyncLocalTransport takes such a service."""
+    service = build(authorize=ASYNC[kind](allow)).service
+    refuse_hooks(lambda: LocalTransport(service), "authorize", "LocalTransport")
+
+
+@pytest.mark.parametrize("wrong", ["nobody", 7, object()])
+def test_authenticate_that_is_no_function_is_refused(wrong: Any) -> None:
+    """All edges say so when they are made."""
+    house = build()
+    for edge in (lro.wsgi, lro.asgi):
+        with pytest.raises(lro.DeclarationError, match="authenticate: must be a function, got "):
+            edge.OperationsApp(house.service, authenticate=wrong)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(lro.DeclarationError, match="authenticate: must be a function, got "),
+    ):
+        lro.grpc.add_to(grpc.server(pool), house.service, authenticate=wrong)
+
+
+@each_async
+def test_plain_calls_of_service_with_async_authorize_fail(kind: str) -> None:
+    """Each verb called without an event loop lets no caller in, and does nothing."""
+    store: Any = build().service.store
+    before = build(store)
+    name = before.start()
+    record = store.get(name)
+    house = build(store, authorize=ASYNC[kind](allow))
+    service = house.service
+    calls: list[Callable[[], object]] = [
+        lambda: service.get(name),
+        lambda: service.list(lro.ListOperationsRequest()),
+        lambda: service.delete(name),
+        lambda: service.cancel(name),
+        lambda: service.wait(name, 0.0),
+        lambda: service.batch_get([name]),
+        lambda: service.start(START, CountRequest()),
+        lambda: house.count.start(CountRequest()),
+    ]
+    for call in calls:
+        with pytest.raises(lro.HookFailed) as caught:
+            call()
+        assert caught.value.status_code is Code.INTERNAL
+        assert str(caught.value) == (
+            "a hook is a coroutine function: call this verb by Service.on_loop"
+        )
+    assert store.get(name) == record
+    assert before.service.list(lro.ListOperationsRequest()).operations == (record.operation,)
+
+
+@each_async
+def test_edge_handled_in_thread_with_async_hooks_answers_internal(kind: str) -> None:
+    """An edge that an application drives by itself lets no caller in either."""
+    hook = ASYNC[kind](allow)
+    for house, options in [(build(), {"authenticate": hook}), (build(authorize=hook), {})]:
+        for edge in edges_of(house, **options):
+            start = not edge.knows("GET", "/v1/operations")
+            request = ask("POST", "/v1/count") if start else ask("GET", "/v1/operations/x")
+            assert edge.handle(request).status == 500
+
+
+@pytest.mark.parametrize(
+    ("hook", "known"),
+    [
+        *[(make(allow), False) for make in PLAIN.values()],
+        *[(make(allow), True) for make in ASYNC.values()],
+        (AsyncMock(), True),
+        (functools.partial(functools.partial(ASYNC["async object"](allow), 1), 2), True),
+        (int, False),
+    ],
+)
+def test_coroutine_functions_are_told_from_others(hook: Any, known: bool) -> None:
+    """Functions, methods, partials of them, objects that can be called."""
+    assert is_coroutine_function(hook) is known
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine function"])
+def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
+    """Ctrl-C while a hook is asked still ends the program; in another thread it is no Ctrl-C."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    async def awaited() -> object:
+        flow = Hook("authorize", KINDS[kind](interrupted)).ask("ann")
+        return await on_loop(flow, blocks=False)
+
+    def ask_hook() -> object:
+        return asyncio.run(awaited())
+
+    assert threading.current_thread() is threading.main_thread()
+    with pytest.raises(KeyboardInterrupt):
+        ask_hook()
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(lro.HookFailed, match="authorize raised KeyboardInterrupt"),
+    ):
+        pool.submit(ask_hook).result()
+
+
+def test_plain_hook_that_raises_generator_exit_fails() -> None:
+    """The generators that ask a hook do not take it for their own end."""
+
+    def end(*_: Any) -> None:
+        raise GeneratorExit
+
+    with pytest.raises(lro.HookFailed, match="authorize raised GeneratorExit"):
+        run(Hook("authorize", end).ask())
+
+
+def test_async_hook_of_closed_loop_ends_quietly() -> None:
+    """A coroutine that is closed while it asks a hook takes the hook with it."""
+    left = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            left.append(True)
+
+    async def asked() -> None:
+        call = on_loop(Hook("authorize", wait).ask(), blocks=False)
+        assert call.send(None) is not None  # it waits for the hook now
+        call.close()
+
+    asyncio.run(asked())
+    assert left == [True]
