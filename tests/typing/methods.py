@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, assert_type
 
 import lro
+from lro.http import OperationsEdge
 from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
 
 
@@ -86,3 +88,35 @@ async def waiting(service: lro.Service) -> None:
     """Waiting has two colours."""
     assert_type(service.wait("operations/a"), lro.Operation)
     assert_type(await service.await_("operations/a"), lro.Operation)
+
+
+async def verbs_on_loop(service: lro.Service) -> None:
+    """A verb for coroutines has the arguments and the result of the verb."""
+    assert_type(await service.on_loop(service.get, "operations/a", caller="ann"), lro.Operation)
+    await service.on_loop(service.get, 7)  # type: ignore[arg-type]
+
+
+def hooks(store: lro.Store, executor: lro.Executor) -> None:
+    """Hooks are plain functions or coroutine functions, of what they may give."""
+
+    def plain(caller: str, verb: str, name: str) -> bool:
+        return True
+
+    async def awaited(caller: str, verb: str, name: str) -> None: ...
+
+    def wrong(caller: str, verb: str, name: str) -> str:
+        return "yes"
+
+    for authorize in (plain, awaited):
+        service = lro.Service(store, executor, authorize=authorize)
+    lro.Service(store, executor, authorize=wrong)  # type: ignore[arg-type]
+
+    def who(headers: Mapping[str, str]) -> str | None:
+        return None
+
+    async def who_awaited(headers: Mapping[str, str]) -> str:
+        return "ann"
+
+    OperationsEdge(service, authenticate=who)
+    OperationsEdge(service, authenticate=who_awaited)
+    OperationsEdge(service, authenticate=lambda headers: 7)  # type: ignore[arg-type, return-value]
