@@ -20,7 +20,7 @@ FLOORS: Final = {
         _wellknown _compiled _codec _codecs _protobuf _types _names _operation _record _watching
         _narrowing _states
         _conventions _methods _filters _indexes _spec _pages _wire _templates _routes _query _bodies
-        _enums _mounts
+        _enums _mounts _origins
         """,
         "_jobs _ports _executing _forks _role",
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from email.message import Message
 from typing import Final, TypeVar
 
 from lro._any import Json
@@ -26,21 +25,36 @@ from lro._types import TypeRegistry
 
 T = TypeVar("T", str, bool)
 
+MAX_CONTENT_TYPE: Final = 200
+"""Longest Content-Type, in characters (spec §5.9(6))."""
+
+MANY_BYTES: Final = 64 * 1024
+"""From so many bytes on a body is read in a thread, and not on an event loop."""
+
 _Request = CancelOperationRequest | WaitOperationRequest
 _REQUESTS: Final[dict[str, type[_Request]]] = {
     "CancelOperation": CancelOperationRequest,
     "WaitOperation": WaitOperationRequest,
 }
+_PARAMETER: Final = re.compile(r';[ \t]*([^\s;="]+)=("(?:[^"\\]|\\.)*"|[^;"]*)')
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}
 
 
 def media_type(content_type: str) -> tuple[str, str]:
-    """The media type of a Content-Type header and its charset, in lower case; "" for none."""
-    header = Message()
-    header["content-type"] = content_type.encode("ascii", "replace").decode("ascii")
-    charset = header.get_param("charset", "")
-    return header.get_content_type(), str(charset).lower()
+    """The media type of a Content-Type header and its charset, in lower case; "" for none.
+
+    Raises:
+        UnsupportedMediaType: The header is longer than any that is taken.
+    """
+    if len(content_type) > MAX_CONTENT_TYPE:
+        why = f"must have at most {MAX_CONTENT_TYPE} characters, got {len(content_type)}"
+        raise UnsupportedMediaType("Content-Type", why)
+    kind = content_type.partition(";")[0].strip().lower()
+    for name, value in _PARAMETER.findall(content_type):
+        if name.lower() == "charset":
+            return kind, value.strip(' \t"').lower()
+    return kind, ""
 
 
 def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
@@ -49,16 +63,15 @@ def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
     An empty Content-Type is none: WSGI does not tell the two apart.
 
     Raises:
-        UnsupportedMediaType: The header says something else than JSON in UTF-8.
+        UnsupportedMediaType: The header says something else than JSON in UTF-8, or is too long.
         MalformedRequest: The body is no JSON object.
     """
+    kind, charset = media_type(content_type) if content_type else ("", "")
     if not body.strip():
         return {}
-    if content_type:
-        kind, charset = media_type(content_type)
-        if kind != "application/json" or charset not in ("", "utf-8", "utf8"):
-            wanted = "must be application/json in UTF-8"
-            raise UnsupportedMediaType("Content-Type", f"{wanted}, got {content_type[:100]!r}")
+    if content_type and (kind != "application/json" or charset not in ("", "utf-8", "utf8")):
+        wanted = "must be application/json in UTF-8"
+        raise UnsupportedMediaType("Content-Type", f"{wanted}, got {content_type[:100]!r}")
     value = _read_json(body)
     if not isinstance(value, dict):
         raise MalformedRequest("body", "must be a JSON object")

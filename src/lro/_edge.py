@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 import attrs
 
+from lro._arguments import check_count, check_instance
 from lro._errors import RequestTooLarge
 from lro._hooks import Hook
+from lro._origins import check_site, trusted
 from lro._replies import HttpReply, error_reply
 from lro._service import Service
 from lro._steps import Exchange, Steps, drive, identify
@@ -34,7 +36,10 @@ def _as_method(text: str) -> str:
 class HttpRequest:
     """A request as it stands on the wire: raw path and query, header names in lower case.
 
-    A method is ASCII; what is not becomes a question mark, which no method has.
+    A method is ASCII; what is not becomes a question mark, which no method has. A header that is
+    given several times is one list, its values joined by commas. ``scheme`` is that of the
+    connection, ``http`` or ``https``, as far as the server knows it: behind a proxy that ends TLS,
+    what the proxy says and the server believes.
     """
 
     method: str = attrs.field(converter=_as_method)
@@ -42,24 +47,28 @@ class HttpRequest:
     query: str = ""
     headers: Mapping[str, str] = attrs.field(factory=dict)
     body: bytes = b""
+    scheme: str = attrs.field(default="http", converter=lambda text: text.lower())
 
 
 class Edge(abc.ABC):
-    """What edges share: who calls, how much is read, how errors are told."""
+    """What edges share: who calls, from which sites, how much is read, how errors are told."""
 
     def __init__(
         self,
         service: Service,
         *,
         authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
     ) -> None:
-        if poll_seconds < 1:
-            raise ValueError(f"poll_seconds must be a whole number from 1, got {poll_seconds!r}")
+        check_instance("service", service, Service, "a Service")
+        check_count("max_body", max_body)
+        check_count("poll_seconds", poll_seconds)
         self.service = service
         self.max_body = max_body
         self._hook = None if authenticate is None else Hook("authenticate", authenticate)
+        self._trusted_origins = trusted(trusted_origins)
         self._poll_seconds = poll_seconds
 
     def check_plain(self, where: str) -> None:
@@ -107,6 +116,9 @@ class Edge(abc.ABC):
 
     def _caller(self, request: HttpRequest) -> Steps[str]:
         return identify(self._hook, request.headers)
+
+    def _check_site(self, request: HttpRequest) -> None:
+        check_site(request.method, request.headers, request.scheme, self._trusted_origins)
 
     def _check_size(self, request: HttpRequest) -> None:
         if len(request.body) > self.max_body:

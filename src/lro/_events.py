@@ -13,7 +13,7 @@ from lro._enums import with_enum_numbers
 from lro._errors import LroError, Unavailable
 from lro._jsontext import dumps
 from lro._operation import Operation
-from lro._replies import HttpReply
+from lro._replies import GUARDS, HttpReply
 from lro._types import TypeRegistry
 from lro._wire import operation_to_json
 
@@ -25,7 +25,7 @@ log = logging.getLogger("lro")
 
 HEADERS: Final = (
     ("content-type", "text/event-stream; charset=utf-8"),
-    ("cache-control", "no-store"),
+    *GUARDS,
     ("x-accel-buffering", "no"),  # or nginx keeps events back until it has a buffer full
 )
 HEARTBEAT: Final = b":\n\n"

@@ -87,6 +87,22 @@ class NameRefused(PermissionDenied):
         return (ResourceInfo(resource_type=OPERATION_TYPE, resource_name=self.name),)
 
 
+class CrossSiteRequest(PermissionDenied):
+    """A page of another site made a call that may change something (spec §5.9(5)).
+
+    ``origin`` is the ``Origin`` of the request, empty if it has none.
+    """
+
+    reason = "CROSS_SITE_REQUEST"
+    fact_names = ("origin",)
+
+    def __init__(self, origin: str) -> None:
+        self.origin = _clipped(origin)
+        page = f"a page of {self.origin!r}" if origin else "a page of another site"
+        super().__init__(f"{page} may not make this call: trusted_origins does not name its origin")
+        self.args = (origin,)
+
+
 class PartialSuccessNotSupported(LroError):
     """``return_partial_success`` was asked for (spec §1.6(2))."""
 

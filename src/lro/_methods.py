@@ -17,6 +17,8 @@ _METHOD_NAME: Final = re.compile(
     r"(?:(?P<package>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.)?(?P<service>[A-Za-z_]\w*)\.(?P<name>[A-Za-z_]\w*)",
     re.ASCII,
 )
+_VERSION: Final = re.compile(r"v[0-9]+[a-z0-9]*")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 STANDARD: Final = re.compile(r"(Get|Create|Update|Delete)([A-Z]\w*)", re.ASCII)
 _DELETE: Final = re.compile(r"(Batch)?Delete[A-Z]\w*", re.ASCII)
 FINDINGS: Final = {
@@ -54,6 +56,13 @@ class MethodName:
             wanted = "is not a method's full name such as acme.images.v1.Images.Resize"
             raise DeclarationError(repr(full_name), wanted)
         return cls(found["package"] or "", found["service"], found["name"])
+
+    @property
+    def path(self) -> str:
+        """The path of the POST that calls it: version, service and method."""
+        version = next((p for p in self.package.split(".") if _VERSION.fullmatch(p)), "v1")
+        collection = _HUMP.sub("-", self.service).lower()
+        return f"/{version}/{collection}:{self.name[:1].lower()}{self.name[1:]}"
 
     def qualify(self, type_name: str) -> str:
         """The full name of a type that this method declares.

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote, unquote
 
+from lro._templates import MAX_PATH
+
 _SAFE: Final = "/:@!$&'()*+,;=-._~"
 
 
@@ -24,8 +26,12 @@ def raw_form(raw: str, decoded: str) -> str:
     """The raw path of a decoded one: ``raw`` if it says the same, else the decoded one encoded.
 
     They differ where something on the way rewrote the path, or where the server gives no raw one.
-    Bytes that are not UTF-8 may have been decoded in either of two ways.
+    Bytes that are not UTF-8 may have been decoded in either of two ways. What is too long for any
+    route is not decoded, and given back as it is.
     """
+    longest = max(raw, decoded, key=len)
+    if len(longest) > MAX_PATH:
+        return longest
     if raw and decoded in (unquote(raw, errors=how) for how in ("surrogateescape", "replace")):
         return raw
     return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused as no UTF-8
@@ -38,6 +44,8 @@ def below_mount(path: str, mount: str) -> str | None:
     """
     if not mount:
         return path
+    if len(path) > MAX_PATH:
+        return None
     end = -1
     while end < len(path):
         end = path.find("/", end + 1)

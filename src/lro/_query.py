@@ -16,6 +16,15 @@ from lro._errors import (
 from lro._faults import PartialSuccessNotSupported
 from lro._templates import percent_decode
 
+MAX_QUERY: Final = 128 * 1024
+"""Longest raw query that is read, in characters.
+
+A filter has at most 8192 code points (spec §7.16), which are at most twelve characters each when
+they are escaped.
+"""
+MAX_PARAMETERS: Final = 100
+"""Most parameters of a query, the empty ones included."""
+
 _PARTIAL: Final = "return_partial_success"
 
 _IGNORED: Final = frozenset(
@@ -49,12 +58,17 @@ def parse_query(rpc: str, query: str) -> Query:
     An RPC other than ListOperations has no field in its query.
 
     Raises:
-        MalformedRequest: An escape is malformed, or a parameter is unknown or given twice.
+        MalformedRequest: An escape is malformed, a parameter is unknown or given twice, or the
+            query is too long.
         InvalidPageSize: The page size is no int32.
         PartialSuccessNotSupported: ``returnPartialSuccess=true`` (spec §1.6(2)).
     """
     if not query:
         return _EMPTY
+    if len(query) > MAX_QUERY:
+        raise MalformedRequest("query", f"must have at most {MAX_QUERY} characters")
+    if query.count("&") >= MAX_PARAMETERS:
+        raise MalformedRequest("query", f"must have at most {MAX_PARAMETERS} parameters")
     fields: dict[str, str | int] = {}
     enum_numbers = False
     for piece in filter(None, query.split("&")):

@@ -19,7 +19,9 @@ from lro._operation import Operation
 from lro._types import TypeRegistry
 from lro._wire import error_body, operation_to_json
 
-_NO_STORE: Final = ("cache-control", "no-store")
+GUARDS: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+"""The headers of every reply: not to be stored, and only what its type says (spec §5.14)."""
+
 _JSON: Final = ("content-type", "application/json; charset=utf-8")
 _OWN_STATUS: Final[Mapping[type[Exception], int]] = {
     HttpMethodNotAllowed: 405,
@@ -61,12 +63,12 @@ class HttpReply:
 
 def json_reply(status: int, value: Json, *more: tuple[str, str]) -> HttpReply:
     """A reply with a JSON body and further headers; never cached (spec §5.10, §5.14)."""
-    return HttpReply(status, (_JSON, _NO_STORE, *more), dumps(value))
+    return HttpReply(status, (_JSON, *GUARDS, *more), dumps(value))
 
 
 def allow_reply(methods: tuple[str, ...]) -> HttpReply:
     """The reply to OPTIONS (spec §5.7(4))."""
-    return HttpReply(204, (("allow", ", ".join(methods)), _NO_STORE))
+    return HttpReply(204, (("allow", ", ".join(methods)), *GUARDS))
 
 
 def operation_reply(

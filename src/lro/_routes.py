@@ -11,7 +11,16 @@ import attrs
 from lro._errors import InvalidParent
 from lro._faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
 from lro._names import normalise_parent
-from lro._templates import Literal, RawPath, Segment, Template, Variable, Wild, keep_slashes
+from lro._templates import (
+    Literal,
+    RawPath,
+    Segment,
+    Template,
+    Variable,
+    Wild,
+    check_path,
+    keep_slashes,
+)
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")  # RFC 9110 §5.6.2
 _ONE: Final = r"[^/\ud800-\udfff]++"
@@ -120,8 +129,10 @@ class RouteTable:
         Raises:
             RouteNotFound: No template matches the path.
             HttpMethodNotAllowed: Templates match, but none with this method.
-            MalformedRequest: The path has a malformed escape or bytes that are not UTF-8.
+            MalformedRequest: The path has a malformed escape or bytes that are not UTF-8, or is
+                too long to be read.
         """
+        check_path(path)
         if "%" not in path:  # the hot path: success on a path that needs no decoding
             stem, verb = self._cut(path) if ":" in path else (path, None)
             dispatch = self._dispatch.get((method, verb))

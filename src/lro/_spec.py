@@ -57,7 +57,8 @@ class Options:
     ``settle``: the last metadata, given the present one and the state that the operation ends in;
     it may be asked more than once. ``index``: paths of the metadata, such as ``"dataset"`` or
     ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``: of the POST that
-    starts it, for proto files; by default made of its name (``/v1/images:resize``).
+    starts it, for proto files and ``StartApp``; by default made of its name
+    (``/v1/images:resize``).
     """
 
     concurrency: int | None = None
@@ -173,6 +174,11 @@ class MethodSpec:
             expiry=expiry if options.expiry is None else options.expiry,
             indexes=indexes,
         )
+
+    @property
+    def path(self) -> str:
+        """The path of the POST that starts an operation: as the options say, or of the name."""
+        return self.options.path or MethodName.parse(self.full_name).path
 
     def stamp(self, record: Record) -> Record:
         """The record with what it says of itself in its metadata (spec §9.6), and its keys."""

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any as Anything
 from typing import Final, Generic, TypeVar
 
+from lro._arguments import check_function, check_instance, check_text
 from lro._bodies import media_type, read_object, take_field
 from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
 from lro._errors import LroError
-from lro._faults import HttpMethodNotAllowed, RouteNotFound
+from lro._faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
 from lro._hooks import Flow, flow_of
 from lro._method import Method
 from lro._operation import Operation
 from lro._replies import HttpReply, allow_reply, error_reply, operation_reply
 from lro._service import Service
 from lro._steps import Call, Exchange
-from lro._templates import percent_decode
+from lro._templates import Literal, Template, check_path, percent_decode
 
 Req = TypeVar("Req")
 
 _START_METHODS: Final = ("OPTIONS", "POST")
+_METHOD: Final = "a method: decorate the function with service.method(...)"
 
 
 def answer(service: Service, start: Callable[[], Operation], poll_seconds: int = 1) -> HttpReply:
@@ -39,10 +41,17 @@ class StartEdge(Edge, Generic[Req]):
     """One method that starts operations, as POST with its request in a JSON body.
 
     Beside the request's own fields the body may hold ``requestId`` and ``validateOnly``
-    (spec §9.1, §9.7). ``path`` is the one raw path that is answered (None: what the server sends
-    here is). ``parent`` gives the parent of the new operation for a request, ``metadata``
+    (spec §9.1, §9.7). ``path`` is the one raw path that is answered: by default the method's own,
+    which is its option ``path`` or made of its name (``/v1/images:resize``); None for an edge that
+    stands behind a route of a framework, which answers whatever path that route sends it.
+    ``parent`` gives the parent of the new operation for a request, ``metadata``
     its first metadata; ``raw`` reads bodies of other media types (type and bytes -> request, or
-    None for a type that it does not read); the type is in lower case, without parameters.
+    None for a type that it does not read); the type is in lower case, without parameters. The
+    other options are those of :class:`OperationsEdge`.
+
+    Raises:
+        DeclarationError: An option is not of its type, or out of its bounds; or ``method`` is a
+            function that is not declared as a method.
     """
 
     def __init__(
@@ -50,19 +59,28 @@ class StartEdge(Edge, Generic[Req]):
         service: Service,
         method: Method[Req, Anything, Anything],
         *,
-        path: str | None = None,
+        path: str | None = "",
         parent: Callable[[HttpRequest], str] | None = None,
         metadata: Callable[[Req], object] | None = None,
         raw: Callable[[str, bytes], Req | None] | None = None,
         authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
     ) -> None:
         super().__init__(
-            service, authenticate=authenticate, max_body=max_body, poll_seconds=poll_seconds
+            service,
+            authenticate=authenticate,
+            trusted_origins=trusted_origins,
+            max_body=max_body,
+            poll_seconds=poll_seconds,
         )
+        check_instance("method", method, Method, _METHOD)
+        for name, function in (("parent", parent), ("metadata", metadata), ("raw", raw)):
+            if function is not None:
+                check_function(name, function)
         self._method = method
-        self._path = path
+        self._path = None if path is None else _one_path(path, method.spec.path)
         self._parent = parent
         self._metadata = metadata
         self._raw = raw
@@ -72,6 +90,7 @@ class StartEdge(Edge, Generic[Req]):
         return self._path is None or path == self._path
 
     def _answer(self, request: HttpRequest) -> Exchange:
+        check_path(request.path)
         percent_decode(request.path, "path")  # refused as by any route (spec §5.3(3))
         if not self.knows(request.method, request.path):
             raise RouteNotFound(request.path)
@@ -79,6 +98,7 @@ class StartEdge(Edge, Generic[Req]):
             return allow_reply(_START_METHODS)
         if request.method != "POST":
             raise HttpMethodNotAllowed(request.method, request.path, _START_METHODS)
+        self._check_site(request)
         caller = yield from self._caller(request)
         self._check_size(request)
         # Reading a big body and writing it down both take too long for an event loop.
@@ -111,3 +131,11 @@ class StartEdge(Edge, Generic[Req]):
         validate_only = take_field(fields, "validate_only", bool, False, shape)
         load: Req = types.load(fields, cls)
         return load, request_id, validate_only
+
+
+def _one_path(given: str, default: str) -> str:
+    check_text("path", given)
+    path = given or default
+    if not all(isinstance(segment, Literal) for segment in Template.parse(path).segments):
+        raise DeclarationError("path", f"must be one path without variables, got {path!r}")
+    return path

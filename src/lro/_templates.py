@@ -13,6 +13,12 @@ import attrs
 from lro._errors import InvalidArgument, MalformedRequest
 from lro._faults import DeclarationError
 
+MAX_PATH: Final = 16 * 1024
+"""Longest raw path that is read, in characters.
+
+A name has at most 1024 code points, which are at most twelve characters each when they are escaped.
+"""
+
 _IDENT: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _LITERAL: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()+,;@]|%[0-9A-Fa-f]{2})+")
 _PLAIN: Final = rf"(?:\*\*?|{_LITERAL.pattern})"
@@ -41,6 +47,17 @@ def percent_decode(text: str, field: str) -> str:
         return unquote(text, errors="strict")
     except UnicodeError:
         raise MalformedRequest(field, f"the bytes of {text[:80]!r} are not UTF-8") from None
+
+
+def check_path(path: str) -> None:
+    """Do nothing for a raw path that is not too long to be read.
+
+    Raises:
+        MalformedRequest: It is longer than any that a route matches.
+    """
+    if len(path) > MAX_PATH:
+        why = f"must have at most {MAX_PATH} characters, got {len(path)}"
+        raise MalformedRequest("path", why)
 
 
 def keep_slashes(segment: str) -> str:

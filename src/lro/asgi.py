@@ -5,15 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from typing import Any as Anything
 from typing import Final, TypeAlias, TypeVar
 
+from lro._arguments import check_function, check_instance
+from lro._errors import MalformedRequest
+from lro._events import HEARTBEAT_SECONDS
 from lro._method import Method
 from lro._mounts import below_mount, raw_form, wire_text
 from lro._operation import Operation
 from lro._service import Service
-from lro.http import Edge, EventStream, HttpReply, HttpRequest, OperationsEdge, StartEdge, adrive
+from lro.http import (
+    DEFAULT_MAX_BODY,
+    Authenticate,
+    Edge,
+    EventStream,
+    HttpReply,
+    HttpRequest,
+    OperationsEdge,
+    StartEdge,
+    adrive,
+)
 
 Scope: TypeAlias = MutableMapping[str, Anything]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Anything]]]
@@ -21,7 +43,9 @@ Send: TypeAlias = Callable[[MutableMapping[str, Anything]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 T = TypeVar("T")
+Req = TypeVar("Req")
 
+_MAX_HEADERS: Final = 1000
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods whose body is ignored (spec §5.9(4)), and so not waited for."""
 
@@ -37,6 +61,9 @@ class EdgeApp:
     """
 
     def __init__(self, edge: Edge, otherwise: App | None = None) -> None:
+        check_instance("edge", edge, Edge, "an Edge of lro.http")
+        if otherwise is not None:
+            check_function("otherwise", otherwise)
         self.edge = edge
         self._otherwise = otherwise
 
@@ -67,6 +94,7 @@ class EdgeApp:
             query=wire_text(scope.get("query_string", b"")),
             headers=_Headers(scope["headers"]),
             body=body,
+            scheme=scope.get("scheme", "http"),
         )
         reply = self.edge.at_once(request)
         if reply is not None:
@@ -129,26 +157,65 @@ class OperationsApp(EdgeApp):
     """The five verbs as an ASGI application; the options are those of ``OperationsEdge``."""
 
     def __init__(
-        self, service: Service, *, otherwise: App | None = None, **options: Anything
+        self,
+        service: Service,
+        *,
+        otherwise: App | None = None,
+        parents: Sequence[str] = (),
+        authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
-        super().__init__(OperationsEdge(service, **options), otherwise)
+        edge = OperationsEdge(
+            service,
+            parents=parents,
+            authenticate=authenticate,
+            trusted_origins=trusted_origins,
+            max_body=max_body,
+            poll_seconds=poll_seconds,
+            heartbeat_seconds=heartbeat_seconds,
+        )
+        super().__init__(edge, otherwise)
 
 
 class StartApp(EdgeApp):
     """A starting method as an ASGI application; the options are those of ``StartEdge``.
 
-    A route of Starlette or FastAPI takes it: ``app.add_route("/v1/images:resize", StartApp(...))``.
+    It answers the method's own path, or ``path``. A route of Starlette or FastAPI, which chooses
+    the path itself, takes it with ``path=None``:
+    ``app.add_route("/v1/images:resize", StartApp(service, resize, path=None))``.
     """
 
     def __init__(
         self,
         service: Service,
-        method: Method[Anything, Anything, Anything],
+        method: Method[Req, Anything, Anything],
         *,
         otherwise: App | None = None,
-        **options: Anything,
+        path: str | None = "",
+        parent: Callable[[HttpRequest], str] | None = None,
+        metadata: Callable[[Req], object] | None = None,
+        raw: Callable[[str, bytes], Req | None] | None = None,
+        authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
     ) -> None:
-        super().__init__(StartEdge(service, method, **options), otherwise)
+        edge = StartEdge(
+            service,
+            method,
+            path=path,
+            parent=parent,
+            metadata=metadata,
+            raw=raw,
+            authenticate=authenticate,
+            trusted_origins=trusted_origins,
+            max_body=max_body,
+            poll_seconds=poll_seconds,
+        )
+        super().__init__(edge, otherwise)
 
 
 class _GoneAway(BaseException):  # not for the exchange, which turns errors into replies
@@ -171,7 +238,8 @@ async def _body(receive: Receive, limit: int) -> bytes | None:
 class _Headers(Mapping[str, str]):
     """Names in lower case; a header given several times is one list (RFC 9110 §5.3).
 
-    Decoded when somebody looks: most polls are answered without.
+    Decoded at the first look: most polls are answered without. That raises MalformedRequest for
+    more headers than any client sends.
     """
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
@@ -179,11 +247,15 @@ class _Headers(Mapping[str, str]):
 
     @functools.cached_property
     def _decoded(self) -> dict[str, str]:
-        headers: dict[str, str] = {}
-        for raw_name, raw_value in self._raw:
-            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        return headers
+        values: dict[bytes, list[bytes]] = {}
+        for number, (name, value) in enumerate(self._raw):
+            if number >= _MAX_HEADERS:
+                raise MalformedRequest("headers", f"must be at most {_MAX_HEADERS}")
+            values.setdefault(name, []).append(value)
+        return {
+            name.decode("latin-1"): b", ".join(found).decode("latin-1")
+            for name, found in values.items()
+        }
 
     def __getitem__(self, name: str) -> str:
         return self._decoded[name]

@@ -8,11 +8,12 @@ that the application writes itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any as Anything
 from typing import Final
 
-from lro._bodies import read_names, read_request
+from lro._arguments import check_seconds, check_texts
+from lro._bodies import MANY_BYTES, read_names, read_request
 from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
 from lro._enums import page_with_enum_numbers, with_enum_numbers
 from lro._errors import InvalidTimeout, MalformedRequest
@@ -63,13 +64,15 @@ class OperationsEdge(Edge):
     """The five verbs over HTTP (spec §5.5), and the extensions for many operations (spec §3.11).
 
     ``parents`` are further parent patterns such as ``projects/*/locations/*`` (spec §5.6).
-    ``authenticate`` gives the caller of a request, ``max_body`` bounds bodies in bytes,
-    ``poll_seconds`` is the polling interval that callers are recommended, from 1;
-    ``heartbeat_seconds`` is how often a quiet stream of Watch has a comment, at most 15.
+    ``authenticate`` gives the caller of a request. ``trusted_origins`` are the origins, such as
+    ``https://app.example.com``, whose pages may make calls that change something, beside this
+    server's own (spec §5.9(5)). ``max_body`` bounds bodies in bytes, ``poll_seconds`` is the
+    polling interval that callers are recommended, from 1; ``heartbeat_seconds`` is how often a
+    quiet stream of Watch has a comment, at most 15.
 
     Raises:
-        ValueError: One of the two is out of its bounds.
-        DeclarationError: A parent is no such pattern.
+        DeclarationError: An option is not of its type, or out of its bounds; or a parent is no
+            such pattern.
     """
 
     def __init__(
@@ -78,16 +81,20 @@ class OperationsEdge(Edge):
         *,
         parents: Sequence[str] = (),
         authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         super().__init__(
-            service, authenticate=authenticate, max_body=max_body, poll_seconds=poll_seconds
+            service,
+            authenticate=authenticate,
+            trusted_origins=trusted_origins,
+            max_body=max_body,
+            poll_seconds=poll_seconds,
         )
-        if not 0 < heartbeat_seconds <= 15:
-            found = f"got {heartbeat_seconds!r}"
-            raise ValueError(f"heartbeat_seconds must be over 0 and at most 15, {found}")
+        check_texts("parents", parents)
+        check_seconds("heartbeat_seconds", heartbeat_seconds, most=15)
         self._heartbeat_seconds = heartbeat_seconds
         self._routes = RouteTable((*default_routes(parents), *extension_routes(parents)))
         self._verbs: Mapping[str, Callable[[HttpRequest, str, str], Exchange]] = {
@@ -131,6 +138,7 @@ class OperationsEdge(Edge):
         found = self._routes.find(request.method, request.path)
         if isinstance(found, Allowed):
             return allow_reply(found.allow)
+        self._check_site(request)
         self.service.require(found.rpc)
         caller = yield from self._caller(request)
         return (yield from self._verbs[found.rpc](request, found.bindings["name"], caller))
@@ -145,10 +153,16 @@ class OperationsEdge(Edge):
         query = parse_query("ListOperations", request.query)
         fields: Mapping[str, Anything] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
-        page = yield self._slow(flow_of(self.service.list)(wanted, caller=caller))
-        if query.enum_numbers:
-            page = page_with_enum_numbers(page, self.service.types)
-        return json_reply(200, page_to_json(page, self.service.types))
+
+        def read() -> Flow[HttpReply]:
+            page = yield from flow_of(self.service.list)(wanted, caller=caller)
+            if query.enum_numbers:
+                page = page_with_enum_numbers(page, self.service.types)
+            return json_reply(200, page_to_json(page, self.service.types))
+
+        # To look for matches, and to print many operations, takes long even in memory.
+        reply: HttpReply = yield Call(read(), blocks=True)
+        return reply
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         parse_query("DeleteOperation", request.query)
@@ -157,34 +171,33 @@ class OperationsEdge(Edge):
 
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         parse_query("CancelOperation", request.query)
-        self._body(request, "CancelOperation", name)
+        yield self._body(request, "CancelOperation", name)
         yield self._slow(flow_of(self.service.cancel)(name, caller=caller))
         return json_reply(200, {})
 
     def _wait(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = parse_query("WaitOperation", request.query)
-        wanted = self._body(request, "WaitOperation", name)
-        assert isinstance(wanted, WaitOperationRequest)
+        wanted: WaitOperationRequest = yield self._body(request, "WaitOperation", name)
         deadline = _deadline(request.headers.get("x-server-timeout"))
         operation = yield Hold(wanted, deadline, caller)
         return self._shown(operation, query.enum_numbers)
 
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
         query = parse_query("BatchGetOperations", request.query)
-        names = self._names(request, collection)
+        names: tuple[str, ...] = yield self._names(request, collection)
 
         def read() -> Flow[HttpReply]:
             batch = yield from flow_of(self.service.batch_get)(names, caller=caller)
-            # To print a thousand operations takes as long as to read them.
             return self._shown_batch(batch, query.enum_numbers)
 
-        reply: HttpReply = yield self._slow(read())
+        # To print a thousand operations takes as long as to read them from a disk.
+        reply: HttpReply = yield Call(read(), blocks=True)
         return reply
 
     def _watch(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = parse_query("WatchOperations", request.query)
         if request.method == "POST":
-            names = self._names(request, name)
+            names: tuple[str, ...] = yield self._names(request, name)
         else:
             parse_name(name)
             names = (name,)
@@ -196,11 +209,11 @@ class OperationsEdge(Edge):
             heartbeat_seconds=self._heartbeat_seconds,
         )
 
-    def _names(self, request: HttpRequest, collection: str) -> tuple[str, ...]:
+    def _names(self, request: HttpRequest, collection: str) -> Call:
         parent = normalise_parent(collection)
-        self._check_size(request)
-        content_type = request.headers.get("content-type")
-        return read_names(parent, content_type, request.body, self.service.types)
+        return self._read(
+            request, lambda kind, body: read_names(parent, kind, body, self.service.types)
+        )
 
     def _shown_batch(self, batch: BatchGetOperationsResponse, enum_numbers: bool) -> HttpReply:
         types = self.service.types
@@ -209,10 +222,20 @@ class OperationsEdge(Edge):
             batch = BatchGetOperationsResponse(shown, batch.missing)
         return json_reply(200, batch_to_json(batch, types))
 
-    def _body(self, request: HttpRequest, rpc: str, name: str) -> object:
+    def _body(self, request: HttpRequest, rpc: str, name: str) -> Call:
+        return self._read(
+            request, lambda kind, body: read_request(rpc, name, kind, body, self.service.types)
+        )
+
+    def _read(self, request: HttpRequest, read: Callable[[str | None, bytes], object]) -> Call:
         self._check_size(request)
-        content_type = request.headers.get("content-type")
-        return read_request(rpc, name, content_type, request.body, self.service.types)
+        kind, body = request.headers.get("content-type"), request.body
+
+        def reading() -> Flow[object]:
+            yield from ()  # to read a body asks no hook
+            return read(kind, body)
+
+        return Call(reading(), blocks=len(body) >= MANY_BYTES)
 
     def _slow(self, flow: Flow[object]) -> Call:
         return Call(flow, self.service.access.writes_block)

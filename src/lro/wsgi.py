@@ -8,21 +8,32 @@ for as long as the operations run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any as Anything
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import attrs
 
+from lro._arguments import check_function, check_instance
 from lro._errors import LroError, MalformedRequest
 from lro._method import Method
 from lro._mounts import below_mount, raw_form, wire_text
 from lro._service import Service
-from lro.http import Edge, HttpReply, HttpRequest, OperationsEdge, StartEdge
+from lro.http import (
+    DEFAULT_MAX_BODY,
+    Authenticate,
+    Edge,
+    HttpReply,
+    HttpRequest,
+    OperationsEdge,
+    StartEdge,
+)
 
 Environ: TypeAlias = dict[str, Anything]
 StartResponse: TypeAlias = Callable[..., Anything]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+Req = TypeVar("Req")
 
 
 class EdgeApp:
@@ -39,6 +50,9 @@ class EdgeApp:
     """
 
     def __init__(self, edge: Edge, otherwise: App | None = None) -> None:
+        check_instance("edge", edge, Edge, "an Edge of lro.http")
+        if otherwise is not None:
+            check_function("otherwise", otherwise)
         edge.check_plain("a WSGI application")
         self.edge = edge
         self._otherwise = otherwise
@@ -70,26 +84,62 @@ class OperationsApp(EdgeApp):
     """
 
     def __init__(
-        self, service: Service, *, otherwise: App | None = None, **options: Anything
+        self,
+        service: Service,
+        *,
+        otherwise: App | None = None,
+        parents: Sequence[str] = (),
+        authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
     ) -> None:
-        super().__init__(OperationsEdge(service, **options), otherwise)
+        edge = OperationsEdge(
+            service,
+            parents=parents,
+            authenticate=authenticate,
+            trusted_origins=trusted_origins,
+            max_body=max_body,
+            poll_seconds=poll_seconds,
+        )
+        super().__init__(edge, otherwise)
 
 
 class StartApp(EdgeApp):
     """A starting method as a WSGI application; the options are those of ``StartEdge``.
 
-    A view of Flask may return it: Flask calls it with the request that the view was called for.
+    It answers the method's own path, or ``path``. A view of Flask may return it, with
+    ``path=None``: Flask calls it with the request that the view was called for.
     """
 
     def __init__(
         self,
         service: Service,
-        method: Method[Anything, Anything, Anything],
+        method: Method[Req, Anything, Anything],
         *,
         otherwise: App | None = None,
-        **options: Anything,
+        path: str | None = "",
+        parent: Callable[[HttpRequest], str] | None = None,
+        metadata: Callable[[Req], object] | None = None,
+        raw: Callable[[str, bytes], Req | None] | None = None,
+        authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
     ) -> None:
-        super().__init__(StartEdge(service, method, **options), otherwise)
+        edge = StartEdge(
+            service,
+            method,
+            path=path,
+            parent=parent,
+            metadata=metadata,
+            raw=raw,
+            authenticate=authenticate,
+            trusted_origins=trusted_origins,
+            max_body=max_body,
+            poll_seconds=poll_seconds,
+        )
+        super().__init__(edge, otherwise)
 
 
 def _request(environ: Environ) -> HttpRequest:
@@ -105,6 +155,7 @@ def _request(environ: Environ) -> HttpRequest:
         path=_path(environ),
         query=_text(environ.get("QUERY_STRING", "")),
         headers=headers,
+        scheme=environ.get("wsgi.url_scheme", "http"),
     )
 
 

@@ -145,6 +145,7 @@ def check_error(reply: HttpReply, http: int, code: lro.Code, reason: str) -> dic
         "application/json; charset=utf-8",
     )
     assert headers_of(reply)["cache-control"] == "no-store"
+    assert headers_of(reply)["x-content-type-options"] == "nosniff"
     value = json.loads(reply.body)
     assert list(value) == ["error"]
     error: dict[str, Any] = value["error"]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lro import Code
 from lro._bodies import media_type, read_object, read_request, take_field
 from lro._errors import (
     InvalidArgument,
@@ -23,7 +24,7 @@ from lro._shapes import shape_of
 from lro._times import Duration
 from lro._types import TypeRegistry
 from lro.http import OperationsEdge
-from tests.edges.house import CountRequest, ask, build
+from tests.edges.house import CountRequest, ask, build, check_error
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "http_body.json"
 CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]
@@ -68,12 +69,38 @@ def test_vector_through_the_edge(case: dict[str, Any]) -> None:
         ("APPLICATION/Json;Charset=UTF-8", "application/json", "utf-8"),
         ('application/json ; charset="utf-8" ; x=y', "application/json", "utf-8"),
         ("image/png", "image/png", ""),
-        ("junk", "text/plain", ""),
+        ("junk", "junk", ""),
+        (' text/plain; format="a;b"; Charset = "x"', "text/plain", ""),
+        (r'a/b; q="\";charset=x"; charset=latin-1', "a/b", "latin-1"),
+        ('a/b; q="; charset=utf-16', "a/b", "utf-16"),
+        ("a/b; charset=utf-8; charset=latin-1", "a/b", "utf-8"),
+        ("a/b;;;charset=", "a/b", ""),
+        (";charset=utf-8", "", "utf-8"),
     ],
 )
 def test_media_types_in_lower_case(header: str, media: str, charset: str) -> None:
     """A Content-Type is split into its type and charset, whatever the case."""
     assert media_type(header) == (media, charset)
+
+
+LONG = f'{JSON}; a="{";" * 200}"'
+
+
+@pytest.mark.parametrize("body", [b"{}", b"", b"{"])
+@pytest.mark.parametrize("header", [LONG, LONG[:201], LONG * 10_000])
+def test_long_content_type_is_refused(header: str, body: bytes) -> None:
+    """Over 200 characters it is not read, whatever the body (defects 3)."""
+    with pytest.raises(UnsupportedMediaType, match="at most 200 characters"):
+        read_object(header, body)
+    reply = OperationsEdge(build().service).handle(
+        ask("POST", "/v1/operations/x:cancel", body, content_type=header)
+    )
+    check_error(reply, 415, Code.INVALID_ARGUMENT, "UNSUPPORTED_MEDIA_TYPE")
+
+
+def test_content_type_of_200_characters_is_read() -> None:
+    """That is the longest."""
+    assert read_object(LONG[:200], b"{}") == {}
 
 
 @pytest.mark.parametrize("header", [JSON, f"{JSON};charset=utf8", f"{JSON}; v=1", "", None])

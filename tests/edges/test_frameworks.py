@@ -43,7 +43,7 @@ def starlette_app(house: House, prefix: str) -> Any:
     return Starlette(
         routes=[
             Route(OWN, start, methods=["POST"]),
-            Route(READY, asgi.StartApp(service, count)),
+            Route(READY, asgi.StartApp(service, count, path=None)),
             Mount(prefix or "/", asgi.OperationsApp(service)),
         ]
     )
@@ -63,7 +63,7 @@ def fastapi_app(house: House, prefix: str) -> Any:
         operation = count.start(service.types.load(body, CountRequest))  # type: ignore[arg-type]
         return lro.operation_to_json(operation, service.types)
 
-    app.add_route(READY, asgi.StartApp(service, count))
+    app.add_route(READY, asgi.StartApp(service, count, path=None))
     app.mount(prefix or "/", asgi.OperationsApp(service))
     return app
 
@@ -72,7 +72,7 @@ def flask_app(house: House, prefix: str) -> Any:
     """The same, with the operations in front of the application or beside it."""
     service, count = house.service, house.count
     app = flask.Flask(__name__)
-    ready = wsgi.StartApp(service, count)
+    ready = wsgi.StartApp(service, count, path=None)
 
     @app.post(OWN)
     def start() -> Any:

@@ -354,6 +354,7 @@ def test_a_stream() -> None:
         {
             b"content-type": b"text/event-stream; charset=utf-8",
             b"cache-control": b"no-store",
+            b"x-content-type-options": b"nosniff",
             b"x-accel-buffering": b"no",
         },
     )
@@ -510,13 +511,15 @@ def test_threads_do_not_stream() -> None:
 
 
 def test_the_loop_does_not_read_what_blocks() -> None:
-    """BatchGet is read and printed in threads, where the store's verbs block."""
-    store = Wrapped(lambda: None)
-    store.writes_block = True  # type: ignore[attr-defined]
-    house = build(store)
+    """Lists and BatchGet are read and printed in a thread, whether the store blocks or not."""
+    house = build()
     edge = edge_of(house)
     exchange = edge.exchange(ask("POST", BATCH, {"names": [house.start()]}))
-    step = next(exchange)
+    body = next(exchange)
+    assert not body.blocks  # so short a body is read at once
+    with pytest.raises(StopIteration) as names:
+        next(body.flow)
+    step = exchange.send(names.value.value)
     assert step.blocks
     with pytest.raises(StopIteration) as read:
         next(step.flow)

@@ -62,7 +62,7 @@ def house() -> Any:
 
 HOUSE = house()
 OPERATIONS = OperationsEdge(HOUSE.service, parents=["projects/*"], max_body=50)
-START = StartEdge(HOUSE.service, HOUSE.count, raw=read_image, max_body=50)
+START = StartEdge(HOUSE.service, HOUSE.count, path=None, raw=read_image, max_body=50)
 
 
 def check(method: str, reply: HttpReply) -> None:

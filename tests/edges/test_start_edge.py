@@ -65,6 +65,7 @@ def test_a_json_body_starts_an_operation(content_type: str) -> None:
     assert names(house) == [name]
     assert headers_of(reply)["retry-after"] == "3"
     assert headers_of(reply)["cache-control"] == "no-store"
+    assert headers_of(reply)["x-content-type-options"] == "nosniff"
     request = house.service.store.request(name)
     assert house.service.types.unpack(request, CountRequest) == CountRequest(2, "ü")
 
@@ -159,7 +160,7 @@ def test_a_message_with_a_request_id_of_its_own() -> None:
         response=CountResponse,
         metadata=CountMetadata,
     )
-    edge = StartEdge(house.service, method)
+    edge = StartEdge(house.service, method, path=PATH)
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
     assert started(edge.handle(post({"steps": 1, "request_id": UUID})))["name"] == name
     packed = house.service.store.request(name)
@@ -212,7 +213,7 @@ def test_a_raw_body_over_the_limit() -> None:
 def test_only_post() -> None:
     """OPTIONS is answered, another method refused, HEAD without a body (spec §5.7(4))."""
     edge = edge_of(build())
-    assert edge.knows("GET", "/anything")
+    assert edge.knows("GET", PATH)
     options = edge.handle(ask("OPTIONS", PATH))
     assert (options.status, headers_of(options)["allow"]) == (204, "OPTIONS, POST")
     for method in ("GET", "DELETE", "post"):
@@ -250,7 +251,7 @@ def test_a_busy_target() -> None:
         metadata=CountMetadata,
         options=lro.Options(target=lambda request: f"things/{request.steps}"),
     )
-    edge = StartEdge(house.service, method)
+    edge = StartEdge(house.service, method, path=PATH)
     started(edge.handle(post({"steps": 1})))
     started(edge.handle(post({"steps": 2})))
     check_error(edge.handle(post({"steps": 1})), 409, Code.ABORTED, "TARGET_BUSY")
@@ -266,7 +267,7 @@ def test_a_full_queue_stores_nothing() -> None:
         go.wait()
         return CountResponse()
 
-    edge = StartEdge(service, service.method("acme.v1.Things.Wait")(wait))
+    edge = StartEdge(service, service.method("acme.v1.Things.Wait")(wait), path=PATH)
     with service:
         for _ in range(2):
             started(edge.handle(post({})))
@@ -301,7 +302,7 @@ def test_an_operation_done_at_once() -> None:
         return CountResponse(total=request.steps)
 
     method = house.service.method("acme.v1.Things.Quick", metadata=CountMetadata)(quick)
-    reply = StartEdge(house.service, method).handle(post({"steps": 9}))
+    reply = StartEdge(house.service, method, path=PATH).handle(post({"steps": 9}))
     assert started(reply)["response"] == {"@type": URL + "acme.v1.CountResponse", "total": 9}
     assert "retry-after" not in headers_of(reply)
 
@@ -318,6 +319,7 @@ def test_answer_gives_the_operation() -> None:
     assert headers == {
         "content-type": "application/json; charset=utf-8",
         "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
         "retry-after": "5",
     }
 
@@ -349,10 +351,77 @@ def test_answer_leaves_the_framework_its_own() -> None:
         answer(build().service, start)
 
 
-def test_a_start_edge_answers_one_path() -> None:
-    """With a path, whatever else is asked is not there, and nothing starts."""
-    built = build()
-    edge = StartEdge(built.service, built.count, path="/v1/works:start")
-    assert edge.handle(HttpRequest(method="POST", path="/v1/works:start", body=b"{}")).status == 200
-    assert edge.handle(HttpRequest(method="POST", path="/v1/elsewhere", body=b"{}")).status == 404
-    assert not edge.knows("POST", "/v1/elsewhere")
+OWN_PATH = "/v2/own:path"
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "path"),
+    [
+        (lro.Options(), "", PATH),
+        (lro.Options(path=OWN_PATH), "", OWN_PATH),
+        (lro.Options(), "/v1/works:start", "/v1/works:start"),
+        (lro.Options(path=OWN_PATH), "/v1/works:start", "/v1/works:start"),
+    ],
+)
+def test_start_edge_answers_one_path(options: lro.Options, given: str, path: str) -> None:
+    """That is the method's own, or the one given; elsewhere nothing starts (defects 17)."""
+    service = build().service
+    method = service.declare(
+        "acme.v1.Things.Count",
+        request=CountRequest,
+        response=CountResponse,
+        metadata=CountMetadata,
+        options=options,
+    )
+    edge = StartEdge(service, method, path=given)
+    for asked in {PATH, OWN_PATH, "/v1/works:start", "/any/thing", "/"}:
+        reply = edge.handle(ask("POST", asked, {}))
+        assert edge.knows("POST", asked) == (asked == path)
+        if asked == path:
+            started(reply)
+        else:
+            check_error(reply, 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
+    assert len(names(House(service, method))) == 1
+
+
+def test_start_edge_without_a_path_answers_any() -> None:
+    """Behind a route of a framework, the framework has chosen the path."""
+    edge = edge_of(build(), path=None)
+    for asked in (PATH, "/any/thing", "/"):
+        assert edge.knows("POST", asked)
+        started(edge.handle(ask("POST", asked, {})))
+
+
+def read_nothing(request: CountRequest) -> CountResponse:
+    """A function that is no method."""
+    return CountResponse()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"path": "v1/things"}, "v1/things: it goes wrong at character 0"),
+        ({"path": "/v1/{name=things/*}"}, "path: must be one path without variables"),
+        ({"path": "/v1/*"}, "path: must be one path without variables"),
+        ({"path": 5}, "path: must be a text, got 5"),
+        ({"parent": "projects/p"}, "parent: must be a function, got 'projects/p'"),
+        ({"metadata": CountMetadata()}, "metadata: must be a function, got "),
+        ({"raw": True}, "raw: must be a function, got True"),
+        ({"authenticate": "ann"}, "authenticate: must be a function, got 'ann'"),
+        ({"max_body": "1"}, "max_body: must be a whole number from 1, got '1'"),
+        ({"poll_seconds": 1.5}, "poll_seconds: must be a whole number from 1, got 1.5"),
+        ({"trusted_origins": "https://a.example"}, "trusted_origins: must be several texts"),
+    ],
+)
+def test_wrong_options_are_refused_at_construction(options: Any, sentence: str) -> None:
+    """The sentence names the option and what it has to be."""
+    with pytest.raises(lro.DeclarationError) as refused:
+        edge_of(build(), **options)
+    assert str(refused.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("method", [read_nothing, "acme.v1.Things.Count", None])
+def test_what_is_not_a_method_is_refused_at_construction(method: Any) -> None:
+    """A plain function is refused with the way out, not at the first call (defects 17)."""
+    with pytest.raises(lro.DeclarationError, match=r"decorate the function with service\.method"):
+        StartEdge(build().service, method)

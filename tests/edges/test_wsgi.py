@@ -52,6 +52,7 @@ def test_a_request_is_answered() -> None:
     assert headers == {
         "Content-Type": "application/json; charset=utf-8",
         "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
         "Retry-After": "1",
         "Content-Length": str(len(json.dumps(body, separators=(",", ":")))),
     }
@@ -195,10 +196,13 @@ def test_no_path_at_all() -> None:
 
 
 def test_a_start_application() -> None:
-    """A starting method as an application: every path is its own."""
+    """A starting method as an application has one path, or all that it is sent."""
     house = build()
     app = StartApp(house.service, house.count)
-    body = serve(app, environ_of("POST", "/any/thing", b'{"steps": 1}'))[2]
+    request = environ_of("POST", "/any/thing", b'{"steps": 1}')
+    assert reason(serve(app, request)[2]) == "ROUTE_NOT_FOUND"
+    anywhere = StartApp(house.service, house.count, path=None)
+    body = serve(anywhere, environ_of("POST", "/any/thing", b'{"steps": 1}'))[2]
     assert house.service.get(body["name"]).name == body["name"]
 
 

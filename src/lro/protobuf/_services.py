@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from google.api import annotations_pb2
@@ -24,8 +23,6 @@ from lro.protobuf._source import source
 
 _ANNOTATIONS: Final = annotations_pb2.DESCRIPTOR
 _LONGRUNNING: Final = longrunning.DESCRIPTOR
-_VERSION: Final = re.compile(r"v[0-9]+[a-z0-9]*")
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def descriptor_set(service: Service) -> bytes:
@@ -102,19 +99,13 @@ def _add_method(files: ProtoFiles, spec: MethodSpec, request: str) -> None:
     info.response_type = _shortest(spec.info.response_type, name.package)
     info.metadata_type = _shortest(spec.info.metadata_type, name.package)
     rule = method.options.Extensions[HTTP]
-    rule.post, rule.body = spec.options.path or _path(name), "*"
+    rule.post, rule.body = spec.path, "*"
     needed = [_ANNOTATIONS.name, _LONGRUNNING.name]
     for type_name in (request, spec.info.response_type, spec.info.metadata_type):
         needed.append(files.file_of(type_name))
     for imported in needed:
         if imported != file.name and imported not in file.dependency:
             file.dependency.append(imported)
-
-
-def _path(name: MethodName) -> str:
-    version = next((part for part in name.package.split(".") if _VERSION.fullmatch(part)), "v1")
-    collection = _HUMP.sub("-", name.service).lower()
-    return f"/{version}/{collection}:{name.name[:1].lower()}{name.name[1:]}"
 
 
 def _shortest(type_name: str, package: str) -> str:
