@@ -16,7 +16,6 @@ from urllib.parse import parse_qs
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import Response
-from starlette.routing import Mount
 
 from examples.analysis.deployment import EXECUTORS, Deployment
 from examples.analysis.messages import Image
@@ -25,7 +24,7 @@ from examples.analysis.router import Allowed, ToRouter, default_answer, health, 
 from examples.analysis.workers import Workers
 from lro import InvalidParent, LroError, RouteNotFound, Service, Unavailable
 from lro.asgi import OperationsApp, StartApp
-from lro.http import HttpRequest, error_reply, json_reply
+from lro.http import HttpRequest, allow_reply, error_reply, json_reply
 
 MAX_BODY: Final = 32 * 1024 * 1024
 PARENTS: Final = ("projects/*", "projects/*/locations/*")
@@ -55,7 +54,9 @@ def make_app(service: Service, grpc_address: str = "") -> Starlette:
                 await stack.enter_async_context(serving_grpc(service, methods, grpc_address))
             yield
 
-    return Starlette(routes=[Mount("/", app=router)], lifespan=lifespan)
+    app = Starlette(lifespan=lifespan)
+    app.router.default = router  # a mount would not match paths with a newline in them
+    return app
 
 
 @contextlib.asynccontextmanager
@@ -113,8 +114,7 @@ class Router:
         if isinstance(answer, ToRouter):
             return default_answer(method, answer, self._endpoints.get(answer.name))
         if isinstance(answer, Allowed):
-            headers = {"allow": ", ".join(answer.allow), "cache-control": "no-store"}
-            return Response(status_code=204, headers=headers)
+            return Response(*allow_reply(answer.allow).parts)
         reply = json_reply(*health(datetime.now(UTC)))
         return Response(*(reply.headless if answer.head else reply).parts)
 
@@ -128,6 +128,7 @@ def _endpoint(service: Service, verb: str, method: AnalysisMethod) -> StartApp:
     return StartApp(
         service,
         method,
+        path=None,  # the router has chosen the path
         metadata=lambda request: first_metadata(verb, request),
         parent=_parent,
         raw=raw,

@@ -50,6 +50,7 @@ __all__ = [
     "OperationsEdge",
     "StartEdge",
     "adrive",
+    "allow_reply",
     "answer",
     "drive",
     "error_reply",

@@ -150,9 +150,11 @@ def test_a_caller_who_leaves_early_gets_nothing(messages: list[Message]) -> None
 
 
 def test_a_start_application() -> None:
-    """A starting method as an application: every path is its own."""
+    """A starting method as an application has one path, or all that it is sent."""
     house = build()
     app = StartApp(house.service, house.count, max_body=100)
+    assert serve(app, scope_of("POST", "/any/thing"), part(b'{"steps": 1}')).reply[0] == 404
+    app = StartApp(house.service, house.count, path=None, max_body=100)
     status, _, body = serve(app, scope_of("POST", "/any/thing"), part(b'{"steps": 1}')).reply
     assert (status, house.service.get(body["name"]).name) == (200, body["name"])
 

@@ -367,7 +367,7 @@ def test_start_edge_answers_one_path(options: lro.Options, given: str, path: str
     """That is the method's own, or the one given; elsewhere nothing starts (defects 17)."""
     service = build().service
     method = service.declare(
-        "acme.v1.Things.Count",
+        "acme.other.Things.Count",
         request=CountRequest,
         response=CountResponse,
         metadata=CountMetadata,

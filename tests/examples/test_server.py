@@ -242,12 +242,20 @@ def test_health(server: Server) -> None:
     assert reply.headers["content-type"] == "application/json; charset=utf-8"
 
 
+def test_newline_in_a_path_is_refused_in_our_words(server: Server) -> None:
+    """The router gets such a path too, not the framework's plain 404 (defects 50)."""
+    reply = server.call("GET", "/v1/operations/a%0Ab")
+    assert reply.status_code == 400
+    assert reply.json()["error"]["details"][0]["reason"] == "INVALID_OPERATION_NAME"
+
+
 def test_health_by_other_methods(server: Server) -> None:
     """HEAD is GET without its body, OPTIONS says what is allowed, nothing else is."""
     head = server.call("HEAD", "/v1/health")
     assert (head.status_code, head.content) == (200, b"")
     assert int(head.headers["content-length"]) > 100
     options = server.call("OPTIONS", "/v1/health")
+    assert options.headers["x-content-type-options"] == "nosniff"
     assert (options.status_code, options.headers["allow"]) == (204, "GET, HEAD, OPTIONS")
     post = server.call("POST", "/v1/health", json={})
     assert (post.status_code, post.headers["allow"]) == (405, "GET, HEAD, OPTIONS")

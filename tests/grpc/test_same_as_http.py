@@ -232,7 +232,7 @@ def places() -> Iterator[Callable[[str], Place]]:
 def served(house: House) -> Iterator[Place]:
     """A house behind uvicorn and both kinds of gRPC server."""
     service = house.service
-    start = lro.asgi.StartApp(service, house.count, authenticate=authenticate)
+    start = lro.asgi.StartApp(service, house.count, path=None, authenticate=authenticate)
     app = lro.asgi.OperationsApp(
         service, parents=["projects/*"], authenticate=authenticate, otherwise=start
     )

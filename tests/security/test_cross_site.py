@@ -1,0 +1,359 @@
+"""Calls that pages of other sites make (spec §5.9(5), defects 9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from io import BytesIO
+from typing import Any
+
+import attrs
+import pytest
+
+import lro
+from lro import asgi, wsgi
+from tests.edges.house import CountRequest, House, build, details_of
+
+HOST = "api.example.com"
+OWN = f"http://{HOST}"
+EVIL = "https://evil.example"
+APP = "https://app.example.com"
+START = "/v1/things:count"
+
+Headers = Iterable[tuple[str, str]]
+
+
+@attrs.frozen
+class Told:
+    """A reply: status, headers with names in lower case, the decoded body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+def call_asgi(app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes) -> Told:
+    """Call an ASGI application as a server does."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "scheme": scheme,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
+    }
+    asyncio.run(app(scope, receive, send))
+    heads = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Told(sent[0]["status"], heads, json.loads(sent[1]["body"] or b"null"))
+
+
+def call_wsgi(app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes) -> Told:
+    """Call a WSGI application as a server does: headers of one name are one list."""
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": path,
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.url_scheme": scheme,
+        "wsgi.input": BytesIO(body),
+    }
+    for name, value in headers:
+        key = "HTTP_" + name.upper().replace("-", "_")
+        environ[key] = f"{environ[key]}, {value}" if key in environ else value
+    told: list[Any] = []
+    pieces = app(environ, lambda status, heads: told.extend((status, heads)))
+    heads = {name.lower(): value for name, value in told[1]}
+    return Told(int(told[0][:3]), heads, json.loads(b"".join(pieces) or b"null"))
+
+
+Edge = tuple[Any, Callable[..., Told]]
+EDGES: Mapping[str, Edge] = {"asgi": (asgi, call_asgi), "wsgi": (wsgi, call_wsgi)}
+
+
+@attrs.frozen
+class Site:
+    """A service served over one of the two interfaces."""
+
+    house: House
+    app: Any
+    send: Callable[..., Told]
+
+    def call(
+        self, method: str, path: str, headers: Headers, scheme: str = "http", body: bytes = b"{}"
+    ) -> Told:
+        """Call it; ``{name}`` in a path is a new operation."""
+        path = path.format(name=self.house.start())
+        return self.send(self.app, method, path, headers, scheme, body)
+
+    def count(self) -> int:
+        """How many operations there are."""
+        return len(self.house.service.list(lro.ListOperationsRequest()).operations)
+
+
+@pytest.fixture(params=EDGES)
+def serve(request: pytest.FixtureRequest) -> Callable[..., Site]:
+    """Serves a service over ASGI or WSGI, with options of the edge."""
+    module, send = EDGES[request.param]
+
+    def serve(*trusted_origins: str, authenticate: Any = None) -> Site:
+        house = build()
+        options: dict[str, Any] = {
+            "trusted_origins": trusted_origins,
+            "authenticate": authenticate,
+        }
+        starts = module.StartApp(house.service, house.count, **options)
+        app = module.OperationsApp(house.service, otherwise=starts, **options)
+        return Site(house, app, send)
+
+    return serve
+
+
+CALLS = [
+    ("POST", START),
+    ("POST", "/v1/{name}:cancel"),
+    ("DELETE", "/v1/{name}"),
+]
+OTHERS = {
+    "/v1/{name}:wait": b'{"timeout": "0s"}',
+    "/v1/operations:batchGet": b'{"names": ["operations/x"]}',
+    "/v1/operations:watch": b'{"names": ["operations/x"]}',
+}
+
+
+def check_refused(told: Told, origin: str = "") -> None:
+    """A 403 with its reason, and a sentence that names the option."""
+    assert (told.status, told.body["error"]["status"]) == (403, "PERMISSION_DENIED")
+    info = details_of(told.body)["ErrorInfo"]
+    assert (info["reason"], info.get("metadata", {})) == (
+        "CROSS_SITE_REQUEST",
+        {"origin": origin} if origin else {},
+    )
+    assert "trusted_origins" in told.body["error"]["message"]
+    assert told.headers["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in told.headers
+
+
+# -- which headers pass -----------------------------------------------------------------------
+
+PASSES: list[tuple[str, str, Headers]] = [
+    ("no browser", "http", []),
+    ("no browser, no host", "http", [("host", "")]),
+    ("same-origin", "http", [("sec-fetch-site", "same-origin"), ("origin", OWN)]),
+    ("same-origin behind a proxy", "http", [("sec-fetch-site", "same-origin"), ("origin", EVIL)]),
+    ("typed by the user", "http", [("sec-fetch-site", "none")]),
+    ("own origin", "http", [("origin", OWN)]),
+    ("own origin, its case", "http", [("host", "API.example.COM"), ("origin", OWN)]),
+    ("the origin's case", "http", [("origin", "HTTP://Api.Example.Com")]),
+    ("the scheme's case", "HTTP", [("origin", OWN)]),
+    ("own origin over TLS", "https", [("origin", f"https://{HOST}")]),
+    ("default port in Host", "http", [("host", f"{HOST}:80"), ("origin", OWN)]),
+    ("default port in Origin", "http", [("origin", f"{OWN}:80")]),
+    ("default port of TLS", "https", [("host", f"{HOST}:443"), ("origin", f"https://{HOST}")]),
+    ("own port", "http", [("host", f"{HOST}:8000"), ("origin", f"{OWN}:8000")]),
+    ("a proxy ends TLS", "http", [("origin", f"https://{HOST}")]),
+    ("a proxy ends TLS, port", "http", [("host", f"{HOST}:443"), ("origin", f"https://{HOST}")]),
+    ("IPv6", "http", [("host", "[::1]:8000"), ("origin", "http://[::1]:8000")]),
+    ("IPv6, default port", "http", [("host", "[2001:DB8::1]"), ("origin", "http://[2001:db8::1]")]),
+    ("IPv4", "http", [("host", "127.0.0.1:8000"), ("origin", "http://127.0.0.1:8000")]),
+    ("trusted", "http", [("origin", APP)]),
+    ("trusted, cross-site", "http", [("sec-fetch-site", "cross-site"), ("origin", APP)]),
+    ("trusted, same-site", "http", [("sec-fetch-site", "same-site"), ("origin", APP)]),
+    ("trusted, default port", "https", [("origin", f"{APP}:443")]),
+    ("trusted, its case", "https", [("origin", "HTTPS://APP.Example.com")]),
+]
+
+REFUSED: list[tuple[str, str, Headers]] = [
+    ("cross-site", "http", [("sec-fetch-site", "cross-site"), ("origin", EVIL)]),
+    ("same-site", "http", [("sec-fetch-site", "same-site"), ("origin", "http://b.example.com")]),
+    ("cross-site without Origin", "http", [("sec-fetch-site", "cross-site")]),
+    ("cross-site, own origin", "http", [("sec-fetch-site", "cross-site"), ("origin", OWN)]),
+    ("another word", "http", [("sec-fetch-site", "Same-Origin"), ("origin", OWN)]),
+    ("no word", "http", [("sec-fetch-site", "")]),
+    (
+        "two words",
+        "http",
+        [("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site"), ("origin", OWN)],
+    ),
+    ("another origin", "http", [("origin", EVIL)]),
+    ("null", "http", [("origin", "null")]),
+    ("null, host null", "http", [("host", "null"), ("origin", "null")]),
+    ("empty Origin", "http", [("origin", "")]),
+    ("two origins", "http", [("origin", OWN), ("origin", EVIL)]),
+    ("own origin twice", "http", [("origin", OWN), ("origin", OWN)]),
+    ("a list of origins", "http", [("origin", f"{OWN} {EVIL}")]),
+    ("two hosts", "http", [("host", HOST), ("host", "evil.example"), ("origin", EVIL)]),
+    ("another port", "http", [("host", f"{HOST}:8000"), ("origin", OWN)]),
+    ("port of the other scheme", "http", [("host", f"{HOST}:443"), ("origin", OWN)]),
+    ("http at https", "https", [("origin", OWN)]),
+    ("http at https, port", "https", [("host", f"{HOST}:80"), ("origin", OWN)]),
+    ("a subdomain", "http", [("origin", f"http://a.{HOST}")]),
+    ("a longer name", "http", [("origin", f"{OWN}.evil.example")]),
+    ("a user in Origin", "http", [("origin", f"http://{HOST}@evil.example")]),
+    ("a user in Host", "http", [("host", f"{HOST}@evil.example"), ("origin", EVIL)]),
+    ("own name as user", "http", [("host", f"u@{HOST}"), ("origin", f"http://u@{HOST}")]),
+    ("a path in Origin", "http", [("origin", f"{OWN}/")]),
+    ("a path in Host", "http", [("host", f"{HOST}/x"), ("origin", OWN)]),
+    ("no scheme", "http", [("origin", HOST)]),
+    ("a file", "http", [("origin", "file://")]),
+    ("no host", "http", [("host", ""), ("origin", "http://")]),
+    ("an extension", "http", [("origin", f"chrome-extension://{HOST}")]),
+    ("trusted by http only", "http", [("origin", "http://app.example.com")]),
+    ("below a trusted one", "http", [("origin", "https://x.app.example.com")]),
+    ("two trusted ones", "http", [("origin", APP), ("origin", APP)]),
+    ("too long", "http", [("host", "a" * 400), ("origin", "http://" + "a" * 400)]),
+]
+
+
+def with_host(headers: Headers) -> Headers:
+    """The headers, with a Host if they have none."""
+    headers = list(headers)
+    return headers if any(name == "host" for name, _ in headers) else [("host", HOST), *headers]
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+@pytest.mark.parametrize(
+    ("scheme", "headers"), [case[1:] for case in PASSES], ids=[case[0] for case in PASSES]
+)
+def test_own_pages_trusted_pages_and_programs_pass(
+    serve: Callable[..., Site], method: str, path: str, scheme: str, headers: Headers
+) -> None:
+    """What a page of this server, of a trusted one, or no browser sends is answered."""
+    site = serve(APP, "http://other.example:8000")
+    assert site.call(method, path, with_host(headers), scheme).status == 200
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+@pytest.mark.parametrize(
+    ("scheme", "headers"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_pages_of_other_sites_are_refused(
+    serve: Callable[..., Site], method: str, path: str, scheme: str, headers: Headers
+) -> None:
+    """They get 403 and change nothing."""
+    site = serve(APP)
+    told = site.call(method, path, with_host(headers), scheme)
+    origins = [value for name, value in headers if name == "origin"]
+    origin = ", ".join(origins)
+    check_refused(told, origin if len(origin) <= 200 else origin[:200] + "...")
+    assert site.count() == 1  # the one that the path names, or would name
+    names = site.house.service.list(lro.ListOperationsRequest(filter="done=true"))
+    assert names.operations == ()
+
+
+@pytest.mark.parametrize("path", OTHERS)
+def test_other_posts_are_refused_too(serve: Callable[..., Site], path: str) -> None:
+    """They only read, but hold and cost something, and a browser does not ask first."""
+    headers = [("host", HOST), ("origin", EVIL)]
+    check_refused(serve().call("POST", path, headers, body=OTHERS[path]), EVIL)
+
+
+@pytest.mark.parametrize("origin", [EVIL, "null", OWN])
+@pytest.mark.parametrize("where", ["cross-site", "same-site"])
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/{name}", 200),
+        ("HEAD", "/v1/{name}", 200),
+        ("GET", "/v1/operations", 200),
+        ("OPTIONS", "/v1/{name}", 204),
+        ("OPTIONS", START, 204),
+        ("GET", START, 405),
+    ],
+)
+def test_reading_is_never_refused(
+    serve: Callable[..., Site], method: str, path: str, status: int, where: str, origin: str
+) -> None:
+    """GET, HEAD and preflights are as ever; no reply allows another site to read it."""
+    headers = [("host", HOST), ("sec-fetch-site", where), ("origin", origin)]
+    told = serve().call(method, path, headers)
+    assert told.status == status
+    assert told.headers["x-content-type-options"] == "nosniff"
+    assert not any(name.startswith("access-control") for name in told.headers)
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+def test_site_is_checked_before_the_caller(
+    serve: Callable[..., Site], method: str, path: str
+) -> None:
+    """No hook is asked about a call that a page of another site makes."""
+    site = serve(authenticate=lambda headers: pytest.fail("the hook was asked"))
+    check_refused(site.call(method, path, [("host", HOST), ("origin", EVIL)]), EVIL)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("POST", "/v1/nothing", 404), ("PUT", "/v1/{name}", 405), ("PATCH", START, 405)],
+)
+def test_a_path_without_route_is_told_first(
+    serve: Callable[..., Site], method: str, path: str, status: int
+) -> None:
+    """There is nothing that a page of another site could change."""
+    assert serve().call(method, path, [("host", HOST), ("origin", EVIL)]).status == status
+
+
+def test_host_that_is_missing_is_nobodys_origin(serve: Callable[..., Site]) -> None:
+    """Without Host an Origin can only be a trusted one."""
+    check_refused(serve().call("POST", START, [("origin", OWN)]), OWN)
+    assert serve(APP).call("POST", START, [("origin", APP)]).status == 200
+
+
+# -- the option -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", [asgi, wsgi])
+@pytest.mark.parametrize("kind", ["OperationsApp", "StartApp"])
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["*"], r"'\*' would let every site in"),
+        (["https://*.example.com"], "must be origins such as"),
+        (["https://app.example.com/"], "without a path"),
+        (["https://app.example.com/x"], "without a path"),
+        (["https://u@app.example.com"], "must be origins"),
+        (["app.example.com"], "must be origins"),
+        (["null"], "must be origins"),
+        ([""], "must be origins"),
+        (["https://"], "must be origins"),
+        (["https://a.example:0"], "must be origins"),
+        (["https://b\xfccher.example"], "must be origins"),
+        ([APP, "https://a b"], "got 'https://a b'"),
+        (APP, "must be several texts"),
+        ([1], "must be several texts"),
+        (None, "must be several texts"),
+    ],
+)
+def test_trusted_origins_are_checked_at_construction(
+    module: Any, kind: str, given: Any, found: str
+) -> None:
+    """Each is scheme://host or scheme://host:port, and a star is refused with a reason."""
+    house = build()
+    arguments = [house.service] if kind == "OperationsApp" else [house.service, house.count]
+    with pytest.raises(lro.DeclarationError, match=found) as refused:
+        getattr(module, kind)(*arguments, trusted_origins=given)
+    assert str(refused.value).startswith("trusted_origins: ")
+
+
+@pytest.mark.parametrize("module", [asgi, wsgi])
+@pytest.mark.parametrize("kind", ["OperationsApp", "StartApp"])
+def test_misspelt_option_is_refused(module: Any, kind: str) -> None:
+    """The constructors name their options, so that a misspelt hook does not leave all open."""
+    house = build()
+    arguments = [house.service] if kind == "OperationsApp" else [house.service, house.count]
+    with pytest.raises(TypeError, match="autenticate"):
+        getattr(module, kind)(*arguments, autenticate=lambda headers: "ann")
+
+
+def test_reply_of_a_handmade_endpoint_is_not_sniffed() -> None:
+    """``lro.http.answer`` gives it the headers that every reply has."""
+    house = build()
+    reply = lro.http.answer(house.service, lambda: house.count.start(CountRequest(steps=1)))
+    assert dict(reply.headers)["x-content-type-options"] == "nosniff"
