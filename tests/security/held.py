@@ -204,6 +204,7 @@ BODIES: Final[Mapping[str, Callable[[int], bytes]]] = {
     "nested objects": lambda size: b'{"a":' * (size // 6) + b"1" + b"}" * (size // 6),
     "empty objects": lambda size: b'{"a":[' + _many(b"{}", size) + b"]}",
     "empty lists": lambda size: b'{"a":[' + _many(b"[]", size) + b"]}",
+    "as many lists as are read": lambda size: b'{"a":[' + _many(b"[]", min(size, 299_999)) + b"]}",
     "pairs": lambda size: b'{"a":[' + _many(b'{"a":0}', size) + b"]}",
     "escaped": lambda size: b'{"a":["' + rb"\u0061" * (size // 6) + b'"]}',
     "half characters": lambda size: b'{"a":["' + rb"\ud800" * (size // 6) + b'"]}',
