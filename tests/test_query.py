@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ from lro._errors import (
     MalformedRequest,
 )
 from lro._faults import PartialSuccessNotSupported
-from lro._query import Query, parse_query
+from lro._query import MAX_PARAMETERS, MAX_QUERY, Query, parse_query
 
 VECTORS = Path(__file__).parent / "vectors" / "http_query.json"
 CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]
@@ -130,3 +130,22 @@ def test_no_query_raises_anything_else(rpc: str, query: str) -> None:
     except (MalformedRequest, InvalidPageSize, PartialSuccessNotSupported) as refused:
         found = refused
     assert isinstance(found, Query) or str(found)
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("filter=" + "a" * MAX_QUERY, "at most 131072 characters"),
+        ("key&" * MAX_PARAMETERS, "at most 100 parameters"),
+    ],
+)
+def test_query_that_is_too_long_is_malformed(query: str, why: str) -> None:
+    """It is refused before anything reads it (defects 3)."""
+    with pytest.raises(MalformedRequest, match=why):
+        parse_query("ListOperations", query)
+
+
+def test_longest_filter_fits_into_a_query() -> None:
+    """Also where each of its characters takes twelve when it is escaped."""
+    text = "\U0001f600" * 8192
+    assert parse_query("ListOperations", "filter=" + quote(text)).fields == {"filter": text}

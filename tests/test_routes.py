@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lro._errors import LroError, MalformedRequest
 from lro._faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
 from lro._routes import Allowed, Match, Route, RouteTable, default_routes
-from lro._templates import RawPath, Template, Wild
+from lro._templates import MAX_PATH, RawPath, Template, Wild
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "http_route.json").read_text("utf-8"))
 
@@ -277,3 +277,12 @@ NEAR_PATHS = st.lists(
 def test_the_default_table_answers_every_path(method: str, path: str) -> None:
     """Whatever the path, the table answers as its templates do, or with one of our errors."""
     assert told(DEFAULT_TABLE, method, path) == naive(DEFAULTS, method, path)
+
+
+def test_path_that_is_too_long_is_malformed() -> None:
+    """It is refused before anything reads it (defects 3)."""
+    table = RouteTable(default_routes())
+    longest = "/v1/operations/".ljust(MAX_PATH, "a")
+    assert isinstance(table.find("GET", longest), Match)
+    with pytest.raises(MalformedRequest, match="at most 16384 characters, got 16385"):
+        table.find("GET", longest + "a")

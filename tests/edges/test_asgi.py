@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import pytest
 
 import lro
+from lro import asgi, wsgi
 from lro.asgi import EdgeApp, OperationsApp, StartApp
 from tests.edges.house import DOMAIN, House, Wrapped, build
 
@@ -477,3 +478,21 @@ def test_the_domain_of_errors() -> None:
     """Errors carry the service's own domain."""
     body = serve(OperationsApp(build().service), scope_of("GET", "/")).reply[2]
     assert body["error"]["details"][0]["domain"] == DOMAIN
+
+
+@pytest.mark.parametrize(("count", "status"), [(1000, 404), (1001, 400)])
+def test_more_headers_than_any_client_sends_are_refused(count: int, status: int) -> None:
+    """A call that reads them is told so."""
+    scope = scope_of("POST", "/v1/operations/x:cancel", headers=[(b"a", b"b")] * count)
+    assert serve(OperationsApp(build().service), scope).reply[0] == status
+
+
+@pytest.mark.parametrize("make", [asgi.EdgeApp, wsgi.EdgeApp])
+def test_wrong_parts_of_an_application_are_refused(make: Any) -> None:
+    """The edge is an Edge, and what is behind it can be called."""
+    house = build()
+    with pytest.raises(lro.DeclarationError, match=r"edge: must be an Edge of lro\.http"):
+        make(house.service)
+    edge = OperationsApp(house.service).edge
+    with pytest.raises(lro.DeclarationError, match="otherwise: must be a function"):
+        make(edge, "otherwise")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro import Code
-from lro._bodies import media_type, read_object, read_request, take_field
+from lro._bodies import MANY_BYTES, media_type, read_object, read_request, take_field
 from lro._errors import (
     InvalidArgument,
     InvalidTimeout,
@@ -23,7 +23,7 @@ from lro._operation import CancelOperationRequest, WaitOperationRequest
 from lro._shapes import shape_of
 from lro._times import Duration
 from lro._types import TypeRegistry
-from lro.http import OperationsEdge
+from lro.http import Call, OperationsEdge
 from tests.edges.house import CountRequest, ask, build, check_error
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "http_body.json"
@@ -196,3 +196,31 @@ def test_a_field_of_another_kind_is_refused(kind: Any, value: Any) -> None:
     with pytest.raises(InvalidArgument, match="must be") as refused:
         take_field({"validateOnly": value}, "validate_only", kind, kind(), None)
     assert refused.value.field == "validate_only"
+
+
+@pytest.mark.parametrize("text", ["[]," * 100_001, '["a"],' * 100_001])
+def test_more_lists_than_are_read_quickly_are_refused(text: str) -> None:
+    """To read very many lists would hold the interpreter, in whatever thread (defects 3)."""
+    body = f'{{"a": [{text[:-1]}]}}'.encode()
+    with pytest.raises(MalformedRequest, match="more than 100000 lists"):
+        read_object(JSON, body)
+
+
+def test_brackets_in_strings_are_no_lists() -> None:
+    """However many there are, and whatever is escaped beside them."""
+    text = '[\\"[\\\\' * 60_000
+    assert read_object(JSON, json.dumps({"a": text, "b": ["["]}).encode()) == {
+        "a": text,
+        "b": ["["],
+    }
+
+
+@pytest.mark.parametrize("path", ["/v1/operations/x:cancel", "/v1/operations:batchGet"])
+@pytest.mark.parametrize(("size", "blocks"), [(MANY_BYTES - 1, False), (MANY_BYTES, True)])
+def test_long_body_is_read_in_a_thread(path: str, size: int, blocks: bool) -> None:
+    """The event loop reads short ones itself, which is quicker."""
+    body = b'{"names": ["operations/x"]}' if "batch" in path else b"{}"
+    exchange = OperationsEdge(build().service).exchange(ask("POST", path, body.ljust(size)))
+    step = next(exchange)
+    assert isinstance(step, Call)
+    assert step.blocks == blocks

@@ -74,3 +74,12 @@ def test_a_raw_form_decodes_to_the_path(decoded: str, raw: str) -> None:
 def test_bytes_of_the_wire_are_kept(data: bytes) -> None:
     """Bytes become text of which none is lost, UTF-8 or not."""
     assert wire_text(data).encode("utf-8", "surrogateescape") == data
+
+
+@pytest.mark.parametrize(
+    ("raw", "decoded"), [("/%41" * 5000, "/A" * 5000), ("", "/v1/" + "é" * 16381)]
+)
+def test_path_that_is_too_long_stays_as_it_is(raw: str, decoded: str) -> None:
+    """It is not decoded to be compared, since no route has it."""
+    assert raw_form(raw, decoded) == (raw or decoded)
+    assert below_mount(raw_form(raw, decoded), "/A") is None
