@@ -32,6 +32,10 @@ def _as_method(text: str) -> str:
     return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
 
 
+def _lower(text: str) -> str:
+    return text.lower()
+
+
 @attrs.frozen(kw_only=True)
 class HttpRequest:
     """A request as it stands on the wire: raw path and query, header names in lower case.
@@ -47,7 +51,7 @@ class HttpRequest:
     query: str = ""
     headers: Mapping[str, str] = attrs.field(factory=dict)
     body: bytes = b""
-    scheme: str = attrs.field(default="http", converter=lambda text: text.lower())
+    scheme: str = attrs.field(default="http", converter=_lower)
 
 
 class Edge(abc.ABC):
