@@ -22,7 +22,7 @@ from examples.analysis.messages import Image
 from examples.analysis.methods import AnalysisMethod, first_metadata, register
 from examples.analysis.router import Allowed, ToRouter, default_answer, health, route
 from examples.analysis.workers import Workers
-from lro import InvalidParent, LroError, RouteNotFound, Service, Unavailable
+from lro import InvalidParent, LroError, RouteNotFound, Service
 from lro.asgi import OperationsApp, StartApp
 from lro.http import HttpRequest, allow_reply, error_reply, json_reply
 
@@ -98,9 +98,6 @@ class Router:
             await self._choose(method, path)(scope, receive, send)
         except LroError as exc:
             await self._refusal(exc, method)(scope, receive, send)
-        except asyncio.CancelledError:  # the server stops, and has no time for a long Wait
-            stopping = Unavailable("the server is stopping")
-            await self._refusal(stopping, method)(scope, receive, send)
 
     def _refusal(self, error: LroError, method: str) -> Response:
         reply = error_reply(error, self._service.types, self._service.domain)

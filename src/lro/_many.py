@@ -11,6 +11,7 @@ from lro._hooks import Flow, on_loop, verb
 from lro._ledger import Ledger
 from lro._names import parse_names
 from lro._operation import BatchGetOperationsResponse
+from lro._waiting import stopping
 
 if TYPE_CHECKING:
     from lro._lookouts import Lookouts, Watching
@@ -73,6 +74,8 @@ class ManyOperations:
 
         lookouts = self._of_lookouts()
         await on_loop(begin(), blocks=self._access.writes_block)
+        if lookouts.closed:
+            raise stopping()
         return lookouts.watching(wanted, lambda some: self._access.seen(some, caller))
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -23,6 +24,7 @@ from lro._background import Background
 from lro._bell import Bell
 from lro._errors import InvalidArgument, OperationNotFound
 from lro._executing import Executor
+from lro._exits import close_at_exit, no_longer_open
 from lro._forks import after_fork
 from lro._hooks import Flow, flow_of, on_loop, run, verb
 from lro._hosting import MethodHost
@@ -33,6 +35,7 @@ from lro._names import parse_name
 from lro._operation import ListOperationsRequest, ListOperationsResponse, Operation
 from lro._ports import Store
 from lro._role import hands_only
+from lro._signals import STOP_SIGNALS
 from lro._starting import Starter
 from lro._states import delete, request_cancel
 from lro._times import Duration
@@ -45,6 +48,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LEASE: Final = timedelta(seconds=15)
+_DRAIN: Final = timedelta(seconds=10)
 
 
 class Service(MethodHost, ManyOperations):
@@ -56,8 +60,10 @@ class Service(MethodHost, ManyOperations):
     arguments are known to be well-formed and before existence is revealed (spec §3.1(5)).
     ``owner_only`` hides operations from everybody but the caller who started them.
     ``upkeep=False`` starts no thread: call :meth:`turn` instead. ``clock`` gives the seconds that
-    upkeep, time limits and pages go by. The service closes its store. It survives a fork: in the
-    child it is another process's service, with threads and connections of its own.
+    upkeep, time limits and pages go by. ``drain`` is how long running work may go on when the
+    service is closed. The service closes its store, and itself when the interpreter ends. It
+    survives a fork: in the child it is another process's service, with threads and connections of
+    its own.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class Service(MethodHost, ManyOperations):
         authorize: Authorize | None = None,
         owner_only: bool = False,
         upkeep: bool = True,
+        drain: timedelta = _DRAIN,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_port("store", store, "a store", "insert")
@@ -90,6 +97,7 @@ class Service(MethodHost, ManyOperations):
         check_span("lease", lease)
         check_span("expiry", expiry, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
+        check_span("drain", drain, zero=True)  # zero: running work is handed back at once
         ledger = Ledger(store, Bell())
         access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
         self._background = Background(
@@ -124,11 +132,16 @@ class Service(MethodHost, ManyOperations):
             look_blocks=store.reads_block,
             listening=self._background.hearing.need,
         )
-        self._closed = False
+        self.drain = drain
+        self._closing_by: int | None = None
+        self._closing = threading.Lock()
+        self._closed = threading.Event()
         executor.attach(self.work, self.close)
         after_fork(self, Service._forked)
-        if upkeep and not hands_only():
-            self._background.start()
+        if not hands_only():
+            close_at_exit(self)
+            if upkeep:
+                self._background.start()
 
     # -- verbs --------------------------------------------------------------------------------
 
@@ -295,28 +308,59 @@ class Service(MethodHost, ManyOperations):
         """Do the upkeep that is due; the seconds until more will be. For ``upkeep=False``."""
         return self._background.upkeep.turn()
 
-    def close(self, drain: timedelta | float = 10.0) -> None:
+    def close(self, drain: timedelta | float | None = None) -> None:
         """Stop: start nothing more, let work end within ``drain``, hand the rest back at once.
 
-        ``drain`` is a timedelta, or seconds.
+        ``drain`` is a timedelta, or seconds; by default that of the service. Those who wait are
+        then told that the service is stopping.
 
         What is handed back is stored as in progress and unheld: another process on the store, or
-        the next one, does it again. Idempotent: the first call does it. Not for signal handlers,
-        which may have interrupted what it would wait for: let them raise, or set an event.
+        the next one, does it again. The first call closes; others, from whatever thread, return
+        when it is closed. Not for signal handlers, which may have interrupted what it would wait
+        for: let them raise, or set an event. What is open when the interpreter ends is closed then.
 
         Raises:
             InvalidArgument: The drain is no span of time.
         """
-        span = _span(drain)
-        if self._closed:
+        span = self.drain if drain is None else _span(drain)
+        with self._closing:
+            first = self._closing_by is None
+            if first:
+                self._closing_by = threading.get_ident()
+        if not first:
+            if self._closing_by != threading.get_ident():  # else it is called in the midst of it
+                self._closed.wait()
             return
-        self._closed = True
         with contextlib.ExitStack() as steps:  # each is taken, whatever becomes of the others
+            steps.callback(no_longer_open, self)
+            steps.callback(self._closed.set)
             steps.callback(self.store.close)
             steps.callback(self._background.stop)
-            steps.callback(self._room.close)
-            steps.callback(self._end_watching)
+            steps.callback(self.end_waits)
             self._background.running.stop(span)
+
+    def end_waits(self) -> None:
+        """Tell all who wait or watch that the service is stopping: UNAVAILABLE, to be tried again.
+
+        From now on every Wait is told so at once, unless its operation is done. For servers that
+        let calls in flight end before they tell the application to stop: a Wait may be held for
+        ``max_wait``. :meth:`close` does it too, when running work has had its time. Call it from
+        any thread or event loop, but not in a signal handler; :meth:`end_waits_at_signals` is for
+        those.
+        """
+        self._room.close()
+        self._end_watching()
+
+    def end_waits_at_signals(self) -> None:
+        """Have :meth:`end_waits` called as soon as this process is told to stop.
+
+        That is by SIGTERM or SIGINT, if something in this process handles SIGTERM already; its
+        handler is called too. Only in the main thread; elsewhere this does nothing. The edges do it
+        by themselves, as long as their calls or their making happen in the main thread after the
+        server's start. That leaves servers with threads that load the application before they
+        fork, such as gunicorn with ``--preload --threads``: call it where a worker begins.
+        """
+        STOP_SIGNALS.end_waits_of(self)
 
     def __enter__(self) -> Service:
         return self
@@ -350,6 +394,9 @@ class Service(MethodHost, ManyOperations):
         return limit
 
     def _forked(self) -> None:
+        self._closing = threading.Lock()
+        if not self._closed.is_set():  # maybe a thread of the parent was closing it
+            self._closing_by, self._closed = None, threading.Event()
         self._ledger.forked()
         self._room.forked()
         self._forget_watchers()

@@ -70,6 +70,7 @@ def drive(exchange: Steps[R], service: Service) -> R:
             return run(step.flow)
         if isinstance(step, Follow):
             raise StreamsNotSupported("WatchOperations")
+        service.end_waits_at_signals()
         return service.wait(
             step.request.name,
             step.request.timeout,
@@ -99,6 +100,7 @@ async def adrive(
     async def act(step: Step) -> object:
         if isinstance(step, Call):
             return await on_loop(step.flow, blocks=step.blocks)
+        service.end_waits_at_signals()
         if isinstance(step, Follow):
             return await service.watch(step.names, caller=step.caller)
         return await hold(

@@ -118,6 +118,8 @@ class WaitingRoom:
         operation = await self._alook(name)
         if operation.done or limit <= 0:
             return operation
+        if self._closed:  # others who wait for it may be told just now, and not be told again
+            raise stopping()
         found = await self._of_loops().wait(name, limit)
         if found is None and self._closed:
             raise stopping()

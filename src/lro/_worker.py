@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -193,7 +195,13 @@ class Run:
             # Who shares an event loop must not hold it up while the store writes.
             if alone or not self._ledger.store.writes_block:
                 return action(*arguments)
-            return await asyncio.to_thread(action, *arguments)
+            # Not by asyncio.to_thread: what it raises does not say whether the action has begun.
+            call = functools.partial(contextvars.copy_context().run, action, *arguments)
+            try:
+                done = asyncio.get_running_loop().run_in_executor(None, call)
+            except RuntimeError:  # no thread is to be had, as at the end of the interpreter
+                return action(*arguments)
+            return await done
 
         try:
             job = await apart(self._begin)

@@ -25,6 +25,7 @@ from lro._method import Method
 from lro._mounts import below_mount, raw_form, wire_text
 from lro._operation import Operation
 from lro._service import Service
+from lro._waiting import stopping
 from lro.http import (
     DEFAULT_MAX_BODY,
     Authenticate,
@@ -49,11 +50,15 @@ _MAX_HEADERS: Final = 1000
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods whose body is ignored (spec §5.9(4)), and so not waited for."""
 
+_LAST_SECONDS: Final = 1.0
+"""How long the last words of a call that the server ends may take: a caller may not read them."""
+
 
 class EdgeApp:
     """Serves an :class:`lro.http.Edge`. A caller who goes away frees what it holds (spec §4.8).
 
-    Served alone, it closes the service when the server stops; mounted, that is the application's
+    A call that the server ends, because it stops, is answered UNAVAILABLE if its answer has not
+    begun; a stream comes to its proper end. Served alone, it closes the service when the server stops; mounted, that is the application's
     part, since a mounted application hears nothing of the end. ``otherwise`` is the application
     that gets what the edge does not know, websockets and the server's start and stop included (if
     it is deaf to those, the service is closed here): so frameworks that cannot mount, such as
@@ -72,7 +77,7 @@ class EdgeApp:
         if scope["type"] == "http":
             path = _path(scope)
             if self._otherwise is None or self.edge.knows(scope["method"], path):
-                await self._answer(scope, path, receive, send)
+                await self._answer_or_end(scope, path, receive, send)
                 return
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
@@ -80,6 +85,23 @@ class EdgeApp:
             await self._otherwise(scope, receive, send)
         else:
             raise ValueError(f"lro serves http, not {scope['type']}")
+
+    async def _answer_or_end(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+        last: MutableMapping[str, Anything] | None = None
+
+        async def tell(message: MutableMapping[str, Anything]) -> None:
+            nonlocal last
+            last = message
+            await send(message)
+
+        try:
+            await self._answer(scope, path, receive, tell)
+        except asyncio.CancelledError:  # by the server, which stops and waits no longer
+            if last is None:
+                request = HttpRequest(method=scope["method"], path=path)
+                await _in_time(_send(self.edge.refusal(request, stopping()), send))
+            elif last.get("more_body", True):
+                raise
 
     async def _answer(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         method, body = scope["method"], b""
@@ -313,9 +335,19 @@ async def _stream(reply: EventStream, send: Send) -> None:
     headers = [_encoded(header) for header in reply.headers]
     async with contextlib.aclosing(reply.events) as events:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        async for piece in events:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        try:
+            async for piece in events:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except asyncio.CancelledError:  # the caller has gone, or the server stops
+            await _in_time(send({"type": "http.response.body", "body": b""}))
+            raise
     await send({"type": "http.response.body", "body": b""})
+
+
+async def _in_time(words: Awaitable[None]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_SECONDS):
+            await words
 
 
 async def _send(reply: HttpReply, send: Send) -> None:

@@ -42,8 +42,8 @@ class EdgeApp:
     WSGI hands over the path already decoded. Where the server also gives it raw (RAW_URI or
     REQUEST_URI, as gunicorn, uWSGI, waitress and werkzeug do), that is taken, and an encoded slash
     in an operation's name survives; elsewhere it is read as a separator. ``otherwise`` is the
-    application that gets what the edge does not know. WSGI tells of no end: closing the service
-    is up to whoever runs the server.
+    application that gets what the edge does not know. WSGI tells of no end: the service closes
+    itself when the interpreter ends.
 
     Raises:
         DeclarationError: A hook is a coroutine function, which nothing here could await.
@@ -56,6 +56,7 @@ class EdgeApp:
         edge.check_plain("a WSGI application")
         self.edge = edge
         self._otherwise = otherwise
+        edge.service.end_waits_at_signals()  # its calls may all come in other threads
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """The WSGI interface."""

@@ -38,7 +38,11 @@ class Watch:
             os.close(self._notices)
             raise
         descriptors = self._notices, self._end, self._end_from
-        self.close: Callable[[], object] = weakref.finalize(self, _close, descriptors)
+        closing = weakref.finalize(self, _close, descriptors)
+        # Not at the end of the process, which frees them in any case: the thread that waits still
+        # does so then, and who closes the service at that time calls end().
+        closing.atexit = False
+        self.close: Callable[[], object] = closing
         """Frees what it holds; only when nobody waits. Idempotent."""
         self._poll = select.poll()
         for descriptor in (self._notices, self._end):
