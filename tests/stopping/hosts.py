@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import http.client
 import json
@@ -12,9 +13,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import attrs
 
@@ -37,13 +38,18 @@ class Answer:
     body: Any = None
 
     @property
+    def done(self) -> bool:
+        """Whether it is an operation that is done."""
+        return self.status == 200 and bool(self.body.get("done"))
+
+    @property
     def stopping(self) -> bool:
         """Whether it is the library's own answer for "later", with all that belongs to it."""
         if self.status != 503 or not isinstance(self.body, dict):
             return False
         error = self.body["error"]
         kinds = {detail["@type"].rpartition(".")[2] for detail in error["details"]}
-        return (
+        return bool(
             error["status"] == "UNAVAILABLE"
             and int(self.headers["retry-after"]) >= 1
             and {"ErrorInfo", "RetryInfo"} <= kinds
@@ -126,7 +132,7 @@ def running(command: Sequence[str], folder: Path, log: str) -> Iterator[Host]:
         host.kill()
 
 
-def until(claim: Any) -> None:
+def until(claim: Callable[[], bool]) -> None:
     """Wait until a claim holds."""
     end = time.monotonic() + PATIENCE
     while not claim():
@@ -155,11 +161,10 @@ def call(port: int, method: str, path: str, body: object = None) -> Answer:
         return Answer(reply.status, headers, content)
 
 
-class Load:
+class Load(abc.ABC):
     """Clients that start operations until they are refused, and others that wait for some."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self.acknowledged: list[str] = []
@@ -167,21 +172,24 @@ class Load:
         self.waits: list[Answer] = []
 
     def start(self, milliseconds: int) -> str:
-        """Start an operation; its name."""
-        answer = call(self._port, "POST", START_PATH, {"milliseconds": milliseconds})
-        if answer.status != 200:
-            with self._lock:
-                self.refusals.append(answer)
-            return ""
+        """Start an operation; its name, or nothing if that is refused."""
+        answer = self._start(milliseconds)
         with self._lock:
-            self.acknowledged.append(answer.body["name"])
-        return str(answer.body["name"])
+            if answer.status == 200:
+                self.acknowledged.append(answer.body["name"])
+                return str(answer.body["name"])
+            self.refusals.append(answer)
+            return ""
+
+    def result(self, name: str) -> Answer:
+        """What an operation has become, when it is done."""
+        return self._wait(name, 30)
 
     def wait(self, name: str) -> None:
         """Wait for an operation, in a thread."""
 
         def wait() -> None:
-            answer = call(self._port, "POST", f"/v1/{name}:wait", {"timeout": "50s"})
+            answer = self._wait(name, 50)
             with self._lock:
                 self.waits.append(answer)
 
@@ -202,7 +210,35 @@ class Load:
             thread.join(2 * PATIENCE)
             assert not thread.is_alive(), "a call hangs"
 
-    def _spawn(self, target: Any) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @abc.abstractmethod
+    def _start(self, milliseconds: int) -> Answer: ...
+
+    @abc.abstractmethod
+    def _wait(self, name: str, seconds: int) -> Answer: ...
+
+    def _spawn(self, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, daemon=True)
         thread.start()
         self._threads.append(thread)
+
+
+class HttpLoad(Load):
+    """Calls over HTTP, each on a connection of its own."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self._port = port
+        # Some say where they listen before they do.
+        until(lambda: call(port, "GET", "/v1/operations").status == 200)
+
+    def _start(self, milliseconds: int) -> Answer:
+        return call(self._port, "POST", START_PATH, {"milliseconds": milliseconds})
+
+    def _wait(self, name: str, seconds: int) -> Answer:
+        return call(self._port, "POST", f"/v1/{name}:wait", {"timeout": f"{seconds}s"})

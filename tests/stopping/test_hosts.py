@@ -1,100 +1,187 @@
 """Each host is told to stop under load and begun again: no acknowledged work is lost (defects 8, 21).
 
-The hosts, and what they need, are those of the table in docs/how-to/stopping.md.
+The hosts are those of the table in docs/how-to/stopping.md, and the files that they need are taken
+from that page.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import re
+import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import attrs
 import pytest
 
-from lro import ListOperationsRequest
 from lro.stores.sqlite import SQLiteStore
-from tests.stopping.hosts import Load, call, running, until
+from tests.stopping.hosts import ROOT, Host, HttpLoad, Load, running, until
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(__import__("os"), "killpg"), reason="this system has no process groups"
-)
+pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
+
+PAGE: Final = ROOT / "docs" / "how-to" / "stopping.md"
+FILE: Final = re.compile(r"```python\n# (?P<name>\w[\w.]*\.py)\n(?P<text>.*?)```", re.DOTALL)
+
+
+OUR_TRACEBACK: Final = re.compile(r'File ".*[/\\]lro[/\\].*')
+"""A line of a traceback through the library; hypercorn has some of its own when it cancels calls."""
+WORK: Final = """
+import logging
+logging.basicConfig(level=logging.INFO)  # waitress logs where it listens
+from tests.stopping.app import *
+"""
 
 
 @attrs.frozen
 class Kind:
-    """A host: how it is begun, and how many calls it can hold at once."""
+    """A host: the packages that it needs, how it is begun, and how many calls it is given."""
 
+    needs: tuple[str, ...]
     command: tuple[str, ...]
-    needs: str
     waits: int = 6
     starters: int = 2
+    grpc: bool = False
 
 
 def gunicorn(*options: str, app: str = "wsgi_app") -> tuple[str, ...]:
-    """The command for gunicorn on a free port."""
+    """The command for gunicorn on a free port; without options, it reads the page's file."""
     return ("-m", "gunicorn", "--bind", "127.0.0.1:0", *options, f"work:{app}")
 
 
-KINDS = {
-    "uvicorn": Kind(("-m", "uvicorn", "work:asgi_app", "--port", "0"), "uvicorn"),
+KINDS: Final = {
+    "uvicorn": Kind(("uvicorn",), ("-m", "uvicorn", "work:asgi_app", "--port", "0")),
+    "uvicorn, processes": Kind(
+        ("uvicorn",), ("-m", "uvicorn", "work:asgi_app", "--port", "0", "--workers", "2")
+    ),
     "hypercorn": Kind(
-        ("-m", "hypercorn", "--bind", "127.0.0.1:0", "work:asgi_app"), "hypercorn"
+        ("hypercorn",),
+        ("-m", "hypercorn", "--bind", "127.0.0.1:0", "--graceful-timeout", "1", "work:asgi_app"),
     ),
     "gunicorn, uvicorn workers": Kind(
-        gunicorn("-w", "2", "-k", "uvicorn_worker.UvicornWorker", app="asgi_app"), "uvicorn_worker"
+        ("gunicorn", "uvicorn_worker"), gunicorn("-k", "workers.Worker", app="asgi_app")
     ),
-    "gunicorn, sync": Kind(gunicorn("-w", "3"), "gunicorn", waits=2, starters=1),
-    "gunicorn, threads": Kind(gunicorn("-w", "2", "--threads", "8"), "gunicorn"),
+    "gunicorn, sync": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "-w", "3"), 2, 1),
+    "gunicorn, threads": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "--threads", "12")),
+    "gunicorn, threads, preload": Kind(("gunicorn",), gunicorn("--threads", "12", "--preload")),
+    "waitress": Kind(("waitress",), ("serve.py",)),
+    "gRPC": Kind(("grpc", "google.longrunning"), ("grpc_server.py",), grpc=True),
+    "gRPC, asyncio": Kind(("grpc", "google.longrunning"), ("grpc_aio_server.py",), grpc=True),
+    "HTTP and gRPC": Kind(
+        ("grpc", "google.longrunning", "starlette", "uvicorn"),
+        ("-m", "uvicorn", "both:app", "--port", "0"),
+        grpc=True,
+    ),
 }
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with the application, under the name that it has in the page."""
-    (tmp_path / "work.py").write_text("from tests.stopping.app import asgi_app, service, wsgi_app\n")
+def port() -> Iterator[int]:
+    """A port that stays ours: only those who share it, as gRPC servers do, can listen there."""
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        line.bind(("127.0.0.1", 0))
+        yield line.getsockname()[1]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, port: int) -> Path:
+    """A folder with the files of the page, and the application under the name it has there."""
+    for file in FILE.finditer(PAGE.read_text(encoding="utf-8")):
+        text = file["text"].replace(":8000", ":0").replace(":50051", f":{port}")
+        (tmp_path / file["name"]).write_text(text)
+    (tmp_path / "work.py").write_text(WORK)
     return tmp_path
 
 
-def calls(folder: Path, end: str) -> int:
-    """How many calls to paths with this end have come."""
+def skip_without(packages: tuple[str, ...]) -> None:
+    """Skip the test if one of these is not installed."""
+    for package in packages:
+        try:
+            found = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            pytest.skip(f"{package} is not installed")
+
+
+@contextlib.contextmanager
+def begun(kind: Kind, folder: Path, port: int, log: str) -> Iterator[tuple[Host, Load]]:
+    """The host, and callers who reach it."""
+    with running(kind.command, folder, log) as host:
+        if kind.grpc:
+            from tests.stopping.grpc_load import GrpcLoad
+
+            with GrpcLoad(port) as load:
+                yield host, load
+        else:
+            with HttpLoad(host.port()) as load:
+                yield host, load
+
+
+def waits_come(folder: Path) -> int:
+    """How many calls to wait have come to the application."""
     log = folder / "calls"
-    return sum(line.endswith(end) for line in log.read_text().split()) if log.exists() else 0
+    return log.read_text().split().count("WaitOperation") if log.exists() else 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_sigterm_under_load_loses_nothing(kind: str, folder: Path) -> None:
+def check_left(host: Host, folder: Path) -> None:
+    """Check that nothing of a host that has stopped is left."""
+    until(lambda: not host.alive)
+    assert OUR_TRACEBACK.search(host.output) is None, host.output
+    assert not (folder / "operations.db-wal").exists(), "the store was not closed"
+    with contextlib.closing(SQLiteStore(folder / "operations.db")) as store:
+        records = store.page("", None, 1000).records
+    assert [record for record in records if not record.done and record.owner] == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_sigterm_under_load_loses_nothing(name: str, folder: Path, port: int) -> None:
     """Waiters get an answer or 503, the host ends, and the next one ends every operation well."""
-    host = KINDS[kind]
-    if importlib.util.find_spec(host.needs) is None:
-        pytest.skip(f"{host.needs} is not installed")
-    with running(host.command, folder, "first.log") as first:
-        load = Load(first.port())
-        # Two that end while the service drains, and two that are handed back.
-        names = [load.start(milliseconds) for milliseconds in (100, 100, 1500, 1500)]
-        assert all(names), first.output
-        for number in range(host.waits):
-            load.wait(names[2 + number % 2])
-        until(lambda: calls(folder, ":wait") == host.waits)
-        for _ in range(host.starters):
+    kind = KINDS[name]
+    skip_without(kind.needs)
+    with begun(kind, folder, port, "first.log") as (first, load):
+        names = [load.start(milliseconds) for milliseconds in (100, 1500, 100, 1500)]
+        for number in range(kind.waits):
+            load.wait(names[1 + 2 * (number % 2)])  # for those that the drain is too short for
+        until(lambda: waits_come(folder) == kind.waits)
+        for _ in range(kind.starters):
             load.go_on(10)
         until(lambda: len(load.acknowledged) > 10)
         first.stop()
         load.end()
-        assert not first.alive
-        assert "Traceback" not in first.output
-    print([(a.status, a.body) for a in load.waits], len(load.acknowledged), load.refusals)
-    assert [answer for answer in load.waits if answer.status != 200 and not answer.stopping] == []
+        check_left(first, folder)
+    assert [answer for answer in load.waits if not (answer.done or answer.stopping)] == []
     assert [answer for answer in load.refusals if answer.status and not answer.stopping] == []
+    assert len(load.waits) == kind.waits
 
-    with running(host.command, folder, "second.log") as second:
-        port = second.port()
-
-        def ended(name: str) -> bool:
-            return bool(call(port, "GET", f"/v1/{name}").body["done"])
-
-        for name in load.acknowledged:
-            operation = call(port, "POST", f"/v1/{name}:wait", {"timeout": "30s"})
-            assert "response" in operation.body, (operation, first.output, second.output)
+    with begun(kind, folder, port, "second.log") as (second, again):
+        lost = {
+            name: answer
+            for name in load.acknowledged
+            if not (answer := again.result(name)).done or "response" not in answer.body
+        }
+        assert lost == {}, first.output + second.output
         second.stop()
-        assert not second.alive
-        assert "Traceback" not in second.output
+        check_left(second, folder)
+
+
+@pytest.mark.parametrize("closing", ["with service", "at exit"])
+def test_script_that_is_told_to_stop_loses_nothing(closing: str, folder: Path) -> None:
+    """What a script could not end is done by the next process, with or without a with block."""
+    if closing == "at exit":
+        script = (folder / "script.py").read_text()
+        (folder / "script.py").write_text(script.replace("with service:", "if service:"))
+    with running(("script.py",), folder, "first.log") as script_host:
+        names = script_host.says(re.compile(r"(operations/\S+ ?){4}"))[0].split()
+        until(lambda: (folder / "begun").read_text().count("\n") == 4)
+        assert script_host.stop() == 1
+        check_left(script_host, folder)
+    skip_without(("waitress",))
+    with begun(KINDS["waitress"], folder, 0, "second.log") as (second, again):
+        assert ["response" in again.result(name).body for name in names] == [True] * 4
+        second.stop()
+        check_left(second, folder)
