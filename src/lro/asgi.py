@@ -87,20 +87,21 @@ class EdgeApp:
             raise ValueError(f"lro serves http, not {scope['type']}")
 
     async def _answer_or_end(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
-        last: MutableMapping[str, Anything] | None = None
+        begun = over = False
 
         async def tell(message: MutableMapping[str, Anything]) -> None:
-            nonlocal last
-            last = message
+            nonlocal begun, over
+            begun = True
             await send(message)
+            over = message["type"] == "http.response.body" and not message.get("more_body")
 
         try:
             await self._answer(scope, path, receive, tell)
         except asyncio.CancelledError:  # by the server, which stops and waits no longer
-            if last is None:
+            if not begun:
                 request = HttpRequest(method=scope["method"], path=path)
                 await _in_time(_send(self.edge.refusal(request, stopping()), send))
-            elif last.get("more_body", True):
+            elif not over:
                 raise
 
     async def _answer(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:

@@ -21,6 +21,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.core.exiting import EXECUTORS, STORES
+from tests.services.postgres import shared_server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LONG = 60.0
@@ -68,7 +69,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "sqlite":
         return Place("sqlite", str(tmp_path / "operations.db"), tmp_path)
     pytest.importorskip("psycopg")
-    server = request.getfixturevalue("postgres")
+    server = shared_server()
     return Place("postgres", f"{server.url}#{server.fresh_schema()}", tmp_path)
 
 

@@ -15,6 +15,7 @@ import pytest
 import lro
 from lro import asgi, wsgi
 from lro.asgi import EdgeApp, OperationsApp, StartApp
+from tests.core.kit import run_virtual
 from tests.edges.house import DOMAIN, House, Wrapped, build
 
 Message = MutableMapping[str, Any]
@@ -310,25 +311,86 @@ def test_a_line_that_breaks_is_the_servers_error() -> None:
     assert house.service.waiting == 0
 
 
-def test_a_server_that_gives_up_frees_the_waiter() -> None:
-    """Cancelling the call of the application cancels the wait."""
+def test_wait_cancelled_by_the_server_is_answered_unavailable() -> None:
+    """The server that stops does not end it with a 500: 503 with Retry-After (defects 21)."""
     house = build()
     name = house.start()
 
     async def both() -> None:
         line = Line([part(b"")])
-        app = OperationsApp(house.service)
         call = asyncio.ensure_future(
-            app(scope_of("POST", f"/v1/{name}:wait"), line.receive, line.send)
+            OperationsApp(house.service)(
+                scope_of("POST", f"/v1/{name}:wait"), line.receive, line.send
+            )
         )
         await turns()
         assert house.service.waiting == 1
         call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert (house.service.waiting, line.sent) == (0, [])
+        await call
+        assert house.service.waiting == 0
+        status, headers, body = line.reply
+        assert (status, headers[b"retry-after"]) == (503, b"1")
+        assert body["error"]["message"] == "the service is stopping"
+        assert body["error"]["details"][1]["retryDelay"] == "1s"
 
     asyncio.run(both())
+
+
+def test_stream_cancelled_by_the_server_comes_to_its_end() -> None:
+    """The last piece of its body is sent, so that the caller sees no broken line."""
+    house = build()
+    name = house.start()
+
+    async def both() -> None:
+        line = Line([])
+        call = asyncio.ensure_future(
+            OperationsApp(house.service)(
+                scope_of("GET", f"/v1/{name}:watch"), line.receive, line.send
+            )
+        )
+        while len(line.sent) < 2:
+            await asyncio.sleep(0)
+        call.cancel()
+        await call
+        assert house.service.watching == 0
+        assert line.sent[-1] == {"type": "http.response.body", "body": b""}
+
+    asyncio.run(both())
+
+
+def test_answer_cancelled_in_its_midst_is_cancelled() -> None:
+    """What has begun cannot be said otherwise: the server ends the connection."""
+    house = build()
+
+    async def both() -> None:
+        line = Line([])
+        stuck = asyncio.Event()
+
+        async def send(message: Message) -> None:
+            await line.send(message)
+            if message["type"] == "http.response.body":
+                stuck.set()
+                await asyncio.get_running_loop().create_future()
+
+        scope = scope_of("GET", f"/v1/{house.start()}:watch")
+        call = asyncio.ensure_future(OperationsApp(house.service)(scope, line.receive, send))
+        await stuck.wait()
+        call.cancel()  # the caller does not take the end of the stream either
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    run_virtual(both())
+
+
+def test_stopping_service_begins_no_stream() -> None:
+    """Watch is refused as the other calls are, instead of a stream that ends at once."""
+    house = build()
+    name = house.start()
+    house.service.end_waits()
+    status, headers, _ = serve(
+        OperationsApp(house.service), scope_of("GET", f"/v1/{name}:watch")
+    ).reply
+    assert (status, headers[b"retry-after"]) == (503, b"1")
 
 
 # -- mounted ----------------------------------------------------------------------------------

@@ -37,7 +37,9 @@ service = lro.Service(
 def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
     """Take as long as the request says."""
     note("begun", job.name)
-    for _ in range(request.milliseconds // 20):
+    go, steps = os.path.join(os.environ[FOLDER], "go"), request.milliseconds // 20
+    while not os.path.exists(go) if steps < 0 else steps > 0:
+        steps -= 1
         job.sleep(0.02)
     return WorkResponse(request.milliseconds)
 

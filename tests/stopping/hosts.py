@@ -68,7 +68,9 @@ class Host:
                 env={
                     **os.environ,
                     FOLDER: str(folder),
-                    "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+                    "PYTHONPATH": os.pathsep.join(
+                        [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
+                    ),
                     "PYTHONUNBUFFERED": "1",
                 },
                 stdout=output,

@@ -10,7 +10,7 @@ import lro
 @lro.message("stopping.v1.WorkRequest")
 @attrs.frozen
 class WorkRequest:
-    """How long the work takes."""
+    """How long the work takes; below zero: until there is a file ``go`` in the folder."""
 
     milliseconds: lro.Int32 = 0
 
