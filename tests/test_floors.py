@@ -22,7 +22,7 @@ FLOORS: Final = {
         _conventions _methods _filters _indexes _spec _pages _wire _templates _routes _query _bodies
         _enums _mounts _origins
         """,
-        "_jobs _ports _executing _forks _role",
+        "_jobs _ports _executing _forks _exits _signals _role",
         """
         _hooks _access _bell _ledger _patience _outcomes _ends _calling _worker _running _starting
         _method _hosting _listing _orphans _loops _waiting _hearing _lookouts _many _upkeep

@@ -80,6 +80,7 @@ async def serving_grpc(
     await server.start()
     print("grpc://{}:{}".format(address.rpartition(":")[0], port), flush=True)
     yield
+    service.end_waits()
     await server.stop(STOP_SECONDS)
 
 

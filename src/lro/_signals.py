@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any as Anything
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeGuard
 
 from lro._forks import after_fork
 
@@ -103,7 +103,7 @@ class _Before:
         return self._then(number, frame)
 
 
-def _handled(handler: Anything) -> bool:
+def _handled(handler: object) -> TypeGuard[Handler]:
     return callable(handler) and handler is not signal.default_int_handler
 
 

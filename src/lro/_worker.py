@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -196,9 +195,9 @@ class Run:
             if alone or not self._ledger.store.writes_block:
                 return action(*arguments)
             # Not by asyncio.to_thread: what it raises does not say whether the action has begun.
-            call = functools.partial(contextvars.copy_context().run, action, *arguments)
+            loop, context = asyncio.get_running_loop(), contextvars.copy_context()
             try:
-                done = asyncio.get_running_loop().run_in_executor(None, call)
+                done = loop.run_in_executor(None, lambda: context.run(action, *arguments))
             except RuntimeError:  # no thread is to be had, as at the end of the interpreter
                 return action(*arguments)
             return await done

@@ -58,11 +58,12 @@ class EdgeApp:
     """Serves an :class:`lro.http.Edge`. A caller who goes away frees what it holds (spec §4.8).
 
     A call that the server ends, because it stops, is answered UNAVAILABLE if its answer has not
-    begun; a stream comes to its proper end. Served alone, it closes the service when the server stops; mounted, that is the application's
-    part, since a mounted application hears nothing of the end. ``otherwise`` is the application
-    that gets what the edge does not know, websockets and the server's start and stop included (if
-    it is deaf to those, the service is closed here): so frameworks that cannot mount, such as
-    Django, are put behind the edge, and one edge behind another.
+    begun; a stream comes to its proper end. Served alone, it closes the service when the server
+    stops; mounted, that is the application's part, since a mounted application hears nothing of
+    the end. ``otherwise`` is the application that gets what the edge does not know, websockets and
+    the server's start and stop included (if it is deaf to those, the service is closed here): so
+    frameworks that cannot mount, such as Django, are put behind the edge, and one edge behind
+    another.
     """
 
     def __init__(self, edge: Edge, otherwise: App | None = None) -> None:

@@ -52,7 +52,7 @@ def nap(request: NapRequest, job: lro.Job[NapMetadata]) -> NapResponse:
     return NapResponse()
 
 
-async def anap(request: NapRequest, job: lro.Job[NapMetadata]) -> NapResponse:  # noqa: ARG001
+async def anap(request: NapRequest, job: lro.Job[NapMetadata]) -> NapResponse:
     """The same on an event loop."""
     note(request.folder, "begun")
     await asyncio.sleep(request.seconds)

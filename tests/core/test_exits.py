@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import lro
-from lro import _exits
 from lro._record import Record, State
-from lro.executors.inline import InlineExecutor
-from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
 from tests.core.exiting import EXECUTORS, STORES
 from tests.services.postgres import shared_server
 
@@ -45,7 +35,7 @@ class Place:
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout is not None
         names = process.stdout.readline().split()
         while self.notes("begun") < len(names):
             assert process.poll() is None
@@ -108,9 +98,7 @@ def test_work_in_memory_ends_before_the_interpreter(tmp_path: Path, executor: st
 @pytest.mark.parametrize(
     ("ending", "status"), [("exit", 3), ("registered", 0), ("asked", 0), ("forked", 0)]
 )
-def test_exit_closes_the_service_in_every_way_to_end(
-    file: Place, ending: str, status: int
-) -> None:
+def test_exit_closes_the_service_in_every_way_to_end(file: Place, ending: str, status: int) -> None:
     """sys.exit, an exit function of the application, callers in daemon threads, a fork."""
     found, complaint, names = file.run("threads", LONG, ending)
     assert (found, complaint) == (status, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import signal
 import threading
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lro import _exits, _signals
+from lro import _exits
 from lro._errors import Unavailable
 from lro._faults import DeclarationError
 from lro._jobs import Job
@@ -345,10 +344,12 @@ def test_process_with_too_many_threads_leaves_signals_alone(
 
     handlers(handle, handle)
     signals, waited = StopSignals(), Waited()
+
+    def full(_: threading.Thread) -> None:
+        raise RuntimeError("full")
+
     with monkeypatch.context() as patch:
-        patch.setattr(
-            _signals.threading.Thread, "start", lambda _: (_ for _ in ()).throw(RuntimeError("full"))
-        )
+        patch.setattr(threading.Thread, "start", full)
         signals.end_waits_of(waited)
     assert signal.getsignal(signal.SIGTERM) is handle
     assert "waiters cannot be told of a stop: full" in caplog.text

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import grpc
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.wrappers_pb2 import Int32Value
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-import grpc
 from tests.stopping.hosts import PATIENCE, Answer, Load
 
 WAIT = "/google.longrunning.Operations/WaitOperation"
@@ -22,7 +22,7 @@ class GrpcLoad(Load):
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
         grpc.channel_ready_future(self._channel).result(PATIENCE)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._channel.close()
 
     def _start(self, milliseconds: int) -> Answer:

@@ -216,7 +216,10 @@ class Load(abc.ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self.close()
+
+    def close(self) -> None:  # noqa: B027
+        """Free what the clients share."""
 
     @abc.abstractmethod
     def _start(self, milliseconds: int) -> Answer: ...

@@ -1,4 +1,4 @@
-"""Each host is told to stop under load and begun again: no acknowledged work is lost (defects 8, 21).
+"""Each host is stopped under load and begun again: no acknowledged work is lost (defects 8, 21).
 
 The hosts are those of the table in docs/how-to/stopping.md, and the files that they need are taken
 from that page.
@@ -28,7 +28,7 @@ FILE: Final = re.compile(r"```python\n# (?P<name>\w[\w.]*\.py)\n(?P<text>.*?)```
 
 
 OUR_TRACEBACK: Final = re.compile(r'File ".*[/\\]lro[/\\].*')
-"""A line of a traceback through the library; hypercorn has some of its own when it cancels calls."""
+"""A line of a traceback through the library; hypercorn has its own when it cancels calls."""
 WORK: Final = """
 import logging
 logging.basicConfig(level=logging.INFO)  # waitress logs where it listens
