@@ -29,6 +29,7 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 from tests.core.kit import (
     PATIENCE,
     Step,
@@ -966,3 +967,15 @@ def test_a_job_begins_with_what_callers_see(quick, metadata, wanted):
 
     method_of(quick, "sync", body).start(WorkRequest(), metadata=metadata)
     assert [found and found.percent for found in seen] == [wanted]
+
+
+def test_async_work_ends_where_no_thread_can_be_lent(make_service, monkeypatch, tmp_path):
+    """As at the end of the interpreter: what would block the loop is then done on it."""
+    service = make_service(SQLiteStore(tmp_path / "operations.db"), AsyncioExecutor())
+
+    def lend(*_):
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "run_in_executor", lend)
+    method = method_of(service, "async", lambda request, job: WorkResponse("done"))
+    assert answer(service, ended(service, method.start(WorkRequest()))) == "done"

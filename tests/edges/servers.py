@@ -28,10 +28,11 @@ def listening() -> socket.socket:
 
 
 @contextlib.contextmanager
-def uvicorn_serving(app: Any) -> Iterator[int]:
+def uvicorn_serving(app: Any, **options: Any) -> Iterator[int]:
     """The port at which uvicorn serves an application, from a thread."""
     uvicorn = pytest.importorskip("uvicorn")
-    config = uvicorn.Config(app, log_config=None, http="h11", ws="none", loop="asyncio")
+    options = {"log_config": None, "http": "h11", "ws": "none", "loop": "asyncio", **options}
+    config = uvicorn.Config(app, **options)
     server = uvicorn.Server(config)
     line = listening()
     thread = threading.Thread(target=server.run, kwargs={"sockets": [line]})

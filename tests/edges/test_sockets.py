@@ -117,6 +117,25 @@ def test_waiting_does_not_block_others(uvicorn: Server) -> None:
     assert uvicorn.house.service.waiting == 0
 
 
+# uvicorn does not see to the connections whose calls it has cancelled.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_waits_that_a_stopping_server_cancels_are_answered_unavailable() -> None:
+    """Not with the server's plain 500, where no signal has told them before (defects 21)."""
+    house = build()
+    name = house.start()
+    app = asgi.OperationsApp(house.service)
+    with contextlib.ExitStack() as lines:
+        with uvicorn_serving(app, timeout_graceful_shutdown=1) as port:
+            server = Server(house, port)
+            lines.callback(server.close)
+            waiters = [server.line().send("POST", f"/v1/{name}:wait") for _ in range(50)]
+            server.until(lambda: house.service.waiting == 50)
+        for waiter in waiters:
+            status, headers, body = waiter.reply()
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert body["error"]["status"] == "UNAVAILABLE"
+
+
 def test_two_hundred_waits(uvicorn: Server) -> None:
     """All that wait for one operation are answered when it is done, from one event loop."""
     name = uvicorn.house.start()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -402,6 +403,21 @@ def test_the_same_for_callers(
     found = [ask(Asked(verb, fields, caller)) for ask in places("plain").ways.values()]
     wanted = {"": "UNAUTHENTICATED", "bob": "PERMISSION_DENIED", "mallory": "INTERNAL"}[caller]
     assert [one[0] for one in found] == [wanted] * 3
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("verb", ["WaitOperation", "Start"])
+def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
+    """UNAVAILABLE with RetryInfo for those who wait or start, by each way (defects 21)."""
+    house = build()
+    fields = {"name": house.start()} if verb == "WaitOperation" else {}
+    with served(house) as place:
+        house.service.end_waits()
+        house.service._background.running.stop(timedelta())
+        found = [ask(Asked(verb, fields)) for ask in place.ways.values()]
+    code, message, details = found[0]
+    assert (code, message) == ("UNAVAILABLE", "the service is stopping")
+    assert details[1]["retryDelay"] == "1s"
     assert found[0] == found[1] == found[2]
 
 

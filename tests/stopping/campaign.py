@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.stopping.hosts import START_PATH, Answer, running
 
 AT_ONCE = 500
-SECONDS_OF_LIFE = 6.0
+SECONDS_OF_LIFE = 4.0
 """How long a server serves before it is told to stop."""
 
 
@@ -79,7 +79,7 @@ class Campaign:
         """Wait for an operation after the other until there are no waits left."""
         while self.left > 0:
             self.left -= 1
-            name, begun = random.choice(self.acknowledged[-8:]), time.monotonic()
+            name, begun = random.choice(self.acknowledged[-4:]), time.monotonic()
             while True:
                 answer = await self.call(f"/v1/{name}:wait", {"timeout": "60s"})
                 self.count(answer)
@@ -91,7 +91,7 @@ class Campaign:
     async def starter(self, over: asyncio.Event) -> None:
         """Start operations for as long as the campaign lasts."""
         while not over.is_set():
-            answer = await self.call(START_PATH, {"milliseconds": random.choice((200, 1000, 2000))})
+            answer = await self.call(START_PATH, {"milliseconds": random.choice((500, 2000, 3500))})
             if answer.status == 200:
                 self.acknowledged.append(answer.body["name"])
             self.kinds[f"start: {answer.status} {'ours' if answer.stopping else ''}"] += 1
