@@ -1,7 +1,8 @@
 """Many waits over real servers that are stopped and begun again: what each was answered.
 
-``python -m tests.stopping.campaign 10000`` has so many callers wait, each until it is told of the
-end of an operation; whoever is refused asks again, as a client does. It prints the answers by kind.
+``python -m tests.stopping.campaign 10000`` has so many callers wait, a thousand at once, each until
+it is told of the end of an operation; who is refused asks again, as a client does. In the midst of
+every thousand the server is told to stop and begun again. It prints the answers by kind.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import json
-import random
 import sys
 import tempfile
 import time
@@ -17,9 +17,8 @@ from pathlib import Path
 
 from tests.stopping.hosts import START_PATH, Answer, running
 
-AT_ONCE = 500
-SECONDS_OF_LIFE = 4.0
-"""How long a server serves before it is told to stop."""
+AT_ONCE = 1000
+OURS = ("done: response", "503 with Retry-After")
 
 
 class Campaign:
@@ -31,7 +30,7 @@ class Campaign:
         self.port = 0
         self.kinds: collections.Counter[str] = collections.Counter()
         self.longest = 0.0
-        self.acknowledged: list[str] = []
+        self.name = ""
 
     async def call(self, path: str, body: object) -> Answer:
         """POST, on a connection of its own."""
@@ -76,49 +75,48 @@ class Campaign:
         return kind
 
     async def caller(self) -> None:
-        """Wait for an operation after the other until there are no waits left."""
-        while self.left > 0:
-            self.left -= 1
-            name, begun = random.choice(self.acknowledged[-4:]), time.monotonic()
-            while True:
-                answer = await self.call(f"/v1/{name}:wait", {"timeout": "60s"})
-                self.count(answer)
-                if answer.done:
-                    break
-                await asyncio.sleep(float(answer.headers.get("retry-after", "0.1")))
-            self.longest = max(self.longest, time.monotonic() - begun)
+        """Wait for the operation of this round, asking again whenever that is refused."""
+        began = time.monotonic()
+        while True:
+            answer = await self.call(f"/v1/{self.name}:wait", {"timeout": "60s"})
+            self.count(answer)
+            if answer.done:
+                break
+            await asyncio.sleep(float(answer.headers.get("retry-after", "0.1")))
+        self.longest = max(self.longest, time.monotonic() - began)
 
-    async def starter(self, over: asyncio.Event) -> None:
-        """Start operations for as long as the campaign lasts."""
-        while not over.is_set():
-            answer = await self.call(START_PATH, {"milliseconds": random.choice((500, 2000, 3500))})
-            if answer.status == 200:
-                self.acknowledged.append(answer.body["name"])
-            self.kinds[f"start: {answer.status} {'ours' if answer.stopping else ''}"] += 1
-            await asyncio.sleep(0.3)
+    async def come(self, folder: Path, count: int) -> None:
+        """Return when so many waits have come to the application."""
+        while (folder / "calls").read_text().split().count("WaitOperation") < count:
+            await asyncio.sleep(0.05)
 
     async def run(self, command: list[str], folder: Path) -> None:
-        """The whole campaign."""
-        over, stops, tasks = asyncio.Event(), 0, []
-        while not over.is_set():
+        """In each round all wait while the server is stopped and begun again, then let go."""
+        stops, callers = 0, []
+        while True:
             with running([*command, "--port", str(self.port)], folder, f"{stops}.log") as host:
-                port = await asyncio.to_thread(host.port)
-                first, self.port = self.port == 0, port
-                if first:
-                    tasks = [asyncio.create_task(self.starter(over))]
-                    while len(self.acknowledged) < 20:
+                self.port = await asyncio.to_thread(host.port)
+                answered = sum(count for kind, count in self.kinds.items() if kind in OURS)
+                if callers:
+                    await self.come(folder, answered + AT_ONCE)
+                    (folder / "go").touch()
+                    await asyncio.gather(*callers)
+                    (folder / "go").unlink()
+                    self.left -= AT_ONCE
+                    answered += AT_ONCE
+                if self.left > 0:
+                    while (answer := await self.call(START_PATH, {"milliseconds": -1})).status < 0:
                         await asyncio.sleep(0.05)
-                    waits = [asyncio.create_task(self.caller()) for _ in range(AT_ONCE)]
-                # The last server goes on until all that it was handed is done.
-                await asyncio.wait(waits, timeout=SECONDS_OF_LIFE if self.left else 120)
-                if all(task.done() for task in waits):
-                    over.set()
+                    self.name = answer.body["name"]
+                    callers = [asyncio.create_task(self.caller()) for _ in range(AT_ONCE)]
+                    await self.come(folder, answered + AT_ONCE)
                 stops += 1
                 began = time.monotonic()
                 status = await asyncio.to_thread(host.stop)
                 seconds = time.monotonic() - began
                 print(f"stop {stops}: {status} in {seconds:.2f} s, {self.left} left", flush=True)
-        await asyncio.gather(*tasks, *waits)
+            if self.left <= 0:
+                break
         print(f"{self.total} waits, {stops} stops, longest {self.longest:.1f} s")
         for kind, count in self.kinds.most_common():
             print(f"{count:8} {kind}")
