@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from lro import _exits
+from lro._details import RetryInfo
 from lro._errors import Unavailable
 from lro._faults import DeclarationError
 from lro._jobs import Job
@@ -155,7 +156,9 @@ def test_start_is_refused_when_the_service_stops() -> None:
     service.close()
     with pytest.raises(Unavailable, match="the service is stopping") as caught:
         work.start(WorkRequest())
-    assert caught.value.details("acme")[1].retry_delay == timedelta(seconds=1)
+    retry = caught.value.details("acme")[1]
+    assert isinstance(retry, RetryInfo)
+    assert retry.retry_delay == timedelta(seconds=1)
 
 
 # -- exits ------------------------------------------------------------------------------------

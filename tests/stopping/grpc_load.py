@@ -35,13 +35,9 @@ class GrpcLoad(Load):
         )
 
     def _call(self, path: str, request: Int32Value | pb.WaitOperationRequest) -> Answer:
-        call = self._channel.unary_unary(
-            path,
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=pb.Operation.FromString,
-        )
+        call = self._channel.unary_unary(path, response_deserializer=pb.Operation.FromString)
         try:
-            found = call(request, timeout=PATIENCE)
+            found = call(request.SerializeToString(), timeout=PATIENCE)
         except grpc.RpcError as exc:
             return _refusal(exc)
         body = {"name": found.name, "done": found.done}
@@ -49,9 +45,9 @@ class GrpcLoad(Load):
 
 
 def _refusal(error: grpc.RpcError) -> Answer:
-    trailers = dict(error.trailing_metadata() or ())
-    details = trailers.get("grpc-status-details-bin")
-    if details is None:  # not from the library: from grpcio, on either side
+    trailers = error.trailing_metadata() or ()
+    details = next((value for key, value in trailers if key == "grpc-status-details-bin"), b"")
+    if not isinstance(details, bytes) or not details:  # from grpcio, on either side
         return Answer(0, {}, f"{error.code()}: {error.details()}")
     headers, told = {}, []
     for detail in Status.FromString(details).details:
