@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
@@ -45,7 +47,7 @@ class GrpcLoad(Load):
 
 
 def _refusal(error: grpc.RpcError) -> Answer:
-    trailers = error.trailing_metadata() or ()
+    trailers: Any = error.trailing_metadata() or ()
     details = next((value for key, value in trailers if key == "grpc-status-details-bin"), b"")
     if not isinstance(details, bytes) or not details:  # from grpcio, on either side
         return Answer(0, {}, f"{error.code()}: {error.details()}")
