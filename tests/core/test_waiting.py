@@ -210,7 +210,7 @@ def test_thousands_wait_without_threads(service):
         await settle()
         assert service.waiting == 2000
         assert len(service._ledger.bell) == 1001  # one listener a name
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
         for name in names:
             service.reporter(name).complete(DONE)
         found = await asyncio.gather(*tasks)

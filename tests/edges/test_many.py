@@ -473,7 +473,8 @@ def test_large_operations_are_sent_piece_by_piece() -> None:
     texts = [method.start(lro.StringValue(), metadata=lro.StringValue("x" * 40_000)) for _ in "abc"]
     stream = follow(house, [one.name for one in texts], lambda: None, lambda: "leave")
     assert len(stream.events) == 3
-    assert [len(message["body"]) > 40_000 for message in stream.sent[1:]] == [True, True]
+    pieces = [message["body"] for message in stream.sent[1:] if message["body"]]
+    assert [len(piece) > 40_000 for piece in pieces] == [True, True]
 
 
 def test_what_cannot_be_printed_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
