@@ -50,6 +50,7 @@ def make_app(service: Service, grpc_address: str = "") -> Starlette:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(asyncio.to_thread, service.close)
+            service.start_maintenance()  # before the first request
             if grpc_address:
                 await stack.enter_async_context(serving_grpc(service, methods, grpc_address))
             yield

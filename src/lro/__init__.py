@@ -85,7 +85,7 @@ from lro._operation import (
     validate,
 )
 from lro._pages import Place
-from lro._ports import Ear, Expired, Glance, Inserted, Orphans, Page, RequestKey, Store
+from lro._ports import Ear, Expired, Glance, Inserted, Orphans, Page, Renewed, RequestKey, Store
 from lro._record import Record, State
 from lro._routes import Route, RouteTable, default_routes, extension_routes
 from lro._service import Service
@@ -209,6 +209,7 @@ __all__ = [
     "QuotaViolation",
     "Reach",
     "Record",
+    "Renewed",
     "Reporter",
     "RequestIdConflict",
     "RequestInfo",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
+import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
@@ -14,6 +16,8 @@ from lro._record import Record
 from lro._running import Running
 from lro._spec import MethodSpec
 from lro._upkeep import Upkeep
+
+log = logging.getLogger("lro")
 
 
 class Background:
@@ -28,10 +32,13 @@ class Background:
         lease: timedelta,
         domain: str,
         clock: Callable[[], float],
+        upkeep: bool,
     ) -> None:
         self._ledger = ledger
         self._specs = specs
-        self._started = False
+        self._wanted = upkeep
+        self._started = self._stopped = False
+        self._starting = threading.Lock()
         owner = _new_owner()
         self.running = Running(
             ledger=ledger,
@@ -40,8 +47,9 @@ class Background:
             lease=lease,
             domain=domain,
             clock=clock,
-            nudge=lambda: self.hearing.need(),
+            nudge=self._nudge,
             hunt=lambda: self.upkeep.hunt(),
+            renew=lambda: self.upkeep.renew(),
         )
         self.upkeep = Upkeep(
             ledger,
@@ -58,26 +66,43 @@ class Background:
         self.hearing = Hearing(ledger, held=self.running.held, cancel=self.running.cancel)
 
     def start(self) -> None:
-        """Begin the upkeep in a thread of its own."""
-        self._started = True
-        self.upkeep.start()
+        """Begin the upkeep in a thread of its own, unless it has begun, or is not wanted here."""
+        if self._started or not self._wanted:
+            return
+        with self._starting:
+            if self._started or self._stopped:
+                return
+            try:
+                self.upkeep.start()
+            except RuntimeError as exc:  # too many threads: the next call tries again
+                log.warning("leases are not renewed now: %s", exc)
+                return
+            self._started = True
 
     def stop(self) -> None:
         """End the threads."""
-        self._started = False
+        with self._starting:
+            self._stopped = True
         try:
             self.hearing.stop()
         finally:
             self.upkeep.stop()
 
     def forked(self) -> None:
-        """Begin anew in a forked process: what the parent holds is the parent's."""
+        """Begin anew in a forked process: what the parent holds is the parent's.
+
+        The upkeep begins when the child is used: it may serve nobody, or only run a function.
+        """
         owner = _new_owner()
+        self._started = False
+        self._starting = threading.Lock()
         self.running.forked(owner)
         self.upkeep.forked(owner)
         self.hearing.forked()
-        if self._started:
-            self.upkeep.start()
+
+    def _nudge(self) -> None:
+        self.start()
+        self.hearing.need()
 
     def _methods(self) -> list[str]:
         return [name for name, spec in self._specs().items() if spec.function is not None]

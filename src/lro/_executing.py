@@ -109,8 +109,16 @@ class Executor(Protocol):
         """
         ...
 
-    def attach(self, work: Callable[[str], None], close: Callable[[timedelta], None]) -> None:
+    def attach(
+        self,
+        work: Callable[[str], None],
+        close: Callable[[timedelta], None],
+        begin: Callable[[], None],
+    ) -> None:
         """Told once by the service: how work is done by its name alone, and how all of it is ended.
+
+        ``begin`` is for executors whose workers start by themselves: a worker that has started
+        calls it, so that it sees to lost work before it has any of its own.
 
         ``close`` is for executors that learn of the end of a worker before the service does: work
         that has not ended within the time given is handed back.

@@ -42,6 +42,7 @@ class MethodHost:
         starter: Starter,
         types: TypeRegistry,
         expiry: timedelta,
+        declared: Callable[[], None],
     ) -> None:
         self.types = types
         self.methods = OperationInfoRegistry()
@@ -50,6 +51,7 @@ class MethodHost:
         self._executor = executor
         self._starter = starter
         self._expiry = expiry
+        self._declared = declared
         self._specs: dict[str, MethodSpec] = {}
 
     @property
@@ -193,6 +195,8 @@ class MethodHost:
         for finding in self.methods.register(full_name, info):
             log.info("%s: %s: %s (AIP-151)", full_name, finding, FINDINGS[finding])
         self._specs[full_name] = spec
+        if function is not None:
+            self._declared()
         return Method(spec, self._starter)
 
     def _make_indexes(self) -> None:

@@ -9,6 +9,7 @@ import logging
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final, TypeAlias, TypeVar
 
 import attrs
@@ -266,14 +267,14 @@ class Lookout:
         names = list(self._watched)
         for first in range(0, len(names), MAX_NAMES):
             some = names[first : first + MAX_NAMES]
-            versions = await self._house.read(functools.partial(self._versions, some))
+            editions = await self._house.read(functools.partial(self._editions, some))
             await asyncio.sleep(0)  # nor may this hold up the loop where reading does not
             for name in some:
                 watched = self._watched.get(name)
                 for stream in watched.streams if watched else ():
-                    if stream.list.differs(name, versions.get(name)):
+                    if stream.list.differs(name, editions.get(name)):
                         stream.list.changed(name)
                         stream.wake()
 
-    def _versions(self, names: Sequence[str]) -> dict[str, int]:
-        return {record.name: record.version for record in self._house.ledger.store.find(names)}
+    def _editions(self, names: Sequence[str]) -> dict[str, tuple[int, datetime]]:
+        return {record.name: record.edition for record in self._house.ledger.store.find(names)}

@@ -20,8 +20,16 @@ if TYPE_CHECKING:
 class ManyOperations:
     """The part of a service that reads and watches many operations at once."""
 
-    def __init__(self, access: Access, ledger: Ledger, listening: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        access: Access,
+        ledger: Ledger,
+        *,
+        listening: Callable[[], None],
+        serving: Callable[[], None],
+    ) -> None:
         self._access = access
+        self._serving = serving
         self._changes = ledger
         self._listening = listening
         self._over = False
@@ -44,6 +52,7 @@ class ManyOperations:
             HookFailed: The ``authorize`` hook does not answer as it must.
             MethodNotSupported: BatchGet is switched off.
         """
+        self._serving()
         self._access.require("BatchGetOperations")
         wanted = parse_names(names)
         yield from self._access.permit_each(caller, "GetOperation", wanted)
@@ -65,6 +74,7 @@ class ManyOperations:
             MethodNotSupported: Watch is switched off.
             Unavailable: The store cannot be reached now, or the service is stopping.
         """
+        self._serving()
         self._access.require("WatchOperations")
         wanted = parse_names(names)
 

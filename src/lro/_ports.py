@@ -50,6 +50,18 @@ class Orphans:
 
 
 @attrs.frozen
+class Renewed:
+    """What a renewal has found: the work that is asked to stop, and the leases left as they were.
+
+    ``left`` are the names of records that another transaction has locked: they are this owner's,
+    and their leases could not be prolonged now.
+    """
+
+    asked: Sequence[str] = ()
+    left: Sequence[str] = ()
+
+
+@attrs.frozen
 class Expired:
     """What a sweep has removed, and whether it has left something to the next one."""
 
@@ -232,18 +244,26 @@ class Store(Protocol):
         """
         ...
 
-    def renew(
-        self, owner: str, until: datetime, names: Collection[str] | None = None
-    ) -> Sequence[str]:
-        """Prolong the leases of this owner, all or those of these names.
+    def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
+        """Prolong the leases of this owner, all or those of these names; also one that is over.
 
-        Returns:
-            The names of those that are asked to cancel.
+        One record that cannot be written now does not keep the others from being renewed. With no
+        names it is a write too, which changes nothing.
+
+        Raises:
+            Unavailable: The store cannot be written to now, even if it can be read.
         """
         ...
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
-        """Up to ``limit`` records in progress of these methods whose lease has run out."""
+        """Up to ``limit`` records in progress of these methods whose lease has run out.
+
+        Only those that can be written now, which the store has tried: whoever holds a record that
+        cannot be written could not renew its lease.
+
+        Raises:
+            Unavailable: The store cannot be read, or there are some and it cannot be written to.
+        """
         ...
 
     def expire(self, limit: int) -> Expired:

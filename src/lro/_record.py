@@ -33,6 +33,9 @@ class State(enum.StrEnum):
         return self in _DONE
 
 
+GIVEN_UP: Final = "!"
+"""How the owner of a record ends whose process has said that the work is lost."""
+
 _DONE: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 
@@ -116,6 +119,20 @@ class Record:
     def unclaimed(self) -> bool:
         """Whether nobody has the work: it waits to be claimed, for the first time or again."""
         return self.owner == "" and self.lease_until is not None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether no process claims to have the work: none ever did, or the last one said so."""
+        return self.owner == "" or self.owner.endswith(GIVEN_UP)
+
+    @property
+    def edition(self) -> tuple[int, datetime]:
+        """What differs between any two versions of a record.
+
+        The number alone does not tell them apart: a database that was restored to an older state
+        counts on from there, and gives the same numbers to other changes.
+        """
+        return self.version, self.update_time
 
     def with_metadata(self, metadata: Any | None) -> Record:
         """The same record, if that is its metadata; else one with it."""

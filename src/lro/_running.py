@@ -24,7 +24,8 @@ _LAST_SECONDS: Final = 1.0
 class Running:
     """The work that this process has, begun or waiting, under the name of ``owner``.
 
-    ``nudge`` is called when there is new work, ``hunt`` when some has lost its worker.
+    ``nudge`` is called when there is new work, ``hunt`` when some has lost its worker, ``renew``
+    when little was left of a lease by the time that it was stored.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Running:
         clock: Callable[[], float],
         nudge: Callable[[], None],
         hunt: Callable[[], None],
+        renew: Callable[[], None],
     ) -> None:
         self._ledger = ledger
         self._executor = executor
@@ -46,6 +48,7 @@ class Running:
         self._clock = clock
         self._nudge = nudge
         self._hunt = hunt
+        self._renew = renew
         self.stopping = False
         self.forked(owner)
 
@@ -64,6 +67,7 @@ class Running:
             domain=self.domain,
             clock=self._clock,
             retire=self._retire,
+            stored=self._stored,
         )
 
     @contextlib.contextmanager
@@ -83,6 +87,7 @@ class Running:
                 self._runs[run.name] = run
         try:
             yield run
+            self._stored(record)
         except BaseException:
             run.revoke()
             raise
@@ -231,6 +236,14 @@ class Running:
             self._executor.join(_LAST_SECONDS)
             for run in list(self._runs.values()):
                 there = there and run.hand_back()
+
+    def _stored(self, record: Record) -> None:
+        """This record is stored by now; it may have waited, for whoever kept the store locked."""
+        until = record.lease_until
+        if until is None or record.owner != self.owner:
+            return
+        if until - self._ledger.store.now() < self._lease / 2:
+            self._renew()
 
     def _retire(self, run: Run) -> None:
         with self._lock:

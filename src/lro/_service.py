@@ -59,11 +59,17 @@ class Service(MethodHost, ManyOperations):
     long a worker may be silent before its work counts as lost. ``authorize`` is asked after the
     arguments are known to be well-formed and before existence is revealed (spec §3.1(5)).
     ``owner_only`` hides operations from everybody but the caller who started them.
-    ``upkeep=False`` starts no thread: call :meth:`turn` instead. ``clock`` gives the seconds that
-    upkeep, time limits and pages go by. ``drain`` is how long running work may go on when the
-    service is closed. The service closes its store, and itself when the interpreter ends. It
-    survives a fork: in the child it is another process's service, with threads and connections of
-    its own.
+    ``clock`` gives the seconds that upkeep, time limits and pages go by. ``drain`` is how long
+    running work may go on when the service is closed. The service closes its store, and itself
+    when the interpreter ends.
+
+    A thread renews leases, takes over lost work and removes what has expired. It begins in each
+    process in which the service is used, and when that is first so: with ``with service``, with a
+    call of a verb or of a method's ``start``, where an edge is called or its server starts, where a
+    worker of Celery starts, or with :meth:`start_maintenance`. A process that only imports the
+    application, such as the master of ``gunicorn --preload``, so takes no work. ``upkeep=False``
+    starts no thread: call :meth:`turn` instead. The service survives a fork: in the child it is
+    another process's service, with threads and connections of its own.
     """
 
     def __init__(
@@ -101,7 +107,13 @@ class Service(MethodHost, ManyOperations):
         ledger = Ledger(store, Bell())
         access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
         self._background = Background(
-            ledger, executor, lambda: self._specs, lease=lease, domain=domain, clock=clock
+            ledger,
+            executor,
+            lambda: self._specs,
+            lease=lease,
+            domain=domain,
+            clock=clock,
+            upkeep=upkeep and not hands_only(),
         )
         super().__init__(
             ledger=ledger,
@@ -112,11 +124,19 @@ class Service(MethodHost, ManyOperations):
                 running=self._background.running,
                 lease=lease,
                 permit=access.permit,
+                serving=self._background.start,
             ),
             types=types if types is not None else TypeRegistry(),
             expiry=expiry,
+            declared=self._background.upkeep.declared,
         )
-        ManyOperations.__init__(self, access, ledger, self._background.hearing.need)
+        ManyOperations.__init__(
+            self,
+            access,
+            ledger,
+            listening=self._background.hearing.need,
+            serving=self._background.start,
+        )
         if owner_only:
             self.indexes.declare_caller()
             self._make_indexes()
@@ -136,12 +156,10 @@ class Service(MethodHost, ManyOperations):
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
-        executor.attach(self.work, self.close)
+        executor.attach(self.work, self.close, self.start_maintenance)
         after_fork(self, Service._forked)
         if not hands_only():
             close_at_exit(self)
-            if upkeep:
-                self._background.start()
 
     # -- verbs --------------------------------------------------------------------------------
 
@@ -155,6 +173,7 @@ class Service(MethodHost, ManyOperations):
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook does not answer as it must.
         """
+        self._serving()
         parse_name(name)
         yield from self._access.permit(caller, "GetOperation", name)
         return self._access.visible(name, caller).operation
@@ -171,6 +190,7 @@ class Service(MethodHost, ManyOperations):
             PermissionDenied, HookFailed: As for :meth:`get`.
             MethodNotSupported: List is switched off.
         """
+        self._serving()
         if not isinstance(request, ListOperationsRequest):
             raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
         self.require("ListOperations")
@@ -188,6 +208,7 @@ class Service(MethodHost, ManyOperations):
                 :meth:`get`.
             MethodNotSupported: Delete is switched off.
         """
+        self._serving()
         self.require("DeleteOperation")
         parse_name(name)
         yield from self._access.permit(caller, "DeleteOperation", name)
@@ -203,6 +224,7 @@ class Service(MethodHost, ManyOperations):
                 :meth:`get`.
             MethodNotSupported: Cancel is switched off.
         """
+        self._serving()
         self.require("CancelOperation")
         parse_name(name)
         yield from self._access.permit(caller, "CancelOperation", name)
@@ -304,6 +326,17 @@ class Service(MethodHost, ManyOperations):
             return
         self._background.running.work(spec, name)
 
+    def start_maintenance(self) -> None:
+        """Begin to renew leases, take over lost work and remove what has expired, in a thread.
+
+        The service does so by itself when it is first used in a process (see above). Call this
+        where a process is to do so before: a worker that waits for lost work, or a server whose
+        framework does not tell the service that it starts, once it is declared what the methods
+        are. Never in a process that only prepares others, such as the master of a preforking
+        server. Idempotent; without effect after :meth:`close`, or with ``upkeep=False``.
+        """
+        self._background.start()
+
     def turn(self) -> float:
         """Do the upkeep that is due; the seconds until more will be. For ``upkeep=False``."""
         return self._background.upkeep.turn()
@@ -363,6 +396,7 @@ class Service(MethodHost, ManyOperations):
         STOP_SIGNALS.end_waits_of(self)
 
     def __enter__(self) -> Service:
+        self.start_maintenance()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -383,6 +417,7 @@ class Service(MethodHost, ManyOperations):
         deadline_seconds: float | None,
         caller: str,
     ) -> Flow[float]:
+        self._serving()
         self.require("WaitOperation")
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self._max_wait)

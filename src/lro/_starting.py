@@ -50,7 +50,7 @@ _NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 
 class Starter:
-    """Starts operations. ``running`` has their work done."""
+    """Starts operations. ``running`` has their work done; ``serving`` is told of each start."""
 
     def __init__(
         self,
@@ -60,12 +60,14 @@ class Starter:
         running: Running,
         lease: timedelta,
         permit: Callable[[str, str, str], Flow[None]],
+        serving: Callable[[], None],
     ) -> None:
         self._ledger = ledger
         self._executor = executor
         self._running = running
         self._lease = lease
         self._permit = permit
+        self._serving = serving
 
     def start(
         self,
@@ -80,6 +82,7 @@ class Starter:
         validate_only: bool,
     ) -> Flow[Operation]:
         """See ``Method.start``."""
+        self._serving()
         if self._running.stopping:
             raise Unavailable("the service is stopping")
         _check_text("request_id", request_id)

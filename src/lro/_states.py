@@ -20,7 +20,7 @@ from lro._errors import (
     NotApplied,
     OperationNotFound,
 )
-from lro._record import Record, State
+from lro._record import GIVEN_UP, Record, State
 from lro._status import Code, Status
 
 
@@ -183,18 +183,32 @@ def lose(attempt: int, now: datetime) -> Change:
         state = step(record, Event.RELEASE, now)
         _fence(record, attempt)
         # Not the owner's any more, lest its other work's renewal prolong this lease.
-        return record.moved(state=state, owner=f"{record.owner}!", lease_until=now, update_time=now)
+        owner = record.owner + GIVEN_UP
+        return record.moved(state=state, owner=owner, lease_until=now, update_time=now)
 
     return change
 
 
-def report(metadata: Any, attempt: int | None, now: datetime) -> Change:
-    """Replace the metadata as a whole (spec §2.10)."""
+def report(
+    metadata: Any,
+    attempt: int | None,
+    now: datetime,
+    owner: str = "",
+    lease: timedelta | None = None,
+) -> Change:
+    """Replace the metadata as a whole (spec §2.10).
+
+    The report of an ``owner`` prolongs its lease, if less than half of it is left: as long as
+    renewals come in time it leaves the lease alone, which is in an index.
+    """
 
     def change(record: Record) -> Record:
         state = step(record, Event.REPORT, now)
         _fence(record, attempt)
-        return record.moved(state=state, metadata=metadata, update_time=now)
+        until = record.lease_until
+        if lease is not None and until is not None and record.owner == owner:
+            until = now + lease if until - now < lease / 2 else until
+        return record.moved(state=state, metadata=metadata, update_time=now, lease_until=until)
 
     return change
 

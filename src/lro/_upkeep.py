@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+import attrs
 
 from lro._errors import LroError, Unavailable
 from lro._ledger import Ledger
@@ -21,7 +24,18 @@ _EXPIRY_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 1.0
 _HURRY_SECONDS: Final = 0.1
 """The least between two hunts, lest what cannot begin be tried and handed back without a pause."""
+_DECLARED_SECONDS: Final = 0.5
+"""How soon after a method is declared its lost work is looked for: its module may still load."""
+_GRACE_SECONDS: Final = 1.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@attrs.frozen
+class _Suspect:
+    """A record whose lease was over at a look: whose it was, and since when that is so."""
+
+    seen: tuple[str, int, datetime | None]
+    since: float
 
 
 class Upkeep:
@@ -32,6 +46,13 @@ class Upkeep:
     ``patience``, by default a lease; ``unbegun`` hands back what could not begin. What is due when
     goes by ``clock``, in seconds, which nobody can set; leases end by the store's clock, which one
     can.
+
+    A lease that is over does not prove that its process is dead: perhaps nobody could write to the
+    store, or to this record, until a moment ago. This process cannot know, if it wanted to write
+    nothing then. So it looks twice, and each look also writes (``Store.orphans``): a record counts
+    as lost if its lease was over at both, with a period of grace between them. Whoever lives has
+    tried to renew its lease all the time, several times in a period of grace, and has done so by
+    then.
     """
 
     def __init__(
@@ -51,6 +72,9 @@ class Upkeep:
         self._ledger = ledger
         self._lease = lease
         self._period = lease.total_seconds() / 3
+        self._grace = min(_GRACE_SECONDS, lease.total_seconds() / 4)
+        self.retry_seconds = self._grace / 5
+        """How soon what could not be written is tried again."""
         self._patience = (patience or lease).total_seconds()
         self._held = held
         self._cancel = cancel
@@ -65,8 +89,13 @@ class Upkeep:
         """Begin anew, for another owner: in a forked process, the thread is gone."""
         self._owner = owner
         self._renew_at: float | None = None
+        self._left: Collection[str] = ()
+        self._retry_at = math.inf
         self._hunt_at = self._hurry_at = self._calm_until = self._expire_at = self._clock()
-        self._urgent = False
+        self._asked_at = math.inf
+        self._renew_now = False
+        self._suspects: dict[str, _Suspect] = {}
+        self._looked_at = -math.inf
         self._away = False
         self._wake = threading.Event()
         self._stopped = False
@@ -74,8 +103,9 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin to turn in a thread of its own, which work cannot block."""
-        self._thread = threading.Thread(target=self._live, name="lro-upkeep", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._live, name="lro-upkeep", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def stop(self) -> None:
         """End the thread."""
@@ -86,7 +116,19 @@ class Upkeep:
 
     def hunt(self) -> None:
         """There is an orphan: see to it now."""
-        self._urgent = True
+        self._ask(0.0)
+
+    def declared(self) -> None:
+        """Another method is declared: look for its lost work soon."""
+        self._ask(_DECLARED_SECONDS)
+
+    def _ask(self, seconds: float) -> None:
+        self._asked_at = min(self._asked_at, self._clock() + seconds)
+        self._wake.set()
+
+    def renew(self) -> None:
+        """Little is left of a lease, because it was long in being stored: renew all now."""
+        self._renew_now = True
         self._wake.set()
 
     def turn(self) -> float:
@@ -107,64 +149,82 @@ class Upkeep:
             raise
 
     def _turn(self) -> float:
-        at, now = self._clock(), self._ledger.store.now()
-        if not self._held():
+        at, held = self._clock(), self._held()
+        if not held:
             self._renew_at = None
-        elif self._renew_at is None:  # it may have begun a third of a lease ago
+        elif self._renew_at is None or self._renew_now:  # it may have begun long ago
             self._renew_at = at
-        self._follow_clock(at, now)
+        self._renew_now = False
+        self._follow_clock(at)
         if self._away:
-            self._follow_outage(at)
-        self._return_unbegun()
-        if self._renew_at is not None and self._renew_at <= at:
-            self._renew(at, now)
-        if self._next_hunt() <= at:
-            self._urgent = False
-            self._hunt(at, now)
-        if self._expire_at <= at:
-            self._expire(at)
+            self._follow_outage(held)
+        elif self._renew_at is not None and self._renew_at <= at:
+            self._renew(held)
+        elif self._retry_at <= at:
+            self._renew(frozenset(held).intersection(self._left))
+        if self._renew_at is None or self._clock() < self._renew_at:  # leases come first
+            self._return_unbegun()
+            if self._next_hunt() <= self._clock():
+                self._hunt()
+            if self._expire_at <= self._clock():
+                self._expire()
         # New work wakes nobody: one looks often enough to find it in time, which asks no store.
-        due = [self._next_hunt(), self._expire_at, at + self._period]
+        due = [self._next_hunt(), self._expire_at, self._retry_at, at + self._period]
         if self._renew_at is not None:
             due.append(self._renew_at)
         return max(0.01, min(due) - self._clock())
 
     def _next_hunt(self) -> float:
-        return max(self._calm_until, self._hurry_at if self._urgent else self._hunt_at)
+        asked_at = max(self._hurry_at, self._asked_at)
+        return max(self._calm_until, min(self._hunt_at, asked_at))
 
-    def _follow_clock(self, at: float, now: datetime) -> None:
+    def _follow_clock(self, at: float) -> None:
         # Somebody has set the store's clock: all leases seem over, or to last too long.
-        lead = (now - _EPOCH).total_seconds() - at
+        lead = (self._ledger.store.now() - _EPOCH).total_seconds() - at
         before, self._lead = self._lead, lead
         if before is None or abs(lead - before) < _STEP_SECONDS:
             return
         log.warning("the store's clock was set by %+.1f s: leases are renewed", lead - before)
-        self._let_all_renew(at)
-
-    def _follow_outage(self, at: float) -> None:
-        # Nobody could renew a lease while the store was away, so leases that ran out meanwhile say
-        # nothing of who lives.
-        self._ledger.store.orphans((), 1)  # raises unless it is back
-        log.warning("upkeep: the store is there again")
-        self._away = False
-        self._let_all_renew(at)
-
-    def _let_all_renew(self, at: float) -> None:
-        # Those who live renew their leases before anybody hunts.
         if self._renew_at is not None:
             self._renew_at = at
-        self._calm_until = at + self._period + _STEP_SECONDS
+        self._let_all_renew()
 
-    def _renew(self, at: float, now: datetime) -> None:
-        asked = self._ledger.store.renew(self._owner, now + self._lease, self._held())
+    def _follow_outage(self, held: Collection[str]) -> None:
+        # It is back when a write has worked: SQLite can be read while others have its write lock.
+        self._renew(held)
+        log.warning("upkeep: the store is there again")
+        self._away = False
+        self._let_all_renew()
+
+    def _let_all_renew(self) -> None:
+        # Those who live renew their leases before anybody hunts.
+        self._suspects.clear()
+        self._calm_until = self._clock() + self._period + _STEP_SECONDS
+
+    def _renew(self, names: Collection[str]) -> None:
+        # By what was the time before: a write that had to wait is soon to be followed by another.
+        at, until = self._clock(), self._ledger.store.now() + self._lease
+        renewed = self._ledger.store.renew(self._owner, until, names)
         # Only now: after a failure the next turn begins with it again, before it hunts.
-        self._renew_at = at + self._period
-        for name in asked:
+        if self._renew_at is not None and self._renew_at <= at:
+            self._renew_at = at + self._period
+        for name in set(renewed.left).difference(self._left):
+            log.warning("%s: its lease cannot be renewed now: others have locked its record", name)
+        self._left = renewed.left
+        self._retry_at = at + self.retry_seconds if self._left else math.inf
+        for name in renewed.asked:
             self._cancel(name)
 
-    def _hunt(self, at: float, now: datetime) -> None:
+    def _hunt(self) -> None:
+        self._asked_at = math.inf
+        began = self._clock()
         found = self._ledger.store.orphans(self._methods(), _BATCH)
-        for record in found.records:
+        at, now = self._clock(), self._ledger.store.now()
+        # If it had to wait, so had all who renew their leases; and between two looks that are far
+        # apart nobody may have been able to write.
+        if at - began > self._grace / 2 or at - self._looked_at > self._grace + _STEP_SECONDS:
+            self._suspects.clear()
+        for record in self._lost(found.records, at):
             if self._renew_at is not None and self._renew_at <= self._clock():
                 break  # our own work first: the rest is found again at once
             try:
@@ -173,15 +233,40 @@ class Upkeep:
                 log.info("%s: not taken over now: %s", record.name, exc)
             except BaseException:  # one that cannot be must not be in the way of the others
                 log.exception("%s: cannot be taken over", record.name)
+        # The grace of those that are new begins now: what was taken over may have taken long.
+        self._looked_at = self._clock()
+        for name, suspect in self._suspects.items():
+            if suspect.since == at:
+                self._suspects[name] = attrs.evolve(suspect, since=self._looked_at)
         latest = self._patience
         next_end = found.next_lease_end
         if next_end is not None:
             latest = min(latest, max(0.0, (next_end - now).total_seconds()))
         # What could not be taken over (a full queue, say) is tried again soon.
-        self._hunt_at = at + (min(latest, 1.0) if found.records else latest)
-        self._hurry_at = at + _HURRY_SECONDS
+        self._hunt_at = at + latest
+        if found.records:
+            self._hunt_at = min(self._hunt_at, self._looked_at + self._grace)
+        self._hurry_at = self._looked_at + _HURRY_SECONDS
 
-    def _expire(self, at: float) -> None:
+    def _lost(self, records: Collection[Record], at: float) -> list[Record]:
+        """Those of these records whose lease is over that nobody has."""
+        before, self._suspects = self._suspects, {}
+        lost = []
+        for record in records:
+            if record.given_up:
+                lost.append(record)
+                continue
+            seen, since = (record.owner, record.attempt, record.lease_until), at
+            known = before.get(record.name)
+            if known is not None and known.seen == seen:
+                since = known.since
+            self._suspects[record.name] = _Suspect(seen, since)
+            if at - since >= self._grace:
+                lost.append(record)
+        return lost
+
+    def _expire(self) -> None:
+        at = self._clock()
         self._expire_at = at + _EXPIRY_SECONDS
         try:
             removed = self._ledger.store.expire(_EXPIRY_BATCH)
@@ -197,7 +282,7 @@ class Upkeep:
             try:
                 seconds = self.turn()
             except Unavailable:
-                seconds = 1.0
+                seconds = self.retry_seconds
             except BaseException:  # whatever code of others has raised: leases are to be renewed
                 log.exception("upkeep failed and goes on")
                 seconds = 1.0

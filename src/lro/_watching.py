@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from typing import TypeAlias
 
 import attrs
@@ -26,7 +27,7 @@ Sighting: TypeAlias = Operation | MissingOperation
 
 @attrs.frozen
 class _Told:
-    version: int
+    edition: tuple[int, datetime]
     metadata: bytes
 
 
@@ -57,12 +58,12 @@ class WatchList:
         if name in self._left:
             self._due[name] = None
 
-    def differs(self, name: str, version: int | None) -> bool:
-        """Whether what was told of a name is older than this version; None: it is gone."""
+    def differs(self, name: str, edition: tuple[int, datetime] | None) -> bool:
+        """Whether what was told of a name is another edition than this; None: it is gone."""
         if name not in self._left or name in self._due:
             return False  # it is over, or to be read anyway
         told = self._left[name]
-        return told is None or told.version != version
+        return told is None or told.edition != edition
 
     def take(self, limit: int) -> list[str]:
         """Up to so many names to be read now, those that have waited longest."""
@@ -84,9 +85,9 @@ class WatchList:
             self._drop(name)
             return record.operation
         before = self._left[name]
-        if before is not None and before.version == record.version:
+        if before is not None and before.edition == record.edition:
             return None
-        now = _Told(record.version, _print(record.metadata))
+        now = _Told(record.edition, _print(record.metadata))
         self._left[name] = now
         # Claims and requests to cancel make versions, too, which look the same to callers.
         return None if before is not None and before.metadata == now.metadata else record.operation

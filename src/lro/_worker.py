@@ -47,6 +47,8 @@ class Worker:
     """The seconds that time limits go by: nobody can set it."""
     retire: Callable[[Run], None]
     """Told of every run that is over."""
+    stored: Callable[[Record], None]
+    """Told of every record that was claimed."""
 
 
 class Run:
@@ -242,6 +244,7 @@ class Run:
         taken = claim(self._worker.owner, now + self._worker.lease, now)
         record = self._ledger.apply(self.name, taken, self._spec.stamp)
         assert record is not None  # a claim removes nothing
+        self._worker.stored(record)
         return record
 
     def _job_of(self, record: Record) -> Job[Anything]:
@@ -281,9 +284,14 @@ class Run:
         return patiently(action, name=self.name, until=lambda: self._handing_back)
 
     def _publish(self, attempt: int, metadata: object) -> None:
-        change = report(self._spec.pack_metadata(metadata), attempt, self._now())
+        packed, worker = self._spec.pack_metadata(metadata), self._worker
+
+        def apply() -> None:
+            change = report(packed, attempt, self._now(), worker.owner, worker.lease)
+            self._ledger.apply(self.name, change, self._spec.stamp)
+
         try:
-            self._patiently(lambda: self._ledger.apply(self.name, change, self._spec.stamp))
+            self._patiently(apply)
         except Unavailable as exc:  # nor will it be asked again: this process hands back its work
             raise Cancelled() from exc
         except LeaseLost as exc:

@@ -75,6 +75,7 @@ class EdgeApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
+        self.edge.service.start_maintenance()  # lifespan, the first scope, is the server's start
         if scope["type"] == "http":
             path = _path(scope)
             if self._otherwise is None or self.edge.knows(scope["method"], path):

@@ -60,6 +60,7 @@ class EdgeApp:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """The WSGI interface."""
+        self.edge.service.start_maintenance()
         request = _request(environ)
         if self._otherwise is not None and not self.edge.knows(request.method, request.path):
             return self._otherwise(environ, start_response)

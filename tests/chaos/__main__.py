@@ -14,6 +14,8 @@ from pathlib import Path
 from tests.chaos.campaign import Campaign, Cell, Trial, table
 from tests.chaos.freeze import freeze_trial
 from tests.chaos.kill import ROWS, kill_trial
+from tests.chaos.locks import LOCKS, lock_trial, spans
+from tests.chaos.loops import loop_trial
 from tests.chaos.outage import crash, lock, outage_trial
 from tests.chaos.verdict import Verdict
 from tests.chaos.world import Ground
@@ -43,6 +45,14 @@ def main(arguments: Sequence[str]) -> int:
     store.add_argument("--seconds", type=float, default=120, help="the length of a trial")
     store.add_argument("--longest", type=float, default=5, help="the longest outage, in seconds")
     store.set_defaults(run=_store, seeds=1, lease=15.0, executors="threads", at_once=1)
+    locks = commands.add_parser("locks", help="lock what servers work on, for half to 4 leases")
+    _common(locks)
+    locks.add_argument("--rows", default=",".join(LOCKS), help="what is locked")
+    locks.add_argument("--every", type=float, default=0.5, help="the steps of its length, seconds")
+    locks.set_defaults(run=_locks, seeds=1, lease=3.0, executors="threads")
+    loops = commands.add_parser("loops", help="servers that live shorter than their leases")
+    _common(loops)
+    loops.set_defaults(run=_loops, lease=4.0, executors="threads,processes")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all servers are stopped
     status: int = options.run(options)
@@ -102,6 +112,23 @@ def _store(options: argparse.Namespace) -> int:
         return found.verdict
 
     return _run(options, trial, ["the store goes away"])
+
+
+def _locks(options: argparse.Namespace) -> int:
+    lengths = spans(options.lease, options.every)
+
+    async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
+        return await lock_trial(ground, seed, cell.row, lengths[seed % len(lengths)])
+
+    options.seeds *= len(lengths)  # each length is a seed
+    return _run(options, trial, options.rows.split(","), lambda row, on, _: LOCKS[row] == on)
+
+
+def _loops(options: argparse.Namespace) -> int:
+    async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
+        return await loop_trial(ground, seed)
+
+    return _run(options, trial, ["crash loop"])
 
 
 def _run(

@@ -19,6 +19,7 @@ from lro._executing import Executor
 from lro._operation import Operation
 from lro._service import Service
 from lro._shapes import Int32
+from lro.testing import ManualClock
 
 T = TypeVar("T")
 
@@ -107,6 +108,13 @@ def ended(service: Service, operation: Operation | str) -> Operation:
     found = service.wait(name, timedelta(seconds=PATIENCE))
     assert found.done, f"{name} has not ended"
     return found
+
+
+def recovered(service: Service, clock: ManualClock) -> None:
+    """Turn a service until it has seen to the leases that are over: that takes two looks."""
+    service.turn()
+    clock.advance(1)
+    service.turn()
 
 
 def unpacked(service: Service, operation: Operation) -> WorkMetadata:

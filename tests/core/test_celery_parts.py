@@ -19,6 +19,7 @@ pytest.importorskip("celery")
 import celery
 from celery.contrib.testing.worker import start_worker
 from celery.exceptions import Reject, SoftTimeLimitExceeded
+from celery.signals import worker_ready
 from kombu.exceptions import OperationalError
 
 import lro.executors.celery as module
@@ -379,6 +380,26 @@ def test_no_thread_can_be_started(monkeypatch):
     with pytest.raises(Reject, match="can't start new thread") as caught:
         Carrier(print, None).carry(NAME)
     assert caught.value.requeue
+
+
+class Consumer:
+    """What Celery says is ready."""
+
+    def __init__(self, app):
+        self.app = app
+
+
+def test_a_worker_that_is_ready_begins_to_see_to_lost_work():
+    """In its main process, and of this app alone; not where nobody has asked for it."""
+    app, begun = app_on("memory://"), []
+    executor = CeleryExecutor(app)
+    executor.attach(print, None, lambda: begun.append(1))
+    idle = CeleryExecutor(app, task_name="acme.idle")
+    idle.attach(print)
+    for ready in (app_on("memory://"), app):
+        assert begun == []
+        worker_ready.send(sender=Consumer(ready))
+    assert begun == [1]
 
 
 def test_a_stopped_worker_begins_nothing():

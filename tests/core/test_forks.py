@@ -142,6 +142,8 @@ def test_a_service_begins_anew(make_service, store, upkeep):
     service._forked()
     assert service._background.running.owner != owner
     assert (service.waiting, len(service._ledger.bell)) == (0, 0)
+    assert service._background.upkeep._thread is None  # until it is used: it may serve nobody
+    assert not service.get(name).done
     assert (service._background.upkeep._thread is not None) == upkeep
     service.reporter(name).complete(WorkResponse("x"))
     assert service.wait(name, 20).done

@@ -17,6 +17,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
+from tests.core.kit import recovered
 
 LEASE = timedelta(seconds=15)
 
@@ -84,7 +85,10 @@ class Away(MemoryStore):
 
 
 def make(store, executor, function=None, **options):
-    service = lro.Service(store, executor, upkeep=False, lease=LEASE)
+    def seconds():
+        return store.now().timestamp()
+
+    service = lro.Service(store, executor, upkeep=False, lease=LEASE, clock=seconds)
     method = service.method(
         "acme.v1.Dos.Do",
         request=DoRequest,
@@ -139,7 +143,7 @@ def test_work_that_never_began_is_begun():
     name = method.start(DoRequest()).name
     clock.advance(LEASE.total_seconds())
     other, _ = make(store, InlineExecutor())
-    other.turn()
+    recovered(other, clock)
     assert other.get(name).state == "SUCCEEDED"
 
 

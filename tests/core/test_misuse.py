@@ -26,6 +26,7 @@ from tests.core.kit import (
     answer,
     ended,
     reason,
+    recovered,
     unpacked,
 )
 
@@ -64,7 +65,7 @@ def test_a_settle_that_fails_for_lost_work(make_service, store, clock):
     lost = held(clock, method=NAME, metadata=metadata, attempt=1)
     store.insert(lost, REQUEST, None)
     clock.advance(15)
-    service.turn()
+    recovered(service, clock)
     assert reason(service.get(lost.name)) == (Code.ABORTED, "WORKER_LOST")
 
 

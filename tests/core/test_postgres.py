@@ -28,7 +28,7 @@ from lro._errors import InvalidArgument, OperationNotFound, TargetBusy, Unavaila
 from lro._faults import DeclarationError, MissingExtra
 from lro._narrowing import EVERYTHING, Column, InState, Keyed, Named, Says, all_of
 from lro._pages import Place
-from lro._ports import Inserted
+from lro._ports import Inserted, Renewed
 from lro._record import State
 from lro._states import claim, report, request_cancel
 from lro.stores._walks import Walk
@@ -372,7 +372,7 @@ def test_what_has_such_a_name_is_not_found(store, clock, bad):
     store.announce(bad)
     assert store.glance([bad]).over == {bad}
     assert list(store.page(bad, None, 9).records) == []
-    assert list(store.renew("us", clock(), [bad])) == []
+    assert list(store.renew("us", clock(), [bad]).asked) == []
 
 
 def test_json_may_hold_any_character(store, clock):
@@ -495,7 +495,7 @@ def test_many_leases_are_renewed_in_parts(store, clock, monkeypatch):
         insert(store, held(clock, name.removeprefix("operations/")))
     store.update(names[7], request_cancel(clock()))
     until = clock() + timedelta(hours=1)
-    assert list(store.renew("us", until, [*names, "operations/no-such"])) == [names[7]]
+    assert store.renew("us", until, [*names, "operations/no-such"]) == Renewed([names[7]], [])
     assert {store.get(name).lease_until for name in names} == {until}
 
 
@@ -539,12 +539,14 @@ PLANNED = {
     "REMOVE": ("[]",),
     "FORGET": (SOME_ID,),
     "GET": (SOME_ID,),
-    "GET_IF_CHANGED": (1, None, SOME_ID),
+    "GET_IF_CHANGED": (1, 1, None, SOME_ID),
     "REQUEST": (SOME_ID,),
     "GLANCE": (1, SOME_IDS),
-    "RENEW": (SOME_IDS, "us", 1),
+    "RENEW": (SOME_IDS, "us", SOME_IDS, "us", 1),
+    "RENEW_WAITING": (SOME_IDS, "us", SOME_IDS, "us", 1),
     "RENEW_ALL": ("us", "us", 1),
     "ORPHANS": (1, "[]", 1, "[]", 9),
+    "TOUCH": (SOME_IDS, 1),
     "EXPIRE": (1, 9),
     "EXPIRE_STARTS": (1, 9),
     "LEFT": (1, 1),

@@ -222,7 +222,7 @@ def test_connections_that_were_ended_are_made_anew(store, plain, clock):
         lambda: store.update("operations/a", request_cancel(clock())).name,
         lambda: insert(store, record_of(clock, "b")).record.name,
         lambda: insert(store, record_of(clock, "c"), key_of()).record.name,
-        lambda: store.renew("us", clock())[0],
+        lambda: store.renew("us", clock()).asked[0],
     ):
         kill_backends(plain)
         assert call().startswith("operations/")

@@ -18,7 +18,16 @@ from lro._states import take_over
 from lro._status import Code
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse, answer, ended, reason
+from tests.core.kit import (
+    PATIENCE,
+    WorkMetadata,
+    WorkRequest,
+    WorkResponse,
+    answer,
+    ended,
+    reason,
+    recovered,
+)
 
 NAME = "acme.v1.Works.Work"
 ID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
@@ -38,7 +47,7 @@ class Sending:
         self.full = False
         self.running = True
 
-    def attach(self, work, close):
+    def attach(self, work, close, begin):
         self.work = work
 
     def admit(self, spec):
@@ -161,7 +170,7 @@ def test_a_worker_that_dies(make_service, store, sending, clock, policy):
     name = service.start(NAME, WorkRequest()).name
     now = clock()
     store.update(name, lambda record: record.moved(owner="dead", attempt=1, lease_until=now))
-    service.turn()
+    recovered(service, clock)
     if policy is WorkerLost.FAIL:
         assert reason(service.get(name)) == (Code.ABORTED, "WORKER_LOST")
         return

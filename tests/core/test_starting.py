@@ -38,6 +38,7 @@ from tests.core.kit import (
     answer,
     ended,
     reason,
+    recovered,
     swap,
     unpacked,
 )
@@ -183,7 +184,7 @@ def test_a_worker_dies_between_the_start_and_the_beginning(
     methods = [method_of(service, worker_lost=worker_lost) for service in services]
     name = methods[0].start(WorkRequest("x")).name
     clock.advance(15)
-    services[1].turn()
+    recovered(services[1], clock)
     assert services[1].get(name).state == state
 
 

@@ -11,6 +11,7 @@ import threading
 from contextlib import closing
 from datetime import timedelta
 
+import attrs
 import pytest
 
 from lro._bell import Bell
@@ -21,7 +22,7 @@ from lro._orphans import adopt
 from lro._ports import Expired
 from lro._record import State
 from lro._spec import WorkerLost
-from lro._states import claim, take_over
+from lro._states import claim, lose, release, take_over
 from lro._status import Code
 from lro._upkeep import Upkeep
 from lro.executors.asyncio import AsyncioExecutor
@@ -40,6 +41,7 @@ from tests.core.kit import (
     answer,
     ended,
     reason,
+    recovered,
     swap,
     unpacked,
 )
@@ -187,7 +189,7 @@ def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog)
     other.turn()
     clock.advance(15)
     with caplog.at_level(logging.INFO, "lro"):
-        other.turn()
+        recovered(other, clock)
         found = other.get(name)
         assert reason(found) == (Code.ABORTED, "WORKER_LOST")
         assert found.error.details[0].payload["domain"] == "acme.test"
@@ -215,7 +217,7 @@ def test_what_becomes_of_an_orphan_goes_by_what_it_is(store, make_service, clock
     with pytest.raises(LeaseLost, match="attempt 0 lost its lease to attempt 1"):
         adopt(seen, service._specs[NAME], running, service._ledger)
     assert store.get(operation.name).owner == "them"
-    service.turn()
+    recovered(service, clock)
     assert reason(service.get(operation.name)) == (Code.ABORTED, "WORKER_LOST")
 
 
@@ -229,7 +231,7 @@ def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, cap
     other = build(never, settle=settle)
     clock.advance(15)
     with caplog.at_level(logging.ERROR, "lro"):
-        other.turn()
+        recovered(other, clock)
     found = other.get(name)
     assert reason(found) == (Code.ABORTED, "WORKER_LOST")
     assert unpacked(other, found).percent == 50
@@ -249,7 +251,7 @@ def test_work_that_may_run_twice_is_done_again(hung, build, store, clock, caplog
     other = build(body, worker_lost=WorkerLost.RETRY)
     name = one.start(text=text).name
     clock.advance(15)
-    other.turn()
+    recovered(other, clock)
     found = ended(other, name)
     assert answer(other, found) == f"{text} again"
     assert jobs[0].attempt == 2
@@ -266,7 +268,7 @@ def test_a_stale_worker_is_refused(hung, build, store, clock, caplog):
     two = hung(worker_lost=WorkerLost.RETRY)
     name = one.start().name
     clock.advance(15)
-    two.service.turn()
+    recovered(two.service, clock)
     two.step.reached()
     with caplog.at_level(logging.WARNING, "lro"):
         one.step.go.set()
@@ -285,12 +287,12 @@ def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
     for lost in (1, 2):
         clock.advance(15)
         two = hung(worker_lost=WorkerLost.RETRY, max_lost=3)
-        two.service.turn()
+        recovered(two.service, clock)
         two.step.reached()
         assert store.get(name).lost_attempts == lost
     clock.advance(15)
     other = build(never, worker_lost=WorkerLost.RETRY, max_lost=3)
-    other.turn()
+    recovered(other, clock)
     assert reason(other.get(name)) == (Code.ABORTED, "WORKER_LOST")
 
 
@@ -310,7 +312,7 @@ def test_a_deleted_orphan_frees_its_target(hung, build, clock, policy):
     with pytest.raises(TargetBusy):
         other.start(NAME, WorkRequest(), target="t")
     clock.advance(15)
-    other.turn()
+    recovered(other, clock)
     assert calls == ([2] if policy is WorkerLost.RETRY else [])
     with pytest.raises(OperationNotFound):
         other.store.get(name)
@@ -325,9 +327,9 @@ def test_work_of_unknown_methods_is_left_to_others(hung, make_service, build, st
     declared.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
     clock.advance(15)
     for service in (stranger, declared):
-        service.turn()
+        recovered(service, clock)
     assert store.get(name).state == "IN_PROGRESS"
-    build(never).turn()
+    recovered(build(never), clock)
     assert store.get(name).state == "FAILED"
 
 
@@ -344,7 +346,7 @@ def test_an_orphan_waits_for_room(hung, build, store, clock):
     busy = other.start(NAME, WorkRequest("busy"))
     step.reached()
     clock.advance(15)
-    other.turn()
+    recovered(other, clock)
     assert store.get(name).lost_attempts == 0
     step.go.set()
     ended(other, busy)
@@ -362,10 +364,10 @@ def test_of_two_services_one_takes_an_orphan(hung, build, store, clock, caplog):
     two = build(never, worker_lost=WorkerLost.RETRY)
     orphans = store.orphans({NAME}, 9)
     store.orphans = lambda methods, limit: orphans  # both have looked at the same time
-    one.turn()
+    recovered(one, clock)
     ended(one, name)
     with caplog.at_level(logging.INFO, "lro"):
-        two.turn()
+        recovered(two, clock)
     assert f"{name}: not taken over now" in caplog.text
 
 
@@ -385,7 +387,7 @@ def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, clock, caplog):
     other._background.upkeep._adopt = adopt
     clock.advance(15)
     with caplog.at_level(logging.ERROR, "lro"):
-        other.turn()
+        recovered(other, clock)
     (left,) = set(names) - set(refused)
     assert other.get(left).done
     assert f"{refused[0]}: cannot be taken over" in caplog.text
@@ -401,7 +403,7 @@ def test_what_cannot_be_run_is_not_kept(hung, build, store, clock):
 
     other = build(never, Stopping(), worker_lost=WorkerLost.RETRY)
     clock.advance(15)
-    other.turn()
+    recovered(other, clock)
     record = store.get(name)
     assert (record.owner, record.lease_until, record.attempt) == ("", clock(), 1)
     third = build(worker_lost=WorkerLost.RETRY)
@@ -420,7 +422,7 @@ def test_a_request_that_cannot_be_read_any_more(hung, make_service, store, clock
 
     clock.advance(15)
     with caplog.at_level(logging.ERROR, "lro"):
-        other.turn()
+        recovered(other, clock)
         found = ended(other, name)
     assert reason(found) == (Code.INTERNAL, "REQUEST_UNREADABLE")
     assert name in caplog.text
@@ -438,7 +440,7 @@ def test_a_request_deleted_between_claim_and_reading(hung, build, store, clock):
 
     store.request = request
     clock.advance(15)
-    other.turn()
+    recovered(other, clock)
     with pytest.raises(OperationNotFound):
         store.get(name)
 
@@ -689,56 +691,270 @@ def test_work_survives_sigterm(tmp_path, make_service):
 
 
 class Away(MemoryStore):
-    """A store that is away at times."""
+    """A store that is away at times: neither written nor read, or only not ``written``."""
 
-    away = False
+    away = unwritten = False
 
     def orphans(self, methods, limit):
-        self._look()
-        return super().orphans(methods, limit)
+        found = super().orphans(methods, limit)
+        self._look(write=bool(found.records))
+        return found
 
     def renew(self, owner, until, names=None):
-        self._look()
+        self._look(write=True)
         return super().renew(owner, until, names)
 
-    def _look(self):
-        if self.away:
+    def _look(self, *, write):
+        if self.away or (write and self.unwritten):
             raise Unavailable("away")
 
 
-def test_after_an_outage_the_living_renew_before_anybody_hunts(make_service, clock):
+@pytest.fixture
+def away(clock):
+    """A store that is away when the test says so."""
+    return Away(clock)
+
+
+def test_after_an_outage_the_living_renew_before_anybody_hunts(away, make_service, clock):
     """Leases that ran out while nobody could renew them say nothing of who lives."""
-    store = Away(clock)
-    worker, hunter = (make_service(store, Held()) for _ in range(2))
+    worker, hunter = (make_service(away, Held()) for _ in range(2))
     for service in (worker, hunter):
         method_of(service, never)
         service.turn()
     name = worker.start(NAME, WorkRequest()).name
-    store.away = True
+    away.away = True
     for _ in range(2):
         clock.advance(20)
         for service in (hunter, worker):
             with pytest.raises(Unavailable):
                 service.turn()
-    store.away = False
+    away.away = False
     hunter.turn()  # which is calm for a third of a lease, and a second
     worker.turn()
-    for seconds in (6, 9):  # then the worker falls silent
-        assert store.get(name).owner == worker._background.running.owner
+    for seconds in (6, 9, 1):  # then the worker falls silent
+        assert away.get(name).owner == worker._background.running.owner
         clock.advance(seconds)
         hunter.turn()
-    assert store.get(name).owner == hunter._background.running.owner
+    assert away.get(name).owner == hunter._background.running.owner
+
+
+def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
+    away, make_service, clock
+):
+    """A process that wanted to write nothing meanwhile knows of no outage (defects 6)."""
+    worker, hunter = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, hunter):
+        method_of(service, never)
+        service.turn()
+    name = worker.start(NAME, WorkRequest()).name
+    away.unwritten = True
+    for _ in range(6):
+        clock.advance(5)
+        with pytest.raises(Unavailable):
+            worker.turn()
+    away.unwritten = False
+    hunter.turn()  # which is the first to come
+    assert away.get(name).owner == worker._background.running.owner
+    worker.turn()
+    for _ in range(3):
+        clock.advance(1)
+        hunter.turn()
+    assert away.get(name).owner == worker._background.running.owner
+
+
+def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
+    """That the store can be read says nothing, and the calm counts from the write (defects 6)."""
+    service = make_service(away, Held())
+    method_of(service, never)
+    service.turn()
+    lost = service.start(NAME, WorkRequest()).name
+    away.update(lost, lose(0, clock()))
+    service._background.running._runs.clear()
+    away.away = True
+    clock.advance(15)
+    with pytest.raises(Unavailable):
+        service.turn()
+    away.away, away.unwritten = False, True
+    for _ in range(10):
+        clock.advance(1)
+        with pytest.raises(Unavailable):
+            service.turn()
+    assert "there again" not in caplog.text
+    away.unwritten = False
+    service.turn()
+    assert "there again" in caplog.text
+    clock.advance(5)
+    service.turn()
+    assert away.get(lost).version == 2
+    clock.advance(1)
+    service.turn()
+    assert away.get(lost).version == 3  # taken over
+
+
+def test_a_look_that_had_to_wait_proves_nothing(away, make_service, clock):
+    """Whoever wanted to renew a lease had to wait as long, so that the grace begins again."""
+    worker, hunter = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, hunter):
+        method_of(service, never)
+        service.turn()
+    name = worker.start(NAME, WorkRequest()).name
+    clock.advance(15)
+    hunter.turn()
+    whole = away.orphans
+
+    def orphans(methods, limit):
+        clock.advance(0.6)
+        return whole(methods, limit)
+
+    away.orphans = orphans
+    clock.advance(1)
+    hunter.turn()
+    assert away.get(name).owner == worker._background.running.owner
+    away.orphans = whole
+    clock.advance(1)
+    hunter.turn()
+    assert away.get(name).owner == hunter._background.running.owner
+
+
+def test_two_looks_that_are_far_apart_prove_nothing(away, make_service, clock):
+    """The process that looks may have stood still, and all others with it."""
+    worker, hunter = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, hunter):
+        method_of(service, never)
+        service.turn()
+    name = worker.start(NAME, WorkRequest()).name
+    for seconds in (15, 60, 0.5):
+        clock.advance(seconds)
+        hunter.turn()
+        assert away.get(name).owner == worker._background.running.owner
+    clock.advance(0.5)
+    hunter.turn()
+    assert away.get(name).owner == hunter._background.running.owner
+
+
+def test_what_takes_long_to_take_over_keeps_no_other_alive(away, make_service, clock):
+    """The looks are far apart then, and the process is busy all the time."""
+    worker, hunter = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, hunter):
+        method_of(service, never)
+        service.turn()
+    lost, slow = (worker.start(NAME, WorkRequest()).name for _ in range(2))
+    away.update(slow, release(0, clock()))
+
+    def adopt(record):
+        if record.name == slow:
+            clock.advance(5)
+            raise Unavailable("the queue does not answer")
+        adopted.append(record.name)
+
+    adopted = []
+    hunter._background.upkeep._adopt = adopt
+    clock.advance(15)
+    for _ in range(3):
+        hunter.turn()
+        clock.advance(1)
+    assert adopted[:1] == [lost]
+
+
+def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, clock):
+    """Little is left of its lease when it is stored, less than until the next renewal."""
+    service = make_service(away, Held())
+    method = method_of(service, never)
+    first = method.start(WorkRequest()).name
+    service.turn()
+    whole = away.insert
+
+    def insert(record, request, key, **options):
+        clock.advance(4)
+        away.renew(service._background.running.owner, clock() + LEASE)  # the first one's
+        clock.advance(5)
+        return whole(record, request, key, **options)
+
+    away.insert = insert
+    service._background.upkeep._renew_at += 60
+    second = method.start(WorkRequest()).name
+    service.turn()
+    assert away.get(first).lease_until == away.get(second).lease_until == clock() + LEASE
+
+
+def test_one_lease_that_cannot_be_renewed_is_tried_again_soon(away, make_service, clock, caplog):
+    """The others are renewed, and it is said which one is not, once (defects 5)."""
+    service = make_service(away, Held())
+    method = method_of(service, never)
+    names = [method.start(WorkRequest()).name for _ in range(2)]
+    whole = away.renew
+    asked = []
+
+    def renew(owner, until, of):
+        asked.append(sorted(of))
+        found = whole(owner, until, set(of) - {names[0]})
+        return attrs.evolve(found, left=[names[0]])
+
+    away.renew = renew
+    with caplog.at_level(logging.WARNING, "lro"):
+        assert service.turn() == pytest.approx(0.2)
+        clock.advance(0.2)
+        assert service.turn() == pytest.approx(0.2)
+    assert asked == [sorted(names), [names[0]]]
+    assert caplog.text.count("its lease cannot be renewed now") == 1
+    away.renew = whole
+    clock.advance(0.2)
+    service.turn()
+    assert away.get(names[0]).lease_until == clock() + LEASE
+    assert service.turn() > 4
+
+
+def test_a_renewal_that_took_long_is_followed_by_another(away, make_service, clock):
+    """Before anything else: what it has written was out of date by then."""
+    service = make_service(away, Held())
+    method_of(service, never)
+    service.turn()
+    name = service.start(NAME, WorkRequest()).name
+    whole_renew, whole_orphans = away.renew, away.orphans
+
+    def renew(owner, until, names=None):
+        away.renew = whole_renew
+        clock.advance(5)
+        return whole_renew(owner, until, names)
+
+    away.renew = renew
+    away.orphans = lambda methods, limit: pytest.fail("leases come first")
+    clock.advance(15)
+    assert service.turn() == 0.01
+    assert away.get(name).lease_until == clock() + LEASE - timedelta(seconds=5)
+    away.orphans = whole_orphans
+    service.turn()
+    assert away.get(name).lease_until == clock() + LEASE
+
+
+# -- when it begins -------------------------------------------------------------------------------
+
+
+def test_handed_back_work_begins_soon_after_its_method_is_declared(store, make_service, clock):
+    """Not one lease later, though this process has looked before it knew of it (defects 7)."""
+    first = make_service(store, Held())
+    name = method_of(first, never).start(WorkRequest()).name
+    store.update(name, release(0, clock()))
+    service = make_service(store, Held())
+    service.turn()
+    method_of(service, never)
+    clock.advance(0.5)
+    service.turn()
+    assert store.get(name).owner == service._background.running.owner
 
 
 # -- the thread -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
-    [(Unavailable("away"), "upkeep: away"), (ZeroDivisionError(), "upkeep failed and goes on")],
+    ("error", "said", "pause"),
+    [
+        (Unavailable("away"), "upkeep: away", 0.2),
+        (ZeroDivisionError(), "upkeep failed and goes on", 1.0),
+    ],
 )
-def test_the_thread_outlives_errors(error, said, caplog, monkeypatch):
-    """It logs them, and turns again after a second."""
+def test_the_thread_outlives_errors(error, said, pause, caplog, monkeypatch):
+    """It logs them, and turns again soon."""
     turned = threading.Event()
     pauses = []
 
@@ -748,6 +964,10 @@ def test_the_thread_outlives_errors(error, said, caplog, monkeypatch):
                 raise error
             turned.set()
             return super().orphans(methods, limit)
+
+        def renew(self, owner, until, names=None):
+            turned.set()  # with which an outage ends
+            return super().renew(owner, until, names)
 
     upkeep = Upkeep(
         Ledger(Away(), Bell()),
@@ -771,7 +991,7 @@ def test_the_thread_outlives_errors(error, said, caplog, monkeypatch):
         assert turned.wait(PATIENCE)
         upkeep.stop()
     assert said in caplog.text
-    assert pauses[0] == 1.0
+    assert pauses[0] == pause
 
 
 def test_the_thread_may_stop_itself():
@@ -826,8 +1046,14 @@ def test_leases_come_before_orphans(clock):
         clock=lambda: at[0],
     )
     upkeep.turn()
+    at[0] += 1.0
+    clock.advance(1)
+    upkeep.turn()
     assert len(seen) == 2  # the lease was due after five seconds
-    assert upkeep.turn() <= 1.0
+    for _ in range(3):
+        due = upkeep.turn()
+        at[0] += due
+        clock.advance(due)
     assert len(seen) >= 3
 
 
@@ -867,7 +1093,7 @@ def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
     one.step.go.set()
     found = ended(one.service, name)
     with caplog.at_level(logging.INFO, "lro"):
-        other.turn()
+        recovered(other, clock)
     assert f"{name}: not taken over now" in caplog.text
     assert other.get(name) == found
 

@@ -72,7 +72,7 @@ def test_an_equal_state_is_not_repeated():
     claimed = record.moved(owner="us")
     watched.changed(record.name)
     assert told(watched, claimed) == []
-    assert not watched.differs(record.name, claimed.version)
+    assert not watched.differs(record.name, claimed.edition)
 
 
 def test_values_that_python_holds_equal_are_told_apart():
@@ -91,17 +91,19 @@ def test_what_differs_is_older_than_the_store():
     """Not what was never taken, is to be read anyway, or is over."""
     clock = ManualClock()
     record, other = record_of(clock), record_of(clock, "b")
+    now = record.update_time
     watched = WatchList([record.name, other.name])
-    assert not watched.differs(record.name, 7)  # due from the start
+    assert not watched.differs(record.name, (7, now))  # due from the start
     watched.take(9)
-    assert watched.differs(other.name, 1)  # being read, perhaps too early
+    assert watched.differs(other.name, (1, now))  # being read, perhaps too early
     watched.read([record.name], {record.name: record})
-    assert not watched.differs(record.name, 1)
-    assert watched.differs(record.name, 2)
+    assert not watched.differs(record.name, (1, now))
+    assert watched.differs(record.name, (2, now))
+    assert watched.differs(record.name, (1, now + timedelta(microseconds=1)))  # of another past
     assert watched.differs(record.name, None)
     watched.changed(record.name)
-    assert not watched.differs(record.name, 2)
-    assert not watched.differs("operations/x", 2)
+    assert not watched.differs(record.name, (2, now))
+    assert not watched.differs("operations/x", (2, now))
 
 
 @given(

@@ -127,6 +127,22 @@ class PostgresServer:
         finally:
             self.start()
 
+    def save(self) -> None:
+        """Stop it, keep a copy of its data, and start it again."""
+        self.stop()
+        self._copy("data", "saved")
+        self.start()
+
+    def restore(self) -> None:
+        """Crash it, and start it with the data that were saved: what came after is lost."""
+        self.crash()
+        shutil.rmtree(self._folder / "data")
+        self._copy("saved", "data")
+        self.start()
+
+    def _copy(self, source: str, target: str) -> None:
+        subprocess.run(["cp", "-a", source, target], check=True, cwd=self._folder)
+
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """Let it be there and answer nothing, for the length of the block."""
@@ -163,6 +179,11 @@ class PostgresServer:
 @functools.cache
 def shared_server() -> PostgresServer:
     """The server of this test run, started by whoever asks first; skips where there is none."""
+    return new_server()
+
+
+def new_server() -> PostgresServer:
+    """A server that runs until the end of this process, or until it is stopped."""
     binaries = _binaries()
     if binaries is None:
         pytest.skip(f"PostgreSQL is not installed: no initdb in PATH nor in {_DEBIAN}/*/bin")

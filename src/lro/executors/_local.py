@@ -22,7 +22,12 @@ class LocalExecutor:
         """None: the work is done in this process."""
         return None
 
-    def attach(self, work: Callable[[str], None], close: Callable[[timedelta], None]) -> None:
+    def attach(
+        self,
+        work: Callable[[str], None],
+        close: Callable[[timedelta], None],
+        begin: Callable[[], None],
+    ) -> None:
         """Not needed here: tasks come whole."""
 
     def admit(self, spec: MethodSpec) -> None:

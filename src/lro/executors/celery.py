@@ -32,6 +32,7 @@ from lro._spec import MethodSpec
 
 try:
     import celery
+    from celery.signals import worker_ready
 
     from lro.executors._broker import Broker
     from lro.executors._carrier import Carrier
@@ -120,9 +121,14 @@ class CeleryExecutor:
         self._stopped = False
 
     def attach(
-        self, work: Callable[[str], None], close: Callable[[timedelta], None] | None = None
+        self,
+        work: Callable[[str], None],
+        close: Callable[[timedelta], None] | None = None,
+        begin: Callable[[], None] | None = None,
     ) -> None:
         """Register the task of the app that does ``work`` for a name.
+
+        A worker of the app that is ready calls ``begin``, in its main process.
 
         Raises:
             DeclarationError: The app has a task of this name from another service.
@@ -138,6 +144,8 @@ class CeleryExecutor:
 
         self._task = self._app.task(carry, name=self._task_name, **_OPTIONS)
         names.add(self._task_name)
+        self._begin = begin
+        worker_ready.connect(self._ready)  # for as long as the executor lives
 
     def admit(self, spec: MethodSpec) -> None:
         """Any function can be called by a worker, which has declared it too."""
@@ -167,6 +175,10 @@ class CeleryExecutor:
     def join(self, seconds: float) -> bool:
         """Wait for what runs in this process, a worker; whether none of it is left."""
         return self._carrier is None or self._carrier.join(seconds)
+
+    def _ready(self, sender: Anything, **_: object) -> None:
+        if sender.app is self._app and self._begin is not None:
+            self._begin()
 
     @property
     def _eager(self) -> bool:

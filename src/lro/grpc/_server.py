@@ -56,8 +56,9 @@ def add_to(
 
     On a ``grpc.Server`` a waiting call holds a thread of its pool, so that ``max_waiting`` of them
     wait at once at most, and others are told the present state (spec §4.7, §4.8): choose it below
-    the number of threads. On a ``grpc.aio.Server`` they hold none, and it says nothing. Closing the
-    service is the application's part.
+    the number of threads. On a ``grpc.aio.Server`` they hold none, and it says nothing. The
+    service's maintenance begins here, in the process of the server, which cannot be forked. Closing
+    the service is the application's part.
 
     Raises:
         DeclarationError: A registered message class says what proto cannot say, a method is not the
@@ -84,6 +85,7 @@ def add_to(
         service, serving, methods, {"authenticate": hook, "max_request": max_request}
     )
     server.add_generic_rpc_handlers((handlers,))
+    service.start_maintenance()
 
 
 class _Handlers(grpc.GenericRpcHandler):

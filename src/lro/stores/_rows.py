@@ -22,6 +22,9 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 """Columns in the order of :func:`to_row`. Times are microseconds since 1970 in UTC."""
 
+STAMP_COLUMNS: Final = ("version", "update_time", "lease_until")
+"""What tells the states of a record apart: see ``Record.edition``; renewals make no version."""
+
 
 def micros(moment: datetime) -> int:
     """A time as it stands in a row."""
@@ -31,6 +34,12 @@ def micros(moment: datetime) -> int:
 def moment(stored: int) -> datetime:
     """A time read from a row."""
     return _EPOCH + timedelta(microseconds=stored)
+
+
+def stamp_of(record: Record) -> tuple[int, int, int | None]:
+    """The values of ``STAMP_COLUMNS``."""
+    until = record.lease_until
+    return record.version, micros(record.update_time), None if until is None else micros(until)
 
 
 def to_row(record: Record) -> tuple[object, ...]:

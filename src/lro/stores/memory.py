@@ -17,7 +17,7 @@ from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
 from lro._forks import after_fork
 from lro._narrowing import EVERYTHING, Test, bounds_of
 from lro._pages import KEY_BYTES, Place
-from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, RequestKey, place_of
+from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, Renewed, RequestKey, place_of
 from lro._record import Record
 from lro._states import Change
 from lro.stores._lists import Lists
@@ -226,9 +226,7 @@ class MemoryStore:
         with self._lock:
             self._lists.index(keys)
 
-    def renew(
-        self, owner: str, until: datetime, names: Collection[str] | None = None
-    ) -> Sequence[str]:
+    def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of an owner."""
         with self._lock:
             mine = [self._records[name] for name in self._running]
@@ -239,7 +237,7 @@ class MemoryStore:
             ]
             for record in mine:
                 self._records[record.name] = attrs.evolve(record, lease_until=until)
-            return [record.name for record in mine if record.cancel_requested]
+            return Renewed([record.name for record in mine if record.cancel_requested])
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Records in progress whose lease has run out."""

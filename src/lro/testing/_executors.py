@@ -127,7 +127,7 @@ def it_says_what_it_is(make: MakeExecutor) -> None:
     executor = make(1, 1)
     expect(isinstance(executor.reach, Reach), "it says how far a request to cancel reaches")
     same(executor.redelivery, None, "the time for redelivery, work being done here")
-    executor.attach(lambda _: None, lambda _: None)
+    executor.attach(lambda _: None, lambda _: None, lambda: None)
 
 
 def it_does_the_work(make: MakeExecutor) -> None:

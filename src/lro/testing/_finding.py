@@ -119,12 +119,13 @@ def a_renewal_is_of_the_names_given(store: Store, clock: ManualClock) -> None:
         insert(store, held(clock, unique_id))
         store.update(f"operations/{unique_id}", request_cancel(clock()))
     until = clock() + timedelta(hours=1)
-    asked = store.renew("us", until, ["operations/kept", "operations/no-such"])
-    same(list(asked), ["operations/kept"], "those asked to cancel")
+    found = store.renew("us", until, ["operations/kept", "operations/no-such"])
+    same(list(found.asked), ["operations/kept"], "those asked to cancel")
+    same(list(found.left), [], "those that could not be renewed")
     same(store.get("operations/kept").lease_until, until, "the lease of the one named")
     left = store.get("operations/dropped").lease_until
     same(left, clock() + timedelta(seconds=15), "the lease of the other")
-    same(list(store.renew("us", until, [])), [], "those of no name at all")
+    same(list(store.renew("us", until, []).asked), [], "those of no name at all")
 
 
 def a_renewal_tells_of_cancellations(store: Store, clock: ManualClock) -> None:
@@ -134,7 +135,7 @@ def a_renewal_tells_of_cancellations(store: Store, clock: ManualClock) -> None:
     for unique_id in "acd":
         store.update(f"operations/{unique_id}", request_cancel(clock()))
     store.update("operations/d", end_of(clock))
-    same(sorted(store.renew("us", clock())), ["operations/a"], "who is asked to stop")
+    same(sorted(store.renew("us", clock()).asked), ["operations/a"], "who is asked to stop")
 
 
 def orphans_are_work_whose_lease_ran_out(store: Store, clock: ManualClock) -> None:

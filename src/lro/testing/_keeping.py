@@ -95,7 +95,7 @@ def what_is_not_there_is_not_found(store: Store, clock: ManualClock) -> None:
     store.forget("operations/x")
     same(list(store.page("", None, 9).records), [], "a page of nothing")
     same(store.orphans(METHODS, 9).records, (), "orphans of nothing")
-    same(list(store.renew("us", clock())), [], "leases of nothing")
+    same(list(store.renew("us", clock()).asked), [], "leases of nothing")
     same(list(store.expire(9).names), [], "expired of nothing")
 
 

@@ -10,7 +10,7 @@ from lro._errors import OperationNotFound, Unavailable
 from lro._jsontext import reread
 from lro._record import Record
 from lro._states import Change
-from lro.stores._rows import COLUMNS, from_row, micros, to_row
+from lro.stores._rows import COLUMNS, from_row, stamp_of, to_row
 from lro.stores.postgres._connections import Connections
 from lro.stores.postgres._groups import Groups
 from lro.stores.postgres._known import KnownRecords
@@ -18,6 +18,7 @@ from lro.stores.postgres._statements import FIND, GET, GET_IF_CHANGED
 from lro.stores.postgres._writes import array_of, id_of, ids_of, removal, replacement
 
 _VERSION: Final = COLUMNS.index("version")
+_NO_STAMP: Final = None, None, None
 
 
 class Changes:
@@ -41,8 +42,7 @@ class Changes:
         if known is None:
             row = self._stored(name)
         else:
-            stamp = known.version, _lease(known), id_of(name)
-            found = self._connections.rows(GET_IF_CHANGED, stamp)
+            found = self._connections.rows(GET_IF_CHANGED, (*stamp_of(known), id_of(name)))
             if found and found[0][0] is None:
                 return known
             row = reread(found[0][0]) if found else None
@@ -61,10 +61,9 @@ class Changes:
         if not asked:
             return []
         known = [self._known.get(name) for name in asked]
-        versions = array_of(None if one is None else one.version for one in known)
-        leases = array_of(_lease(one) for one in known)
+        stamps = zip(*[_NO_STAMP if one is None else stamp_of(one) for one in known], strict=True)
         found: list[Record] = []
-        for place, text in self._connections.rows(FIND, (ids_of(asked), versions, leases)):
+        for place, text in self._connections.rows(FIND, (ids_of(asked), *map(array_of, stamps))):
             record = known[place - 1]
             if text is not None:
                 row: Anything = reread(text)
@@ -131,11 +130,6 @@ class Changes:
         """The row of this name, None if there is none."""
         rows = self._connections.rows(GET, (id_of(name),))
         return rows[0] if rows else None
-
-
-def _lease(record: Record | None) -> int | None:
-    until = None if record is None else record.lease_until
-    return None if until is None else micros(until)
 
 
 def _differs(changed: Record | None, record: Record) -> bool:

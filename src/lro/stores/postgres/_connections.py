@@ -60,11 +60,17 @@ class Connections:
         self._closed = False
 
     def rows(
-        self, sql: bytes, values: Sequence[object] = (), *, prepare: bool = True
+        self,
+        sql: bytes,
+        values: Sequence[object] = (),
+        *,
+        prepare: bool = True,
+        lock_ms: int | None = None,
     ) -> list[tuple[Anything, ...]]:
         """What a statement gives that may be carried out twice, each time with the same effect.
 
-        ``prepare``: keep its plan, because it comes often.
+        ``prepare``: keep its plan, because it comes often. ``lock_ms`` is how long it waits for
+        locks, if not as long as all others.
 
         Raises:
             Unavailable: The store is closed, or the database cannot be used now.
@@ -73,7 +79,7 @@ class Connections:
         cause: BaseException | None = None
         for _ in range(ATTEMPTS):
             try:
-                with self.link() as link:
+                with self.link() as link, link.locks_within(lock_ms):
                     return link.execute(sql, values, prepare=prepare).fetchall()
             except (Lost, *AGAIN) as exc:
                 cause = exc.__cause__ or exc

@@ -24,7 +24,8 @@ _LARGE: Final = COLUMNS.index("metadata"), COLUMNS.index("result")
 class KnownRecords:
     """Guesses: nobody relies on one before the server has said that it holds.
 
-    It holds as long as version and lease are the same in the table.
+    It holds as long as its stamp is the same in the table (``stamp_of``): also after the server
+    has gone on from an older state, which no connection need have noticed.
     """
 
     def __init__(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Iterator
 from typing import Any as Anything
 from typing import Final, TypeVar
 
@@ -57,6 +59,16 @@ class Link(psycopg.Connection[tuple[Anything, ...]]):
     """
 
     patience: float = 10.0
+
+    @contextlib.contextmanager
+    def locks_within(self, milliseconds: int | None) -> Iterator[None]:
+        """Wait no longer for a lock within the block, which is one transaction; None: as usual."""
+        if milliseconds is None:
+            yield
+            return
+        with self.transaction():
+            self.execute(f"SET LOCAL lock_timeout = {milliseconds:d}".encode(), prepare=False)
+            yield
 
     def wait(self, gen: PQGen[T], *args: Anything, **options: Anything) -> T:
         """As psycopg does, but not for ever."""

@@ -32,14 +32,20 @@ _IN_PROGRESS: Final = "state IN ('IN_PROGRESS', 'HIDDEN')"
 _BUSY: Final = f"o.target_id IS NOT NULL AND o.{_IN_PROGRESS}"
 _DAY: Final = int(REQUEST_LIFE.total_seconds()) * 1_000_000
 
-_UNCHANGED: Final = """o.id = g.id AND o.version = g.old_version
-    AND o.lease_until IS NOT DISTINCT FROM g.old_lease"""
+_SAME: Final = """o.version = {} AND o.update_time = {}
+    AND o.lease_until IS NOT DISTINCT FROM {}"""
+"""Whether a stamp is that of the record: see ``stamp_of``."""
+
+_OLD: Final = "old_version BIGINT, old_update BIGINT, old_lease BIGINT"
+_UNCHANGED: Final = (
+    f"o.id = g.id AND {_SAME.format('g.old_version', 'g.old_update', 'g.old_lease')}"
+)
 _WRITTEN: Final = ", ".join(
     f"{name} = g.{name}" for name in (*WRITTEN, "parent_id", "target_id") if name != "metadata"
 )
 _RECORDS: Final = f"json_to_recordset(%s::json) AS g({_IDS}, {_GIVEN}"
 _TO_INSERT: Final = "request TEXT, key_id UUID, fingerprint TEXT, first TEXT"
-_TO_CHANGE: Final = "same_metadata BOOLEAN, over BOOLEAN, old_version BIGINT, old_lease BIGINT"
+_TO_CHANGE: Final = f"same_metadata BOOLEAN, over BOOLEAN, {_OLD}"
 
 _UPDATE: Final = f"""UPDATE operations o SET {_WRITTEN},
     metadata = CASE WHEN g.same_metadata THEN o.metadata ELSE g.metadata END"""
@@ -99,7 +105,7 @@ WRITE: Final = _sql(f"""WITH given AS MATERIALIZED (
 
 REMOVE: Final = _sql(f"""WITH removed AS (
     DELETE FROM operations o
-    USING json_to_recordset(%s::json) AS g(id UUID, old_version BIGINT, old_lease BIGINT)
+    USING json_to_recordset(%s::json) AS g(id UUID, {_OLD})
     WHERE {_UNCHANGED} RETURNING o.id, o.name
 ), freed AS (
     DELETE FROM inputs i USING removed r WHERE i.id = r.id
@@ -141,14 +147,14 @@ SELECT 1""")
 GET: Final = _sql(f"SELECT {_ROW} FROM operations o WHERE o.id = %s::uuid")
 
 GET_IF_CHANGED: Final = _sql(f"""SELECT CASE
-    WHEN o.version = %s AND o.lease_until IS NOT DISTINCT FROM %s::bigint THEN NULL
+    WHEN {_SAME.format("%s", "%s", "%s::bigint")} THEN NULL
     ELSE json_build_array({_ROW})::text END FROM operations o WHERE o.id = %s::uuid""")
 
 FIND: Final = _sql(f"""SELECT g.place, CASE
-    WHEN o.version = g.version AND o.lease_until IS NOT DISTINCT FROM g.lease THEN NULL
+    WHEN {_SAME.format("g.version", "g.updated", "g.lease")} THEN NULL
     ELSE json_build_array({_ROW})::text END
-    FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[])
-        WITH ORDINALITY AS g(id, version, lease, place)
+    FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::bigint[])
+        WITH ORDINALITY AS g(id, version, updated, lease, place)
     JOIN operations o ON o.id = g.id""")
 
 REQUEST: Final = _sql("SELECT request FROM inputs WHERE id = %s::uuid")
@@ -160,22 +166,37 @@ GLANCE: Final = _sql(f"""SELECT g.place, o.state = 'IN_PROGRESS' AND (o.expire_t
     WHERE o.state IS DISTINCT FROM 'IN_PROGRESS' OR o.expire_time IS NOT NULL
         OR o.cancel_requested <> 0""")
 
-_RENEWED: Final = """UPDATE operations o SET lease_until = %s FROM mine m WHERE o.id = m.id
-    RETURNING o.name, o.cancel_requested
-) SELECT name FROM renewed WHERE cancel_requested <> 0"""
+_HELD: Final = (
+    "FROM operations WHERE id = ANY (%s::uuid[]) AND owner = %s AND lease_until IS NOT NULL"
+)
 
-RENEW: Final = _sql(f"""WITH mine AS (
-    SELECT id FROM operations WHERE id = ANY (%s::uuid[]) AND owner = %s
-        AND lease_until IS NOT NULL ORDER BY id FOR UPDATE
-), renewed AS ({_RENEWED}""")
 
-RENEW_ALL: Final = _sql(f"""WITH leased AS MATERIALIZED (
+def _renew(locking: str) -> bytes:
+    # Gives the names of what is asked to cancel, and of what was locked by others.
+    return _sql(f"""WITH mine AS MATERIALIZED (SELECT id, name {_HELD}
+    ), free AS (
+        SELECT id {_HELD} ORDER BY id FOR NO KEY UPDATE {locking}
+    ), renewed AS (
+        UPDATE operations o SET lease_until = %s FROM free f WHERE o.id = f.id
+            RETURNING o.id, o.name, o.cancel_requested
+    ) SELECT name, false FROM renewed WHERE cancel_requested <> 0
+    UNION ALL SELECT name, true FROM mine WHERE id NOT IN (SELECT id FROM renewed)""")
+
+
+RENEW: Final = _renew("SKIP LOCKED")
+RENEW_WAITING: Final = _renew("")
+"""The same for a record that was locked: it waits for the lock."""
+
+RENEW_ALL: Final = _sql("""WITH leased AS MATERIALIZED (
     SELECT id, owner FROM operations WHERE lease_until IS NOT NULL
 ), mine AS (
     SELECT o.id FROM (SELECT id FROM leased WHERE owner = %s ORDER BY id) l
         JOIN operations o ON o.id = l.id WHERE o.owner = %s AND o.lease_until IS NOT NULL
         FOR UPDATE OF o
-), renewed AS ({_RENEWED}""")
+), renewed AS (
+    UPDATE operations o SET lease_until = %s FROM mine m WHERE o.id = m.id
+        RETURNING o.name, o.cancel_requested
+) SELECT name FROM renewed WHERE cancel_requested <> 0""")
 
 _AMONG: Final = "method = ANY (ARRAY(SELECT json_array_elements_text(%s::json)))"
 
@@ -185,6 +206,14 @@ ORPHANS: Final = _sql(f"""SELECT
         SELECT {_ROW} FROM operations o WHERE o.lease_until <= %s AND o.{_AMONG}
         ORDER BY o.lease_until LIMIT %s
     ) o ON true""")
+
+TOUCH: Final = _sql("""WITH free AS (
+    SELECT id FROM operations WHERE id = ANY (%s::uuid[]) AND lease_until <= %s
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE operations o SET lease_until = o.lease_until FROM free f WHERE o.id = f.id
+    RETURNING o.name""")
+"""Writes to records whose lease is over, which changes nothing; those that it could write to."""
 
 EXPIRE: Final = _sql("""WITH due AS MATERIALIZED (
     SELECT id FROM operations WHERE expire_time <= %s ORDER BY expire_time LIMIT %s

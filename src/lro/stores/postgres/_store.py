@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any as Anything
@@ -17,7 +18,7 @@ from lro._forks import after_fork
 from lro._jsontext import dumps
 from lro._narrowing import EVERYTHING, Test
 from lro._pages import Place
-from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, RequestKey
+from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, Renewed, RequestKey
 from lro._record import Record
 from lro._states import Change
 from lro.stores._rows import from_row, micros, moment, refuse_untextual, unpack
@@ -39,6 +40,10 @@ _DAY: Final = 86_400.0
 
 RENEWED_AT_ONCE: Final = 500
 """How many leases one transaction prolongs: it holds up the writers of those records."""
+
+_LOCK_MS: Final = 50
+_LOCKED_SECONDS: Final = 0.5
+"""How long one record that others have locked is waited for, and all of them together."""
 
 
 @contextlib.contextmanager
@@ -215,30 +220,66 @@ class PostgresStore:
                 if make_index(link, self._address.schema, key):
                     self._keys |= {key}
 
-    def renew(
-        self, owner: str, until: datetime, names: Collection[str] | None = None
-    ) -> Sequence[str]:
-        """Prolong the leases of an owner."""
+    def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
+        """Prolong the leases of an owner.
+
+        What others have locked is passed over, and then waited for shortly, one by one.
+        """
         if names is None:
             rows = self._rows(statements.RENEW_ALL, owner, owner, micros(until))
-            return [name for (name,) in rows]
+            return Renewed([name for (name,) in rows])
         asked: list[str] = []
+        locked: list[str] = []
         whole = list(names)
-        for first in range(0, len(whole), RENEWED_AT_ONCE):
+        for first in range(0, max(1, len(whole)), RENEWED_AT_ONCE):
             some = whole[first : first + RENEWED_AT_ONCE]
-            rows = self._rows(statements.RENEW, ids_of(some), owner, micros(until))
-            asked += (name for (name,) in rows)
-            for name in some:
+            self._renew(statements.RENEW, some, owner, until, (asked, locked))
+        left: list[str] = []
+        end = time.monotonic() + _LOCKED_SECONDS
+        for place, name in enumerate(locked):
+            if time.monotonic() >= end:
+                left += locked[place:]
+                break
+            try:
+                some = [name]
+                self._renew(statements.RENEW_WAITING, some, owner, until, (asked, left), _LOCK_MS)
+            except Unavailable as exc:
+                if not isinstance(exc.__cause__, psycopg.errors.LockNotAvailable):
+                    raise
+                left.append(name)
+        return Renewed(asked, left)
+
+    def _renew(
+        self,
+        sql: bytes,
+        names: Sequence[str],
+        owner: str,
+        until: datetime,
+        found: tuple[list[str], list[str]],
+        lock_ms: int | None = None,
+    ) -> None:
+        """Prolong these leases; ``found`` takes what is asked to cancel, and what is locked."""
+        ids = ids_of(names)
+        values = ids, owner, ids, owner, micros(until)
+        rows = self._parts.connections.rows(sql, values, lock_ms=lock_ms)
+        locked = {name for name, is_locked in rows if is_locked}
+        found[0].extend(name for name, is_locked in rows if not is_locked)
+        found[1].extend(locked)
+        for name in names:
+            if name not in locked:
                 self._parts.known.renewed(owner, until, name)
-        return asked
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Records in progress of these methods whose lease has run out."""
         now, among = micros(self._clock()), dumps(list(methods)).decode()
         rows = self._rows(statements.ORPHANS, now, among, now, among, limit)
         end = rows[0][0]
-        lost = tuple(from_row(row[1:]) for row in rows if row[1] is not None)
-        return Orphans(lost, None if end is None else moment(end))
+        lost = [from_row(row[1:]) for row in rows if row[1] is not None]
+        if lost:
+            ids = ids_of([record.name for record in lost])
+            free = {name for (name,) in self._rows(statements.TOUCH, ids, now)}
+            lost = [record for record in lost if record.name in free]
+        return Orphans(tuple(lost), None if end is None else moment(end))
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys."""

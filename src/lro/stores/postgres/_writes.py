@@ -15,7 +15,7 @@ from lro._any import Any, Json
 from lro._jsontext import dumps
 from lro._ports import RequestKey
 from lro._record import Record
-from lro.stores._rows import COLUMNS, micros, pack, refuse_untextual
+from lro.stores._rows import COLUMNS, pack, refuse_untextual, stamp_of
 
 WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
 """What an update writes: the name is the record's identity."""
@@ -157,8 +157,6 @@ def _fields(record: Record, row: Row) -> dict[str, Json]:
 
 
 def _if_unchanged(old: Record, fields: dict[str, Json], kind: Kind) -> Write:
-    fields["old_version"] = old.version
-    # Renewals prolong the lease and leave the version alone.
-    fields["old_lease"] = None if old.lease_until is None else micros(old.lease_until)
+    fields["old_version"], fields["old_update"], fields["old_lease"] = stamp_of(old)
     id_ = str(fields["id"])
     return Write(name=old.name, kind=kind, text=dumps(fields), touches=(id_,), order=id_)

@@ -23,6 +23,5 @@ def find(rows: Rows, recent: RecentRecords, names: Collection[str]) -> list[Reco
             found.append(known)
     if changed:
         for row in rows(sql.FIND, (sql.listed(changed)[0],)):
-            stamp_now = row[sql.VERSION], row[sql.LEASE]
-            found.append(recent.keep(from_row(row), stamp_now, sql.weight_of(row)))
+            found.append(recent.keep(from_row(row), sql.stamp_in(row), sql.weight_of(row)))
     return found

@@ -10,7 +10,7 @@ from typing import Any as Anything
 from typing import Final
 
 from lro._record import State
-from lro.stores._rows import COLUMNS, textual
+from lro.stores._rows import COLUMNS, STAMP_COLUMNS, textual
 from lro.stores.sqlite._readers import Rows
 
 _ROW: Final = ", ".join(COLUMNS)
@@ -21,10 +21,10 @@ DELETE: Final = "DELETE FROM operations WHERE name = ?"
 DELETE_INPUT: Final = "DELETE FROM inputs WHERE name = ?"
 
 GET: Final = f"SELECT {_ROW} FROM operations WHERE name = ?"
-STAMP: Final = "SELECT version, lease_until FROM operations WHERE name = ?"
+STAMP: Final = f"SELECT {', '.join(STAMP_COLUMNS)} FROM operations WHERE name = ?"
 _NAMES: Final = "name IN (SELECT value FROM json_each(?))"
 FIND: Final = f"SELECT {_ROW} FROM operations WHERE {_NAMES}"
-STAMPS: Final = f"SELECT name, version, lease_until FROM operations WHERE {_NAMES}"
+STAMPS: Final = f"SELECT name, {', '.join(STAMP_COLUMNS)} FROM operations WHERE {_NAMES}"
 INPUT: Final = "SELECT request FROM inputs WHERE name = ?"
 BUSY: Final = """SELECT 1 FROM operations
     WHERE target = ? AND target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')"""
@@ -37,6 +37,8 @@ GLANCE: Final = """SELECT wanted.value, state, expire_time, cancel_requested
 _AMONG: Final = "method IN (SELECT value FROM json_each(?))"
 LOST: Final = f"""SELECT {_ROW} FROM operations WHERE lease_until <= ? AND {_AMONG}
     ORDER BY lease_until LIMIT ?"""
+_TOUCH: Final = "UPDATE operations SET lease_until = lease_until WHERE name = ?"
+_NAME: Final = COLUMNS.index("name")
 NEXT_LEASE_END: Final = (
     f"SELECT min(lease_until) FROM operations WHERE lease_until > ? AND {_AMONG}"
 )
@@ -50,8 +52,7 @@ EXPIRED: Final = "SELECT name FROM operations WHERE expire_time <= ? LIMIT ?"
 SPENT: Final = "SELECT rowid FROM starts WHERE at <= ? LIMIT ?"
 _DELETE_START: Final = "DELETE FROM starts WHERE rowid = ?"
 
-VERSION: Final = COLUMNS.index("version")
-LEASE: Final = COLUMNS.index("lease_until")
+_STAMP: Final = tuple(map(COLUMNS.index, STAMP_COLUMNS))
 _LONG: Final = COLUMNS.index("metadata"), COLUMNS.index("result")
 _UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
 
@@ -69,9 +70,8 @@ def rows_of(connection: sqlite3.Connection) -> Rows:
 def update_of(columns: tuple[str, ...]) -> str:
     """The statement that writes these columns of one record, if its stamp is as expected."""
     assignments = ", ".join(f"{column} = ?" for column in columns)
-    return (
-        f"UPDATE operations SET {assignments} WHERE name = ? AND version = ? AND lease_until IS ?"
-    )
+    expected = " AND ".join(f"{column} IS ?" for column in STAMP_COLUMNS)
+    return f"UPDATE operations SET {assignments} WHERE name = ? AND {expected}"
 
 
 def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:
@@ -81,6 +81,18 @@ def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:
         return found, frozenset()
     impossible = frozenset(text for text in texts if not textual(text))
     return json.dumps([text for text in texts if text not in impossible]), impossible
+
+
+def stamp_in(row: tuple[Anything, ...]) -> tuple[Anything, ...]:
+    """What tells this row from every other state of its record: see :func:`stamp_of`."""
+    return tuple([row[place] for place in _STAMP])
+
+
+def lost(writer: sqlite3.Connection, now: int, among: str, limit: int) -> list[Anything]:
+    """The rows of records whose lease is over, each written to, which changes nothing."""
+    rows = writer.execute(LOST, (now, among, limit)).fetchall()
+    writer.executemany(_TOUCH, [(row[_NAME],) for row in rows])
+    return rows
 
 
 def weight_of(row: tuple[Anything, ...]) -> int:

@@ -17,7 +17,7 @@ from lro._errors import OperationNotFound, TargetBusy, Unavailable
 from lro._forks import after_fork
 from lro._narrowing import EVERYTHING, Test
 from lro._pages import KEY_BYTES, Place
-from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, RequestKey
+from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, Renewed, RequestKey
 from lro._record import Record
 from lro._states import Change
 from lro.stores._recent import RecentRecords
@@ -28,6 +28,7 @@ from lro.stores._rows import (
     moment,
     pack,
     refuse_untextual,
+    stamp_of,
     taken,
     to_row,
     unpack,
@@ -149,7 +150,7 @@ class SQLiteStore:
 
         inserted = self._file.write(action)
         if inserted.fresh:
-            self._recent.keep(record, (record.version, row[sql.LEASE]), sql.weight_of(row))
+            self._recent.keep(record, stamp_of(record), sql.weight_of(row))
         return inserted
 
     def forget(self, name: str) -> None:
@@ -175,7 +176,7 @@ class SQLiteStore:
         record, row = self._known(self._file.rows, name)
         if row is None:
             return record
-        return self._recent.keep(record, (record.version, row[sql.LEASE]), sql.weight_of(row))
+        return self._recent.keep(record, sql.stamp_in(row), sql.weight_of(row))
 
     def find(self, names: Collection[str]) -> Sequence[Record]:
         """The records of these names that are there."""
@@ -187,7 +188,7 @@ class SQLiteStore:
         if changed is None:
             self._recent.forget(name)
         elif weight is not None:
-            self._recent.keep(changed, _stamp_of(changed), weight)
+            self._recent.keep(changed, stamp_of(changed), weight)
         return changed
 
     def page(
@@ -217,9 +218,7 @@ class SQLiteStore:
                 self._file.write(functools.partial(pages.make_index, key=key))
             self._keys |= {key}
 
-    def renew(
-        self, owner: str, until: datetime, names: Collection[str] | None = None
-    ) -> Sequence[str]:
+    def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of an owner."""
         whose: tuple[object, ...] = (owner,)
         renew, asked = sql.RENEW, sql.ASKED
@@ -227,9 +226,9 @@ class SQLiteStore:
             whose = owner, sql.listed(names)[0]
             renew, asked = renew + sql.NAMED, asked + sql.NAMED
 
-        def action(writer: sqlite3.Connection) -> Sequence[str]:
+        def action(writer: sqlite3.Connection) -> Renewed:
             writer.execute(renew, (micros(until), *whose))
-            return [name for (name,) in writer.execute(asked, whose)]
+            return Renewed([name for (name,) in writer.execute(asked, whose)])
 
         return self._file.write(action)
 
@@ -237,6 +236,8 @@ class SQLiteStore:
         """Records in progress of these methods whose lease has run out."""
         now, among = micros(self._clock()), sql.listed(methods)[0]
         lost = self._file.rows(sql.LOST, (now, among, limit))
+        if lost:  # as it is once those have renewed their leases who waited for the write lock
+            lost = self._file.tidy(functools.partial(sql.lost, now=now, among=among, limit=limit))
         ((end,),) = self._file.rows(sql.NEXT_LEASE_END, (now, among))
         return Orphans(tuple(map(from_row, lost)), None if end is None else moment(end))
 
@@ -270,7 +271,7 @@ class SQLiteStore:
 
     def _known(self, rows: Rows, name: str) -> tuple[Record, Anything]:
         """The record of this name, and its row, or None if that need not be read."""
-        # Two columns tell whether anything has changed; reading all of them takes ten times longer.
+        # Three columns tell whether anything has changed; reading all takes ten times longer.
         stamps = rows(sql.STAMP, (name,))
         known = self._recent.get(name, stamps[0]) if stamps else None
         if known is not None:
@@ -340,18 +341,13 @@ def _write(writer: sqlite3.Connection, record: Record, changed: Record, weight: 
     except TROUBLE as exc:  # of the application's messages, not of the database
         raise Unrelated(exc) from exc
     if columns:
-        guard = record.name, *_stamp_of(record)
+        guard = record.name, *stamp_of(record)
         if not writer.execute(sql.update_of(columns), (*values, *guard)).rowcount:
             return None
     if changed.done:
         writer.execute(sql.DELETE_INPUT, (record.name,))
     texts = sum([len(value) for value in values if isinstance(value, str)])
     return texts if "metadata" in columns else texts + weight
-
-
-def _stamp_of(record: Record) -> tuple[int, int | None]:
-    until = record.lease_until
-    return record.version, None if until is None else micros(until)
 
 
 def _utc_now() -> datetime:

@@ -1,0 +1,61 @@
+"""Crash loops: a server that lives shorter than its lease must tell the truth all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import Final
+
+from tests.chaos.load import press
+from tests.chaos.servers import Server
+from tests.chaos.verdict import Verdict, judge
+from tests.chaos.world import Ground, World
+
+LIFE: Final = 0.7
+"""How long a server lives, in leases."""
+_LIVES: Final = 12
+
+
+async def loop_trial(ground: Ground, seed: int) -> Verdict:
+    """Kill a server at work, and then each that follows it, until the truth is told.
+
+    The truth is due one lease and the margin after the first death, not counting the times at which
+    there was no server to tell it.
+    """
+    world = World(ground, seed)
+    life = LIFE * ground.lease
+    try:
+        first = await world.host()
+        await first.ready()
+        world.callers.begin()
+        # Work that may run again could be lost more often than its function has begun.
+        stories = [world.journal.new("once", steps=25, pause_ms=100) for _ in range(4)]
+        await press(world, first.web, stories)
+        await world.until(lambda: world.begun(stories) == len(stories), "work that takes long")
+        died_at = gap = await _killed(first.web)
+        gaps: list[tuple[float, float]] = []
+        for _ in range(_LIVES):
+            host = await world.host()
+            began = await host.ready()
+            gaps.append((gap, began))
+            while time.monotonic() < began + life and world.journal.unsettled:
+                await asyncio.sleep(0.02)
+            if not world.journal.unsettled:
+                break
+            gap = await _killed(host.web)
+        facts = world.facts()
+    finally:
+        await world.end()
+    verdict = judge(world.journal, facts)
+    limit = ground.lease + ground.margin
+    told = [story.first_done.received for story in stories if story.first_done is not None]
+    taken = [at - died_at - sum(end - gap for gap, end in gaps if gap < at) for at in told]
+    late = [f"no truth for {seconds:.2f} s" for seconds in taken if seconds > limit]
+    return Verdict((*verdict.violations, *late), tuple(taken))
+
+
+async def _killed(server: Server) -> float:
+    server.signal(signal.SIGKILL)
+    await server.gone()
+    return server.died_at

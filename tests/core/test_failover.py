@@ -1,0 +1,130 @@
+"""Databases that go on from an older state: what a process knew must not outlive what was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from lro._any import Any
+from lro._ports import Store
+from lro._states import report, request_cancel
+from lro._watching import WatchList
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from lro.testing._samples import held, insert
+
+
+@attrs.frozen
+class Place:
+    """A database, how stores on it are opened, and how it is brought back to an older state."""
+
+    open: Callable[[], Store]
+    save: Callable[[], object]
+    restore: Callable[[], object]
+    reconnect: Callable[[Store], object]
+    """Gives a store new connections without its notice, as a pooler in between does."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request, tmp_path, clock):
+    """A database of each kind."""
+    with contextlib.ExitStack() as stack:
+        make = _sqlite if request.param == "sqlite" else _postgres
+        yield make(tmp_path, clock, stack)
+
+
+def _sqlite(folder, clock, stack):
+    path, saved = folder / "operations.db", folder / "saved.db"
+
+    def copy(source, target):
+        with (
+            contextlib.closing(sqlite3.connect(source)) as one,
+            contextlib.closing(sqlite3.connect(target)) as two,
+        ):
+            one.backup(two)
+
+    return Place(
+        open=lambda: stack.enter_context(contextlib.closing(SQLiteStore(path, clock=clock))),
+        save=lambda: copy(path, saved),
+        restore=lambda: copy(saved, path),
+        reconnect=lambda store: None,
+    )
+
+
+def _postgres(folder, clock, stack):
+    pytest.importorskip("psycopg")
+    from lro.stores.postgres import PostgresStore
+    from tests.services.postgres import new_server
+
+    server = new_server()
+    stack.callback(server.stop)
+
+    def open_store():
+        store = PostgresStore(server.url, clock=clock)
+        return stack.enter_context(contextlib.closing(store))
+
+    return Place(
+        open=open_store,
+        save=server.save,
+        restore=server.restore,
+        reconnect=lambda store: store._parts.connections._drop_idle(),
+    )
+
+
+def noted(text):
+    """A report of this text."""
+    return lambda now: report(Any("type.googleapis.com/acme.v1.Note", {"text": text}), None, now)
+
+
+def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> None:
+    """Another change has the number of a lost one, and the same lease (defects 10)."""
+    one, two = place.open(), place.open()
+    record = held(clock)
+    insert(one, record)
+    place.save()
+    clock.advance(microseconds=1)
+    with contextlib.suppress(Exception):
+        one.get(record.name)  # its connections are lost
+    one.update(record.name, noted("lost")(clock()))
+    streams = [WatchList([record.name]) for _ in (one, two)]
+    for store, stream in zip((one, two), streams, strict=True):
+        with contextlib.suppress(Exception):
+            store.get(record.name)
+        seen = store.get(record.name)
+        assert seen.metadata.payload == {"text": "lost"}
+        stream.read(stream.take(1), {record.name: seen})
+    place.restore()
+    clock.advance(microseconds=1)
+    with contextlib.closing(place.open()) as other:
+        other.update(record.name, noted("kept")(clock()))
+    place.reconnect(two)  # the other one notices that its connections are lost
+    for store, stream in zip((one, two), streams, strict=True):
+        found = store.get(record.name)
+        assert (found.version, found.metadata.payload) == (2, {"text": "kept"})
+        assert [one.metadata for one in store.find([record.name])] == [found.metadata]
+        assert stream.differs(record.name, found.edition)
+        stream.changed(record.name)
+        assert stream.read(stream.take(1), {record.name: found}) == [found.operation]
+
+
+def test_no_change_is_made_of_what_was_lost(place: Place, clock: ManualClock) -> None:
+    """Whoever knows a lost version finds the stored one instead, and changes that (defects 10)."""
+    one = place.open()
+    record = held(clock)
+    insert(one, record)
+    place.save()
+    clock.advance(microseconds=1)
+    with contextlib.suppress(Exception):
+        one.get(record.name)
+    one.update(record.name, noted("lost")(clock()))
+    place.restore()
+    clock.advance(microseconds=1)
+    with contextlib.closing(place.open()) as other:
+        other.update(record.name, noted("kept")(clock()))
+    changed = one.update(record.name, request_cancel(clock()))
+    assert (changed.version, changed.metadata.payload) == (3, {"text": "kept"})
+    assert one.get(record.name) == changed
