@@ -87,7 +87,11 @@ class Hook:
         check(self.name, self._function, wanted, fine=not self.awaited)
 
     def _failure(self, error: BaseException) -> HookFailed:
-        return HookFailed(self.name, f"raised {type(error).__name__}")
+        return HookFailed(self.name, _raised(error))
+
+
+def _raised(error: BaseException) -> str:
+    return f"raised {type(error).__name__}"
 
 
 def _passes(error: BaseException) -> bool:
@@ -163,11 +167,10 @@ def run(flow: Flow[R]) -> R:
     Raises:
         HookFailed: It asks a coroutine function, which nothing here can await.
     """
-    try:
-        next(flow)
-    except StopIteration as end:
-        found: R = end.value
-        return found
+    question, found = _resume(flow, None, None)
+    if question is None:
+        result: R = found
+        return result
     flow.close()
     raise HookFailed("a hook", "is a coroutine function: call this verb by Service.on_loop")
 
@@ -198,8 +201,17 @@ async def on_loop(flow: Flow[R], *, blocks: bool) -> R:
 def _resume(
     flow: Flow[Anything], answer: object, error: Exception | None
 ) -> tuple[Question | None, Anything]:
-    """The next question of a flow, or None and what it returns."""
+    """The next question of a flow, or None and what it returns.
+
+    Raises:
+        HookFailed: A function of the application, such as ``validate``, raised what would stop a
+            server.
+    """
     try:
         return (flow.send(answer) if error is None else flow.throw(error)), None
     except StopIteration as end:
         return None, end.value
+    except BaseException as exc:
+        if _passes(exc):
+            raise
+        raise HookFailed("a function of the application", _raised(exc)) from exc

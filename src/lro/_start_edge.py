@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any as Anything
 from typing import Final, Generic, TypeVar
 
-from lro._arguments import check_function, check_instance, check_text
+from lro._arguments import check_instance, check_plain_function, check_text
 from lro._bodies import media_type, read_object, take_field
 from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
 from lro._errors import LroError
@@ -78,7 +78,7 @@ class StartEdge(Edge, Generic[Req]):
         check_instance("method", method, Method, _METHOD)
         for name, function in (("parent", parent), ("metadata", metadata), ("raw", raw)):
             if function is not None:
-                check_function(name, function)
+                check_plain_function(name, function)
         self._method = method
         self._path = None if path is None else _one_path(path, method.spec.path)
         self._parent = parent

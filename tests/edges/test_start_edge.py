@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import attrs
@@ -13,7 +14,7 @@ import pytest
 import lro
 from lro import Code
 from lro.executors.threads import ThreadExecutor
-from lro.http import HttpReply, HttpRequest, StartEdge, answer
+from lro.http import HttpReply, HttpRequest, StartEdge, adrive, answer
 from lro.stores.memory import MemoryStore
 from tests.edges.house import (
     DOMAIN,
@@ -397,6 +398,44 @@ def read_nothing(request: CountRequest) -> CountResponse:
     return CountResponse()
 
 
+async def awaited(*_: object) -> str:
+    """A coroutine function, which nothing awaits."""
+    return "projects/p"
+
+
+def leave(*_: object) -> Any:
+    """Raise what would end the server, or the thread that serves."""
+    raise SystemExit
+
+
+@pytest.mark.parametrize("wrong", ["validate", "target", "parent", "metadata", "raw"])
+def test_function_that_raises_system_exit_fails_its_own_call_only(wrong: str) -> None:
+    """On an event loop it would stop the server: the caller is told INTERNAL, the log tells why."""
+    method_options = {wrong: leave} if wrong in ("validate", "target") else {}
+    options = {wrong: leave} if not method_options else {}
+    house = build()
+    method = house.service.method(
+        "acme.v1.Counters.Leave",
+        request=CountRequest,
+        response=CountResponse,
+        metadata=CountMetadata,
+        **method_options,
+    )(read_nothing)
+    edge = StartEdge(house.service, method, path="/v1/leave", **options)
+    request = HttpRequest(
+        method="POST", path="/v1/leave", headers={"content-type": "application/json"}, body=b"{}"
+    )
+    by_thread = edge.handle(request)
+
+    async def hold(waiting: Awaitable[object]) -> object:
+        return await waiting
+
+    on_loop = asyncio.run(adrive(edge.exchange(request), house.service, hold))
+    assert isinstance(on_loop, HttpReply)
+    assert (by_thread.status, on_loop.status) == (500, 500)
+    assert json.loads(by_thread.body)["error"]["status"] == "INTERNAL"
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -407,6 +446,7 @@ def read_nothing(request: CountRequest) -> CountResponse:
         ({"parent": "projects/p"}, "parent: must be a function, got 'projects/p'"),
         ({"metadata": CountMetadata()}, "metadata: must be a function, got "),
         ({"raw": True}, "raw: must be a function, got True"),
+        ({"parent": awaited}, "parent: must be a plain function, which no event loop awaits"),
         ({"authenticate": "ann"}, "authenticate: must be a function, got 'ann'"),
         ({"max_body": "1"}, "max_body: must be a whole number from 1, got '1'"),
         ({"poll_seconds": 1.5}, "poll_seconds: must be a whole number from 1, got 1.5"),
