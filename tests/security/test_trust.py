@@ -202,3 +202,19 @@ def test_what_belongs_to_others_is_as_what_is_not_there() -> None:
     assert told[:4] == told[4:]
     assert {status for status, _ in told} == {404}
     service.close()
+
+
+def test_no_reply_lets_another_origin_read_it() -> None:
+    """CORS is the framework's part: no header of it is sent, not even to a preflight."""
+    service, edge, start = served()
+    asked = {"origin": "https://app.example.com", "access-control-request-method": "POST"}
+    replies = [
+        ask(edge, "OPTIONS", "/v1/operations/a:cancel", **asked),
+        ask(edge, "GET", "/v1/operations", **asked),
+        ask(start, "OPTIONS", "/v1/c", **asked),
+        ask(start, "POST", "/v1/c", {"steps": 1}, **asked),
+    ]
+    names = {name for reply in replies for name, _ in reply.headers}
+    assert [reply.status for reply in replies] == [204, 200, 204, 403]
+    assert {name for name in names if name.startswith("access-control")} == set()
+    service.close()
