@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import lro
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
 from lro_client import (
     AsyncClient,
     AsyncLocalTransport,
@@ -56,7 +58,7 @@ def state(percent: int | None = None, *, done: bool = False, **more: Any) -> Upd
         done=done,
         result=lro.Any("x/google.protobuf.Empty") if done else None,
     )
-    client = Client(transport=LocalTransport(None))  # type: ignore[arg-type]  # asks nothing
+    client = Client(transport=LocalTransport(lro.Service(MemoryStore(), InlineExecutor())))
     handle = client.operation(operation, response=lro.Struct, metadata=lro.Struct)
     return Update(handle, operation)
 

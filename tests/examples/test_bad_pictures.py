@@ -231,7 +231,7 @@ def test_pictures_of_two_sizes(verb: str, place: str, field: str, server: Server
     assert "64 x 60" in error["message"]
 
 
-@pytest.mark.parametrize("x", [-1, 49, 2**31 - 1])
+@pytest.mark.parametrize("x", [49, 2**31 - 1])
 def test_a_box_outside_the_frame(x: int, server: Server) -> None:
     """Where the box is can be judged only against the upright picture."""
     box = {"x": x, "y": 0, "width": 16, "height": 16}

@@ -19,6 +19,7 @@ from lro import (
     Service,
     WaitOperationRequest,
 )
+from lro_client._arguments import check
 from lro_client._calls import (
     BatchGetOperationsRequest,
     Call,
@@ -35,17 +36,23 @@ _SIGN_SECONDS: Final = 10.0
 """How often a stream gives a sign of life."""
 
 
+def _check(service: object, caller: object) -> None:
+    check("service", service, "an lro.Service", fine=isinstance(service, Service))
+    check("caller", caller, "a text", fine=isinstance(caller, str))
+
+
 class LocalTransport:
     """Calls a service in this thread. ``caller`` is who its hooks are told is calling.
 
     Raises:
-        DeclarationError: ``authorize`` of the service is a coroutine function.
+        DeclarationError: It is no service, or its ``authorize`` is a coroutine function.
     """
 
     batches = True
     calls_at_once = _MANY
 
     def __init__(self, service: Service, *, caller: str = "") -> None:
+        _check(service, caller)
         service.access.check_plain("LocalTransport")
         self._service = service
         self._caller = caller
@@ -91,12 +98,17 @@ def _wanted(service: Service, call: Call) -> tuple[Callable[..., Anything], dict
 
 
 class AsyncLocalTransport:
-    """Calls a service from an event loop; a Wait holds no thread."""
+    """Calls a service from an event loop; a Wait holds no thread.
+
+    Raises:
+        DeclarationError: It is no service.
+    """
 
     batches = True
     calls_at_once = _MANY
 
     def __init__(self, service: Service, *, caller: str = "") -> None:
+        _check(service, caller)
         self._service = service
         self._caller = caller
 
