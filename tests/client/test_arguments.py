@@ -219,10 +219,10 @@ def test_transports_of_the_other_client() -> None:
 @pytest.mark.parametrize("transport", [LocalTransport, AsyncLocalTransport])
 def test_local_transport_takes_a_service_and_a_caller(transport: Any) -> None:
     """Other arguments are refused where they are given."""
-    with pytest.raises(lro.DeclarationError, match="^service: must be an "):
+    with pytest.raises(lro.DeclarationError, match=r"^service: must be an lro\.Service"):
         transport(None)
     service = lro.Service(MemoryStore(), ThreadExecutor())
-    with service, pytest.raises(lro.DeclarationError, match="^caller: must be a text, got 5"):
+    with service, pytest.raises(lro.DeclarationError, match=r"^caller: must be a text, got 5"):
         transport(service, caller=5)
 
 

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import CallError
+from lro_client import CallError, Routes, UnreadableReply
+from lro_client._calls import Call
 from lro_client.transports import _events
+from lro_client.transports._coding import Coder
 from lro_client.transports._events import Events, EventTooLarge
 from tests.client.faces import Clock, Face
 from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running, succeeded
@@ -94,6 +96,22 @@ def test_an_event_is_bounded(chunks: list[bytes], monkeypatch: pytest.MonkeyPatc
     assert len(heard(*[b"data: 1\n\n"] * 100)) == 100
     with pytest.raises(EventTooLarge, match="larger than 100 bytes"):
         heard(*chunks)
+
+
+def test_event_without_an_end_is_unreadable() -> None:
+    """The call that reads the stream fails for good: it would be sent the same once more."""
+    call = Call(request=lro.GetOperationRequest("operations/a"), budget=1.0)
+    reading = Coder(Routes(), lro.TypeRegistry()).failures(call)
+    with pytest.raises(UnreadableReply, match="larger than 100 bytes") as failed, reading:
+        raise EventTooLarge("an event is larger than 100 bytes")
+    assert not failed.value.passing
+
+
+def test_encoder_refuses_a_name_that_is_empty() -> None:
+    """Clients check names before; a transport may be called without one."""
+    call = Call(request=lro.GetOperationRequest(""), budget=1.0)
+    with pytest.raises(lro.InvalidArgument, match="name: must not be empty"):
+        Coder(Routes(), lro.TypeRegistry()).encode(call)
 
 
 # -- through a client ---------------------------------------------------------------------------

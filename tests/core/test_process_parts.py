@@ -48,7 +48,7 @@ from lro.executors.processes._messages import (
 )
 from lro.executors.processes._pool import Pool
 from lro.executors.processes._recipe import Main, Recipe, check_place, recipe_of
-from lro.executors.processes._supervision import Supervision
+from lro.executors.processes._supervision import Supervision, unfit
 from lro.stores.memory import MemoryStore
 from tests.core import errands
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
@@ -745,6 +745,13 @@ def test_some_main_modules_cannot_be_imported_again(main_module, name, file):
     main_module.__file__ = file
     with pytest.raises(DeclarationError, match="is in the main module, which no other process"):
         check_place(spec_in_main())
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_end_of_a_function_that_no_process_can_import_names_the_guard(main):
+    """Only where it is the main module that cannot be imported (defects 40)."""
+    ended = unfit(errands.Direct("echo").spec, "acme.example", in_main=main)
+    assert ("it needs its guard" in ended.ending.result.message) is main
 
 
 # -- the parent's side -------------------------------------------------------------------------

@@ -183,6 +183,8 @@ def test_what_cannot_be_encoded(asking: Asking) -> None:
         client.start("a.B.C", object(), **TYPES)
     with pytest.raises(lro.DeclarationError, match=r"over gRPC, where a dict has no form"):
         client.start("a.B.C", {"source": "a.png"}, **TYPES)
+    with pytest.raises(lro.DeclarationError, match=r"^message: the message type 'a.Unknown'"):
+        client.start("a.B.C", lro.Any("x/a.Unknown", {"source": "a.png"}), **TYPES)
     for message in (OddRequest(), ResizeRequest(), OwnRequest()):
         with pytest.raises(lro.DeclarationError, match=r"^request_id: "):
             client.start("a.B.C", message, **TYPES, request_id="\ud800")
