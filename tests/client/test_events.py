@@ -110,7 +110,7 @@ def test_event_without_an_end_is_unreadable() -> None:
 def test_encoder_refuses_a_name_that_is_empty() -> None:
     """Clients check names before; a transport may be called without one."""
     call = Call(request=lro.GetOperationRequest(""), budget=1.0)
-    with pytest.raises(lro.InvalidArgument, match="name: must not be empty"):
+    with pytest.raises(lro.DeclarationError, match="name: must not be empty"):
         Coder(Routes(), lro.TypeRegistry()).encode(call)
 
 
