@@ -17,6 +17,7 @@ FLOORS: Final = {
     "lro": [
         """
         _any _status _details _errors _faults _times _jsontext _shapes _scalars _arguments
+        _limits
         _wellknown _compiled _codec _codecs _protobuf _types _names _operation _record _watching
         _narrowing _states
         _conventions _methods _filters _indexes _spec _pages _wire _templates _routes _query _bodies
@@ -24,9 +25,9 @@ FLOORS: Final = {
         """,
         "_jobs _ports _executing _forks _exits _signals _role",
         """
-        _hooks _access _bell _ledger _patience _outcomes _ends _calling _worker _running _starting
-        _method _hosting _listing _orphans _loops _waiting _hearing _lookouts _many _upkeep
-        _background _service
+        _budget _hooks _access _bell _ledger _patience _outcomes _ends _calling _worker _running
+        _starting _method _hosting _listing _orphans _loops _waiting _hearing _lookouts _many
+        _upkeep _background _service
         """,
         """
         stores._recent stores._rows stores._conditions stores._walks stores._lists

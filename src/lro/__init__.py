@@ -55,19 +55,23 @@ from lro._errors import (
 )
 from lro._executing import Executor, Reach, Slot, Task
 from lro._faults import (
+    BatchTooLarge,
     DeclarationError,
     EncodingError,
     HookFailed,
     HttpMethodNotAllowed,
+    MessageTooLarge,
     MethodNotSupported,
     MissingExtra,
     NameRefused,
     PartialSuccessNotSupported,
     RouteNotFound,
+    TooManyHeld,
     UnknownType,
 )
 from lro._jobs import Job
 from lro._jsontext import dumps, loads, loads_strict
+from lro._limits import Limits
 from lro._method import Method, Reporter
 from lro._methods import MethodName, OperationInfoRegistry
 from lro._names import OperationName, parse_name
@@ -85,7 +89,18 @@ from lro._operation import (
     validate,
 )
 from lro._pages import Place
-from lro._ports import Ear, Expired, Glance, Inserted, Orphans, Page, Renewed, RequestKey, Store
+from lro._ports import (
+    Ear,
+    Expired,
+    Found,
+    Glance,
+    Inserted,
+    Orphans,
+    Page,
+    Renewed,
+    RequestKey,
+    Store,
+)
 from lro._record import Record, State
 from lro._routes import Route, RouteTable, default_routes, extension_routes
 from lro._service import Service
@@ -131,6 +146,7 @@ __all__ = [
     "BadRequest",
     "BatchGetOperationsRequest",
     "BatchGetOperationsResponse",
+    "BatchTooLarge",
     "BoolValue",
     "BytesValue",
     "CancelOperationRequest",
@@ -156,6 +172,7 @@ __all__ = [
     "FieldViolation",
     "Float",
     "FloatValue",
+    "Found",
     "GetOperationRequest",
     "Glance",
     "Help",
@@ -178,12 +195,14 @@ __all__ = [
     "Job",
     "Json",
     "LeaseLost",
+    "Limits",
     "ListOperationsRequest",
     "ListOperationsResponse",
     "ListValue",
     "LocalizedMessage",
     "LroError",
     "MalformedRequest",
+    "MessageTooLarge",
     "Method",
     "MethodName",
     "MethodNotSupported",
@@ -234,6 +253,7 @@ __all__ = [
     "Task",
     "Template",
     "Timestamp",
+    "TooManyHeld",
     "TypeRegistry",
     "UInt32",
     "UInt32Value",

@@ -6,6 +6,8 @@ import functools
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+import attrs
+
 from lro._errors import OperationNotFound, PermissionDenied
 from lro._faults import MethodNotSupported, NameRefused
 from lro._hooks import Flow, Hook, ask_permission, on_loop
@@ -41,6 +43,14 @@ class Authorize(Protocol):
         GetOperation, once for each name.
         """
         ...
+
+
+@attrs.frozen
+class Seen:
+    """The records, by name, that a caller can see; and the names that were not looked at."""
+
+    records: Mapping[str, Record]
+    rest: Sequence[str] = ()
 
 
 class Access:
@@ -121,15 +131,19 @@ class Access:
             raise OperationNotFound(name)
         return record
 
-    def seen(self, names: Sequence[str], caller: str) -> Mapping[str, Record]:
-        """Those of these records that this caller can see, by name, in one read."""
-        found = self._store.find(names)
+    def seen(self, names: Sequence[str], caller: str, max_bytes: int) -> Seen:
+        """Those of these records that this caller can see, by name, in one read.
+
+        They have at most so many bytes together, or it is only one: the rest is left.
+        """
+        found = self._store.find(names, max_bytes)
         now = self._store.now()
-        return {
+        records = {
             record.name: record
-            for record in found
+            for record in found.records
             if record.visible(now) and (not self._owner_only or record.caller == caller)
         }
+        return Seen(records, found.rest)
 
 
 def _ask_each(hook: Hook, caller: str, verb: str, names: Sequence[str]) -> Flow[None]:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from lro._any import Any
 from lro._errors import LroError
-from lro._faults import EncodingError
+from lro._faults import EncodingError, MessageTooLarge
 from lro._jobs import Ending
 from lro._ledger import Ledger
 from lro._outcomes import internal
@@ -103,4 +103,6 @@ def write_end(
         if isinstance(exc, Unsettled):
             text, why = "the last metadata of the method cannot be made", "METHOD_FAILED"
         instead = Ending(internal(spec, domain, text, why))
+        if isinstance(exc.__cause__, MessageTooLarge):
+            instead = Ending(spec.types.status_of(exc.__cause__, domain))
         return patiently(lambda: write(instead, settle=False))

@@ -18,6 +18,7 @@ from lro._types import TypeRegistry
 from lro._wire import operation_to_json
 
 if TYPE_CHECKING:
+    from lro._budget import Turn
     from lro._lookouts import Watching
     from lro._watching import Sighting
 
@@ -46,6 +47,8 @@ class EventStream:
     headers: tuple[tuple[str, str], ...]
     events: AsyncGenerator[bytes, None]
     status: int = 200
+    held: Callable[[], Turn | None] = lambda: None
+    """The bytes that the piece at hand is made of, which a slow reader holds."""
 
     @property
     def headless(self) -> HttpReply:
@@ -65,7 +68,8 @@ def event_stream(
     def shown(operation: Operation) -> Operation:
         return with_enum_numbers(operation, types) if enum_numbers else operation
 
-    return EventStream(HEADERS, _pieces(watching, _Writer(types, shown), heartbeat_seconds))
+    pieces = _pieces(watching, _Writer(types, shown), heartbeat_seconds)
+    return EventStream(HEADERS, pieces, held=lambda: watching.turn)
 
 
 async def _pieces(

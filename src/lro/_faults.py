@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lro._details import ResourceInfo
-from lro._errors import OPERATION_TYPE, LroError, PermissionDenied
+from lro._errors import OPERATION_TYPE, LroError, PermissionDenied, ResourceExhausted
 from lro._status import Code
 
 
@@ -150,6 +150,50 @@ class EncodingError(LroError):
     def __str__(self) -> str:
         where = f" field {self.path}" if self.path else ""
         return f"{self.type_name}:{where} {self.description}"
+
+
+class MessageTooLarge(EncodingError):
+    """A message of an operation is larger than the service keeps; ``setting`` is of ``Limits``."""
+
+    reason = "MESSAGE_TOO_LARGE"
+    fact_names = ("type_name", "size", "limit", "setting")
+
+    def __init__(self, type_name: str, size: int, limit: int, setting: str) -> None:
+        text = f"has {size} bytes, at most {limit} are kept (the setting is Limits.{setting})"
+        super().__init__(type_name, "", text)
+        self.args = (type_name, size, limit, setting)
+        self.size, self.limit, self.setting = size, limit, setting
+
+
+class BatchTooLarge(LroError):
+    """The operations of a BatchGet have more bytes together than a reply may have."""
+
+    code = Code.RESOURCE_EXHAUSTED
+    reason = "BATCH_TOO_LARGE"
+    fact_names = ("names", "limit")
+
+    def __init__(self, names: int, limit: int) -> None:
+        super().__init__(names, limit)
+        self.names, self.limit = names, limit
+
+    def __str__(self) -> str:
+        return (
+            f"the {self.names} operations have more than {self.limit} bytes together: ask for fewer"
+            " names at once (the setting is Limits.page_bytes)"
+        )
+
+
+class TooManyHeld(ResourceExhausted):
+    """So many calls are held, or operations watched, that one more is refused; see ``Limits``."""
+
+    reason = "TOO_MANY_HELD"
+    fact_names = ("limit", "setting")
+
+    def __init__(self, what: str, limit: int, setting: str) -> None:
+        text = f"{what}: at most {limit} at once (the setting is Limits.{setting}); ask again later"
+        super().__init__(text)
+        self.args = (what, limit, setting)
+        self.limit, self.setting = limit, setting
 
 
 class UnknownType(LroError):

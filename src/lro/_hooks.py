@@ -7,17 +7,21 @@ held while a hook is awaited, which may need a thread of the same pool itself.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 from typing import Any as Anything
-from typing import ParamSpec, TypeAlias, TypeVar
 
 from lro._arguments import check, check_function, is_coroutine_function
 from lro._errors import PermissionDenied
 from lro._faults import HookFailed
 from lro._scalars import got
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -175,18 +179,21 @@ def run(flow: Flow[R]) -> R:
     raise HookFailed("a hook", "is a coroutine function: call this verb by Service.on_loop")
 
 
-async def on_loop(flow: Flow[R], *, blocks: bool) -> R:
+async def on_loop(flow: Flow[R], *, blocks: bool, threads: ThreadPoolExecutor | None = None) -> R:
     """What a flow returns, with its questions awaited by the running event loop.
 
-    ``blocks``: what it does between them is done in threads.
+    ``blocks``: what it does between them is done in ``threads``, by default those of the loop.
     """
     import asyncio
 
+    loop = asyncio.get_running_loop()
     answer: object = None
     error: Exception | None = None
     while True:
         if blocks:
-            question, found = await asyncio.to_thread(_resume, flow, answer, error)
+            resume = functools.partial(contextvars.copy_context().run, _resume)
+            step = functools.partial(resume, flow, answer, error)
+            question, found = await loop.run_in_executor(threads, step)
         else:
             question, found = _resume(flow, answer, error)
         if question is None:

@@ -15,6 +15,7 @@ from lro._faults import DeclarationError
 from lro._hooks import Flow, flow_of, verb
 from lro._indexes import Indexes
 from lro._ledger import Ledger
+from lro._limits import Limits
 from lro._method import Method, MethodDecorator, Reporter
 from lro._methods import FINDINGS, MethodName, OperationInfoRegistry
 from lro._names import parse_name
@@ -43,6 +44,7 @@ class MethodHost:
         types: TypeRegistry,
         expiry: timedelta,
         declared: Callable[[], None],
+        limits: Limits,
     ) -> None:
         self.types = types
         self.methods = OperationInfoRegistry()
@@ -52,6 +54,7 @@ class MethodHost:
         self._starter = starter
         self._expiry = expiry
         self._declared = declared
+        self.limits = limits
         self._specs: dict[str, MethodSpec] = {}
 
     @property
@@ -186,6 +189,7 @@ class MethodHost:
             types=self.types,
             expiry=self._expiry,
             indexes=self.indexes,
+            limits=self.limits,
         )
         if options.index:
             self._make_indexes()

@@ -27,6 +27,8 @@ PAGE_SECONDS: Final = 0.5
 _BATCH: Final = 200
 """The most records that are read at once: they may be large."""
 _SLACK: Final = 10
+_LOOKS: Final = 4
+"""A look may read this part of a page's bytes, however full the page is."""
 _MOST: Final = 10_000
 """The most that a store is to look at, which are soon 10 MB, and may be more."""
 _SHORT_SECONDS: Final = 0.05
@@ -83,14 +85,20 @@ class Query:
         )
 
     def page(
-        self, store: Store, *, only_caller: str | None, clock: Callable[[], float]
+        self,
+        store: Store,
+        *,
+        only_caller: str | None,
+        clock: Callable[[], float],
+        max_bytes: int,
     ) -> ListOperationsResponse:
         """The matching operations after the place, and a token unless no further one exists.
 
         Where little matches, the page ends after ``PAGE_SECONDS`` by ``clock``, and may then be
-        short or empty with a token (spec §3.4(8)).
+        short or empty with a token (spec §3.4(8)). It also ends before the operation with which it
+        would have more than ``max_bytes`` (spec §3.4(9)).
         """
-        walk = _Walk(self, store, only_caller, clock)
+        walk = _Walk(self, store, only_caller, clock, max_bytes)
         more = walk.go(self.page_size)
         token = ""
         if more:
@@ -124,13 +132,20 @@ class _Walk:
     """One way through a list: what it has found, and the place that it has reached."""
 
     def __init__(
-        self, query: Query, store: Store, only_caller: str | None, clock: Callable[[], float]
+        self,
+        query: Query,
+        store: Store,
+        only_caller: str | None,
+        clock: Callable[[], float],
+        max_bytes: int,
     ) -> None:
         self._query = query
         self._store = store
         self._caller = only_caller
         self._clock = clock
         self._end = clock() + PAGE_SECONDS
+        self._room = max_bytes
+        self._least = max(1, max_bytes // _LOOKS)
         self.found: list[Record] = []
         self.place = query.after
 
@@ -146,7 +161,9 @@ class _Walk:
         reached, scan, looked, limit = query.after, SCAN, 0, min(size + 1, _BATCH)
         while True:
             began = self._clock()
-            page = self._store.page(query.parent, reached, limit, narrowing, scan)
+            # What does not match is let go, so that a page nearly full goes on in small steps.
+            room = max(self._room, self._least)
+            page = self._store.page(query.parent, reached, limit, narrowing, scan, room)
             now = self._clock()
             took, looked = now - began, looked + len(page.records)
             # What was read is made use of, however long that took.
@@ -169,8 +186,10 @@ class _Walk:
         """Take what matches; whether the page is over, with more to come."""
         for record in records:
             if self._query.matches(record, self._caller):
-                if len(self.found) == size:  # which tells that a further match exists
+                # Either tells that a further match exists.
+                if len(self.found) == size or (self.found and record.weight > self._room):
                     return True
+                self._room -= record.weight
                 self.found.append(record)
                 self.place = place_of(record)
             elif len(self.found) < size:

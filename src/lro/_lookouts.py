@@ -8,17 +8,18 @@ import functools
 import logging
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
-from lro._errors import LroError, Unavailable
+from lro._access import Seen
+from lro._budget import ByteBudget, Place, Turn
+from lro._errors import LroError, ResourceExhausted, Unavailable
 from lro._hearing import LOOK_AGAIN_SECONDS
 from lro._ledger import Ledger
 from lro._names import MAX_NAMES
-from lro._record import Record
 from lro._waiting import stopping
 from lro._watching import Sighting, WatchList
 
@@ -41,28 +42,33 @@ _RETRY_SECONDS: Final = 0.5
 
 T = TypeVar("T")
 
-See: TypeAlias = Callable[[Sequence[str]], Mapping[str, Record]]
-"""Reads the records of these names that a caller can see."""
+See: TypeAlias = Callable[[Sequence[str], int], Seen]
+"""Reads the records of these names that a caller can see, up to so many bytes."""
 
 
 class Lookouts:
     """A lookout for each event loop that has watchers.
 
-    ``listening`` is called when somebody watches: see to it that other processes are heard.
+    ``listening`` is called when somebody watches: see to it that other processes are heard. What a
+    stream reads, at most ``max_bytes`` at once, has its turn of ``replies``.
     """
 
-    def __init__(self, ledger: Ledger, listening: Callable[[], None]) -> None:
+    def __init__(
+        self, ledger: Ledger, listening: Callable[[], None], replies: ByteBudget, max_bytes: int
+    ) -> None:
         self.ledger = ledger
         self.listening = listening
+        self.replies = replies
+        self.max_bytes = max_bytes
         self.closed = False
         self._lock = threading.Lock()
         self._lookouts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lookout] = (
             weakref.WeakKeyDictionary()
         )
 
-    def watching(self, names: Iterable[str], see: See) -> Watching:
-        """These operations, watched."""
-        return Watching(names, see, self)
+    def watching(self, names: Iterable[str], see: See, places: Iterable[Place] = ()) -> Watching:
+        """These operations, watched; ``places`` are freed when that ends."""
+        return Watching(names, see, self, places)
 
     async def read(self, call: Callable[[], T]) -> T:
         """What a call that reads the store gives; in a thread, if it may block the loop."""
@@ -95,8 +101,13 @@ class Watching:
     gone. Of several changes in a row, only the last may be told.
     """
 
-    def __init__(self, names: Iterable[str], see: See, lookouts: Lookouts) -> None:
+    def __init__(
+        self, names: Iterable[str], see: See, lookouts: Lookouts, places: Iterable[Place]
+    ) -> None:
         self.list = WatchList(names)
+        self.turn: Turn | None = None
+        """Of what was read last, until the next is asked for; whoever has taken it releases it."""
+        self._places = tuple(places)
         self._see = see
         self._lookouts = lookouts
         self._woken = asyncio.Event()
@@ -109,6 +120,7 @@ class Watching:
         """
         async with contextlib.aclosing(self.batches(LOOK_AGAIN_SECONDS)) as batches:
             async for batch in batches:
+                self._release()  # whoever iterates holds what it is told
                 for one in batch:
                     yield one
 
@@ -125,12 +137,21 @@ class Watching:
         try:
             idle_at = loop.time() + idle_seconds
             while not self.list.over:
+                self._release()
                 found = await self._next(lookout, idle_at)
                 if found or loop.time() >= idle_at:
                     yield found
                     idle_at = loop.time() + idle_seconds
         finally:
+            self._release()
+            for place in self._places:
+                place.release()
             lookout.leave(self)
+
+    def _release(self) -> None:
+        if self.turn is not None:
+            self.turn.release()
+            self.turn = None
 
     def wake(self) -> None:
         """There may be something to be read. On the loop's thread."""
@@ -145,13 +166,19 @@ class Watching:
             await self._sleep(idle_at)
             return []
         try:
-            records = await self._lookouts.read(lambda: self._see(names))
-        except Unavailable:  # it may be back soon, and the watcher is told then
+            most = self._lookouts.max_bytes
+            turn = self.turn = await self._lookouts.replies.atake(most)
+            seen = await self._lookouts.read(lambda: self._see(names, turn.bytes))
+        except (Unavailable, ResourceExhausted):  # later there may be room, and the store be back
             for name in names:
                 self.list.changed(name)
             await asyncio.sleep(_RETRY_SECONDS)
             return []
-        found = self.list.read(names, records)
+        turn.resize(sum(record.weight for record in seen.records.values()))
+        for name in seen.rest:
+            names.remove(name)
+            self.list.changed(name)
+        found = self.list.read(names, seen.records)
         lookout.forget(self, (name for name in names if name not in self.list.left))
         return found
 
@@ -277,4 +304,10 @@ class Lookout:
                         stream.wake()
 
     def _editions(self, names: Sequence[str]) -> dict[str, tuple[int, datetime]]:
-        return {record.name: record.edition for record in self._house.ledger.store.find(names)}
+        editions: dict[str, tuple[int, datetime]] = {}
+        rest = names
+        while rest:
+            found = self._house.ledger.store.find(rest, self._house.max_bytes)
+            editions.update((record.name, record.edition) for record in found.records)
+            rest = found.rest
+        return editions

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lro._access import Access
+from lro._budget import ByteBudget, CallCount
+from lro._faults import BatchTooLarge
 from lro._hooks import Flow, on_loop, verb
 from lro._ledger import Ledger
+from lro._limits import Limits
 from lro._names import parse_names
 from lro._operation import BatchGetOperationsResponse
+from lro._record import Record
 from lro._waiting import stopping
 
 if TYPE_CHECKING:
@@ -27,9 +31,21 @@ class ManyOperations:
         *,
         listening: Callable[[], None],
         serving: Callable[[], None],
+        limits: Limits,
+        replies: ByteBudget,
     ) -> None:
         self._access = access
         self._serving = serving
+        self._replies = replies
+        self._bounds = limits
+        self._streams = CallCount(
+            "calls of Watch are held",
+            limits.streams,
+            "streams",
+            limits.streams_per_caller,
+            "streams_per_caller",
+        )
+        self._watched = CallCount("operations are watched", limits.watched, "watched")
         self._changes = ledger
         self._listening = listening
         self._over = False
@@ -51,16 +67,31 @@ class ManyOperations:
             PermissionDenied: The ``authorize`` hook refuses one of them.
             HookFailed: The ``authorize`` hook does not answer as it must.
             MethodNotSupported: BatchGet is switched off.
+            BatchTooLarge: Together they have more bytes than ``Limits.page_bytes``.
         """
         self._serving()
         self._access.require("BatchGetOperations")
         wanted = parse_names(names)
         yield from self._access.permit_each(caller, "GetOperation", wanted)
-        found = self._access.seen(wanted, caller)
+        found = self._found(wanted, caller)
         return BatchGetOperationsResponse(
             tuple(found[name].operation for name in wanted if name in found),
             tuple(name for name in wanted if name not in found),
         )
+
+    def _found(self, wanted: Sequence[str], caller: str) -> Mapping[str, Record]:
+        limit = self._bounds.page_bytes
+        found: dict[str, Record] = {}
+        rest, room = wanted, limit
+        while rest:  # those that this caller cannot see are no part of the reply
+            seen = self._access.seen(rest, caller, max(room, self._bounds.least_bytes))
+            for record in seen.records.values():
+                if found and record.weight > room:
+                    raise BatchTooLarge(len(wanted), limit)
+                room -= record.weight
+                found[record.name] = record
+            rest = seen.rest
+        return found
 
     async def watch(self, names: Sequence[str], *, caller: str = "") -> Watching:
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).
@@ -73,6 +104,7 @@ class ManyOperations:
                 :meth:`batch_get`.
             MethodNotSupported: Watch is switched off.
             Unavailable: The store cannot be reached now, or the service is stopping.
+            ResourceExhausted: There are too many streams, or operations watched (``Limits``).
         """
         self._serving()
         self._access.require("WatchOperations")
@@ -80,13 +112,17 @@ class ManyOperations:
 
         def begin() -> Flow[None]:
             yield from self._access.permit_each(caller, "GetOperation", wanted)
-            self._access.seen(wanted[:1], caller)  # a store that is away is told of at once
+            # A store that is away is told of at once.
+            self._access.seen(wanted[:1], caller, self._bounds.least_bytes)
 
         lookouts = self._of_lookouts()
         await on_loop(begin(), blocks=self._access.writes_block)
         if lookouts.closed:
             raise stopping()
-        return lookouts.watching(wanted, lambda some: self._access.seen(some, caller))
+        places = self._streams.take(caller), self._watched.take("", len(wanted))
+        return lookouts.watching(
+            wanted, lambda some, most: self._access.seen(some, caller, most), places
+        )
 
     @property
     def watching(self) -> int:
@@ -98,7 +134,9 @@ class ManyOperations:
 
         with self._watch_lock:
             if self._lookouts is None:
-                self._lookouts = Lookouts(self._changes, self._listening)
+                self._lookouts = Lookouts(
+                    self._changes, self._listening, self._replies, self._bounds.least_bytes
+                )
                 if self._over:
                     self._lookouts.close()
             return self._lookouts

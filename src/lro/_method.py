@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar, overload
 from lro._any import Any
 from lro._arguments import check_instance, check_text
 from lro._errors import LeaseLost, LroError, NotApplied, OperationNotFound
+from lro._faults import MessageTooLarge
 from lro._hooks import Flow, verb
 from lro._jobs import Job
 from lro._ledger import Ledger
@@ -111,12 +112,20 @@ class Reporter:
         self._spec = spec
 
     def report(self, metadata: object) -> bool:
-        """Replace the metadata."""
-        packed = self._pack("metadata", metadata, self._spec.metadata)
-        return self._apply(report(packed, None, self._ledger.store.now()))
+        """Replace the metadata.
+
+        Raises:
+            MessageTooLarge: It has more bytes than the service keeps; nothing changes.
+        """
+        return self._apply(report(self._metadata(metadata), None, self._ledger.store.now()))
 
     def complete(self, response: object, *, metadata: object | None = None) -> bool:
-        """End the operation with a response, and maybe the last metadata."""
+        """End the operation with a response, and maybe the last metadata.
+
+        Raises:
+            MessageTooLarge: The response has more bytes than the service keeps: the operation has
+                ended with INTERNAL. Or the metadata has: nothing changes.
+        """
         return self._end(self._pack("response", response, self._spec.response), metadata)
 
     def fail(
@@ -127,6 +136,7 @@ class Reporter:
         Raises:
             InvalidArgument: The error's code is not from 1 to 16.
             DeclarationError: It is no error, or the domain no text.
+            MessageTooLarge: As for :meth:`complete`.
         """
         check_instance("error", error, (Status, LroError), "a Status or an LroError")
         check_text("domain", domain)
@@ -159,22 +169,31 @@ class Reporter:
         check_instance(role, message, (cls, Any), f"a {cls.__name__}, or one packed")
         return self._spec.types.pack(message)
 
+    def _metadata(self, message: object) -> Any:
+        packed = self._pack("metadata", message, self._spec.metadata)
+        return self._spec.limits.check_metadata(packed)
+
     def _end(
         self, result: Any | Status | None, metadata: object | None, *, acknowledge: bool = False
     ) -> bool:
-        return self._apply(
+        last = None if metadata is None else self._metadata(metadata)
+        too_large = None
+        try:
+            self._spec.limits.check_result(result)
+        except MessageTooLarge as exc:
+            result, too_large = self._spec.types.status_of(exc, ""), exc
+        applied = self._apply(
             end(
                 result,
                 now=self._ledger.store.now(),
                 expiry=self._spec.expiry,
-                metadata=(
-                    None
-                    if metadata is None
-                    else self._pack("metadata", metadata, self._spec.metadata)
-                ),
+                metadata=last,
                 acknowledge=acknowledge,
             )
         )
+        if too_large is not None:
+            raise too_large
+        return applied
 
     def _apply(self, change: Change) -> bool:
         try:

@@ -6,7 +6,7 @@ import logging
 from typing import Any as Anything
 
 from lro._errors import Cancelled, LeaseLost, LroError, StatusError
-from lro._faults import EncodingError
+from lro._faults import EncodingError, MessageTooLarge
 from lro._jobs import Ending, HandBack, Job, Outcome, Void
 from lro._spec import MethodSpec
 from lro._status import Code, Status
@@ -27,7 +27,13 @@ def failure(
     An error of ours keeps its code and words; of any other, callers learn nothing but INTERNAL.
     """
     try:
-        return _outcome(spec, domain, job, error, handing_back)
+        outcome = _outcome(spec, domain, job, error, handing_back)
+        if isinstance(outcome, Ending):
+            spec.limits.check_result(outcome.result)
+        return outcome
+    except MessageTooLarge as exc:
+        log.error("%s: attempt %d: its error: %s", job.name, job.attempt, exc, exc_info=error)
+        return Ending(spec.types.status_of(exc, domain))
     except Exception:  # an error of the application's whose facts are none
         log.exception("%s: attempt %d: its error cannot be told", job.name, job.attempt)
         text = "the method failed with an error that cannot be told"
@@ -52,6 +58,8 @@ def _outcome(
         return Ending(status, acknowledge=job.cancel_requested)
     if isinstance(error, EncodingError):
         log.error("%s: attempt %d: %s", job.name, job.attempt, error, exc_info=error)
+        if isinstance(error, MessageTooLarge):  # whose words are for callers, too
+            return Ending(spec.types.status_of(error, domain))
         text = "what the method gave cannot be encoded"
         return Ending(internal(spec, domain, text, error.reason))
     if isinstance(error, LroError) and 1 <= error.status_code <= 16:

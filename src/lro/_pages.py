@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 DEFAULT_PAGE_SIZE: Final = 50
 MAX_PAGE_SIZE: Final = 1000
+MAX_TOKEN: Final = 8192
+"""Characters; the token of the longest name has fewer."""
+
 TOKEN_LIFE: Final = timedelta(days=3)
 KEY_BYTES: Final = 64
 
@@ -67,6 +70,9 @@ def unseal(token: str, *, key: bytes, parent: str, filter_text: str, now: dateti
     from cryptography.exceptions import InvalidTag  # with the first token, not at import
 
     foreign = InvalidPageToken("page_token", "is not a token of this list")
+    if len(token) > MAX_TOKEN:
+        wanted = f"must have at most {MAX_TOKEN} characters, got {len(token)}"
+        raise InvalidPageToken("page_token", wanted)
     try:
         if token != token.rstrip("=") or not token.isascii():
             raise foreign

@@ -18,6 +18,10 @@ SCAN: Final = 500
 """How many records a store looks at for one page, unless told: a few milliseconds' worth."""
 
 
+READ_BYTES: Final = 8 * 1024 * 1024
+"""How much a store reads in one call, in bytes of ``Record.weight``, unless told."""
+
+
 @attrs.frozen
 class RequestKey:
     """What makes a repeated start the same one: method, caller, request id (spec §9.2(2))."""
@@ -83,6 +87,14 @@ class Page:
 
     records: Sequence[Record]
     reached: Place | None
+
+
+@attrs.frozen
+class Found:
+    """Records that were asked for by name, and those names that were left for another call."""
+
+    records: Sequence[Record]
+    rest: Sequence[str] = ()
 
 
 @attrs.frozen
@@ -199,11 +211,13 @@ class Store(Protocol):
         """
         ...
 
-    def find(self, names: Collection[str]) -> Sequence[Record]:
+    def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
         """Those records of these names that are there, each once, as ``get`` would give them.
 
         In one read, however many names they are; a name that no record can have is not there. The
-        order is the store's.
+        order is the store's. The records have at most ``max_bytes`` together (``Record.weight``),
+        or it is only one; names that were not looked at for that reason are the ``rest``. A store
+        must not hold in memory what it leaves out.
         """
         ...
 
@@ -225,8 +239,12 @@ class Store(Protocol):
         limit: int,
         narrowing: Test = EVERYTHING,
         scan: int = SCAN,
+        max_bytes: int = READ_BYTES,
     ) -> Page:
         """Up to ``limit`` visible records of exactly this parent, in order, after a place.
+
+        Together they have at most ``max_bytes`` (``Record.weight``), or it is only one: a page ends
+        before the record that would pass that bound, which a store must not hold in memory.
 
         Records that do not meet ``narrowing`` may be left out, as far as the store can tell; all
         others are there. So that no call takes long, a store may stop when it has looked at

@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 
 from lro._any import Any
+from lro._jsontext import dumps
 from lro._operation import Operation
 from lro._status import Status
 
@@ -35,6 +36,27 @@ class State(enum.StrEnum):
 
 GIVEN_UP: Final = "!"
 """How the owner of a record ends whose process has said that the work is lost."""
+
+WEIGHT: Final = 100
+"""The weight of a record without messages and name: the rest of an operation in JSON."""
+
+
+def weight_of(name: str, metadata_bytes: int, result_bytes: int) -> int:
+    """The weight of a record whose stored messages have so many bytes of text."""
+    return WEIGHT + len(name.encode()) + metadata_bytes + result_bytes
+
+
+def _bytes_of(message: Any | Status | None) -> int:
+    if message is None:
+        return 0
+    if isinstance(message, Status):
+        details = sum(map(_bytes_of, message.details))
+        return WEIGHT + len(message.message.encode("utf-8", "surrogatepass")) + details
+    payload = message.payload
+    if isinstance(payload, bytes):
+        return 2 * len(payload) + len(message.type_url) + len('["","",true]')
+    return len(dumps(payload)) + len(message.type_url) + len('["",]')
+
 
 _DONE: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
@@ -83,6 +105,15 @@ class Record:
             done = self.state in _DONE
             known = Operation(name=self.name, metadata=self.metadata, done=done, result=self.result)
             self.__dict__["_operation"] = known
+        return known
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of JSON callers get of it: as many as its messages are stored in."""
+        known: int | None = self.__dict__.get("_weight")
+        if known is None:
+            known = weight_of(self.name, _bytes_of(self.metadata), _bytes_of(self.result))
+            self.__dict__["_weight"] = known
         return known
 
     @property
@@ -150,6 +181,7 @@ class Record:
     def _with(self, changes: dict[str, Anything]) -> Record:
         fields = self.__dict__ | changes
         fields.pop("_operation", None)  # was kept for the record as it was
+        fields.pop("_weight", None)
         return Record.of(fields)
 
     @classmethod

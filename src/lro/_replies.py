@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 
 from lro._any import Json
+from lro._budget import Turn
 from lro._details import RetryInfo
 from lro._disclosure import Told, disclosed, undisclosed
 from lro._enums import with_enum_numbers
@@ -37,6 +38,8 @@ class HttpReply:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
+    turn: Turn | None = attrs.field(default=None, eq=False, repr=False)
+    """What was set aside for a large body: released by who has sent it, or with this object."""
 
     @property
     def status_line(self) -> str:

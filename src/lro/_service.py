@@ -22,6 +22,7 @@ from lro._arguments import (
 )
 from lro._background import Background
 from lro._bell import Bell
+from lro._budget import ByteBudget, CallCount
 from lro._errors import InvalidArgument, OperationNotFound
 from lro._executing import Executor
 from lro._exits import close_at_exit, no_longer_open
@@ -29,6 +30,7 @@ from lro._forks import after_fork
 from lro._hooks import Flow, flow_of, on_loop, run, verb
 from lro._hosting import MethodHost
 from lro._ledger import Ledger
+from lro._limits import DEFAULT_LIMITS, Limits
 from lro._listing import Query
 from lro._many import ManyOperations
 from lro._names import parse_name
@@ -59,6 +61,7 @@ class Service(MethodHost, ManyOperations):
     long a worker may be silent before its work counts as lost. ``authorize`` is asked after the
     arguments are known to be well-formed and before existence is revealed (spec §3.1(5)).
     ``owner_only`` hides operations from everybody but the caller who started them.
+    ``limits`` bounds what is held for callers, and the size of messages: see :class:`lro.Limits`.
     ``clock`` gives the seconds that upkeep, time limits and pages go by. ``drain`` is how long
     running work may go on when the service is closed. The service closes its store, and itself
     when the interpreter ends.
@@ -87,6 +90,7 @@ class Service(MethodHost, ManyOperations):
         owner_only: bool = False,
         upkeep: bool = True,
         drain: timedelta = _DRAIN,
+        limits: Limits = DEFAULT_LIMITS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_port("store", store, "a store", "insert")
@@ -99,6 +103,7 @@ class Service(MethodHost, ManyOperations):
         check("verbs", verbs, wanted, fine=set(verbs) <= set(VERBS))
         check_flag("owner_only", owner_only)
         check_flag("upkeep", upkeep)
+        check_instance("limits", limits, Limits, "Limits(...)")
         check_function("clock", clock)
         check_span("lease", lease)
         check_span("expiry", expiry, zero=True)
@@ -129,13 +134,17 @@ class Service(MethodHost, ManyOperations):
             types=types if types is not None else TypeRegistry(),
             expiry=expiry,
             declared=self._background.upkeep.declared,
+            limits=limits,
         )
+        self.replies = ByteBudget(limits.replies_bytes, clock)
         ManyOperations.__init__(
             self,
             access,
             ledger,
             listening=self._background.hearing.need,
             serving=self._background.start,
+            limits=limits,
+            replies=self.replies,
         )
         if owner_only:
             self.indexes.declare_caller()
@@ -146,6 +155,13 @@ class Service(MethodHost, ManyOperations):
         self._max_wait = max_wait
         self._owner_only = owner_only
         self._clock = clock
+        self._waits = CallCount(
+            "calls of Wait are held",
+            limits.waits,
+            "waits",
+            limits.waits_per_caller,
+            "waits_per_caller",
+        )
         self._room = WaitingRoom(
             ledger.bell,
             self._look,
@@ -180,9 +196,11 @@ class Service(MethodHost, ManyOperations):
 
     @verb
     def list(
-        self, request: ListOperationsRequest, *, caller: str = ""
+        self, request: ListOperationsRequest, *, caller: str = "", max_bytes: int | None = None
     ) -> Flow[ListOperationsResponse]:
         """A page of the operations of a parent that match a filter (spec §3.3, §3.4).
+
+        It has at most ``max_bytes`` (by default ``Limits.page_bytes``), or one operation.
 
         Raises:
             TypeError: It is no request, but a filter for instance.
@@ -197,7 +215,13 @@ class Service(MethodHost, ManyOperations):
         query = Query.of(request, self.store, self._specs.values(), self.types, self.indexes)
         yield from self._access.permit(caller, "ListOperations", query.parent)
         owner = caller if self._owner_only else None
-        return query.page(self.store, only_caller=owner, clock=self._clock)
+        limit = self.limits.page_bytes
+        return query.page(
+            self.store,
+            only_caller=owner,
+            clock=self._clock,
+            max_bytes=limit if max_bytes is None else min(max_bytes, limit),
+        )
 
     @verb
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
@@ -254,8 +278,11 @@ class Service(MethodHost, ManyOperations):
             InvalidTimeout: The timeout is negative or no valid duration.
             DeadlineExceeded: The deadline was over when the call came.
             MethodNotSupported: Wait is switched off.
+            ResourceExhausted: Too many wait already (``Limits.waits``).
         """
-        return self._room.wait(name, run(self._limit(name, timeout, deadline_seconds, caller)))
+        limit = run(self._limit(name, timeout, deadline_seconds, caller))
+        with self._waits.take(caller):
+            return self._room.wait(name, limit)
 
     async def await_(
         self,
@@ -271,7 +298,8 @@ class Service(MethodHost, ManyOperations):
             self._limit(name, timeout, deadline_seconds, caller),
             blocks=reads or self._access.hook_blocks,
         )
-        return await self._room.await_(name, limit)
+        with self._waits.take(caller):
+            return await self._room.await_(name, limit)
 
     async def on_loop(self, verb: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """A verb for coroutines: ``await service.on_loop(service.get, name, caller=caller)``.
@@ -369,6 +397,7 @@ class Service(MethodHost, ManyOperations):
             steps.callback(self._closed.set)
             steps.callback(self.store.close)
             steps.callback(self._background.stop)
+            steps.callback(self.replies.close)
             steps.callback(self.end_waits)
             self._background.running.stop(span)
 

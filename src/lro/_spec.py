@@ -23,6 +23,7 @@ from lro._conventions import Conventions
 from lro._errors import InvalidArgument
 from lro._faults import DeclarationError, EncodingError
 from lro._indexes import Indexes
+from lro._limits import DEFAULT_LIMITS, Limits
 from lro._methods import MethodName, Signature
 from lro._operation import OperationInfo
 from lro._record import Record, State
@@ -125,6 +126,7 @@ class MethodSpec:
     conventions: Conventions
     expiry: timedelta
     indexes: Indexes
+    limits: Limits = DEFAULT_LIMITS
 
     @classmethod
     def build(
@@ -139,6 +141,7 @@ class MethodSpec:
         types: TypeRegistry,
         expiry: timedelta,
         indexes: Indexes | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> MethodSpec:
         """Put a method together from what was given and what the annotations say.
 
@@ -173,6 +176,7 @@ class MethodSpec:
             conventions=Conventions.of(codec.shape, codec, names[2]),
             expiry=expiry if options.expiry is None else options.expiry,
             indexes=indexes,
+            limits=limits,
         )
 
     @property
@@ -193,12 +197,16 @@ class MethodSpec:
 
         Raises:
             EncodingError: It is of another class, or cannot be encoded.
+            MessageTooLarge: It has more bytes than the service keeps.
         """
         if returned is None and self.response is Empty:
             returned = Empty()
         if isinstance(returned, Any) and returned.type_name == self.info.response_type:
-            return returned
-        return self._pack(returned, self.response, self.info.response_type)
+            packed = returned
+        else:
+            packed = self._pack(returned, self.response, self.info.response_type)
+        self.limits.check_result(packed)
+        return packed
 
     def unpack_metadata(self, packed: Any | None) -> Anything:
         """The metadata as a message; None where there is none, or one of an older kind."""
@@ -214,8 +222,10 @@ class MethodSpec:
 
         Raises:
             EncodingError: It is of another class, or cannot be encoded.
+            MessageTooLarge: It has more bytes than the service keeps.
         """
-        return self._pack(reported, self.metadata, self.info.metadata_type)
+        packed = self._pack(reported, self.metadata, self.info.metadata_type)
+        return self.limits.check_metadata(packed)
 
     def _pack(self, message: object, cls: type, type_name: str) -> Any:
         if not isinstance(message, cls):

@@ -25,7 +25,7 @@ from lro._errors import (
     Unavailable,
 )
 from lro._executing import Executor
-from lro._faults import EncodingError
+from lro._faults import EncodingError, MessageTooLarge
 from lro._hooks import Flow
 from lro._jobs import Ending
 from lro._ledger import Ledger
@@ -132,7 +132,7 @@ class Starter:
             name=_prefix(parent) + new_id(secrets.token_bytes, now),
             parent=parent,
             method=spec.full_name,
-            metadata=None if metadata is None else spec.types.pack(metadata),
+            metadata=None if metadata is None else _first_metadata(spec, metadata),
             create_time=now,
             update_time=now,
             owner=owner,
@@ -273,6 +273,14 @@ def _packed(spec: MethodSpec, request: object) -> Any:
     except EncodingError as exc:
         path = f"request.{exc.path}" if exc.path else "request"
         raise InvalidArgument(path, exc.description) from None
+
+
+def _first_metadata(spec: MethodSpec, metadata: object) -> Any:
+    packed = spec.types.pack(metadata)
+    try:
+        return spec.limits.check_metadata(packed)
+    except MessageTooLarge as exc:  # it is mostly made of the request
+        raise InvalidArgument("metadata", exc.description) from None
 
 
 def _request_key(

@@ -6,6 +6,7 @@ An exchange is a generator of steps that returns the reply, so that each sequenc
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any as Anything
 from typing import TypeAlias, TypeVar
@@ -22,10 +23,14 @@ from lro._service import Service
 
 @attrs.frozen
 class Call:
-    """A step: follow this flow; ``blocks`` says that an event loop must not do it itself."""
+    """A step: follow this flow; ``blocks`` says that an event loop must not do it itself.
+
+    ``many``: it makes a reply of many operations, for which there are few threads.
+    """
 
     flow: Flow[object]
     blocks: bool
+    many: bool = False
 
 
 @attrs.frozen
@@ -45,7 +50,15 @@ class Follow:
     caller: str
 
 
-Step: TypeAlias = Call | Hold | Follow
+@attrs.frozen
+class Reserve:
+    """A step: set bytes aside for a reply, as ``ByteBudget.take`` and ``atake`` take it."""
+
+    least: int
+    most: int
+
+
+Step: TypeAlias = Call | Hold | Follow | Reserve
 
 R = TypeVar("R")
 
@@ -67,7 +80,12 @@ def drive(exchange: Steps[R], service: Service) -> R:
 
     def act(step: Step) -> object:
         if isinstance(step, Call):
+            if step.many:
+                context = contextvars.copy_context()
+                return service.replies.threads.submit(context.run, run, step.flow).result()
             return run(step.flow)
+        if isinstance(step, Reserve):
+            return service.replies.take(step.least, step.most)
         if isinstance(step, Follow):
             raise StreamsNotSupported("WatchOperations")
         service.end_waits_at_signals()
@@ -99,7 +117,10 @@ async def adrive(
 
     async def act(step: Step) -> object:
         if isinstance(step, Call):
-            return await on_loop(step.flow, blocks=step.blocks)
+            threads = service.replies.threads if step.many else None
+            return await on_loop(step.flow, blocks=step.blocks, threads=threads)
+        if isinstance(step, Reserve):
+            return await service.replies.atake(step.least, step.most)
         service.end_waits_at_signals()
         if isinstance(step, Follow):
             return await service.watch(step.names, caller=step.caller)

@@ -19,6 +19,7 @@ from typing import Any as Anything
 from typing import Final, TypeAlias, TypeVar
 
 from lro._arguments import check_function, check_instance
+from lro._budget import Turn
 from lro._errors import MalformedRequest
 from lro._events import HEARTBEAT_SECONDS
 from lro._method import Method
@@ -47,6 +48,9 @@ T = TypeVar("T")
 Req = TypeVar("Req")
 
 _MAX_HEADERS: Final = 1000
+_PIECE: Final = 256 * 1024
+"""Bytes of a body that are handed to the server at once, and copied there."""
+
 _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods whose body is ignored (spec §5.9(4)), and so not waited for."""
 
@@ -138,7 +142,7 @@ class EdgeApp:
             if gone.__cause__ is not None:
                 raise gone.__cause__ from None  # a line that broke is the server's to know
             return
-        await _send(answer, send)
+        await _send_whole(answer, send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._otherwise is None:
@@ -340,7 +344,8 @@ async def _stream(reply: EventStream, send: Send) -> None:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         try:
             async for piece in events:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                with _broken_off_if_slow(reply.held()):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
         except asyncio.CancelledError:  # the caller has gone, or the server stops
             await _in_time(send({"type": "http.response.body", "body": b""}))
             raise
@@ -358,4 +363,51 @@ async def _send(reply: HttpReply, send: Send) -> None:
     if reply.body:
         headers.append((b"content-length", str(len(reply.body)).encode("ascii")))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body})
+    body = reply.body
+    for begin in range(0, len(body) - _PIECE, _PIECE):
+        piece = body[begin : begin + _PIECE]
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": body[-(len(body) % _PIECE or _PIECE) :]})
+
+
+async def _send_whole(reply: HttpReply, send: Send) -> None:
+    """Send a reply, a large one in pieces, so that the server holds no more than one of them."""
+    turn = reply.turn
+    if turn is None:
+        await _send(reply, send)
+        return
+    try:
+        with contextlib.suppress(_GoneAway), _broken_off_if_slow(turn):
+            await _send(reply, send)
+    finally:
+        turn.release()
+
+
+@contextlib.contextmanager
+def _broken_off_if_slow(turn: Turn | None) -> Iterator[None]:
+    """What is sent meanwhile may be broken off, when others wait for the bytes that it holds.
+
+    Raises:
+        _GoneAway: It was.
+    """
+    if turn is None:
+        yield
+        return
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    state = {"sending": True, "cut": False}
+
+    def cut() -> None:
+        if state["sending"]:
+            state["cut"] = task.cancel()
+
+    try:
+        with turn.sending(functools.partial(loop.call_soon_threadsafe, cut)):
+            yield
+    except asyncio.CancelledError:
+        if not state["cut"]:
+            raise
+        task.uncancel()
+        raise _GoneAway from None
+    finally:
+        state["sending"] = False

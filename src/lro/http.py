@@ -12,8 +12,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any as Anything
 from typing import Final
 
+import attrs
+
 from lro._arguments import check_seconds, check_texts
 from lro._bodies import MANY_BYTES, read_names, read_request
+from lro._budget import Turn
 from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
 from lro._enums import page_with_enum_numbers, with_enum_numbers
 from lro._errors import InvalidTimeout, MalformedRequest
@@ -33,7 +36,7 @@ from lro._routes import Allowed, RouteTable, default_routes, extension_routes
 from lro._scalars import got
 from lro._service import Service
 from lro._start_edge import StartEdge, answer
-from lro._steps import Call, Exchange, Follow, Hold, adrive, drive
+from lro._steps import Call, Exchange, Follow, Hold, Reserve, Steps, adrive, drive
 from lro._wire import batch_to_json, page_to_json
 
 __all__ = [
@@ -48,6 +51,7 @@ __all__ = [
     "HttpReply",
     "HttpRequest",
     "OperationsEdge",
+    "Reserve",
     "StartEdge",
     "adrive",
     "allow_reply",
@@ -154,16 +158,17 @@ class OperationsEdge(Edge):
         query = parse_query("ListOperations", request.query)
         fields: Mapping[str, Anything] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
+        types, limits = self.service.types, self.service.limits
 
-        def read() -> Flow[HttpReply]:
-            page = yield from flow_of(self.service.list)(wanted, caller=caller)
+        def listed(turn: Turn) -> Flow[HttpReply]:
+            page = yield from flow_of(self.service.list)(
+                wanted, caller=caller, max_bytes=turn.bytes
+            )
             if query.enum_numbers:
-                page = page_with_enum_numbers(page, self.service.types)
-            return json_reply(200, page_to_json(page, self.service.types))
+                page = page_with_enum_numbers(page, types)
+            return json_reply(200, page_to_json(page, types))
 
-        # To look for matches, and to print many operations, takes long even in memory.
-        reply: HttpReply = yield Call(read(), blocks=True)
-        return reply
+        return (yield from self._many(listed, limits.least_bytes))
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         parse_query("DeleteOperation", request.query)
@@ -187,12 +192,27 @@ class OperationsEdge(Edge):
         query = parse_query("BatchGetOperations", request.query)
         names: tuple[str, ...] = yield self._names(request, collection)
 
-        def read() -> Flow[HttpReply]:
+        def found(_: Turn) -> Flow[HttpReply]:
             batch = yield from flow_of(self.service.batch_get)(names, caller=caller)
             return self._shown_batch(batch, query.enum_numbers)
 
-        # To print a thousand operations takes as long as to read them from a disk.
-        reply: HttpReply = yield Call(read(), blocks=True)
+        return (yield from self._many(found, self.service.limits.page_bytes))
+
+    def _many(self, make: Callable[[Turn], Flow[HttpReply]], least: int) -> Steps[HttpReply]:
+        """A reply of many operations, for which bytes are set aside until it is sent."""
+        turn: Turn = yield Reserve(least, self.service.limits.page_bytes)
+
+        def made() -> Flow[HttpReply]:
+            try:
+                reply = yield from make(turn)
+            except BaseException:
+                turn.release()
+                raise
+            turn.resize(len(reply.body))
+            return attrs.evolve(reply, turn=turn)
+
+        # To look for matches, and to print many operations, takes long even in memory.
+        reply: HttpReply = yield Call(made(), blocks=True, many=True)
         return reply
 
     def _watch(self, request: HttpRequest, name: str, caller: str) -> Exchange:

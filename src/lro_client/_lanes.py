@@ -10,7 +10,14 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from lro import BatchGetOperationsResponse, Code, ListOperationsResponse, Operation, Status
+from lro import (
+    BatchGetOperationsResponse,
+    Code,
+    ErrorInfo,
+    ListOperationsResponse,
+    Operation,
+    Status,
+)
 from lro_client._calls import Flow, Reply, Rest
 from lro_client._errors import CallError, OperationGone
 from lro_client._failures import unanswered
@@ -36,6 +43,14 @@ _ABSENT: Final = frozenset({Code.NOT_FOUND, Code.UNIMPLEMENTED})
 _FORBIDDEN: Final = frozenset({Code.PERMISSION_DENIED, Code.UNAUTHENTICATED})
 _PRESSURE: Final = frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED})
 _ENDED: Final = Status(Code.UNAVAILABLE, "the stream ended before the operation")
+
+
+def _too_large(work: Work, error: CallError) -> bool:
+    """Whether a server refuses a batch because its operations are too large together."""
+    if work.how is not How.BATCH or error.code is not Code.RESOURCE_EXHAUSTED:
+        return False
+    infos = (detail for detail in error.details() if isinstance(detail, ErrorInfo))
+    return any(info.reason == "BATCH_TOO_LARGE" for info in infos)
 
 
 class Lanes:
@@ -233,7 +248,7 @@ class Lanes:
             self._choice.over(work)
             # A stream that breaks says nothing of the server, which may have closed it for its age.
             broken = work.how is How.STREAM and error.http_status is None
-            if error.code in _PRESSURE and not broken:
+            if error.code in _PRESSURE and not broken and not _too_large(work, error):
                 polling = self._setting.polling
                 self._server.pressed(polling.honoured(error.retry_after), work.began, now)
             told = self._told_of_failure(work, error, now)
@@ -241,6 +256,10 @@ class Lanes:
 
     def _told_of_failure(self, work: Work, error: CallError, now: float) -> Told:
         server, waiting = self._server, self._waiting(work)
+        if _too_large(work, error):
+            self._halve(work, fewest=2)
+            self._push(work, now)
+            return []
         passes = self._setting.polling.retry.pause(error, 1, 0.0) is not None
         if passes and not waiting:  # their patience has cut it: that says nothing of the server
             return []
@@ -265,9 +284,13 @@ class Lanes:
         else:  # one of them is refused, which is found by halves
             if self._server.forbids(verb):
                 self._server.lacks(verb, now)
-            half = len(work.entries) // 2
-            for entry in self._waiting(work):
-                entry.alone, entry.most = entry.alone or not half, max(1, half)
+            self._halve(work, fewest=1)
+
+    def _halve(self, work: Work, fewest: int) -> None:
+        """Ask for these in batches half as large; alone, where that would be below ``fewest``."""
+        half = len(work.entries) // 2
+        for entry in self._waiting(work):
+            entry.alone, entry.most = entry.alone or half < fewest, max(1, half)
 
     def _failing(self, entry: Entry, error: CallError, now: float, work: Work) -> Told:
         polling = self._setting.polling

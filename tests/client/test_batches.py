@@ -134,3 +134,27 @@ def test_how_often_it_asks(face: Face) -> None:
     began = clock()
     assert group_of(face, server, clock).results() == EVERY
     assert 10 <= clock() - began <= 20
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_batches_are_halved_where_they_are_too_large_together(most: int, face: Face) -> None:
+    """As often as the server refuses them, without a pause; what fits is asked for (§3.4(9))."""
+    sizes: list[int] = []
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith(":batchGet"):
+            return server(request)
+        names = json.loads(request.content)["names"]
+        sizes.append(len(names))
+        if len(names) <= most:
+            return server(request)
+        reason = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "BATCH_TOO_LARGE"}
+        return refusal(lro.Code.RESOURCE_EXHAUSTED, "too large", reason)
+
+    server, clock = Server(), Clock()
+    http = face.http(transport=httpx.MockTransport(serve))
+    client = face.client(http=http, clock=clock, polling=Polling(wait_first=False))
+    group = client.group([face.inside(client.operation(name, **TYPES)) for name in NAMES])
+    assert group.results() == EVERY
+    assert sizes[0] == len(NAMES)
+    assert max(sizes[1:3]) <= 3

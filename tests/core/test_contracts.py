@@ -9,7 +9,7 @@ import pytest
 from lro import testing
 from lro._errors import TargetBusy
 from lro._narrowing import EVERYTHING, bounds_of
-from lro._ports import SCAN, Expired, Inserted, Page
+from lro._ports import READ_BYTES, SCAN, Expired, Found, Inserted, Page
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -85,15 +85,15 @@ class Greedy(MemoryStore):
 class Generous(MemoryStore):
     """Shows callers what they must not see any more."""
 
-    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN):
+    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN, most=READ_BYTES):
         return Page([r for r in self._records.values() if r.parent == parent][:limit], None)
 
 
 class Hasty(MemoryStore):
     """Leaves out what the narrowing does not tell of."""
 
-    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN):
-        found = super().page(parent, after, limit, narrowing, scan)
+    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN, most=READ_BYTES):
+        found = super().page(parent, after, limit, narrowing, scan, most)
         wanted = bounds_of(narrowing).keys.values()
         kept = [
             r for r in found.records if all(any(v in (r.keys or "") for v in w) for w in wanted)
@@ -104,8 +104,8 @@ class Hasty(MemoryStore):
 class Stuck(MemoryStore):
     """Looks at the same records over and over."""
 
-    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN):
-        found = super().page(parent, None, limit, narrowing, scan)
+    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN, most=READ_BYTES):
+        found = super().page(parent, None, limit, narrowing, scan, most)
         return Page(found.records, found.reached)
 
 
@@ -120,15 +120,30 @@ class Careless(MemoryStore):
 class Blind(MemoryStore):
     """Finds what callers can see, and nothing else."""
 
-    def find(self, names):
-        return [record for record in super().find(names) if record.visible(self.now())]
+    def find(self, names, most=READ_BYTES):
+        found = super().find(names, most)
+        return Found([record for record in found.records if record.visible(self.now())], found.rest)
 
 
 class Repetitive(MemoryStore):
     """Finds a record as often as it is asked for."""
 
-    def find(self, names):
-        return [record for name in names for record in super().find([name])]
+    def find(self, names, most=READ_BYTES):
+        return Found([record for name in names for record in super().find([name]).records])
+
+
+class Endless(MemoryStore):
+    """Has pages of any number of bytes."""
+
+    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN, most=READ_BYTES):
+        return super().page(parent, after, limit, narrowing, scan)
+
+
+class Boundless(MemoryStore):
+    """Finds any number of bytes."""
+
+    def find(self, names, most=READ_BYTES):
+        return super().find(names)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +156,8 @@ class Repetitive(MemoryStore):
         (Generous, "an_update_to_none_removes_the_record|pages_are"),
         (Hasty, "a_page_has_all_that_meets"),
         (Stuck, "pages_go_on_after_a_place"),
+        (Endless, "pages_are_bounded_in_bytes"),
+        (Boundless, "what_is_found_is_bounded_in_bytes"),
         (Careless, "updates_are_serialised|an_end_is_reached_once"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
@@ -50,16 +51,18 @@ def test_a_look_in_sqlite_is_given_up(tmp_path, clock, monkeypatch):
         fill(store, clock)
         real, scans = _pages.find, []
 
-        def find(rows, walk, parent, limit, scan, now):
+        def find(rows, records, walk, parent, limit, scan, now, max_bytes):
             scans.append(scan)
             seconds = 0.0 if scan > 5 else 60.0
             return real(
-                lambda sql, values: store._file.rows(sql, values, seconds),
+                functools.partial(store._file.rows, seconds=seconds),
+                functools.partial(store._file.records, seconds=seconds),
                 walk,
                 parent,
                 limit,
                 scan,
                 now,
+                max_bytes,
             )
 
         monkeypatch.setattr(_pages, "find", find)

@@ -151,9 +151,9 @@ def test_a_walk_of_quick_looks_has_an_end(store, make_service, clock):
         method.start(WorkRequest(), metadata=WorkMetadata(percent=5))
     page, asked = service.store.page, []
 
-    def short(parent, after, limit, narrowing, scan):
+    def short(parent, after, limit, narrowing, scan, max_bytes):
         asked.append(scan)
-        return page(parent, after, 1, narrowing, scan)
+        return page(parent, after, 1, narrowing, scan, max_bytes)
 
     service.store.page = short
     found = service.list(ListOperationsRequest(filter="metadata.percent < 5"))

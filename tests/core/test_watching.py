@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lro._access import Seen
 from lro._any import Any
 from lro._bell import Bell
+from lro._budget import ByteBudget
 from lro._errors import Unavailable
 from lro._hearing import LOOK_AGAIN_SECONDS
 from lro._ledger import Ledger
@@ -170,7 +172,8 @@ class House:
         self.needed = 0
         self.finds = []
         self.fault = None
-        self.lookouts = Lookouts(self.ledger, self._need)
+        self.replies = ByteBudget(10_000_000)
+        self.lookouts = Lookouts(self.ledger, self._need, self.replies, 1_000_000)
 
     def _need(self):
         self.needed += 1
@@ -178,15 +181,16 @@ class House:
     def __getattr__(self, name):
         return getattr(self.store, name)
 
-    def find(self, names):
+    def find(self, names, most):
         self.finds.append(list(names))
         if self.fault is not None:
             raise self.fault
-        return self.store.find(names)
+        return self.store.find(names, most)
 
-    def see(self, names):
+    def see(self, names, most):
         now = self.store.now()
-        return {one.name: one for one in self.find(names) if one.visible(now)}
+        found = self.find(names, most)
+        return Seen({one.name: one for one in found.records if one.visible(now)}, found.rest)
 
     def start(self, count=1):
         return [insert(self.store, held(self.clock, f"n{n}")).record.name for n in range(count)]
@@ -557,9 +561,9 @@ def test_a_blocking_store_is_read_in_threads():
     class Slow(MemoryStore):
         writes_block = True
 
-        def find(self, names):
+        def find(self, names, most):
             readers.add(threading.current_thread())
-            return super().find(names)
+            return super().find(names, most)
 
     house = House(Slow())
     (name,) = house.start()

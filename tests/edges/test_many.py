@@ -18,7 +18,7 @@ import lro
 from lro import Code, wsgi
 from lro._routes import RouteTable, default_routes, extension_routes
 from lro.asgi import OperationsApp
-from lro.http import EventStream, HttpReply, OperationsEdge
+from lro.http import EventStream, HttpReply, OperationsEdge, Reserve
 from lro.stores.memory import MemoryStore
 from tests.edges.house import (
     NOW,
@@ -521,6 +521,8 @@ def test_the_loop_does_not_read_what_blocks() -> None:
     with pytest.raises(StopIteration) as names:
         next(body.flow)
     step = exchange.send(names.value.value)
+    assert isinstance(step, Reserve)
+    step = exchange.send(house.service.replies.take(step.least, step.most))
     assert step.blocks
     with pytest.raises(StopIteration) as read:
         next(step.flow)

@@ -12,19 +12,24 @@ from google.longrunning import operations_proto_pb2 as pb
 
 from lro._access import INTERFACE
 from lro._arguments import check_instance, check_plain_function
+from lro._budget import Turn
 from lro._errors import RequestTooLarge
 from lro._hooks import Flow, Hook, flow_of
 from lro._method import Method
 from lro._names import parse_name
 from lro._operation import Operation
 from lro._service import Service
-from lro._steps import Call, Hold, identify
+from lro._steps import Call, Hold, Reserve, identify
 from lro.grpc._replies import Answer, OperationWriter, refusal
 from lro.grpc._requests import read_list, read_name, read_start, read_wait
 
 Req = TypeVar("Req")
 
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
+
+MAX_PAGE: Final = 4 * 1024 * 1024
+"""Bytes of a page of more than one operation: clients take no more, unless they are told to."""
+
 SERVICE: Final = "google.longrunning.Operations"
 
 Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
@@ -35,7 +40,7 @@ asyncio server a plain function is called in a thread, and a coroutine function 
 of threads refuses coroutine functions.
 """
 
-Exchange: TypeAlias = Generator[Call | Hold, Anything, Answer]
+Exchange: TypeAlias = Generator[Call | Hold | Reserve, Anything, Answer]
 """The steps of an answer, as those of :mod:`lro.http`."""
 
 
@@ -166,8 +171,24 @@ class OperationsRpc(Rpc):
 
     def _list(self, payload: bytes, _: Context, caller: str) -> Exchange:
         wanted = read_list(payload)
-        page = yield self._slow(flow_of(self.service.list)(wanted, caller=caller))
-        return self._writer.page(page)
+        limits = self.service.limits
+        turn: Turn = yield Reserve(limits.least_bytes, limits.page_bytes)
+
+        def listed() -> Flow[Answer]:
+            most = min(turn.bytes, MAX_PAGE)
+            while True:
+                page = yield from flow_of(self.service.list)(wanted, caller=caller, max_bytes=most)
+                written = self._writer.page(page)
+                # In binary form a message may be longer than in JSON.
+                if len(written) <= MAX_PAGE or len(page.operations) < 2:
+                    return written
+                most //= 2
+
+        try:
+            answer: Answer = yield Call(listed(), blocks=True, many=True)
+            return answer
+        finally:
+            turn.release()
 
     def _delete(self, payload: bytes, _: Context, caller: str) -> Exchange:
         name = read_name(pb.DeleteOperationRequest, payload)

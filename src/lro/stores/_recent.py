@@ -10,8 +10,11 @@ from typing import Final
 from lro._record import Record
 
 SIZE: Final = 4096
-WEIGHT: Final = 16 * 1024 * 1024
-"""How many characters of stored text the records that are kept may stand for, all together."""
+WEIGHT: Final = 4 * 1024 * 1024
+"""How many characters of stored text the records that are kept may stand for, all together.
+
+Read messages of many small objects take more than ten times the memory of their text.
+"""
 
 
 class RecentRecords:

@@ -13,7 +13,7 @@ from lro._any import Any, Json
 from lro._errors import InvalidArgument
 from lro._jsontext import dumps_bounded, reread
 from lro._ports import RequestKey
-from lro._record import Record, State
+from lro._record import Record, State, weight_of
 from lro._status import Status
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -52,10 +52,18 @@ def from_row(row: Sequence[Anything]) -> Record:
     """The record of a row."""
     fields = dict(zip(COLUMNS, row, strict=False))
     fields.setdefault("keys")  # which the first rows of starts were kept without, in version 2
+    sizes = _bytes(fields["metadata"]), _bytes(fields["result"])
+    fields["_weight"] = weight_of(fields["name"], *sizes)
     for name, load in _LOADS:
         if fields[name] is not None:
             fields[name] = load(fields[name])
     return Record.of(fields)
+
+
+def _bytes(text: str | None) -> int:
+    if text is None or text.isascii():
+        return len(text or "")
+    return len(text.encode())
 
 
 def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any as Anything
 from typing import Final, TypeVar
 
 import attrs
@@ -12,8 +11,9 @@ from lro._errors import LroError
 from lro._narrowing import UNKNOWN, Bounds, Test, bounds_of
 from lro._pages import Place
 from lro._ports import Page, place_of
+from lro._record import Record
 from lro.stores._conditions import Condition, Dialect, condition
-from lro.stores._rows import from_row, micros, moment
+from lro.stores._rows import micros, moment
 
 T = TypeVar("T")
 
@@ -86,10 +86,12 @@ class Walk:
             nothing=bounds.nothing,
         )
 
-    def page(self, rows: Sequence[Sequence[Anything]], limit: int, end: int | None) -> Page:
-        """The page of these rows, where all from the moment ``end`` on were looked at."""
-        records = [from_row(row) for row in rows]
-        if len(records) == limit:
+    def page(self, records: Sequence[Record], end: int | None, *, cut: bool) -> Page:
+        """The page of these records, where all from the moment ``end`` on were looked at.
+
+        Or only those up to the last of them: it is ``cut`` there.
+        """
+        if cut:
             return Page(records, place_of(records[-1]))
         # What comes next was created before: at the latest, one microsecond before.
         return Page(records, None if end is None else Place(moment(end - 1), ""))

@@ -5,19 +5,31 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 import attrs
 
 from lro._any import Any
-from lro._arguments import check_function
+from lro._arguments import check_count, check_function
 from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
 from lro._forks import after_fork
 from lro._narrowing import EVERYTHING, Test, bounds_of
 from lro._pages import KEY_BYTES, Place
-from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, Renewed, RequestKey, place_of
+from lro._ports import (
+    READ_BYTES,
+    SCAN,
+    Expired,
+    Found,
+    Glance,
+    Inserted,
+    Orphans,
+    Page,
+    Renewed,
+    RequestKey,
+    place_of,
+)
 from lro._record import Record
 from lro._states import Change
 from lro.stores._lists import Lists
@@ -30,9 +42,10 @@ _Key: TypeAlias = tuple[str, str, str]
 
 
 class _FirstStarts:
-    """What each request key has started first, the oldest in front."""
+    """What each request key has started first, the oldest in front; at most ``most`` of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._known: dict[_Key, tuple[Record, str]] = {}
         self._keys: dict[str, _Key] = {}
 
@@ -44,6 +57,8 @@ class _FirstStarts:
             del self._keys[before[0].name]
         self._known[known] = record, key.fingerprint
         self._keys[record.name] = known
+        if len(self._known) > self._most:
+            self.forget(next(self._records()).name)
 
     def find(self, key: RequestKey, now: datetime) -> Record | None:
         """The record that was started first with a key, as it was then.
@@ -95,17 +110,23 @@ class Silence:
 class MemoryStore:
     """Keeps records in a dictionary behind a lock. ``clock`` gives the time in UTC.
 
+    ``request_ids`` bounds how many are kept, each for at most 24 hours: beyond it, the oldest is
+    forgotten, and a start repeated with it begins a second operation.
+
     Raises:
-        DeclarationError: The clock is no function.
+        DeclarationError: The clock is no function, or ``request_ids`` no whole number from 1.
     """
 
     reads_block = False
     writes_block = False
     shared = False
 
-    def __init__(self, clock: Callable[[], datetime] | None = None) -> None:
+    def __init__(
+        self, clock: Callable[[], datetime] | None = None, *, request_ids: int = 100_000
+    ) -> None:
         if clock is not None:
             check_function("clock", clock)
+        check_count("request_ids", request_ids)
         self._clock = clock or _utc_now
         self._forked()
         after_fork(self, MemoryStore._forked)
@@ -114,7 +135,7 @@ class MemoryStore:
         self._targets: dict[str, str] = {}
         self._running: dict[str, None] = {}
         self._inputs: dict[str, Any] = {}
-        self._starts = _FirstStarts()
+        self._starts = _FirstStarts(request_ids)
         self._secret = secrets.token_bytes(KEY_BYTES)
 
     def announce(self, name: str) -> None:
@@ -186,10 +207,19 @@ class MemoryStore:
             raise OperationNotFound(name)
         return record
 
-    def find(self, names: Collection[str]) -> Sequence[Record]:
+    def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
         """The records of these names that are there."""
-        found = map(self._records.get, dict.fromkeys(names))
-        return [record for record in found if record is not None]
+        wanted = list(dict.fromkeys(names))
+        found: list[Record] = []
+        for place, name in enumerate(wanted):
+            record = self._records.get(name)
+            if record is None:
+                continue
+            max_bytes -= record.weight
+            if found and max_bytes < 0:
+                return Found(found, wanted[place:])
+            found.append(record)
+        return Found(found)
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
@@ -209,6 +239,7 @@ class MemoryStore:
         limit: int,
         narrowing: Test = EVERYTHING,
         scan: int = SCAN,
+        max_bytes: int = READ_BYTES,
     ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
         now, bounds = self._clock(), bounds_of(narrowing)
@@ -216,6 +247,9 @@ class MemoryStore:
         with self._lock:
             for looked, record in enumerate(self._lists.walk(parent, after, bounds), 1):
                 if record.visible(now):
+                    max_bytes -= record.weight
+                    if found and max_bytes < 0:
+                        return Page(found, place_of(found[-1]))
                     found.append(record)
                 if len(found) == limit or looked == scan:
                     return Page(found, place_of(record))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, timedelta
 
+from lro._any import Any
 from lro._errors import TargetBusy
 from lro._pages import KEY_BYTES
 from lro._ports import Inserted, Orphans, Store
@@ -27,9 +29,9 @@ def records_are_found_by_their_names(store: Store, clock: ManualClock) -> None:
     clock.advance(days=1)
     asked = [*names, names[0], "operations/deleted", "operations/never", "", "a\0", "a\ud800"]
     wanted = sorted((store.get(name) for name in names), key=_by_name)
-    same(sorted(store.find(asked), key=_by_name), wanted, "the records found")
-    same(sorted(store.find(frozenset(names)), key=_by_name), wanted, "those of a set of names")
-    same(list(store.find(())), [], "those of no names")
+    same(_found(store, asked), wanted, "the records found")
+    same(_found(store, frozenset(names)), wanted, "those of a set of names")
+    same(_found(store, ()), [], "those of no names")
 
 
 def what_is_found_is_never_old(store: Store, clock: ManualClock) -> None:
@@ -41,15 +43,33 @@ def what_is_found_is_never_old(store: Store, clock: ManualClock) -> None:
     store.forget(names[2])
     wanted = [store.get(name) for name in names[:2]]
     for time in ("first", "second"):
-        same(sorted(store.find(names), key=_by_name), wanted, f"the records, the {time} time")
+        same(_found(store, names), wanted, f"the records, the {time} time")
 
 
 def many_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
     """More than a statement could have parameters, odd characters in their names."""
     ids_ = [f"{n}\u2603'\"\\,{{}}" for n in range(3000)]
     there = [insert(store, record_of(clock, unique_id)).record for unique_id in ids_[::1000]]
-    found = store.find([f"operations/{unique_id}" for unique_id in ids_])
-    same(sorted(found, key=_by_name), sorted(there, key=_by_name), "those that are there")
+    found = _found(store, [f"operations/{unique_id}" for unique_id in ids_])
+    same(found, sorted(there, key=_by_name), "those that are there")
+
+
+def what_is_found_is_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
+    """The names that are left for another call are told, also of records read before."""
+    packed = Any("type.googleapis.com/a.M", {"s": "\u00e9" * 2000})
+    names = [insert(store, record_of(clock, one, metadata=packed)).record.name for one in "abcde"]
+    weight = store.get(names[0]).weight
+    for changed in (names, names[:2], ()):
+        for name in changed:
+            store.update(name, lambda record: record.moved())
+        for room, count in ((5 * weight, 5), (5 * weight - 1, 4), (2 * weight, 2), (1, 1)):
+            found = store.find([*names, "operations/never"], room)
+            same(len(found.records), count, f"how many records of {weight} bytes {room} allow")
+            known = {record.name for record in found.records}
+            expect(known.isdisjoint(found.rest), "none is both found and left")
+            expect(known | set(found.rest) >= set(names), "each is found or left")
+            if count == 5:
+                same(list(found.rest), [], "those left, if all were found")
 
 
 def a_target_has_one_operation_in_progress(store: Store, clock: ManualClock) -> None:
@@ -217,6 +237,12 @@ def closing_twice_is_closing(store: Store, clock: ManualClock) -> None:
     insert(store, record)
     store.close()
     store.close()
+
+
+def _found(store: Store, names: Collection[str]) -> list[Record]:
+    found = store.find(names)
+    same(list(found.rest), [], "names that were not looked at")
+    return sorted(found.records, key=_by_name)
 
 
 def _by_name(record: Record) -> str:

@@ -29,7 +29,7 @@ from lro._narrowing import (
     any_of,
 )
 from lro._pages import Place
-from lro._ports import Store
+from lro._ports import Store, place_of
 from lro._record import Record, State
 from lro._states import delete, request_cancel
 from lro._status import Code, Status
@@ -99,6 +99,40 @@ def pages_end_where_nothing_comes_after(store: Store, clock: ManualClock) -> Non
             found = list(_walked(store, limit=limit, scan=scan))
             same(sorted(ids(found)), ["1", "2", "3", "6", "7"], f"all of a walk by {scan}")
             same(ids(found), ids(store.page("", None, 99).records), f"the order by {scan}")
+
+
+def pages_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
+    """A page ends before the record that would pass the bound, and goes on there (spec §3.4(9))."""
+    for number, size in enumerate((10, 4000, 4000, 10, 10, 9000, 10, 4000)):
+        metadata = Any("type.googleapis.com/a.M", {"n": number, "s": "\u00e9" * (size // 2)})
+        record = record_of(clock, str(number), metadata=metadata, keys=_keys(k1="ab"[number % 2]))
+        insert(store, record)
+        clock.advance(seconds=1)
+    store.index({"k1"})
+    either = Keyed("k1", frozenset({"a", "b"}))
+    states = InState(frozenset({State.IN_PROGRESS, State.FAILED}))
+    for test in (EVERYTHING, either, states):
+        walked = list(_pages(store, test, max_bytes=8700))
+        same(walked, [["7", "6"], ["5"], ["4", "3", "2", "1"], ["0"]], f"the pages of {test}")
+        least = list(_pages(store, test, max_bytes=1))
+        same(least, [[str(n)] for n in range(7, -1, -1)], "the pages of one record each")
+    weights = [record.weight for record in store.page("", None, 9).records[2:5]]
+    exact = store.page("", Place(clock(), ""), 9, EVERYTHING, 99, 10**9).records
+    same(len(exact), 8, "how many are on a page without bound")
+    for less, count in ((0, 3), (1, 2)):
+        page = store.page("", place_of(exact[1]), 9, EVERYTHING, 99, sum(weights) - less)
+        same(len(page.records), count, f"how many fit, {less} byte less than three records have")
+
+
+def _pages(store: Store, test: Test, max_bytes: int) -> Iterator[list[str]]:
+    after: Place | None = None
+    while True:
+        page = store.page("", after, 9, test, 99, max_bytes)
+        if page.records:
+            yield ids(page.records)
+        if page.reached is None:
+            return
+        after = page.reached
 
 
 def a_page_has_all_that_meets_a_narrowing(store: Store, clock: ManualClock) -> None:

@@ -48,7 +48,7 @@ def prepare(recipe: Recipe) -> MethodSpec:
     if recipe.declared:
         if not isinstance(found, Method) or found.full_name != recipe.method:
             raise DeclarationError(recipe.method, f"is not at {recipe.function} in a child process")
-        return attrs.evolve(found.spec, options=options)
+        return attrs.evolve(found.spec, options=options, limits=recipe.limits)
     types = TypeRegistry()
     for name, path in recipe.types:
         types.register(_imported(path), name)
@@ -61,6 +61,7 @@ def prepare(recipe: Recipe) -> MethodSpec:
         options=options,
         types=types,
         expiry=timedelta(days=1),  # of no account here: the end is written by the parent
+        limits=recipe.limits,
     )
 
 

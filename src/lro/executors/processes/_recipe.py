@@ -12,6 +12,7 @@ import attrs
 
 from lro._codecs import ClassCodec
 from lro._faults import DeclarationError
+from lro._limits import DEFAULT_LIMITS, Limits
 from lro._method import Method
 from lro._spec import MethodSpec
 from lro._types import TypeRegistry
@@ -45,6 +46,7 @@ class Recipe:
     types: tuple[tuple[str, str], ...]
     attempts: int
     retry_on: tuple[str, ...]
+    limits: Limits = DEFAULT_LIMITS
 
 
 def check_place(spec: MethodSpec) -> None:
@@ -86,6 +88,7 @@ def recipe_of(spec: MethodSpec) -> Recipe:
         types=types,
         attempts=spec.options.attempts,
         retry_on=retry_on,
+        limits=spec.limits,
     )
 
 

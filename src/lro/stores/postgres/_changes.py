@@ -8,6 +8,7 @@ from typing import Final
 
 from lro._errors import OperationNotFound, Unavailable
 from lro._jsontext import reread
+from lro._ports import Found
 from lro._record import Record
 from lro._states import Change
 from lro.stores._rows import COLUMNS, from_row, stamp_of, to_row
@@ -51,7 +52,7 @@ class Changes:
             raise OperationNotFound(name)
         return self._known.keep(from_row(row), row)
 
-    def find(self, names: Collection[str]) -> list[Record]:
+    def find(self, names: Collection[str], max_bytes: int) -> Found:
         """The records of these names that are there; those that have not changed are not sent.
 
         Raises:
@@ -59,18 +60,23 @@ class Changes:
         """
         asked = list(dict.fromkeys(names))
         if not asked:
-            return []
+            return Found(())
         known = [self._known.get(name) for name in asked]
         stamps = zip(*[_NO_STAMP if one is None else stamp_of(one) for one in known], strict=True)
         found: list[Record] = []
-        for place, text in self._connections.rows(FIND, (ids_of(asked), *map(array_of, stamps))):
+        rest: list[str] = []
+        values = max_bytes, ids_of(asked), *map(array_of, stamps)
+        for place, over, text in self._connections.rows(FIND, values):
+            if over:
+                rest.append(asked[place - 1])
+                continue
             record = known[place - 1]
             if text is not None:
                 row: Anything = reread(text)
                 record = self._known.keep(from_row(row), row)
             assert record is not None  # only what is known can be unchanged
             found.append(record)
-        return found
+        return Found(found, rest)
 
     def apply(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing.

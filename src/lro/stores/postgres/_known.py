@@ -18,6 +18,8 @@ ROOM: Final = 32_000_000
 """Bytes of all records that are kept, about."""
 
 _RECORD_BYTES: Final = 2_000
+_READ: Final = 8
+"""So many times the memory of its text a message takes, about, once it is read."""
 _LARGE: Final = COLUMNS.index("metadata"), COLUMNS.index("result")
 
 
@@ -40,7 +42,7 @@ class KnownRecords:
 
     def keep(self, record: Record, row: Sequence[Anything]) -> Record:
         """Keep a record, which stands in this row, and drop the oldest ones; the same record."""
-        size = _RECORD_BYTES + sum(len(row[place] or "") for place in _LARGE)
+        size = _RECORD_BYTES + _READ * sum(len(row[place] or "") for place in _LARGE)
         with self._lock:
             self._drop(record.name)
             if size <= ROOM // 8:

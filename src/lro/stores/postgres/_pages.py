@@ -9,10 +9,12 @@ from lro._narrowing import UNKNOWN, Measures
 from lro.stores._conditions import Condition
 from lro.stores._rows import COLUMNS
 from lro.stores._walks import Walk
+from lro.stores.postgres._statements import WEIGHT
 from lro.stores.postgres._writes import id_of, ids_of
 
 _ROW: Final = ", ".join(COLUMNS)
 _NEWEST: Final = "ORDER BY create_time DESC, name"
+_BEFORE: Final = f"({_NEWEST} ROWS UNBOUNDED PRECEDING)"
 _NUMBER: Final = r"^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?$"
 
 
@@ -77,12 +79,13 @@ def index_columns(order: str) -> str:
 
 
 def query(
-    walk: Walk, parent: str, *, limit: int, scan: int, now: int
+    walk: Walk, parent: str, *, limit: int, scan: int, now: int, max_bytes: int
 ) -> tuple[bytes, list[object]]:
     """The statement for a page of a walk through the records of a parent, and its values.
 
-    Each row begins with the moment up to which was looked, None for the end of the list; where
-    nothing was found, there is one row, and only that in it.
+    Each row begins with the moment up to which was looked, None for the end of the list, and with
+    how many records were found, of which only those that ``max_bytes`` allow are sent. Where
+    nothing was found, there is one row, and only that moment in it.
     """
     sources = _sources(walk, parent)
     residue, residue_values = walk.residue
@@ -100,9 +103,15 @@ def query(
         text = " UNION ALL ".join(f"({one})" for one in texts)
         text = f"SELECT * FROM ({text}) AS merged {_NEWEST} LIMIT %s"
         values.append(limit)
+    # The length of a long text is known without reading it.
     text = f"""WITH reached AS MATERIALIZED ({ends})
-        SELECT reached.t, found.* FROM reached LEFT JOIN ({text}) AS found ON TRUE"""
-    return " ".join(text.split()).encode(), [*end_values, *values]
+        SELECT reached.t, found.* FROM reached LEFT JOIN (
+            SELECT total, {_ROW} FROM (
+                SELECT *, count(*) OVER () AS total, row_number() OVER {_BEFORE} AS place,
+                    sum({WEIGHT}) OVER {_BEFORE} AS running FROM ({text}) AS page
+            ) AS weighed WHERE place = 1 OR running <= %s ORDER BY place
+        ) AS found ON TRUE"""
+    return " ".join(text.split()).encode(), [*end_values, *values, max_bytes]
 
 
 def _sources(walk: Walk, parent: str) -> Sequence[Condition]:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
 
+from lro._record import WEIGHT as RECORD_WEIGHT
 from lro.stores._rows import COLUMNS
 from lro.stores.postgres._writes import WRITTEN, Kind
 
@@ -16,6 +17,10 @@ REQUEST_LIFE: Final = timedelta(hours=24)
 def _sql(text: str) -> bytes:
     return " ".join(text.split()).encode()
 
+
+WEIGHT: Final = f"""{RECORD_WEIGHT} + octet_length(name)
+    + coalesce(octet_length(metadata), 0) + coalesce(octet_length(result), 0)"""
+"""``Record.weight`` in SQL. The length of a long text is known without reading it."""
 
 _ROW: Final = ", ".join(f"o.{name}" for name in COLUMNS)
 
@@ -150,12 +155,18 @@ GET_IF_CHANGED: Final = _sql(f"""SELECT CASE
     WHEN {_SAME.format("%s", "%s", "%s::bigint")} THEN NULL
     ELSE json_build_array({_ROW})::text END FROM operations o WHERE o.id = %s::uuid""")
 
-FIND: Final = _sql(f"""SELECT g.place, CASE
-    WHEN {_SAME.format("g.version", "g.updated", "g.lease")} THEN NULL
-    ELSE json_build_array({_ROW})::text END
-    FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::bigint[])
-        WITH ORDINALITY AS g(id, version, updated, lease, place)
-    JOIN operations o ON o.id = g.id""")
+FIND: Final = _sql(f"""SELECT place, over, CASE
+    WHEN over OR {_SAME.format("known_version", "known_update", "known_lease")}
+    THEN NULL ELSE json_build_array({_ROW})::text END
+    FROM (
+        SELECT *, row_number() OVER w > 1 AND sum({WEIGHT}) OVER w > %s AS over FROM (
+            SELECT g.place, g.version AS known_version, g.updated AS known_update,
+                g.lease AS known_lease, o.*
+            FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::bigint[])
+                WITH ORDINALITY AS g(id, version, updated, lease, place)
+            JOIN operations o ON o.id = g.id
+        ) AS joined WINDOW w AS (ORDER BY place ROWS UNBOUNDED PRECEDING)
+    ) AS o""")
 
 REQUEST: Final = _sql("SELECT request FROM inputs WHERE id = %s::uuid")
 

@@ -18,7 +18,18 @@ from lro._forks import after_fork
 from lro._jsontext import dumps
 from lro._narrowing import EVERYTHING, Test
 from lro._pages import Place
-from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, Renewed, RequestKey
+from lro._ports import (
+    READ_BYTES,
+    SCAN,
+    Expired,
+    Found,
+    Glance,
+    Inserted,
+    Orphans,
+    Page,
+    Renewed,
+    RequestKey,
+)
 from lro._record import Record
 from lro._states import Change
 from lro.stores._rows import from_row, micros, moment, refuse_untextual, unpack
@@ -183,9 +194,9 @@ class PostgresStore:
         """The record of this name."""
         return self._parts.changes.read(name)
 
-    def find(self, names: Collection[str]) -> Sequence[Record]:
+    def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
         """The records of these names that are there."""
-        return self._parts.changes.find(names)
+        return self._parts.changes.find(names, max_bytes)
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
@@ -198,6 +209,7 @@ class PostgresStore:
         limit: int,
         narrowing: Test = EVERYTHING,
         scan: int = SCAN,
+        max_bytes: int = READ_BYTES,
     ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
         walk = Walk.of(narrowing, after, self._keys, DIALECT)
@@ -206,10 +218,12 @@ class PostgresStore:
         now, prepare = micros(self._clock()), narrowing == EVERYTHING
 
         def find(scan: int) -> Page:
-            text, values = query(walk, parent, limit=limit, scan=scan, now=now)
+            text, values = query(walk, parent, limit=limit, scan=scan, now=now, max_bytes=max_bytes)
             with _too_far():
                 rows = self._parts.connections.rows(text, values, prepare=prepare)
-            return walk.page([row[1:] for row in rows if row[1] is not None], limit, rows[0][0])
+            found = [from_row(row[2:]) for row in rows if row[1] is not None]
+            total = rows[0][1] or 0
+            return walk.page(found, rows[0][0], cut=total == limit or total > len(found))
 
         return in_time(find, scan)
 

@@ -45,6 +45,7 @@ class Connections:
         self._groups = GroupCommit(self._writer, busy_seconds)
         self._paused_by = 0
         self.rows = self._readers.rows
+        self.records = self._readers.records
         self.state = self._writer.state
         _all.add(self)
         after_fork(self, Connections._renew)

@@ -11,9 +11,10 @@ from lro._ports import Page
 from lro.stores._conditions import Condition, among
 from lro.stores._rows import COLUMNS, textual
 from lro.stores._walks import Walk
-from lro.stores.sqlite._readers import Rows
+from lro.stores.sqlite._readers import Records, Rows
 
 _ROW: Final = ", ".join(COLUMNS)
+_MERGED: Final = ", ".join(f"o.{name}" for name in COLUMNS)
 _NEWEST: Final = "ORDER BY create_time DESC, name"
 _INDEXES: Final = {"": "operations_order", "state": "operations_states"}
 
@@ -73,7 +74,16 @@ def make_index(writer: sqlite3.Connection, key: str) -> None:
     )
 
 
-def find(rows: Rows, walk: Walk, parent: str, limit: int, scan: int, now: int) -> Page:
+def find(
+    rows: Rows,
+    records: Records,
+    walk: Walk,
+    parent: str,
+    limit: int,
+    scan: int,
+    now: int,
+    max_bytes: int,
+) -> Page:
     """A page of a walk through the records of a parent."""
     if walk.nothing:
         return Page((), None)
@@ -82,8 +92,11 @@ def find(rows: Rows, walk: Walk, parent: str, limit: int, scan: int, now: int) -
     low = walk.low if end is None else max(walk.low, end)
     residue, residue_values = walk.residue
     texts, values = [], []
-    for source, given in _sources(walk, parent):
-        texts.append(f"""SELECT {_ROW} FROM {source} AND create_time BETWEEN ? AND ?
+    sources = _sources(walk, parent)
+    # Where several are merged in order, that is done without the long texts: these are read last.
+    what = _ROW if len(sources) == 1 else "rowid AS place, create_time, name"
+    for source, given in sources:
+        texts.append(f"""SELECT {what} FROM {source} AND create_time BETWEEN ? AND ?
             AND (create_time < ? OR name > ?) AND ({residue})
             AND state <> 'HIDDEN' AND (expire_time IS NULL OR expire_time > ?)
             {_NEWEST} LIMIT ?""")
@@ -91,9 +104,11 @@ def find(rows: Rows, walk: Walk, parent: str, limit: int, scan: int, now: int) -
     text = texts[0]
     if len(texts) > 1:
         text = " UNION ALL ".join(f"SELECT * FROM ({one})" for one in texts)
-        text = f"{text} {_NEWEST} LIMIT ?"
+        text = f"""SELECT {_MERGED} FROM ({text} {_NEWEST} LIMIT ?) AS found
+            CROSS JOIN operations AS o ON o.rowid = found.place"""
         values.append(limit)
-    return walk.page(rows(text, tuple(values)), limit, end)
+    found, more = records(text, tuple(values), max_bytes=max_bytes)
+    return walk.page(found, end, cut=more or len(found) == limit)
 
 
 def _sources(walk: Walk, parent: str) -> list[tuple[str, list[object]]]:

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from typing import Any as Anything
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
+from lro._record import Record
+from lro.stores._rows import from_row
 from lro.stores._walks import TooFar
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._told import TROUBLE, interrupted, told
+
+T = TypeVar("T")
 
 _STEPS: Final = 10_000
 """Of SQLite's machine, between two looks at the clock: some fractions of a millisecond."""
 
 Rows: TypeAlias = Callable[[str, tuple[object, ...]], list[Anything]]
 """What a query finds, given its values."""
+
+
+class Records(Protocol):
+    """Reads records by a query for the columns that ``COLUMNS`` says."""
+
+    def __call__(
+        self, sql: str, values: tuple[object, ...], *, max_bytes: int
+    ) -> tuple[list[Record], bool]:
+        """The first records that a query finds, and whether there are more.
+
+        Together they weigh at most ``max_bytes``, or it is only one.
+        """
+        ...
 
 
 class Readers:
@@ -44,6 +62,25 @@ class Readers:
             Unavailable: The store is closed, or the file cannot be read.
             InvalidArgument: A value is a text that no database can keep.
         """
+        return self._read(sqlite3.Cursor.fetchall, sql, values, seconds)
+
+    def records(
+        self, sql: str, values: tuple[object, ...], *, max_bytes: int, seconds: float | None = None
+    ) -> tuple[list[Record], bool]:
+        """See :class:`Records`; what is left out is not read.
+
+        Raises:
+            TooFar, Unavailable, InvalidArgument: As for :meth:`rows`.
+        """
+        return self._read(lambda cursor: _first(cursor, max_bytes), sql, values, seconds)
+
+    def _read(
+        self,
+        take: Callable[[sqlite3.Cursor], T],
+        sql: str,
+        values: tuple[object, ...],
+        seconds: float | None,
+    ) -> T:
         try:
             reader = self._take()
             try:
@@ -51,7 +88,8 @@ class Readers:
                 if seconds is not None:
                     end = time.monotonic() + seconds
                     reader.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
-                return reader.execute(sql, values).fetchall()
+                with contextlib.closing(reader.execute(sql, values)) as cursor:
+                    return take(cursor)
             finally:
                 if seconds is not None:
                     reader.set_progress_handler(None, 0)
@@ -110,3 +148,14 @@ class Readers:
                 self._close_idle()
             if not self._out:
                 self._all_back.notify()
+
+
+def _first(cursor: sqlite3.Cursor, max_bytes: int) -> tuple[list[Record], bool]:
+    found: list[Record] = []
+    for row in cursor:  # each is read when it is asked for
+        record = from_row(row)
+        max_bytes -= record.weight
+        if found and max_bytes < 0:
+            return found, True
+        found.append(record)
+    return found, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from os import PathLike, fsdecode
 from typing import Any as Anything
@@ -17,7 +17,18 @@ from lro._errors import OperationNotFound, TargetBusy, Unavailable
 from lro._forks import after_fork
 from lro._narrowing import EVERYTHING, Test
 from lro._pages import KEY_BYTES, Place
-from lro._ports import SCAN, Expired, Glance, Inserted, Orphans, Page, Renewed, RequestKey
+from lro._ports import (
+    READ_BYTES,
+    SCAN,
+    Expired,
+    Found,
+    Glance,
+    Inserted,
+    Orphans,
+    Page,
+    Renewed,
+    RequestKey,
+)
 from lro._record import Record
 from lro._states import Change
 from lro.stores._recent import RecentRecords
@@ -178,9 +189,9 @@ class SQLiteStore:
             return record
         return self._recent.keep(record, sql.stamp_in(row), sql.weight_of(row))
 
-    def find(self, names: Collection[str]) -> Sequence[Record]:
+    def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
         """The records of these names that are there."""
-        return finds.find(self._file.rows, self._recent, names)
+        return finds.find(self._file.rows, self._file.records, self._recent, names, max_bytes)
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
@@ -198,18 +209,23 @@ class SQLiteStore:
         limit: int,
         narrowing: Test = EVERYTHING,
         scan: int = SCAN,
+        max_bytes: int = READ_BYTES,
     ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
         now = micros(self._clock())
         rows = functools.partial(self._file.rows, seconds=_LOOK_SECONDS)
+        records = functools.partial(self._file.records, seconds=_LOOK_SECONDS)
         walk = Walk.of(narrowing, after, self._keys, pages.DIALECT)
         try:
-            return in_time(lambda scan: pages.find(rows, walk, parent, limit, scan, now), scan)
+            return in_time(
+                lambda scan: pages.find(rows, records, walk, parent, limit, scan, now, max_bytes),
+                scan,
+            )
         except Unavailable as exc:
             if not self._keys or not lost_index(exc):
                 raise
         self._keys = frozenset()  # somebody has dropped an index: it goes without, till the restart
-        return self.page(parent, after, limit, narrowing, scan)
+        return self.page(parent, after, limit, narrowing, scan, max_bytes)
 
     def index(self, keys: Collection[str]) -> None:
         """Make the indexes by these keys that the file has not; nobody can write meanwhile."""
