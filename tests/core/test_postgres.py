@@ -579,7 +579,7 @@ def test_a_page_is_found_by_its_index(store, index):
     store.index({"k1"})
     after = Place(datetime(2030, 1, 1, tzinfo=UTC), "operations/x")
     walk = Walk.of(WALKS[index], after, {"k1"}, _pages.DIALECT)
-    text, values = _pages.query(walk, "", limit=9, scan=9, now=1)
+    text, values = _pages.query(walk, "", limit=9, scan=9, now=1, max_bytes=10_000)
     plan = "\n".join(line for (line,) in store._parts.connections.rows(b"EXPLAIN " + text, values))
     for slow in ("Seq Scan", "Bitmap", "Hash Join", "Merge Join"):
         assert slow not in plan
@@ -634,7 +634,7 @@ def test_only_so_much_is_known(clock):
     """The oldest records are forgotten, and very large ones not kept at all."""
     known = KnownRecords()
     row = [None] * 99
-    row[5] = "x" * (ROOM // 20)
+    row[5] = "x" * (ROOM // 20 // 8)
     assert KnownRecords.__len__(known) == 0
     for number in range(30):
         known.keep(record_of(clock, str(number)), row)
