@@ -418,6 +418,22 @@ def test_a_stream_reads_a_few_large_operations_at_a_time() -> None:
     assert service.replies.held == 0
 
 
+def test_errors_and_what_was_read_before_count_too(tmp_path: Path) -> None:
+    """An error by its message; a record that is known leaves less room for those that are not."""
+    with service_of(SQLiteStore(tmp_path / "operations.db")) as service:
+        names = [service.start(METHOD, WorkRequest()).name for _ in range(2)]
+        service.reporter(names[0]).fail(lro.Status(lro.Code.ABORTED, "x" * 1000))
+        assert 1000 < service.store.get(names[0]).weight < 1500
+        service.reporter(names[1]).complete(WorkResponse("x" * 3000))
+        service.store._recent.forget(names[1])  # type: ignore[attr-defined]
+        found = service.store.find(names, 2000)
+        assert ([one.name for one in found.records], list(found.rest)) == (names[:1], names[1:])
+    memory = service_of()
+    name = memory.start(METHOD, WorkRequest()).name
+    memory.reporter(name).fail(lro.Status(lro.Code.ABORTED, "x" * 1000))
+    assert 1000 < memory.store.get(name).weight < 1500
+
+
 # -- messages of workers ----------------------------------------------------------------------
 
 
@@ -504,7 +520,7 @@ def test_messages_of_every_form_are_measured() -> None:
     ):
         with pytest.raises(lro.MessageTooLarge):
             limits.check_metadata(lro.Any("a/b", payload))  # type: ignore[arg-type]
-    for payload in ({"n": True, "m": None}, b"x" * 40, [1], {"n": float("nan"), "m": [1]}):
+    for payload in ({"n": True, "m": None}, b"x" * 40, [1], {"n": [object()]}):
         limits.check_metadata(lro.Any("a/b", payload))  # type: ignore[arg-type]
     limits.check_result(None)
 
