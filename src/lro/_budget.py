@@ -24,8 +24,8 @@ WAIT_SECONDS: Final = 10.0
 SLOW_SECONDS: Final = 5.0
 """A reply that has been sent for so long is broken off when another call waits for its bytes."""
 
-LARGE_AT_ONCE: Final = 2
-"""How many large replies are made at once."""
+LARGE_AT_ONCE: Final = 1
+"""How many large replies are made at once: messages that are read may be ten times their text."""
 
 _LOOK_SECONDS: Final = 0.5
 

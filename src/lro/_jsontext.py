@@ -41,7 +41,7 @@ _LONG_NUMBER: Final = b"0" * 19
 _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
 """A number with an exponent, all digits as 0: orjson and the standard library differ in these."""
-_MAX_LISTS: Final = 100_000
+MAX_LISTS: Final = 100_000
 """Most lists in a request. To read that many takes some 50 ms, in which no other thread runs."""
 
 
@@ -210,10 +210,10 @@ def _check_depth(text: bytes | str, value: Json) -> None:
 
 
 def _check_lists(data: bytes) -> None:
-    if data.count(b"[") > _MAX_LISTS:  # strings may hold any number of brackets
+    if data.count(b"[") > MAX_LISTS:  # strings may hold any number of brackets
         pieces = data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
-        if sum(piece.count(b"[") for piece in pieces[::2]) > _MAX_LISTS:
-            raise ValueError(f"it holds more than {_MAX_LISTS} lists")
+        if sum(piece.count(b"[") for piece in pieces[::2]) > MAX_LISTS:
+            raise ValueError(f"it holds more than {MAX_LISTS} lists")
 
 
 def _too_deep() -> ValueError:

@@ -47,7 +47,9 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 T = TypeVar("T")
 Req = TypeVar("Req")
 
-_MAX_HEADERS: Final = 1000
+MAX_HEADERS: Final = 1000
+"""How many headers are read, one that is given several times counted as often."""
+
 _PIECE: Final = 256 * 1024
 """Bytes of a body that are handed to the server at once, and copied there."""
 
@@ -278,8 +280,8 @@ class _Headers(Mapping[str, str]):
     def _decoded(self) -> dict[str, str]:
         values: dict[bytes, list[bytes]] = {}
         for number, (name, value) in enumerate(self._raw):
-            if number >= _MAX_HEADERS:
-                raise MalformedRequest("headers", f"must be at most {_MAX_HEADERS}")
+            if number >= MAX_HEADERS:
+                raise MalformedRequest("headers", f"must be at most {MAX_HEADERS}")
             values.setdefault(name, []).append(value)
         return {
             name.decode("latin-1"): b", ".join(found).decode("latin-1")

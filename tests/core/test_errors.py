@@ -33,8 +33,10 @@ from lro._faults import (
     HttpMethodNotAllowed,
     MethodNotSupported,
     MissingExtra,
+    MessageTooLarge,
     NameRefused,
     RouteNotFound,
+    TooManyHeld,
     UnknownType,
 )
 from lro._status import Code
@@ -53,6 +55,8 @@ EXAMPLES = {
     HttpMethodNotAllowed: HttpMethodNotAllowed("PUT", "/v1/x", ("GET", "HEAD")),
     NameRefused: NameRefused("operations/a", "not yours"),
     MissingExtra: MissingExtra("the gRPC edge", "grpc"),
+    MessageTooLarge: MessageTooLarge("acme.v1.Thing", 11, 10, "response_bytes"),
+    TooManyHeld: TooManyHeld("calls of Wait are held", 10, "waits"),
 }
 
 

@@ -105,7 +105,7 @@ def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> 
     for store, stream in zip((one, two), streams, strict=True):
         found = store.get(record.name)
         assert (found.version, found.metadata.payload) == (2, {"text": "kept"})
-        assert [one.metadata for one in store.find([record.name])] == [found.metadata]
+        assert [one.metadata for one in store.find([record.name]).records] == [found.metadata]
         assert stream.differs(record.name, found.edition)
         stream.changed(record.name)
         assert stream.read(stream.take(1), {record.name: found}) == [found.operation]

@@ -17,6 +17,7 @@ from lro import testing
 from lro._errors import Unavailable
 from lro._executing import Reach
 from lro._faults import DeclarationError
+from lro._limits import DEFAULT_LIMITS, Limits
 from lro._record import State
 from lro._role import hands_only
 from lro._service import Service
@@ -81,11 +82,11 @@ def house(store, lasting):
     """Makes a service on a child that is given little time to stop, and its method."""
     with ExitStack() as stack:
 
-        def make(function=errands.errand, *, own=None, **options):
+        def make(function=errands.errand, *, own=None, limits=DEFAULT_LIMITS, **options):
             executor = (
                 lasting if own is None else ProcessExecutor(**{"workers": 1, "grace": SOON, **own})
             )
-            service = Service(store, executor, domain="acme.test")
+            service = Service(store, executor, domain="acme.test", limits=limits)
             stack.callback(service.close, timedelta(0))
             return service, service.method(NAME, **CLASSES, **options)(function)
 
@@ -299,7 +300,7 @@ def test_a_function_has_the_main_thread_of_a_child(house):
 
 def test_large_messages_cross(house):
     """Many megabytes, there and back."""
-    service, method = house()
+    service, method = house(limits=Limits(response_bytes=30_000_000))
     text = "0123456789" * 2_000_000
     operation = method.start(request("big", text=text, size=len(text)))
     assert answer(service, ended(service, operation)) == text[::-1]
