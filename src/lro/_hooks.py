@@ -191,9 +191,9 @@ async def on_loop(flow: Flow[R], *, blocks: bool, threads: ThreadPoolExecutor | 
     error: Exception | None = None
     while True:
         if blocks:
-            resume = functools.partial(contextvars.copy_context().run, _resume)
-            step = functools.partial(resume, flow, answer, error)
-            question, found = await loop.run_in_executor(threads, step)
+            step = functools.partial(_resume, flow, answer, error)
+            in_context = functools.partial(contextvars.copy_context().run, step)
+            question, found = await loop.run_in_executor(threads, in_context)
         else:
             question, found = _resume(flow, answer, error)
         if question is None:
