@@ -26,7 +26,7 @@ from lro._pages import MAX_PAGE_SIZE, MAX_TOKEN
 from lro._query import MAX_PARAMETERS, MAX_QUERY, parse_query
 from lro._steps import drive
 from lro._templates import MAX_PATH, check_path
-from lro.asgi import MAX_HEADERS, OperationsApp, _Headers
+from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
 from lro.executors.inline import InlineExecutor
 from lro.grpc._replies import OperationWriter
 from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, MAX_PAGE, OperationsRpc
@@ -661,6 +661,21 @@ def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more() -> None:
 
     run_virtual(main())
     assert service.replies.held == 0
+
+
+def test_what_has_been_sent_is_not_broken_off() -> None:
+    """One who waits may give the order in another thread, just before the last byte is taken."""
+    budget = ByteBudget(100)
+
+    async def main() -> None:
+        turn = budget.take(10)
+        with _broken_off_if_slow(turn):
+            ((_, cut),) = budget.sending.values()
+            cut()
+        await asyncio.sleep(0)  # the order is carried out now
+        await asyncio.sleep(0)
+
+    run_virtual(main())
 
 
 def test_a_slow_stream_is_broken_off_when_others_wait() -> None:
