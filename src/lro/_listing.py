@@ -225,3 +225,11 @@ def _types(declared: Iterable[tuple[MethodSpec, str]]) -> Sequence[MessageType]:
 
     shapes = {name: spec.types.codec(name).shape for spec, name in declared}
     return [MessageType(name, shape) for name, shape in shapes.items()]
+
+
+@attrs.frozen
+class Listing:
+    """A list that a caller may read; ``only_caller``: whose operations alone are shown."""
+
+    query: Query
+    only_caller: str | None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lro._access import Access
 from lro._budget import ByteBudget, CallCount
 from lro._faults import BatchTooLarge
-from lro._hooks import Flow, on_loop, verb
+from lro._hooks import Flow, flow_of, on_loop, verb
 from lro._ledger import Ledger
 from lro._limits import Limits
 from lro._names import parse_names
@@ -69,10 +69,29 @@ class ManyOperations:
             MethodNotSupported: BatchGet is switched off.
             BatchTooLarge: Together they have more bytes than ``Limits.page_bytes``.
         """
+        wanted = yield from flow_of(self.begin_batch)(names, caller=caller)
+        return self.read_batch(wanted, caller)
+
+    @verb
+    def begin_batch(self, names: Sequence[str], *, caller: str = "") -> Flow[Sequence[str]]:
+        """What :meth:`read_batch` takes: the checked names, which this caller may ask for.
+
+        Raises:
+            MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed,
+                MethodNotSupported: As for :meth:`batch_get`.
+        """
         self._serving()
         self._access.require("BatchGetOperations")
         wanted = parse_names(names)
         yield from self._access.permit_each(caller, "GetOperation", wanted)
+        return wanted
+
+    def read_batch(self, wanted: Sequence[str], caller: str) -> BatchGetOperationsResponse:
+        """The operations of a BatchGet. Asks no hook.
+
+        Raises:
+            BatchTooLarge: As for :meth:`batch_get`.
+        """
         found = self._found(wanted, caller)
         return BatchGetOperationsResponse(
             tuple(found[name].operation for name in wanted if name in found),

@@ -31,7 +31,7 @@ from lro._hooks import Flow, flow_of, on_loop, run, verb
 from lro._hosting import MethodHost
 from lro._ledger import Ledger
 from lro._limits import DEFAULT_LIMITS, Limits
-from lro._listing import Query
+from lro._listing import Listing, Query
 from lro._many import ManyOperations
 from lro._names import parse_name
 from lro._operation import ListOperationsRequest, ListOperationsResponse, Operation
@@ -196,11 +196,11 @@ class Service(MethodHost, ManyOperations):
 
     @verb
     def list(
-        self, request: ListOperationsRequest, *, caller: str = "", max_bytes: int | None = None
+        self, request: ListOperationsRequest, *, caller: str = ""
     ) -> Flow[ListOperationsResponse]:
         """A page of the operations of a parent that match a filter (spec §3.3, §3.4).
 
-        It has at most ``max_bytes`` (by default ``Limits.page_bytes``), or one operation.
+        It has at most ``Limits.page_bytes``, or one operation.
 
         Raises:
             TypeError: It is no request, but a filter for instance.
@@ -208,19 +208,32 @@ class Service(MethodHost, ManyOperations):
             PermissionDenied, HookFailed: As for :meth:`get`.
             MethodNotSupported: List is switched off.
         """
+        listing = yield from flow_of(self.begin_list)(request, caller=caller)
+        return self.read_page(listing, self.limits.page_bytes)
+
+    @verb
+    def begin_list(self, request: ListOperationsRequest, *, caller: str = "") -> Flow[Listing]:
+        """What :meth:`read_page` takes: the checked request of a caller who may list.
+
+        Raises:
+            TypeError, InvalidArgument, PermissionDenied, HookFailed, MethodNotSupported: As for
+                :meth:`list`.
+        """
         self._serving()
         if not isinstance(request, ListOperationsRequest):
             raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
         self.require("ListOperations")
         query = Query.of(request, self.store, self._specs.values(), self.types, self.indexes)
         yield from self._access.permit(caller, "ListOperations", query.parent)
-        owner = caller if self._owner_only else None
-        limit = self.limits.page_bytes
-        return query.page(
+        return Listing(query, caller if self._owner_only else None)
+
+    def read_page(self, listing: Listing, max_bytes: int) -> ListOperationsResponse:
+        """The page itself: at most so many bytes, or one operation. Asks no hook."""
+        return listing.query.page(
             self.store,
-            only_caller=owner,
+            only_caller=listing.only_caller,
             clock=self._clock,
-            max_bytes=limit if max_bytes is None else min(max_bytes, limit),
+            max_bytes=max_bytes,
         )
 
     @verb

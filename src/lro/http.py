@@ -23,6 +23,7 @@ from lro._errors import InvalidTimeout, MalformedRequest
 from lro._events import HEARTBEAT_SECONDS, EventStream, event_stream
 from lro._faults import HttpMethodNotAllowed, RouteNotFound
 from lro._hooks import Flow, flow_of
+from lro._listing import Listing
 from lro._names import normalise_parent, parse_name
 from lro._operation import (
     BatchGetOperationsResponse,
@@ -160,10 +161,12 @@ class OperationsEdge(Edge):
         wanted = ListOperationsRequest(name=name, **fields)
         types, limits = self.service.types, self.service.limits
 
-        def listed(turn: Turn) -> Flow[HttpReply]:
-            page = yield from flow_of(self.service.list)(
-                wanted, caller=caller, max_bytes=turn.bytes
-            )
+        # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
+        begin = flow_of(self.service.begin_list)(wanted, caller=caller)
+        listing: Listing = yield Call(begin, blocks=True)
+
+        def listed(turn: Turn) -> HttpReply:
+            page = self.service.read_page(listing, turn.bytes)
             if query.enum_numbers:
                 page = page_with_enum_numbers(page, types)
             return json_reply(200, page_to_json(page, types))
@@ -192,19 +195,23 @@ class OperationsEdge(Edge):
         query = parse_query("BatchGetOperations", request.query)
         names: tuple[str, ...] = yield self._names(request, collection)
 
-        def found(_: Turn) -> Flow[HttpReply]:
-            batch = yield from flow_of(self.service.batch_get)(names, caller=caller)
+        begin = flow_of(self.service.begin_batch)(names, caller=caller)
+        wanted: Sequence[str] = yield Call(begin, blocks=True)
+
+        def found(_: Turn) -> HttpReply:
+            batch = self.service.read_batch(wanted, caller)
             return self._shown_batch(batch, query.enum_numbers)
 
         return (yield from self._many(found, self.service.limits.page_bytes))
 
-    def _many(self, make: Callable[[Turn], Flow[HttpReply]], least: int) -> Steps[HttpReply]:
+    def _many(self, make: Callable[[Turn], HttpReply], least: int) -> Steps[HttpReply]:
         """A reply of many operations, for which bytes are set aside until it is sent."""
         turn: Turn = yield Reserve(least, self.service.limits.page_bytes)
 
         def made() -> Flow[HttpReply]:
+            yield from ()  # asks no hook
             try:
-                reply = yield from make(turn)
+                reply = make(turn)
             except BaseException:
                 turn.release()
                 raise

@@ -520,7 +520,12 @@ def test_the_loop_does_not_read_what_blocks() -> None:
     assert not body.blocks  # so short a body is read at once
     with pytest.raises(StopIteration) as names:
         next(body.flow)
-    step = exchange.send(names.value.value)
+    begin = exchange.send(names.value.value)
+    assert begin.blocks  # the hook is asked apart from the reading
+    assert not begin.many
+    with pytest.raises(StopIteration) as begun:
+        next(begin.flow)
+    step = exchange.send(begun.value.value)
     assert isinstance(step, Reserve)
     step = exchange.send(house.service.replies.take(step.least, step.most))
     assert step.blocks

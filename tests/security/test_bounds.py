@@ -628,13 +628,14 @@ def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more() -> None:
     app, path = OperationsApp(service), "/v1/operations"
 
     async def main() -> None:
-        stuck, begun = asyncio.Event(), asyncio.Event()
+        stuck, begun, sending = asyncio.Event(), asyncio.Event(), asyncio.Event()
         now = [0.0]
         service.replies.clock = lambda: now[0]
 
         async def slow(message: Any) -> None:
             begun.set()
             if message["type"] == "http.response.body":
+                sending.set()
                 await stuck.wait()
 
         async def receive() -> Any:
@@ -653,8 +654,9 @@ def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more() -> None:
         await first
         assert sent[0]["status"] == 200
         assert [len(one["body"]) for one in sent[1:-1]] == [256 * 1024]
+        sending.clear()
         stopped = asyncio.create_task(app(scope_of("GET", path), receive, slow))
-        await asyncio.sleep(0.01)
+        await sending.wait()
         stopped.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stopped

@@ -7,6 +7,7 @@ import contextvars
 import gc
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import lro
 import lro.asgi
 from lro import Code
+from lro._budget import LARGE_AT_ONCE
 from lro_client import AsyncLocalTransport
 from lro_client._calls import BatchGetOperationsRequest, Call, StartRequest
 from lro_client._errors import CallError
@@ -132,6 +134,37 @@ def test_asgi_answers_second_caller_while_hook_blocks(
 
     with house.service:
         asyncio.run(calls())
+
+
+@pytest.mark.parametrize("verb", ["ListOperations", "BatchGetOperations"])
+def test_hooks_that_block_hold_no_thread_that_makes_replies(verb: str, store: Any) -> None:
+    """As many slow callers as there are such threads, and one more, do not hold up another one."""
+    slow = LARGE_AT_ONCE + 2
+    entered = threading.Semaphore(0)
+    opened = threading.Event()
+
+    def authorize(caller: str, verb: str, name: str) -> None:
+        if caller == "slow":
+            entered.release()
+            assert opened.wait(PATIENCE)
+
+    house, name = house_with(store, {"authorize": authorize})
+    app = asgi_app(house, authenticate=lambda headers: headers["x-caller"])
+
+    async def calls() -> None:
+        held = [asyncio.ensure_future(ask_asgi(app, verb, name, "slow")) for _ in range(slow)]
+        for _ in held:
+            assert await asyncio.to_thread(entered.acquire, timeout=PATIENCE)
+        assert (await ask_asgi(app, verb, name, "quick")).code is Code.OK
+        assert not any(call.done() for call in held)
+        opened.set()
+        assert {(await call).code for call in held} == {Code.OK}
+
+    with house.service:
+        loop = asyncio.new_event_loop()
+        loop.set_default_executor(ThreadPoolExecutor(slow + 2))
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(calls())
 
 
 @pytest.mark.parametrize("color", ["plain", "awaited"])

@@ -15,6 +15,7 @@ from lro._arguments import check_instance, check_plain_function
 from lro._budget import Turn
 from lro._errors import RequestTooLarge
 from lro._hooks import Flow, Hook, flow_of
+from lro._listing import Listing
 from lro._method import Method
 from lro._names import parse_name
 from lro._operation import Operation
@@ -172,12 +173,16 @@ class OperationsRpc(Rpc):
     def _list(self, payload: bytes, _: Context, caller: str) -> Exchange:
         wanted = read_list(payload)
         limits = self.service.limits
+        # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
+        begin = flow_of(self.service.begin_list)(wanted, caller=caller)
+        listing: Listing = yield Call(begin, blocks=True)
         turn: Turn = yield Reserve(limits.least_bytes, limits.page_bytes)
 
         def listed() -> Flow[Answer]:
+            yield from ()  # asks no hook
             most = min(turn.bytes, MAX_PAGE)
             while True:
-                page = yield from flow_of(self.service.list)(wanted, caller=caller, max_bytes=most)
+                page = self.service.read_page(listing, most)
                 written = self._writer.page(page)
                 # In binary form a message may be longer than in JSON.
                 if len(written) <= MAX_PAGE or len(page.operations) < 2:
