@@ -189,3 +189,20 @@ def test_script_that_is_told_to_stop_loses_nothing(closing: str, folder: Path) -
         assert ["response" in again.result(name).body for name in names] == [True] * 2
         second.stop()
         check_left(second, folder)
+
+
+def test_worker_that_is_told_to_stop_hands_its_work_back(folder: Path) -> None:
+    """It takes up what a script has handed back, is stopped in its midst, and nothing is lost."""
+    with running(("script.py",), folder, "first.log") as script_host:
+        names = script_host.says(re.compile(r"(operations/\S+ ?){2}"))[0].split()
+        until(lambda: (folder / "begun").read_text().count("\n") == 2)
+        assert script_host.stop() == 1
+        check_left(script_host, folder)
+    with running(("worker.py",), folder, "second.log") as worker:
+        until(lambda: (folder / "begun").read_text().count("\n") == 3)
+        assert worker.stop() == 0
+        check_left(worker, folder)
+    skip_without(("waitress",))
+    with begun(KINDS["waitress"], folder, 0, "third.log") as (third, again):
+        assert ["response" in again.result(name).body for name in names] == [True] * 2
+        third.stop()
