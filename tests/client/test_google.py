@@ -188,6 +188,20 @@ def test_many_refusals_fetch_one_token(
     assert len(endpoint.asked) == 2
 
 
+def test_tasks_that_wait_for_a_token_take_that_of_the_first(
+    auth: GoogleAuth, endpoint: Endpoint
+) -> None:
+    """Each task that has waited for its turn looks whether there is a token by now."""
+    requests = [httpx.Request("GET", f"http://test{GET}") for _ in range(2)]
+
+    async def main() -> None:
+        await asyncio.gather(*[auth._afetch(request) for request in requests])
+
+    asyncio.run(main())
+    assert [request.headers["authorization"] for request in requests] == ["Bearer t1"] * 2
+    assert len(endpoint.asked) == 1
+
+
 def test_an_event_loop_goes_on(auth: GoogleAuth, endpoint: Endpoint, server: respx.Router) -> None:
     """While a token is fetched, other tasks run."""
     server.get(GET).mock(return_value=reply(succeeded()))

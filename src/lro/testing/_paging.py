@@ -128,8 +128,7 @@ def _pages(store: Store, test: Test, max_bytes: int) -> Iterator[list[str]]:
     after: Place | None = None
     while True:
         page = store.page("", after, 9, test, 99, max_bytes)
-        if page.records:
-            yield ids(page.records)
+        yield ids(page.records)
         if page.reached is None:
             return
         after = page.reached
