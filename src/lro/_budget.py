@@ -219,13 +219,16 @@ class ByteBudget:
         with self._lock:
             self._held -= size
             self._large -= large
-            while self.dropped:
-                size, large = self.dropped.popleft()
-                self._held -= size
-                self._large -= large
+            self._take_dropped()
             first = self._line[0] if self._line else None
         if first is not None:
             first()
+
+    def _take_dropped(self) -> None:
+        while self.dropped:
+            size, large = self.dropped.popleft()
+            self._held -= size
+            self._large -= large
 
     @contextlib.contextmanager
     def _in_line(self, wake: Callable[[], None]) -> Iterator[Callable[[], None]]:
@@ -242,6 +245,7 @@ class ByteBudget:
         with self._lock:
             if self._line[0] is not mine:
                 return None
+            self._take_dropped()
             free = self.limit - self._held
             size, large = least, False
             if most is not None and most <= free and self._large < LARGE_AT_ONCE:

@@ -54,3 +54,5 @@ def _close_all() -> None:
             one.close(max(0.0, one.drain.total_seconds() - (time.monotonic() - began)))
         except Exception:  # the others are to be closed all the same
             log.exception("a service could not be closed at the end of the process")
+        except BaseException as exc:  # a second signal: there is no time left for it to drain
+            log.warning("closing at the end of the process was interrupted: %r", exc)

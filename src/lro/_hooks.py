@@ -58,12 +58,7 @@ class Hook:
         """
         if self.awaited:
             return (yield functools.partial(self._await, arguments))
-        try:
-            return self._function(*arguments)
-        except BaseException as exc:
-            if _passes(exc):
-                raise
-            raise self._failure(exc) from exc
+        return contained(self.name, self._function, *arguments)
 
     async def _await(self, arguments: tuple[object, ...]) -> object:
         try:
@@ -72,7 +67,7 @@ class Hook:
             # GeneratorExit: the event loop is gone, and with it this coroutine.
             if _passes(exc) or isinstance(exc, GeneratorExit) or _cancelled(exc):
                 raise
-            raise self._failure(exc) from exc
+            raise HookFailed(self.name, _raised(exc)) from exc
 
     def mistake(self, found: object, wanted: str) -> HookFailed:
         """The error of a hook that returned what it must not return."""
@@ -90,8 +85,22 @@ class Hook:
         wanted = f"a plain function, since {where} has no event loop that could await it"
         check(self.name, self._function, wanted, fine=not self.awaited)
 
-    def _failure(self, error: BaseException) -> HookFailed:
-        return HookFailed(self.name, _raised(error))
+
+def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
+    """What a function of the application returns.
+
+    Only the function itself is called within: an exception that a signal handler raises elsewhere,
+    such as SystemExit, is to end the program.
+
+    Raises:
+        HookFailed: It raised what would stop a server.
+    """
+    try:
+        return function(*arguments)
+    except BaseException as exc:
+        if _passes(exc):
+            raise
+        raise HookFailed(name, _raised(exc)) from exc
 
 
 def _raised(error: BaseException) -> str:
@@ -122,8 +131,10 @@ def ask_caller(hook: Hook, headers: Mapping[str, str]) -> Flow[str]:
     found = yield from hook.ask(headers)
     if found is None:
         return ""
-    if isinstance(found, str):
-        return found
+    if issubclass(type(found), str):  # what an object says of its own class may be untrue
+        caller: Anything = found
+        named: str = caller
+        return named
     raise hook.mistake(found, "a text, or None for a caller without a name")
 
 
@@ -208,17 +219,8 @@ async def on_loop(flow: Flow[R], *, blocks: bool, threads: ThreadPoolExecutor | 
 def _resume(
     flow: Flow[Anything], answer: object, error: Exception | None
 ) -> tuple[Question | None, Anything]:
-    """The next question of a flow, or None and what it returns.
-
-    Raises:
-        HookFailed: A function of the application, such as ``validate``, raised what would stop a
-            server.
-    """
+    """The next question of a flow, or None and what it returns."""
     try:
         return (flow.send(answer) if error is None else flow.throw(error)), None
     except StopIteration as end:
         return None, end.value
-    except BaseException as exc:
-        if _passes(exc):
-            raise
-        raise HookFailed("a function of the application", _raised(exc)) from exc

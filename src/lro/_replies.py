@@ -61,7 +61,7 @@ class HttpReply:
     def headless(self) -> HttpReply:
         """The reply to HEAD: the same without its body."""
         length = ("content-length", str(len(self.body)))
-        return HttpReply(self.status, (*self.headers, length))
+        return attrs.evolve(self, headers=(*self.headers, length), body=b"")
 
 
 def json_reply(status: int, value: Json, *more: tuple[str, str]) -> HttpReply:

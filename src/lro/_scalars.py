@@ -40,8 +40,8 @@ def got(value: object) -> str:
     """A value as error texts quote it: its repr, cut to a readable length."""
     try:
         text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
-    except ValueError:  # an integer of thousands of digits is not written out
-        text = f"a huge {type(value).__name__}"
+    except Exception:  # an integer of thousands of digits is not written out; a repr may fail
+        text = f"{'a huge' if isinstance(value, int) else 'some'} {type(value).__name__}"
     return text if len(text) <= 64 else text[:61] + "..."
 
 

@@ -11,7 +11,7 @@ from lro._bodies import media_type, read_object, take_field
 from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
 from lro._errors import LroError
 from lro._faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
-from lro._hooks import Flow, flow_of
+from lro._hooks import Flow, contained, flow_of
 from lro._method import Method
 from lro._operation import Operation
 from lro._replies import HttpReply, allow_reply, error_reply, operation_reply
@@ -112,8 +112,8 @@ class StartEdge(Edge, Generic[Req]):
                 message,
                 request_id=request_id,
                 validate_only=validate_only,
-                parent=self._parent(request) if self._parent else "",
-                metadata=self._metadata(message) if self._metadata else None,
+                parent=contained("parent", self._parent, request) if self._parent else "",
+                metadata=contained("metadata", self._metadata, message) if self._metadata else None,
                 caller=caller,
             )
         )
@@ -121,7 +121,8 @@ class StartEdge(Edge, Generic[Req]):
     def _read(self, request: HttpRequest) -> tuple[Req, str, bool]:
         content_type = request.headers.get("content-type")
         if self._raw is not None and content_type:
-            message = self._raw(media_type(content_type)[0], request.body)
+            kind = media_type(content_type)[0]
+            message = contained("raw", self._raw, kind, request.body)
             if message is not None:
                 return message, "", False
         types, cls = self.service.types, self._method.spec.request

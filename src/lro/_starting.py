@@ -26,7 +26,7 @@ from lro._errors import (
 )
 from lro._executing import Executor
 from lro._faults import EncodingError, MessageTooLarge
-from lro._hooks import Flow
+from lro._hooks import Flow, contained
 from lro._jobs import Ending
 from lro._ledger import Ledger
 from lro._names import join_name, new_id, normalise_parent
@@ -95,9 +95,9 @@ class Starter:
             wanted = f"must be a {spec.request.__name__}, got {got(request)}"
             raise InvalidArgument("request", wanted)
         if spec.options.validate is not None:
-            spec.options.validate(request)
+            contained("validate", spec.options.validate, request)
         if not target and spec.options.target is not None:
-            target = spec.options.target(request)
+            target = contained("target", spec.options.target, request)
             _check_text("target", target)
         try:
             parent = normalise_parent(parent)

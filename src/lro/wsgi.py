@@ -69,6 +69,8 @@ class EdgeApp:
         if reply.body:
             headers.append(("Content-Length", str(len(reply.body))))
         start_response(reply.status_line, headers)
+        if reply.turn is not None:
+            reply.turn.release()  # the bytes are the server's now
         return [reply.body] if reply.body else []
 
     def _reply(self, request: HttpRequest, environ: Environ) -> HttpReply:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import weakref
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from lro import _exits
 from lro._record import Record, State
 from tests.core.exiting import EXECUTORS, STORES
 from tests.services.postgres import shared_server
@@ -104,3 +107,21 @@ def test_exit_closes_the_service_in_every_way_to_end(file: Place, ending: str, s
     assert (found, complaint) == (status, "")
     assert [one.state for one in file.records(names)] == [State.SUCCEEDED] * 2
     assert not Path(file.where + "-wal").exists()
+
+
+def test_close_that_a_second_signal_interrupts_leaves_the_others_to_be_closed(monkeypatch, caplog):
+    """Each that is open is closed, and the program ends without a traceback."""
+    closed = []
+
+    class Open:
+        drain = timedelta()
+
+        def close(self, drain):
+            closed.append(self)
+            raise SystemExit
+
+    both = [Open(), Open()]
+    monkeypatch.setattr(_exits, "_open", weakref.WeakSet(both))
+    _exits._close_all()
+    assert set(closed) == set(both)
+    assert caplog.text.count("was interrupted") == 2

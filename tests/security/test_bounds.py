@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import io
 import re
 import threading
 import uuid
@@ -15,8 +17,9 @@ import pytest
 from google.longrunning import operations_proto_pb2 as pb
 
 import lro
+import lro.wsgi
 from lro._bodies import MAX_CONTENT_TYPE, read_object
-from lro._budget import LARGE_AT_ONCE, ByteBudget, CallCount
+from lro._budget import LARGE_AT_ONCE, ByteBudget, CallCount, Turn
 from lro._errors import InvalidPageToken
 from lro._filters._parse import MAX_DEPTH as FILTER_DEPTH
 from lro._filters._parse import MAX_LENGTH, MAX_UNITS
@@ -30,7 +33,7 @@ from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
 from lro.executors.inline import InlineExecutor
 from lro.grpc._replies import OperationWriter
 from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, MAX_PAGE, OperationsRpc
-from lro.http import DEFAULT_MAX_BODY, OperationsEdge, error_reply
+from lro.http import DEFAULT_MAX_BODY, HttpRequest, OperationsEdge, error_reply
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse, run_virtual
@@ -742,3 +745,39 @@ def test_a_server_stays_small_under_large_replies(tmp_path: Path) -> None:
         assert served.memory("VmHWM") - served.idle < 400
     finally:
         served.close()
+
+
+def test_bytes_of_a_forgotten_turn_serve_who_waits() -> None:
+    """Its bytes are free when it is collected, which wakes no one: the next look finds them."""
+    budget = ByteBudget(100)
+    turns = [budget.take(100)]
+
+    async def main() -> Turn:
+        waiting = asyncio.create_task(budget.atake(100))
+        await asyncio.sleep(0)
+        turns.clear()
+        gc.collect()
+        return await waiting
+
+    assert run_virtual(main()).bytes == 100
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_bytes_of_a_reply_over_wsgi_are_free_when_the_server_has_it(method: str) -> None:
+    """Whatever the server keeps of the reply."""
+    service = service_of()
+    service.start(METHOD, WorkRequest())
+    app = lro.wsgi.OperationsApp(service)
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": "/v1/operations", "wsgi.input": io.BytesIO()}
+    kept = app(environ, lambda *_: None)
+    assert (service.replies.held, len(list(kept))) == (0, method == "GET")
+
+
+def test_bytes_of_a_reply_to_head_are_free_when_it_is_sent() -> None:
+    """The body is not sent, and not kept."""
+    service = service_of()
+    reply = OperationsEdge(service).handle(HttpRequest(method="HEAD", path="/v1/operations"))
+    assert (reply.body, service.replies.held > 0) == (b"", True)
+    assert reply.turn is not None
+    reply.turn.release()
+    assert service.replies.held == 0

@@ -20,7 +20,10 @@ import lro.grpc
 import lro.wsgi
 from lro import Code
 from lro._arguments import is_coroutine_function
-from lro._hooks import Hook, on_loop, run
+from lro._hooks import Hook, ask_caller, on_loop, run
+from lro._record import Record
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
 from lro_client import LocalTransport
 from tests.edges.house import CountRequest, ask, build
 from tests.security.guarded import ASYNC, KINDS, PLAIN, START, edges_of
@@ -176,6 +179,33 @@ def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
         pytest.raises(lro.HookFailed, match="authorize raised KeyboardInterrupt"),
     ):
         pool.submit(ask_hook).result()
+
+
+def test_signal_handler_that_exits_ends_a_verb() -> None:
+    """A handler may raise anywhere in a verb; only a function of the application is contained."""
+
+    class Interrupted(MemoryStore):
+        def get(self, name: str) -> Record:
+            raise SystemExit  # as a handler that runs in the midst of the store's code
+
+    service = lro.Service(Interrupted(), InlineExecutor(), upkeep=False)
+    with pytest.raises(SystemExit):
+        service.get("operations/a")
+    service.close()
+
+
+class Lying:
+    """Says that it is a text."""
+
+    __class__ = str  # type: ignore[assignment]
+
+
+def test_caller_that_only_says_that_it_is_a_text_is_refused() -> None:
+    """Its type counts, not what it says of its own class."""
+    hook = Hook("authenticate", lambda headers: Lying())
+    assert isinstance(Lying(), str)
+    with pytest.raises(lro.HookFailed, match="authenticate must return a text"):
+        run(ask_caller(hook, {}))
 
 
 def test_plain_hook_that_raises_generator_exit_fails() -> None:

@@ -14,7 +14,7 @@ from lro._access import INTERFACE
 from lro._arguments import check_instance, check_plain_function
 from lro._budget import Turn
 from lro._errors import RequestTooLarge
-from lro._hooks import Flow, Hook, flow_of
+from lro._hooks import Flow, Hook, contained, flow_of
 from lro._listing import Listing
 from lro._method import Method
 from lro._names import parse_name
@@ -246,8 +246,12 @@ class StartRpc(Rpc):
                 message,
                 request_id=beside.request_id,
                 validate_only=beside.validate_only,
-                parent=self._parent(message, texts_of(context)) if self._parent else "",
-                metadata=self._metadata(message) if self._metadata else None,
+                parent=(
+                    contained("parent", self._parent, message, texts_of(context))
+                    if self._parent
+                    else ""
+                ),
+                metadata=contained("metadata", self._metadata, message) if self._metadata else None,
                 caller=caller,
             )
         )
