@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
@@ -128,7 +129,9 @@ def main(store: str, place: str, executor: str, folder: str, drain: str, ending:
     if ending == "exit":
         sys.exit(3)
     if ending == "forked":
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+            child = os.fork()
         if child == 0:
             sys.exit()  # a process that has not used it, which ends first
         os.waitpid(child, 0)

@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import attrs
-import grpc
 import httpx
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
+import grpc
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf.duration_pb2 import Duration
 

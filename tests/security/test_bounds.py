@@ -14,6 +14,10 @@ from typing import Any, Final
 
 import attrs
 import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
 from google.longrunning import operations_proto_pb2 as pb
 
 import lro

@@ -101,7 +101,7 @@ AUTHENTICATE: Final[Mapping[str, Case]] = {
     "bytes": gives(lambda: SECRET.encode(), f"b'{SECRET}'"),
     "list": gives(lambda: [SECRET], f"['{SECRET}']"),
     "object": gives(Odd, f"Odd {SECRET}"),
-    "unprintable": Case(Unprintable, Code.INTERNAL, SECRET),
+    "unprintable": Case(Unprintable, Code.INTERNAL, "got some Unprintable"),
     **RAISED,
 }
 AUTHORIZE: Final[Mapping[str, Case]] = {
@@ -115,7 +115,7 @@ AUTHORIZE: Final[Mapping[str, Case]] = {
     "empty text": gives(lambda: "", "''"),
     "list": gives(list, "[]"),
     "object": gives(Odd, f"Odd {SECRET}"),
-    "unprintable": Case(Unprintable, Code.INTERNAL, SECRET),
+    "unprintable": Case(Unprintable, Code.INTERNAL, "got some Unprintable"),
     **RAISED,
 }
 TABLES: Final = {"authenticate": AUTHENTICATE, "authorize": AUTHORIZE}

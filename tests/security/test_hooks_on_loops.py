@@ -11,9 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
 import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
+import grpc
 
 import lro
 import lro.asgi

@@ -10,9 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import AsyncMock
 
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
 import grpc
 import grpc.aio
-import pytest
 
 import lro
 import lro.asgi

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -49,6 +50,8 @@ class Kind:
     waits: int = 6
     starters: int = 2
     grpc: bool = False
+    held_to_their_end: bool = False
+    """Whether this host lets waits come to their end, so that they are answered well."""
 
 
 def gunicorn(*options: str, app: str = "wsgi_app") -> tuple[str, ...]:
@@ -64,6 +67,7 @@ KINDS: Final = {
     "hypercorn": Kind(
         ("hypercorn",),
         ("-m", "hypercorn", "--bind", "127.0.0.1:0", "--graceful-timeout", "1", "work:asgi_app"),
+        held_to_their_end=sys.version_info >= (3, 12, 1),
     ),
     "gunicorn, uvicorn workers": Kind(
         ("gunicorn", "uvicorn_worker"), gunicorn("-k", "workers.Worker", app="asgi_app")
@@ -158,7 +162,9 @@ def test_sigterm_under_load_loses_nothing(name: str, folder: Path, port: int) ->
         first.stop()
         load.end()
         check_left(first, folder)
-    assert [answer for answer in load.waits if not answer.stopping] == []
+    well = 200 if kind.held_to_their_end else 503
+    assert {answer.status for answer in load.waits} <= {well, 503}
+    assert [one for one in load.waits if one.status == 503 and not one.stopping] == []
     assert [answer for answer in load.refusals if answer.status and not answer.stopping] == []
 
     (folder / "go").touch()
