@@ -110,7 +110,9 @@ EXECUTORS: Final[dict[str, Callable[[], Any]]] = {
 }
 
 
-def main(store: str, place: str, executor: str, folder: str, drain: str, ending: str) -> None:
+def main(
+    store: str, place: str, executor: str, folder: str, drain: str, nap_seconds: str, ending: str
+) -> None:
     """Start two naps, name them, and end in this way when there is a line to read."""
     made = STORES[store](place)
     service: lro.Service
@@ -119,7 +121,7 @@ def main(store: str, place: str, executor: str, folder: str, drain: str, ending:
     service = lro.Service(made, EXECUTORS[executor](), drain=timedelta(seconds=float(drain)))
     function = anap if executor == "asyncio" else nap
     method = service.method("acme.v1.Naps.Nap")(function)
-    names = [method.start(NapRequest(0.5, folder)).name for _ in range(2)]
+    names = [method.start(NapRequest(float(nap_seconds), folder)).name for _ in range(2)]
     if ending == "asked":
         # Callers wait and ask in threads that nobody ends.
         for name in names:

@@ -27,9 +27,15 @@ class Place:
     def __init__(self, kind: str, where: str, folder: Path) -> None:
         self.kind, self.where, self.folder = kind, where, folder
 
-    def run(self, executor: str, drain: float, ending: str) -> tuple[int, str, list[str]]:
-        """Run the process; its exit status, what it complains of, and the names of its naps."""
-        place = (self.kind, self.where, executor, str(self.folder), str(drain), ending)
+    def run(
+        self, executor: str, drain: float, ending: str, seconds: float = 0.5
+    ) -> tuple[int, str, list[str]]:
+        """Run the process with naps of so many seconds.
+
+        Its exit status, what it complains of, and the names of its naps.
+        """
+        spans = (str(drain), str(seconds))
+        place = (self.kind, self.where, executor, str(self.folder), *spans, ending)
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.core.exiting", *place],
             cwd=ROOT,
@@ -82,7 +88,7 @@ def test_work_ends_before_the_interpreter(place: Place, executor: str) -> None:
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_work_that_goes_on_is_handed_back_at_exit(place: Place, executor: str) -> None:
     """With no time to drain it is left in progress, held by no process."""
-    status, complaint, names = place.run(executor, 0, "end")
+    status, complaint, names = place.run(executor, 0, "end", LONG)
     assert (status, complaint) == (0, "")
     assert [(one.state, one.owner) for one in place.records(names)] == [
         (State.IN_PROGRESS, ""),

@@ -113,13 +113,17 @@ class AsyncioExecutor(LocalExecutor):
             self._thread = thread
 
     def _live(self, loop: asyncio.AbstractEventLoop) -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.get_loop()
-            while not self._ended:
-                try:
-                    loop.run_forever()
-                except BaseException:  # SystemExit in a task that some function made for itself
-                    log.exception("the event loop was to be ended by a task, and goes on")
+        runner = asyncio.Runner(loop_factory=lambda: loop)
+        runner.get_loop()
+        while not self._ended:
+            try:
+                loop.run_forever()
+            except BaseException:  # SystemExit in a task that some function made for itself
+                log.exception("the event loop was to be ended by a task, and goes on")
+        # At the end of the interpreter Python 3.12 starts no thread any more, by which asyncio
+        # would wait for those of its pool; they have been joined by then. The loop is closed.
+        with contextlib.suppress(RuntimeError):
+            runner.close()
 
     def _wake(self, action: Callable[[], None]) -> bool:
         if self._loop is None:  # the slot comes from before a fork
