@@ -148,6 +148,53 @@ def test_errors_of_ours(quick, error, wanted):
     assert reason(method_of(quick, "sync", raising(error)).start(WorkRequest())) == wanted
 
 
+class Untellable(StatusError):
+    """Raises what it was given when it is asked what it says."""
+
+    def __init__(self, asked):
+        super().__init__(Code.ABORTED, "no")
+        self.asked = asked
+
+    def details(self, domain):
+        raise self.asked
+
+
+class Uncoded(StatusError):
+    """Has a code that is no code, or raises."""
+
+    def __init__(self, given):
+        super().__init__(Code.ABORTED, "no")
+        self.given = given
+
+    @property
+    def status_code(self):
+        if isinstance(self.given, BaseException):
+            raise self.given
+        return self.given
+
+
+@EACH
+@pytest.mark.parametrize(
+    "error",
+    [
+        Untellable(SystemExit()),
+        Untellable(GeneratorExit()),
+        Untellable(ValueError()),
+        Uncoded(SystemExit()),
+        Uncoded(ValueError()),
+        Uncoded("ABORTED"),
+        Uncoded(99),
+    ],
+)
+def test_error_that_cannot_be_told_ends_operation_with_internal(service, colour, error, caplog):
+    """Whatever comes of asking it what it says, the operation is over, and the worker lives."""
+    method = method_of(service, colour, raising(error))
+    found = ended(service, method.start(WorkRequest()))
+    assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
+    assert f"{found.name}: attempt 1: its error cannot be told" in caplog.text
+    assert ended(service, method.start(WorkRequest())).state == "FAILED"
+
+
 @EACH
 @pytest.mark.parametrize(
     "body",

@@ -17,7 +17,7 @@ import pytest
 
 import lro
 from lro import Code
-from tests.security.guarded import PLACES, START, STORES, VERBS, guarded
+from tests.security.guarded import PLACES, START, STORES, UNTELLABLE, VERBS, guarded
 
 SECRET: Final = "s3cret"
 """Is in all that hooks give and raise by mistake, and must never be told to callers."""
@@ -167,3 +167,30 @@ def test_hook_decides_each_verb_and_fails_closed(
         assert place.house.service.store.get(unfinished) == record
         listed = place.call("ListOperations", "").text
     assert len(set(re.findall(r"operations/[\w-]+", listed))) == starts
+
+
+@pytest.mark.parametrize("edge", VERBS)
+def test_error_that_cannot_be_told_is_internal(
+    edge: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The edge asks the error what it says; whatever comes of that, the caller has an answer."""
+
+    def raising(make: Callable[[], lro.LroError]) -> Callable[[], Any]:
+        def act() -> Any:
+            raise make()
+
+        return act
+
+    wrong = []
+    with guarded(edge, "function", "memory", tmp_path) as place:
+        name = place.start()
+        for title, make in UNTELLABLE.items():
+            for verb in ("GetOperation", START):
+                caplog.clear()
+                answer = place.call_with("authorize", raising(make), verb, name)
+                if answer.code is not Code.INTERNAL or SECRET in answer.text:
+                    wrong.append((title, verb, answer))
+                if "cannot be told" not in caplog.text:
+                    wrong.append((title, verb, caplog.text))
+        assert wrong == []
+        assert place.call("GetOperation", name).code is Code.OK
