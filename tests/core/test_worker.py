@@ -14,6 +14,7 @@ from lro._details import Help, HelpLink
 from lro._errors import (
     Cancelled,
     DeadlineExceeded,
+    InvalidArgument,
     LeaseLost,
     OperationNotFound,
     PermissionDenied,
@@ -259,7 +260,8 @@ def test_a_codec_that_gives_what_json_has_not(make_service, store):
     assert reason(work.start(WorkRequest())) == (Code.INTERNAL, "ENCODING_FAILED")
 
 
-def test_a_store_that_cannot_write_the_result(make_service, caplog):
+@pytest.mark.parametrize("error", [ValueError("hunter2"), InvalidArgument("", "hunter2")])
+def test_a_store_that_cannot_write_the_result(make_service, error, caplog):
     """If it fails only there, the operation still ends, and says that it was not the caller."""
 
     class Picky(MemoryStore):
@@ -267,7 +269,7 @@ def test_a_store_that_cannot_write_the_result(make_service, caplog):
             def checked(record):
                 changed = change(record)
                 if changed is not None and changed.response is not None:
-                    raise ValueError("hunter2")
+                    raise error
                 return changed
 
             return super().update(name, checked)
