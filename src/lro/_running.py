@@ -220,15 +220,14 @@ class Running:
         self.stopping = True
         # A store that is away is not asked once for each: what it does not hear of is taken over
         # when the leases run out.
-        there = True
-        for task in self._executor.stop():
-            run = self._runs.get(task.name)
-            if run is not None:
-                there = there and run.hand_back()
-                self._retire(run)
-        until = time.monotonic() + drain.total_seconds() + _LAST_SECONDS
-        over = False
+        there, over = True, False
         try:
+            for task in self._executor.stop():
+                run = self._runs.get(task.name)
+                if run is not None:
+                    there = there and run.hand_back()
+                    self._retire(run)
+            until = time.monotonic() + drain.total_seconds() + _LAST_SECONDS
             # What is just being stored is refused by the executor now, and handed back.
             for run in [*self._starting]:
                 run.await_start(max(0.0, until - time.monotonic()))

@@ -121,16 +121,19 @@ def test_close_within_close_returns_at_once() -> None:
     service.close()
 
 
-def test_second_signal_during_drain_hands_work_back() -> None:
+@pytest.mark.parametrize("step", ["stop", "join"])
+def test_second_signal_during_drain_hands_work_back(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What an interrupt of the drain finds running is not lost with its worker."""
     begun, go = threading.Event(), threading.Event()
 
-    class Interrupted(ThreadExecutor):
-        def join(self, seconds: float) -> bool:
-            raise KeyboardInterrupt
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
 
-    store = MemoryStore()
-    service = Service(store, Interrupted(1), upkeep=False)
+    store, executor = MemoryStore(), ThreadExecutor(1)
+    service = Service(store, executor, upkeep=False)
+    monkeypatch.setattr(executor, step, interrupted)
 
     @service.method(NAME)
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
