@@ -10,7 +10,7 @@ import attrs
 
 from lro._errors import OperationNotFound, PermissionDenied
 from lro._faults import MethodNotSupported, NameRefused
-from lro._hooks import Flow, Hook, ask_permission, on_loop
+from lro._hooks import Flow, Hook, Question, ask_permission, on_loop
 from lro._ports import Store
 from lro._record import Record
 
@@ -115,7 +115,8 @@ class Access:
         asking = _ask_each(self._hook, caller, verb, names)
         if self._hook.awaited:
             # All in one visit to the event loop, or each would cost a change of threads.
-            yield functools.partial(on_loop, asking, blocks=False)
+            ask = functools.partial(on_loop, asking, blocks=False)
+            yield Question(self._hook.name, ask)
         else:
             yield from asking
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 
+from lro._details import ErrorInfo
 from lro._errors import LroError, StatusError
 from lro._status import Code, Status
 from lro._types import TypeRegistry
 
 log = logging.getLogger("lro")
+
+M = TypeVar("M")
 
 _DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
 """Codes that tell of the server's own fault; OK is no code of an error."""
@@ -30,31 +34,42 @@ def disclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str)
 
     What is the server's own fault, as every exception that is no :class:`LroError`, goes into the
     log; ``asked`` is what the log calls the request. Callers are told its code and no more, since
-    messages must not disclose internals (spec §6.2).
+    messages must not disclose internals (spec §6.2). An error that cannot be told, such as one
+    whose ``details`` raise, is INTERNAL.
     """
-    told = _harmless(error, asked)
-    try:
-        return Told(told, types.status_of(told, domain))
-    except Exception as exc:  # details that the application gave, which may be anything
-        return undisclosed(exc, types, domain, asked=asked)
+    code, reason = Code.INTERNAL, ""
+    if isinstance(error, LroError):
+        try:
+            status = types.status_of(error, domain)
+        except Exception as exc:  # the application may have written the error
+            return undisclosed(exc, types, domain, asked=asked)
+        code = Code(status.code)
+        if code not in _DEFECTS:
+            return Told(error, status)
+        info = detail_of(status, types, ErrorInfo)
+        if code is Code.OK:
+            code = Code.UNKNOWN
+        elif info is not None:
+            reason = info.reason
+    log.error("%s ended with %s", asked, code.name, exc_info=error)
+    return _fault(code, types, domain, reason)
 
 
 def undisclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> Told:
-    """What callers are told instead of an error that cannot be told."""
-    log.error("the error of %s cannot be told: %s", asked, error, exc_info=error)
-    fault = _fault(Code.INTERNAL)
+    """What callers are told instead of an error that cannot be told, which ``error`` is why."""
+    log.error("the error of %s cannot be told", asked, exc_info=error)
+    return _fault(Code.INTERNAL, types, domain)
+
+
+def detail_of(status: Status, types: TypeRegistry, cls: type[M]) -> M | None:
+    """The first detail of this class; None if there is none that can be read."""
+    for packed in status.details:
+        if packed.type_name == types.name_of(cls):
+            with contextlib.suppress(LroError):  # the application may have packed it
+                return types.unpack(packed, cls)
+    return None
+
+
+def _fault(code: Code, types: TypeRegistry, domain: str, why: str = "") -> Told:
+    fault = StatusError(code, "the server failed internally", why=why)
     return Told(fault, types.status_of(fault, domain))
-
-
-def _fault(code: Code, why: str = "") -> StatusError:
-    return StatusError(code, "the server failed internally", why=why)
-
-
-def _harmless(error: Exception, asked: str) -> LroError:
-    if isinstance(error, LroError) and error.status_code not in _DEFECTS:
-        return error
-    code = error.status_code or Code.UNKNOWN if isinstance(error, LroError) else Code.INTERNAL
-    log.error("%s ended with %s: %s", asked, code.name, error, exc_info=error)
-    if isinstance(error, StatusError):
-        return _fault(code, error.why)
-    return _fault(code, error.reason if isinstance(error, LroError) else "")

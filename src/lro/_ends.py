@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from lro._any import Any
-from lro._errors import LroError
+from lro._errors import InvalidArgument, LroError
 from lro._faults import EncodingError, MessageTooLarge
 from lro._jobs import Ending
 from lro._ledger import Ledger
@@ -73,7 +73,8 @@ def write_end(
 ) -> Record | None:
     """End an operation, with its last metadata, in one step; the record then, None if it is gone.
 
-    What cannot be encoded ends that operation with INTERNAL, and nothing else (design §5).
+    What cannot be encoded, or kept by the store, ends that operation with INTERNAL, and nothing
+    else (design §5).
 
     Raises:
         NotApplied, OperationNotFound: It is over, or was deleted.
@@ -95,9 +96,9 @@ def write_end(
 
     try:
         return patiently(lambda: write(ending, settle=True))
-    except LroError:
-        raise
     except Exception as exc:
+        if isinstance(exc, LroError) and not isinstance(exc, InvalidArgument):
+            raise  # InvalidArgument: no store could keep what the method gave
         log.exception("%s: attempt %d: its end could not be written", name, attempt)
         text, why = "what the method gave cannot be encoded", EncodingError.reason
         if isinstance(exc, Unsettled):

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 from typing import Any as Anything
 
+import attrs
+
 from lro._arguments import check, check_function, is_coroutine_function
 from lro._errors import PermissionDenied
 from lro._faults import HookFailed
@@ -26,8 +28,14 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Question: TypeAlias = Callable[[], Awaitable[object]]
-"""Asks a hook that is a coroutine function."""
+
+@attrs.frozen
+class Question:
+    """What an event loop must await: ``ask`` awaits the hook of this name."""
+
+    hook: str
+    ask: Callable[[], Awaitable[object]]
+
 
 Flow: TypeAlias = Generator[Question, Anything, R]
 """Yields questions, is sent their answers, and returns what was wanted."""
@@ -57,17 +65,37 @@ class Hook:
             HookFailed: It raised such a thing.
         """
         if self.awaited:
-            return (yield functools.partial(self._await, arguments))
+            return (yield Question(self.name, functools.partial(self._await, arguments)))
         return contained(self.name, self._function, *arguments)
 
     async def _await(self, arguments: tuple[object, ...]) -> object:
+        import asyncio
+
+        # In a task of its own, the only one that the hook can cancel. If the task that awaits it
+        # is cancelled, asyncio cancels the hook's task too, and this await lasts until it ends.
+        waiting, context = asyncio.current_task(), contextvars.copy_context()
+        loop = asyncio.get_running_loop()
         try:
-            return await self._function(*arguments)
-        except BaseException as exc:
-            # GeneratorExit: the event loop is gone, and with it this coroutine.
-            if _passes(exc) or isinstance(exc, GeneratorExit) or _cancelled(exc):
+            found, error = await loop.create_task(self._answer(arguments), context=context)
+        except asyncio.CancelledError as exc:
+            if waiting is not None and waiting.cancelling():
                 raise
-            raise HookFailed(self.name, _raised(exc)) from exc
+            raise _failed(self.name, exc) from exc
+        for variable, value in context.items():  # what the hook has set is seen after it
+            variable.set(value)
+        if error is not None:
+            raise error
+        return found
+
+    async def _answer(self, arguments: tuple[object, ...]) -> tuple[object, BaseException | None]:
+        import asyncio
+
+        try:
+            return await self._function(*arguments), None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as exc:  # not raised here: a task that raises SystemExit ends its loop
+            return None, exc if _passes(exc) else _failed(self.name, exc)
 
     def mistake(self, found: object, wanted: str) -> HookFailed:
         """The error of a hook that returned what it must not return."""
@@ -100,11 +128,13 @@ def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
     except BaseException as exc:
         if _passes(exc):
             raise
-        raise HookFailed(name, _raised(exc)) from exc
+        raise _failed(name, exc) from exc
 
 
-def _raised(error: BaseException) -> str:
-    return f"raised {type(error).__name__}"
+def _failed(name: str, error: BaseException) -> HookFailed:
+    failed = HookFailed(name, f"raised {type(error).__name__}")
+    failed.__cause__ = error
+    return failed
 
 
 def _passes(error: BaseException) -> bool:
@@ -112,14 +142,6 @@ def _passes(error: BaseException) -> bool:
     interrupted = isinstance(error, KeyboardInterrupt)
     main = threading.current_thread() is threading.main_thread()
     return isinstance(error, Exception) or (interrupted and main)
-
-
-def _cancelled(error: BaseException) -> bool:
-    """Whether the task that awaits a hook is to end; a hook may raise CancelledError by itself."""
-    import asyncio
-
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and bool(task and task.cancelling())
 
 
 def ask_caller(hook: Hook, headers: Mapping[str, str]) -> Flow[str]:
@@ -187,7 +209,8 @@ def run(flow: Flow[R]) -> R:
         result: R = found
         return result
     flow.close()
-    raise HookFailed("a hook", "is a coroutine function: call this verb by Service.on_loop")
+    text = "is a coroutine function, which only an event loop can await: use Service.on_loop"
+    raise HookFailed(question.hook, text)
 
 
 async def on_loop(flow: Flow[R], *, blocks: bool, threads: ThreadPoolExecutor | None = None) -> R:
@@ -211,7 +234,7 @@ async def on_loop(flow: Flow[R], *, blocks: bool, threads: ThreadPoolExecutor | 
             result: R = found
             return result
         try:
-            answer, error = await question(), None
+            answer, error = await question.ask(), None
         except Exception as exc:
             error = exc
 

@@ -62,8 +62,10 @@ def _outcome(
             return Ending(spec.types.status_of(error, domain))
         text = "what the method gave cannot be encoded"
         return Ending(internal(spec, domain, text, error.reason))
-    if isinstance(error, LroError) and 1 <= error.status_code <= 16:
-        return Ending(spec.types.status_of(error, domain))
+    if isinstance(error, LroError):
+        status = spec.types.status_of(error, domain)
+        if status.code != Code.OK:
+            return Ending(status)
     log.error("%s: attempt %d failed", job.name, job.attempt, exc_info=error)
     text = "the method failed with an internal error"
     return Ending(internal(spec, domain, text, "METHOD_FAILED"))

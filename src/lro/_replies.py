@@ -11,12 +11,13 @@ import attrs
 from lro._any import Json
 from lro._budget import Turn
 from lro._details import RetryInfo
-from lro._disclosure import Told, disclosed, undisclosed
+from lro._disclosure import Told, detail_of, disclosed, undisclosed
 from lro._enums import with_enum_numbers
 from lro._errors import RequestTooLarge, UnsupportedMediaType
 from lro._faults import HttpMethodNotAllowed
 from lro._jsontext import dumps
 from lro._operation import Operation
+from lro._status import Code
 from lro._types import TypeRegistry
 from lro._wire import error_body, operation_to_json
 
@@ -102,19 +103,19 @@ def error_reply(
     """The reply that tells of an error, as :func:`disclosed` does (spec §5.12, §6.3)."""
     told = disclosed(error, types, domain, asked=asked)
     try:
-        return _tell(told, types, domain)
+        return _tell(told, types)
     except Exception as exc:  # details that the application gave, which may be anything
-        return _tell(undisclosed(exc, types, domain, asked=asked), types, domain)
+        return _tell(undisclosed(exc, types, domain, asked=asked), types)
 
 
-def _tell(told: Told, types: TypeRegistry, domain: str) -> HttpReply:
-    error = told.error
-    http = _OWN_STATUS.get(type(error), error.status_code.http)
+def _tell(told: Told, types: TypeRegistry) -> HttpReply:
+    error, status = told.error, told.status
+    http = _OWN_STATUS.get(type(error), Code(status.code).http)
     more = []
     if isinstance(error, HttpMethodNotAllowed):
         more.append(("allow", ", ".join(error.allow)))
-    for detail in error.details(domain):
-        if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
-            seconds = -(-detail.retry_delay.total_seconds() // 1)  # rounded up (spec §5.13(2))
-            more.append(("retry-after", str(max(1, int(seconds)))))
-    return json_reply(http, error_body(told.status, types, http), *more)
+    retry = detail_of(status, types, RetryInfo)
+    if retry is not None and retry.retry_delay is not None:
+        seconds = -(-retry.retry_delay.total_seconds() // 1)  # rounded up (spec §5.13(2))
+        more.append(("retry-after", str(max(1, int(seconds)))))
+    return json_reply(http, error_body(status, types, http), *more)

@@ -220,21 +220,24 @@ class Running:
         self.stopping = True
         # A store that is away is not asked once for each: what it does not hear of is taken over
         # when the leases run out.
-        there = True
-        for task in self._executor.stop():
-            run = self._runs.get(task.name)
-            if run is not None:
-                there = there and run.hand_back()
-                self._retire(run)
-        until = time.monotonic() + drain.total_seconds() + _LAST_SECONDS
-        # What is just being stored is refused by the executor now, and handed back.
-        for run in [*self._starting]:
-            run.await_start(max(0.0, until - time.monotonic()))
-        if not self._executor.join(drain.total_seconds()):
-            for run in list(self._runs.values()):
-                run.give_up()  # what stops in time hands itself back: nobody else has begun by then
-            self._executor.join(_LAST_SECONDS)
-            for run in list(self._runs.values()):
+        there, over = True, False
+        try:
+            for task in self._executor.stop():
+                run = self._runs.get(task.name)
+                if run is not None:
+                    there = there and run.hand_back()
+                    self._retire(run)
+            until = time.monotonic() + drain.total_seconds() + _LAST_SECONDS
+            # What is just being stored is refused by the executor now, and handed back.
+            for run in [*self._starting]:
+                run.await_start(max(0.0, until - time.monotonic()))
+            over = self._executor.join(drain.total_seconds())
+            if not over:
+                for run in list(self._runs.values()):
+                    run.give_up()  # what stops in time hands itself back: no other has begun it
+                self._executor.join(_LAST_SECONDS)
+        finally:  # also where a second signal ends the drain
+            for run in [] if over else list(self._runs.values()):
                 there = there and run.hand_back()
 
     def _stored(self, record: Record) -> None:

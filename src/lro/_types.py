@@ -22,8 +22,9 @@ from lro._codecs import (
 from lro._details import DETAIL_TYPES
 from lro._errors import InvalidArgument, LroError
 from lro._faults import DeclarationError, EncodingError, MissingExtra, UnknownType
+from lro._hooks import contained
 from lro._shapes import is_message_class
-from lro._status import Status
+from lro._status import Code, Status
 from lro._times import Duration, Timestamp
 from lro._wellknown import MESSAGES, dump_any, load_any
 
@@ -316,12 +317,21 @@ class TypeRegistry:
         return self.binary.to_json(packed.type_name, packed.payload)
 
     def status_of(self, error: LroError, domain: str) -> Status:
-        """The status that tells a caller of an error, details and all (spec §6.3)."""
+        """The status that tells a caller of an error, details and all (spec §6.3).
+
+        The application may have written the error. It is asked here alone what it says, once. What
+        it raises then passes, but for what would stop a server, such as SystemExit.
+
+        Raises:
+            DeclarationError: It is no LroError, or its ``status_code`` no Code.
+            HookFailed: It raised what would stop a server.
+            EncodingError, UnknownType: A detail cannot be packed.
+        """
         check_instance("error", error, LroError, "an LroError")
         check_text("domain", domain)
-        details = tuple(self.pack(detail) for detail in error.details(domain))
-        text = str(error).encode("utf-8", "backslashreplace").decode()
-        return Status(int(error.status_code), text, details)
+        code, text, details = contained(f"the error {type(error).__name__}", _said, error, domain)
+        check_instance("status_code", code, Code, "a Code")
+        return Status(int(code), text, tuple(self.pack(detail) for detail in details))
 
     def readable(self, packed: Any) -> Any:
         """The same Any with a JSON value in it, if one can be had of its bytes."""
@@ -368,6 +378,11 @@ class TypeRegistry:
 
 
 _ALWAYS: Final = frozenset((*MESSAGES, *DETAIL_TYPES))
+
+
+def _said(error: LroError, domain: str) -> tuple[Code, str, tuple[object, ...]]:
+    text = str(error).encode("utf-8", "backslashreplace").decode()
+    return error.status_code, text, tuple(error.details(domain))
 
 
 def _check_packed(packed: object) -> None:

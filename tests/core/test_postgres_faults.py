@@ -882,8 +882,9 @@ def test_an_error_in_a_group_fails_the_culprit_alone(store, plain, clock):
             writers.begin(record_of(clock, str(number), caller=caller))
     found = writers.join()
     culprit = found.pop("operations/2")
-    assert isinstance(culprit, ValueError)
-    assert str(culprit) == "the database refuses 'operations/2' (CheckViolation)"
+    assert isinstance(culprit, InvalidArgument)
+    said = "the record 'operations/2' cannot be kept by the database (CheckViolation)"
+    assert str(culprit) == said
     assert {type(one) for one in found.values()} == {bool}
     assert sorted(ids(store.page("", None, 9).records)) == ["0", "1", "3", "4", "first"]
 

@@ -121,6 +121,35 @@ def test_close_within_close_returns_at_once() -> None:
     service.close()
 
 
+@pytest.mark.parametrize("step", ["stop", "join"])
+def test_second_signal_during_drain_hands_work_back(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an interrupt of the drain finds running is not lost with its worker."""
+    begun, go = threading.Event(), threading.Event()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    store, executor = MemoryStore(), ThreadExecutor(1)
+    service = Service(store, executor, upkeep=False)
+    monkeypatch.setattr(executor, step, interrupted)
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        assert go.wait(30)
+        return WorkResponse()
+
+    name = work.start(WorkRequest()).name
+    assert begun.wait(30)
+    with pytest.raises(KeyboardInterrupt):
+        service.close()
+    record = store.get(name)
+    go.set()
+    assert (record.done, record.owner, record.lost_attempts) == (False, "", 0)
+
+
 def test_forked_while_it_closes_a_service_closes_in_the_child() -> None:
     """The thread that closed it is the parent's."""
     executor = Draining()

@@ -14,6 +14,7 @@ from lro._details import Help, HelpLink
 from lro._errors import (
     Cancelled,
     DeadlineExceeded,
+    InvalidArgument,
     LeaseLost,
     OperationNotFound,
     PermissionDenied,
@@ -148,6 +149,53 @@ def test_errors_of_ours(quick, error, wanted):
     assert reason(method_of(quick, "sync", raising(error)).start(WorkRequest())) == wanted
 
 
+class Untellable(StatusError):
+    """Raises what it was given when it is asked what it says."""
+
+    def __init__(self, asked):
+        super().__init__(Code.ABORTED, "no")
+        self.asked = asked
+
+    def details(self, domain):
+        raise self.asked
+
+
+class Uncoded(StatusError):
+    """Has a code that is no code, or raises."""
+
+    def __init__(self, given):
+        super().__init__(Code.ABORTED, "no")
+        self.given = given
+
+    @property
+    def status_code(self):
+        if isinstance(self.given, BaseException):
+            raise self.given
+        return self.given
+
+
+@EACH
+@pytest.mark.parametrize(
+    "error",
+    [
+        Untellable(SystemExit()),
+        Untellable(GeneratorExit()),
+        Untellable(ValueError()),
+        Uncoded(SystemExit()),
+        Uncoded(ValueError()),
+        Uncoded("ABORTED"),
+        Uncoded(99),
+    ],
+)
+def test_error_that_cannot_be_told_ends_operation_with_internal(service, colour, error, caplog):
+    """Whatever comes of asking it what it says, the operation is over, and the worker lives."""
+    method = method_of(service, colour, raising(error))
+    found = ended(service, method.start(WorkRequest()))
+    assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
+    assert f"{found.name}: attempt 1: its error cannot be told" in caplog.text
+    assert ended(service, method.start(WorkRequest())).state == "FAILED"
+
+
 @EACH
 @pytest.mark.parametrize(
     "body",
@@ -212,7 +260,8 @@ def test_a_codec_that_gives_what_json_has_not(make_service, store):
     assert reason(work.start(WorkRequest())) == (Code.INTERNAL, "ENCODING_FAILED")
 
 
-def test_a_store_that_cannot_write_the_result(make_service, caplog):
+@pytest.mark.parametrize("error", [ValueError("hunter2"), InvalidArgument("", "hunter2")])
+def test_a_store_that_cannot_write_the_result(make_service, error, caplog):
     """If it fails only there, the operation still ends, and says that it was not the caller."""
 
     class Picky(MemoryStore):
@@ -220,7 +269,7 @@ def test_a_store_that_cannot_write_the_result(make_service, caplog):
             def checked(record):
                 changed = change(record)
                 if changed is not None and changed.response is not None:
-                    raise ValueError("hunter2")
+                    raise error
                 return changed
 
             return super().update(name, checked)

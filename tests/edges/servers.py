@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from http.client import parse_headers
+from types import SimpleNamespace
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler
 
 import httpx
 import pytest
@@ -98,3 +102,13 @@ def wsgi_inside(app: Any) -> Iterator[Caller]:
     transport = httpx.WSGITransport(app)
     with httpx.Client(transport=transport, base_url="http://here") as client:
         yield client.request
+
+
+def environ_of_wsgiref(method: str, path: str, *lines: str) -> dict[str, Any]:
+    """The environment that the server of the standard library makes of these header lines."""
+    handler = WSGIRequestHandler.__new__(WSGIRequestHandler)  # without a socket
+    handler.server = SimpleNamespace(base_environ={})  # type: ignore[assignment]
+    handler.client_address = (HOST, 1)
+    handler.command, handler.path, handler.request_version = method, path, "HTTP/1.1"
+    handler.headers = parse_headers(io.BytesIO("\r\n".join((*lines, "", "")).encode()))
+    return {**handler.get_environ(), "wsgi.input": io.BytesIO(), "wsgi.url_scheme": "http"}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 
 import pytest
 
 from lro._any import Any
+from lro._details import RetryInfo
 from lro._errors import StatusError
 from lro._jsontext import loads
 from lro._replies import error_reply
@@ -14,7 +16,7 @@ from lro._status import Code
 from lro._types import TypeRegistry
 
 
-class Odd(StatusError):
+class Once(StatusError):
     """Has details once, and never again."""
 
     asked = 0
@@ -23,7 +25,14 @@ class Odd(StatusError):
         self.asked += 1
         if self.asked > 1:
             raise ValueError(domain)
-        return ()
+        return (*super().details(domain), RetryInfo(retry_delay=timedelta(seconds=7)))
+
+
+class Odd(StatusError):
+    """Has no details."""
+
+    def details(self, domain: str) -> tuple[object, ...]:
+        raise ValueError(domain)
 
 
 @pytest.mark.parametrize(
@@ -46,3 +55,44 @@ def test_what_cannot_be_told_is_logged(
     assert isinstance(body, dict)
     assert body["error"]["message"] == "the server failed internally"  # type: ignore[call-overload,index]
     assert "the error of GET /x cannot be told" in caplog.text
+
+
+def test_error_is_asked_once_what_it_says() -> None:
+    """An error that would say something else the second time is told as it was the first time."""
+    reply = error_reply(Once(Code.NOT_FOUND, "gone"), TypeRegistry(), "acme.test")
+    assert (reply.status, dict(reply.headers)["retry-after"]) == (404, "7")
+
+
+@pytest.mark.parametrize(
+    ("detail", "seconds"),
+    [
+        (TypeRegistry().pack(RetryInfo(retry_delay=timedelta(seconds=7))), "7"),
+        (TypeRegistry().pack(RetryInfo()), None),
+        (Any("type.googleapis.com/google.rpc.RetryInfo", {"retryDelay": "soon"}), None),
+    ],
+    ids=["packed", "without a delay", "unreadable"],
+)
+def test_retry_after_is_that_of_packed_retry_info(detail: Any, seconds: str | None) -> None:
+    """The header is there where the detail can be read and has a delay (spec §5.13(2))."""
+    error = StatusError(Code.UNAVAILABLE, "later", extra=(detail,))
+    reply = error_reply(error, TypeRegistry(), "acme.test")
+    assert (reply.status, dict(reply.headers).get("retry-after")) == (503, seconds)
+
+
+def test_fault_without_error_info_has_the_reason_of_its_code(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing else of it is told."""
+
+    class Bare(StatusError):
+        def details(self, domain: str) -> tuple[object, ...]:
+            return ()
+
+    body = loads(error_reply(Bare(Code.DATA_LOSS, "s3cret"), TypeRegistry(), "acme.test").body)
+    assert isinstance(body, dict)
+    error: object = body["error"]
+    assert isinstance(error, dict)
+    assert error["status"] == "DATA_LOSS"
+    assert error["details"][0]["reason"] == "DATA_LOSS"  # type: ignore[call-overload,index]
+    assert "s3cret" not in str(body)
+    assert "s3cret" in caplog.text

@@ -12,6 +12,7 @@ import pytest
 
 from lro.wsgi import OperationsApp, StartApp
 from tests.edges.house import build
+from tests.edges.servers import environ_of_wsgiref
 
 
 def environ_of(method: str, path: str, body: bytes = b"", **more: Any) -> dict[str, Any]:
@@ -67,6 +68,19 @@ def test_head_and_options_have_no_body() -> None:
         assert head == (*got[:2], None)
     status, headers, body = serve(app, environ_of("OPTIONS", "/v1/operations/x"))
     assert (status, body, "Content-Length" in headers) == ("204 No Content", None, False)
+
+
+def test_header_names_with_underscores_are_those_with_hyphens() -> None:
+    """WSGI has one variable for both, so that a proxy must drop both (docs, security)."""
+    seen: list[str] = []
+
+    def authenticate(headers: Any) -> None:
+        seen.append(headers["x-caller"])
+
+    app = OperationsApp(build().service, authenticate=authenticate)
+    for line in ("X-Caller: ann", "x_caller: eve"):
+        serve(app, environ_of_wsgiref("GET", "/v1/operations", line))
+    assert seen == ["ann", "eve"]
 
 
 def test_query_headers_and_body_are_passed_on() -> None:

@@ -343,7 +343,8 @@ def test_what_is_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
         "the server failed internally",
     )
     assert [record.name for record in caplog.records] == ["lro"]
-    assert "acme.v1.Things.Break ended with INTERNAL: secret" in caplog.text
+    assert "acme.v1.Things.Break ended with INTERNAL" in caplog.text
+    assert "ZeroDivisionError: secret" in caplog.text
 
 
 def test_written_operations_are_kept() -> None:

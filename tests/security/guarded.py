@@ -305,3 +305,47 @@ def guarded(edge: str, kind: str, store: str, folder: Path, **options: Any) -> I
     hook = make(lambda headers: script.authenticate(headers))
     with house.service, SERVED[edge](house, hook) as call:
         yield Place(house, script, VERBS[edge], call)
+
+
+# -- errors of an application ------------------------------------------------------------------
+
+
+class Saying(lro.StatusError):
+    """Says what a test makes it say, be it an exception that is raised."""
+
+    def __init__(self, **says: Any) -> None:
+        super().__init__(lro.Code.NOT_FOUND, "s3cret")
+        self.says = says
+
+    def _say(self, what: str, usual: Any) -> Any:
+        said = self.says.get(what, usual)
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+    def __str__(self) -> str:
+        return str(self._say("text", self.message))
+
+    @property
+    def status_code(self) -> Any:
+        return self._say("code", self.chosen)
+
+    def details(self, domain: str) -> Any:
+        return self._say("details", super().details(domain))
+
+
+UNTELLABLE: Final[Mapping[str, Callable[[], lro.LroError]]] = {
+    "details exit": lambda: Saying(details=SystemExit()),
+    "details close a coroutine": lambda: Saying(details=GeneratorExit()),
+    "details fail": lambda: Saying(details=ValueError()),
+    "details are no messages": lambda: Saying(details=(object(),)),
+    "details are no list": lambda: Saying(details=7),
+    "code exits": lambda: Saying(code=SystemExit()),
+    "code fails": lambda: Saying(code=ValueError()),
+    "code is no number": lambda: Saying(code="NOT_FOUND"),
+    "code is no Code": lambda: Saying(code=99),
+    "code is None": lambda: Saying(code=None),
+    "text exits": lambda: Saying(text=SystemExit()),
+    "text fails": lambda: Saying(text=ValueError()),
+}
+"""Errors that an application may raise, and that no caller can be told of."""

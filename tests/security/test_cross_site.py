@@ -14,6 +14,7 @@ import pytest
 import lro
 from lro import asgi, wsgi
 from tests.edges.house import CountRequest, House, build, details_of
+from tests.edges.servers import environ_of_wsgiref
 
 HOST = "api.example.com"
 OWN = f"http://{HOST}"
@@ -183,6 +184,8 @@ REFUSED: list[tuple[str, str, Headers]] = [
         "http",
         [("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site"), ("origin", OWN)],
     ),
+    ("joined", "http", [("sec-fetch-site", "same-origin,cross-site"), ("origin", EVIL)]),
+    ("joined, real first", "http", [("sec-fetch-site", "cross-site,same-origin")]),
     ("another origin", "http", [("origin", EVIL)]),
     ("null", "http", [("origin", "null")]),
     ("null, host null", "http", [("host", "null"), ("origin", "null")]),
@@ -254,6 +257,20 @@ def test_other_posts_are_refused_too(serve: Callable[..., Site], path: str) -> N
     """They only read, but hold and cost something, and a browser does not ask first."""
     headers = [("host", HOST), ("origin", EVIL)]
     check_refused(serve().call("POST", path, headers, body=OTHERS[path]), EVIL)
+
+
+@pytest.mark.parametrize("first", ["Sec-Fetch-Site: cross-site", "sec_fetch_site: same-origin"])
+def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> None:
+    """The server of the standard library joins the two names, in the order in which they came."""
+    both = ("Sec-Fetch-Site: cross-site", "sec_fetch_site: same-origin")
+    lines = sorted(both, key=lambda line: line != first)
+    environ = environ_of_wsgiref("POST", START, *lines, f"Origin: {EVIL}")
+    assert "same-origin" in environ["HTTP_SEC_FETCH_SITE"]
+    house = build()
+    told: list[Any] = []
+    pieces = wsgi.StartApp(house.service, house.count)(environ, lambda *said: told.extend(said))
+    heads = {name.lower(): value for name, value in told[1]}
+    check_refused(Told(int(told[0][:3]), heads, json.loads(b"".join(pieces))), EVIL)
 
 
 @pytest.mark.parametrize("origin", [EVIL, "null", OWN])

@@ -17,7 +17,7 @@ import pytest
 
 import lro
 from lro import Code
-from tests.security.guarded import PLACES, START, STORES, VERBS, guarded
+from tests.security.guarded import PLACES, START, STORES, UNTELLABLE, VERBS, guarded
 
 SECRET: Final = "s3cret"
 """Is in all that hooks give and raise by mistake, and must never be told to callers."""
@@ -88,6 +88,7 @@ RAISED: Final[Mapping[str, Case]] = {
     "a group": raises(lambda: ExceptionGroup(SECRET, [ValueError(SECRET)]), logged=SECRET),
     "SystemExit": raises(lambda: SystemExit(SECRET), logged="SystemExit"),
     "CancelledError": raises(lambda: asyncio.CancelledError(SECRET), logged="CancelledError"),
+    "GeneratorExit": raises(lambda: GeneratorExit(SECRET), logged="GeneratorExit"),
     "BaseException": raises(lambda: Grave(SECRET), logged="Grave"),
 }
 AUTHENTICATE: Final[Mapping[str, Case]] = {
@@ -125,8 +126,8 @@ def test_the_table_has_all_its_cells() -> None:
     """Each result in each verb, behind each edge, by each kind of hook, over each store."""
     results = sum(map(len, TABLES.values()))
     calls = sum(len(VERBS[edge]) for edge, _ in PLACES)
-    assert (results, calls, len(STORES)) == (48, 187, 2)
-    assert results * calls * len(STORES) == 17_952
+    assert (results, calls, len(STORES)) == (50, 187, 2)
+    assert results * calls * len(STORES) == 18_700
 
 
 @pytest.mark.parametrize("hook", TABLES)
@@ -166,3 +167,30 @@ def test_hook_decides_each_verb_and_fails_closed(
         assert place.house.service.store.get(unfinished) == record
         listed = place.call("ListOperations", "").text
     assert len(set(re.findall(r"operations/[\w-]+", listed))) == starts
+
+
+@pytest.mark.parametrize("edge", VERBS)
+def test_error_that_cannot_be_told_is_internal(
+    edge: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The edge asks the error what it says; whatever comes of that, the caller has an answer."""
+
+    def raising(make: Callable[[], lro.LroError]) -> Callable[[], Any]:
+        def act() -> Any:
+            raise make()
+
+        return act
+
+    wrong = []
+    with guarded(edge, "function", "memory", tmp_path) as place:
+        name = place.start()
+        for title, make in UNTELLABLE.items():
+            for verb in ("GetOperation", START):
+                caplog.clear()
+                answer = place.call_with("authorize", raising(make), verb, name)
+                if answer.code is not Code.INTERNAL or SECRET in answer.text:
+                    wrong.append((title, verb, answer))
+                if "cannot be told" not in caplog.text:
+                    wrong.append((title, verb, caplog.text))
+        assert wrong == []
+        assert place.call("GetOperation", name).code is Code.OK

@@ -32,6 +32,7 @@ from tests.grpc.serving import serving
 from tests.security.guarded import (
     ASYNC,
     KINDS,
+    SERVED,
     START,
     STORES,
     VERBS,
@@ -268,7 +269,56 @@ def test_grpc_caller_who_cancels_during_async_hook_ends_it(
         assert store.get(name) == record
 
 
+@pytest.mark.parametrize("then", ["awaits", "returns"])
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("edge", ["asgi", "grpc.aio"])
+def test_hook_that_cancels_its_own_task_fails_its_own_call(
+    edge: str, hook: str, then: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller is told INTERNAL, not that the server stops; the next one is answered."""
+    bad = True
+
+    async def act(*_: Any) -> None:
+        if bad:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            if then == "awaits":
+                await asyncio.sleep(0)
+
+    house, name = house_with(STORES["memory"](Path()), {hook: act})
+    authenticate = act if hook == "authenticate" else lambda headers: "ann"
+    with house.service, SERVED[edge](house, authenticate) as call:
+        for verb in VERBS[edge]:
+            caplog.clear()
+            assert call(verb, name).code is Code.INTERNAL
+            assert f"{hook} raised CancelledError" in caplog.text
+        bad = False
+        assert call("GetOperation", name).code is Code.OK
+
+
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who")
+
+
+def test_authorize_sees_what_async_authenticate_has_set() -> None:
+    """An async hook sets context variables for the rest of its call, and of no other."""
+    seen = []
+
+    async def authenticate(headers: Mapping[str, str]) -> str:
+        assert WHO.get("nobody") == "nobody"
+        WHO.set(headers["x-caller"])
+        return ""
+
+    def authorize(caller: str, verb: str, name: str) -> None:
+        seen.append(WHO.get())
+
+    house, name = house_with(STORES["memory"](Path()), {"authorize": authorize})
+    app = asgi_app(house, authenticate=authenticate)
+
+    with house.service, asyncio.Runner() as runner:
+        for caller in ("ann", "bob"):
+            runner.run(ask_asgi(app, "GetOperation", name, caller), context=contextvars.Context())
+    assert seen == ["ann", "bob"]
 
 
 @pytest.mark.parametrize("color", ["plain", "awaited"])

@@ -129,7 +129,8 @@ def test_plain_calls_of_service_with_async_authorize_fail(kind: str) -> None:
             call()
         assert caught.value.status_code is Code.INTERNAL
         assert str(caught.value) == (
-            "a hook is a coroutine function: call this verb by Service.on_loop"
+            "authorize is a coroutine function, which only an event loop can await:"
+            " use Service.on_loop"
         )
     assert store.get(name) == record
     assert before.service.list(lro.ListOperationsRequest()).operations == (record.operation,)

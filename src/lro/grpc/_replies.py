@@ -16,7 +16,6 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status as StatusProto
 
 from lro._disclosure import disclosed
-from lro._errors import LroError
 from lro._operation import ListOperationsResponse, Operation
 from lro._service import Service
 from lro._status import Status
@@ -120,7 +119,7 @@ def refusal(error: Exception, service: Service, *, asked: str) -> Refusal:
 def _details(status: Status, types: TypeRegistry, asked: str) -> list[AnyProto]:
     try:
         return list(status_to_proto(status, types).details)
-    except LroError as exc:  # a registered class that proto cannot say spoils all of them
+    except Exception as exc:  # a registered class that proto cannot say spoils all of them
         log.error("the details of the error of %s cannot be told: %s", asked, exc, exc_info=exc)
         return []
 

@@ -10,7 +10,7 @@ from typing import Final
 import psycopg
 from psycopg import errors
 
-from lro._errors import Unavailable
+from lro._errors import InvalidArgument, Unavailable
 from lro.stores.postgres._connections import AGAIN, ATTEMPTS, Connections, Lost
 from lro.stores.postgres._link import unavailable
 from lro.stores.postgres._statements import statement_for
@@ -51,7 +51,7 @@ class Groups:
 
         Raises:
             Unavailable: The database cannot be used now; whether it was written may be unknown.
-            ValueError: The database does not take such a record.
+            InvalidArgument: The database does not take such a record.
         """
         write.turn.acquire()
         with self._lock:
@@ -158,7 +158,8 @@ class Groups:
                 culprit.error = unavailable(cause)
             else:
                 kind = type(cause).__name__
-                culprit.error = ValueError(f"the database refuses {culprit.name!r} ({kind})")
+                text = f"the record {culprit.name!r} cannot be kept by the database ({kind})"
+                culprit.error = InvalidArgument("", text)
             return
         end = time.monotonic() + self._connections.address.statement_seconds
         for write in group:

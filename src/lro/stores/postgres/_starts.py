@@ -34,7 +34,7 @@ class Starts:
 
         Raises:
             RequestIdConflict, TargetBusy: As :meth:`Store.insert` says.
-            InvalidArgument: A text cannot be stored, or the name is taken.
+            InvalidArgument: The record cannot be stored, or the name is taken.
             Unavailable: The database cannot be used now; whether it was added may be unknown.
         """
         row = to_row(record)
