@@ -6,10 +6,12 @@ never a ``CallError``: no call was made that could have failed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import math
 import re
+import uuid
 from collections.abc import Mapping
 from typing import Any as Anything
 from typing import Final
@@ -17,10 +19,16 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from lro import Any, DeclarationError, TypeRegistry
+from lro import Any, DeclarationError, TypeRegistry, declared_name
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 _SCHEMES: Final = ("http", "https")
+_NOWHERE: Final = frozenset({"", ".", ".."})
+"""Segments that an HTTP library, a proxy or a server takes for a way to somewhere else."""
+
+_FILTER: Final = re.compile(r"""[<>"()]|=\s*[^=/\s]|\A[^/]*\s[^/]*\Z""")
+"""What filters have and parents do not: comparisons, calls, words. An id may end in ``=``."""
+
 _MESSAGES: Final = "an attrs or data class, a message of protobuf, a dict or an lro.Any"
 
 
@@ -38,10 +46,24 @@ def check_name(name: object) -> None:
     """Do nothing for what may be an operation's name.
 
     Raises:
-        DeclarationError: It is no text, or empty, or a URL.
+        DeclarationError: It is no text, or empty, a URL, or has an odd segment.
     """
     check("name", name, "a text that is not empty", fine=isinstance(name, str) and name != "")
     check_no_url("name", str(name))
+    check_segments("name", str(name))
+
+
+def check_parent(parent: str) -> None:
+    """Do nothing for what may be the parent of a list, or empty.
+
+    Raises:
+        DeclarationError: It is a URL or a filter, or has an odd segment.
+    """
+    check_no_url("parent", parent)
+    wanted = "a parent such as projects/p, or empty (a filter is given as filter=...)"
+    check("parent", parent, wanted, fine=not _FILTER.search(parent))
+    if parent:
+        check_segments("parent", parent)
 
 
 def check_no_url(subject: str, name: str) -> None:
@@ -52,6 +74,31 @@ def check_no_url(subject: str, name: str) -> None:
     """
     wanted = "a name such as operations/abc, which is what follows /v1/ in its URL"
     check(subject, name, wanted, fine=not _URL.fullmatch(name))
+
+
+def check_segments(subject: str, name: str) -> None:
+    """Do nothing for a name, or a parent, whose segments stay where they are in a path.
+
+    Raises:
+        DeclarationError: One is empty, ``.`` or ``..``, which leads elsewhere (spec §3.1(2)).
+    """
+    if not _NOWHERE.isdisjoint(name.split("/")):
+        wrong = f"must have no segment that is empty, . or .., got {name!r:.200}"
+        raise DeclarationError(subject, wrong)
+
+
+def check_request_id(request_id: object) -> None:
+    """Do nothing for a request id, which is a UUID or the text of one, or empty.
+
+    Raises:
+        DeclarationError: It is something else, or all zero (spec §9.2(1)).
+    """
+    fine = request_id == ""
+    if isinstance(request_id, str | uuid.UUID) and not fine:
+        with contextlib.suppress(ValueError):
+            found = uuid.UUID(str(request_id))  # which takes braces and other forms, too
+            fine = found.int != 0 and str(found) == str(request_id).lower()
+    check("request_id", request_id, "a UUID of 36 characters, not all zero", fine=fine)
 
 
 def check_message(message: object, types: TypeRegistry) -> None:
@@ -70,16 +117,20 @@ def check_message(message: object, types: TypeRegistry) -> None:
     check("message", message, f"{_MESSAGES}{hint}", fine=fine)
 
 
-def check_class(name: str, cls: object) -> None:
-    """Do nothing for a class of messages, or for None.
+def check_class(name: str, cls: object, types: TypeRegistry) -> None:
+    """Do nothing for a class of messages, ``lro.Any`` or None.
 
     Raises:
-        DeclarationError: It is no class, or one of proto-plus.
+        DeclarationError: It is no class, or one of which ``types`` can make no message.
     """
-    check(name, cls, "a class of messages", fine=cls is None or isinstance(cls, type))
+    fine, hint = cls is None, ""
     if isinstance(cls, type):
-        wanted = f"a class of messages; give that of protobuf: {cls.__name__}.pb()"
-        check(name, cls, wanted, fine=not is_proto_plus(cls))
+        fine = types.knows(cls) or _may_be_message(cls)
+        if is_proto_plus(cls):
+            fine, hint = False, f"; give that of protobuf: {cls.__name__}.pb()"
+        elif hasattr(cls, "model_validate"):
+            hint = "; for one of pydantic give types=, a TypeRegistry with a codec factory for it"
+    check(name, cls, f"a class of messages or lro.Any{hint}", fine=fine)
 
 
 def is_proto_plus(cls: type) -> bool:
@@ -91,7 +142,8 @@ _PROTO_PLUS: Final = "proto.message.Message"
 
 
 def _may_be_message(cls: type) -> bool:
-    return attrs.has(cls) or dataclasses.is_dataclass(cls) or hasattr(cls, "DESCRIPTOR")
+    kinds = attrs.has(cls) or dataclasses.is_dataclass(cls) or hasattr(cls, "DESCRIPTOR")
+    return kinds or declared_name(cls) is not None  # the registry tells whether it has a codec
 
 
 def check_seconds(name: str, value: object) -> None:
@@ -113,6 +165,15 @@ def check_optional(name: str, value: object, cls: type) -> None:
     """
     fine = value is None or isinstance(value, cls)
     check(name, value, f"of the class {cls.__name__}", fine=fine)
+
+
+def check_function(name: str, value: object) -> None:
+    """Do nothing for what can be called.
+
+    Raises:
+        DeclarationError: It cannot.
+    """
+    check(name, value, "a function", fine=callable(value))
 
 
 def check_base_url(base_url: object, http: Anything) -> None:
@@ -138,18 +199,25 @@ def check_blocks(name: str, value: object, twin: str) -> None:
     """Do nothing for a transport, or an HTTP client, of the client that blocks.
 
     Raises:
-        DeclarationError: Its calls are awaited.
+        DeclarationError: It makes no calls, or they are awaited.
     """
-    check(name, value, f"one whose calls block, such as {twin}", fine=not _is_awaited(value))
+    fine = _sends(value) and not _is_awaited(value)
+    check(name, value, f"one whose calls block, such as {twin}", fine=fine)
 
 
 def check_awaits(name: str, value: object, twin: str) -> None:
     """Do nothing for a transport, or an HTTP client, of the client for event loops.
 
     Raises:
-        DeclarationError: Its calls block.
+        DeclarationError: It makes no calls, or they block.
     """
-    check(name, value, f"one whose calls are awaited, such as {twin}", fine=_is_awaited(value))
+    fine = _sends(value) and _is_awaited(value)
+    check(name, value, f"one whose calls are awaited, such as {twin}", fine=fine)
+
+
+def _sends(value: object) -> bool:
+    # Not a class: its instance was meant.
+    return callable(getattr(value, "send", None)) and not isinstance(value, type)
 
 
 def _is_awaited(value: object) -> bool:

@@ -65,6 +65,8 @@ class AsyncClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         _arguments.check_optional("types", types, TypeRegistry)
+        _arguments.check_function("clock", clock)
+        _arguments.check_function("sleep", sleep)
         types = types or TypeRegistry()
         if transport is not None:
             _arguments.check_awaits("transport", transport, "AsyncLocalTransport(service)")
@@ -108,7 +110,7 @@ class AsyncClient:
         """
         types = self._core.types
         request = _requests.starting(types, target, message, request_id, validate_only)
-        register(types, type(message), response, metadata)
+        register(types, response=response, metadata=metadata, message=type(message))
         flow = _waits.start(self._core, request, response, metadata)
         operation, trace = await self._driver.run(flow)
         return self._handle(operation, response, metadata, trace)
@@ -126,7 +128,7 @@ class AsyncClient:
             InvalidArgument: What looks like a token is none, or is one of another server.
             DeclarationError: It is empty, a URL, or something else than these.
         """
-        register(self._core.types, response, metadata)
+        register(self._core.types, response=response, metadata=metadata)
         first, trace = known(operation, self._core.address)
         return self._handle(first, response, metadata, trace)
 
@@ -200,7 +202,7 @@ class AsyncClient:
             ValueError: The client has no journal.
             JournalError: It cannot be read.
         """
-        register(self._core.types, response, metadata)
+        register(self._core.types, response=response, metadata=metadata)
         flow = _journaled.pending(self._core, response, metadata)
         async with aclosing(self._driver.walk(flow)) as steps:
             async for operation, error in steps:

@@ -53,11 +53,13 @@ class Gathering(Generic[H]):
         self._entries: dict[str, Entry] = {}
 
     def __enter__(self) -> Gathering[H]:
+        wants = {}
         for name, handles in self._pending.items():
             fits = functools.partial(_fits, tuple(handles))
             want = Want(self._curious, self.deadline, fits)
-            known = None if self._curious else handles[0].operation  # the first state is news too
-            self._entries[name] = self._core.table.subscribe(name, self._hear, want, known)
+            # To the curious, the first state is news too.
+            wants[name] = want, None if self._curious else handles[0].operation
+        self._entries = self._core.table.subscribe_all(self._hear, wants)
         return self
 
     def __exit__(self, *_: object) -> None:

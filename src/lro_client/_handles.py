@@ -288,14 +288,21 @@ def _is_named(cls: type) -> bool:
     return declared_name(cls) is not None or hasattr(cls, "DESCRIPTOR")
 
 
-def register(types: TypeRegistry, *classes: type | None) -> None:
+def register(
+    types: TypeRegistry,
+    *,
+    response: type | None,
+    metadata: type | None,
+    message: type | None = None,
+) -> None:
     """Make message classes known that have a full name; others go by their simple name.
 
     Raises:
-        DeclarationError: A class has a field that no message can have.
+        DeclarationError: A class is none of messages, or has a field that no message can have.
     """
-    for cls in classes:
-        check_class("response or metadata", cls)
+    check_class("response", response, types)
+    check_class("metadata", metadata, types)
+    for cls in (message, response, metadata):
         if cls not in (None, Any, dict) and _is_named(cls):
             types.register(cls)
 
@@ -307,12 +314,12 @@ def known(operation: Operation | str, address: str) -> tuple[Operation, Trace | 
 
     Raises:
         InvalidArgument: The text looks like a token, and is none, or one of another server.
-        DeclarationError: It is empty, or a URL.
+        DeclarationError: It is no name.
     """
     if isinstance(operation, Operation):
         return operation, None
-    check_name(operation)
-    if not operation.lstrip().startswith("{"):
+    if not (isinstance(operation, str) and operation.lstrip().startswith("{")):
+        check_name(operation)
         return Operation(name=operation), None
     token: Token = read_token(operation)
     if token.server and address and server_of(token.server) != server_of(address):

@@ -16,6 +16,7 @@ from lro import (
     ErrorInfo,
     ListOperationsResponse,
     Operation,
+    OperationNotFound,
     Status,
 )
 from lro_client._calls import Flow, Reply, Rest
@@ -169,7 +170,7 @@ class Lanes:
         return told
 
     def _gone(self, entry: Entry) -> Told:
-        status = Status(Code.NOT_FOUND, f"there is no operation {entry.name} any more")
+        status = Status(Code.NOT_FOUND, str(OperationNotFound(entry.name)))
         return self._table.lost(entry, OperationGone("GetOperation", status))
 
     def _filtered(self, work: Work, page: ListOperationsResponse, now: float) -> bool:

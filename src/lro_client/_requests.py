@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from datetime import timedelta
 from typing import Any as Anything
 from typing import Final, TypeVar
@@ -25,7 +24,7 @@ def named(cls: type[R], request: str | R) -> R:
     """The request of a verb that takes a name, or the whole request (spec §3.8).
 
     Raises:
-        DeclarationError: It is neither, or the name is empty or a URL.
+        DeclarationError: It is neither, or the name is none.
     """
     whole: Anything = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
     wanted = f"a name or a {cls.__name__}"
@@ -49,8 +48,7 @@ def starting(
     """
     _arguments.check("target", target, "a text", fine=isinstance(target, str))
     _arguments.check_message(message, types)
-    fine = isinstance(request_id, str | uuid.UUID)
-    _arguments.check("request_id", request_id, "a UUID, or the text of one", fine=fine)
+    _arguments.check_request_id(request_id)
     return StartRequest(
         target=target, message=message, request_id=str(request_id), validate_only=validate_only
     )
@@ -78,7 +76,7 @@ def listing(
         return request
     if not isinstance(request, str):
         raise TypeError(f"first comes the parent, a text, then the filter; got {request!r}")
-    _arguments.check_no_url("parent", request)
+    _arguments.check_parent(request)
     return ListOperationsRequest(
         name=request, filter=text, page_size=page_size, page_token=page_token
     )

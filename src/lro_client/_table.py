@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 import attrs
@@ -78,8 +78,8 @@ class Entry:
     at_once: int = 0
     """How many Waits in a row came back at once, and not done."""
     failures: Failures = attrs.field(factory=Failures)
-    alone: bool = False
-    """It is not asked for together with others: it was refused so, or not told of."""
+    alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
+    """It is not asked for together with others: it was refused so, not told of, or is in none."""
     doubt: Doubt | None = None
     """What a Wait said of it, which a Get has to confirm."""
     streamed: bool = False
@@ -154,27 +154,40 @@ class Table:
         self, name: str, listener: Listener, want: Want, known: Operation | None = None
     ) -> Entry:
         """Have ``listener`` told when the operation is over, or, if curious, of each change."""
+        return self.subscribe_all(listener, {name: (want, known)})[name]
+
+    def subscribe_all(
+        self, listener: Listener, wants: Mapping[str, tuple[Want, Operation | None]]
+    ) -> dict[str, Entry]:
+        """The same for many names; no lane looks before all of them are there."""
+        news: list[News] = []
         with self.lock:
-            now, closed = self.clock(), self.closed
-            entry, news = self.entries.get(name), None
-            if entry is None:
-                entry = Entry(name, now, now + GATHER_SECONDS, known)
-                if closed is None:
-                    self.entries[name] = entry
-                    self._count_of(entry, 1)
-            elif want.curious:
-                entry.due = min(entry.due, now)  # a Wait may be held for it that nobody can hurry
-                if entry.polls and entry.operation is not None:
-                    news = Seen(name, entry.operation)
-            entry.listeners[listener] = want
-            entry.wanted()
-            if closed is None:
-                self.push(entry, entry.due)
+            found = {
+                name: self._joined(name, listener, *each, news) for name, each in wants.items()
+            }
+            if found and self.closed is None:
                 self.call_lane()
-        if closed is not None:
-            listener(Lost(name, closed))
-        elif news is not None:
-            listener(news)
+        for one in news:
+            listener(one)
+        return found
+
+    def _joined(
+        self, name: str, listener: Listener, want: Want, known: Operation | None, news: list[News]
+    ) -> Entry:
+        now, entry = self.clock(), self.entries.get(name)
+        if self.closed is not None:
+            news.append(Lost(name, self.closed))
+            return Entry(name, now, now, known)
+        if entry is None:
+            entry = self.entries[name] = Entry(name, now, now + GATHER_SECONDS, known)
+            self._count_of(entry, 1)
+        elif want.curious:
+            entry.due = min(entry.due, now)  # a Wait may be held for it that nobody can hurry
+            if entry.polls and entry.operation is not None:
+                news.append(Seen(name, entry.operation))
+        entry.listeners[listener] = want
+        entry.wanted()
+        self.push(entry, entry.due)
         return entry
 
     def leave(self, name: str, listener: Listener) -> None:

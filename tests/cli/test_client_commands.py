@@ -31,7 +31,7 @@ FAILURE = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no\x1b[2J disk")
 def test_get(call: Lro, house: House) -> None:
     """All that is known of an operation, as text for people."""
     name = over(house, ResizeMetadata(40), ResizeResponse(2**40))
-    found = call("get", name)
+    found = Lro(call.capsys, terminal=True)("get", name)
     assert (found.status, found.err) == (0, "")
     assert found.lines[:2] == [f"name      {name}", "state     SUCCEEDED"]
     assert '"sizeBytes": "1099511627776"' in found.out
@@ -41,9 +41,20 @@ def test_get(call: Lro, house: House) -> None:
 def test_get_shows_how_far_it_is(call: Lro) -> None:
     """While it runs."""
     with sockets.serving(sockets.answering("200 OK", json.dumps(running(40)))) as url:
-        found = call("get", NAME, "--check", "--server", url)
+        found = Lro(call.capsys, terminal=True)("get", NAME, "--check", "--server", url)
         assert found.status == Exit.RUNNING
         assert found.lines[2] == "progress  40%"
+
+
+def test_one_line_for_each_in_a_pipe(call: Lro, house: House) -> None:
+    """With tabs between name, state, progress and message; also of one that was just started."""
+    names = [over(house, ResizeMetadata(40), ResizeResponse(7)), over(house, FAILURE)]
+    assert call("get", *names).lines == [
+        f"{names[0]}\tSUCCEEDED\t100%",
+        f"{names[1]}\tFAILED\t\tFAILED_PRECONDITION: no\\x1b[2J disk",
+    ]
+    (line,) = call("start", PATH, START).lines
+    assert line.split("\t")[0].startswith("operations/")
 
 
 def test_get_as_json(call: Lro, house: House) -> None:

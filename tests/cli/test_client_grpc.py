@@ -118,7 +118,8 @@ def test_details_and_unknown_types(call: Lro) -> None:
         {"done": True, "response": odd_type, "metadata": empty},
     ):
         with odd_server(replying(name="operations/a", **only)) as odd:
-            found = call("get", "operations/a", "--server", f"grpc://{odd.address}")
+            shown = Lro(call.capsys, terminal=True)
+            found = shown("get", "operations/a", "--server", f"grpc://{odd.address}")
             assert '"value": "AQ=="' in found.out
 
 

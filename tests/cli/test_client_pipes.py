@@ -124,7 +124,7 @@ def test_a_locale_without_letters(asked: Asked) -> None:
     with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
         found = run(asked, "get", "operations/a", "--server", url, PYTHONIOENCODING="latin-1")
         assert found.returncode == 0
-        assert "progress  5 \\u2265 3" in found.stdout
+        assert found.stdout == "operations/a\tIN_PROGRESS\t\t5 \\u2265 3\n"
         as_json = run(
             asked, "get", "--json", "operations/a", "--server", url, PYTHONIOENCODING="latin-1"
         )

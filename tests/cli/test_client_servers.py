@@ -83,6 +83,31 @@ def test_a_bearer_token(
     assert call("list", "--token-file", "gone").status == Exit.MISUSED
 
 
+@pytest.mark.parametrize("text", [f"Bearer {SECRET}", f"bearer  {SECRET}\n"])
+def test_a_bearer_token_with_its_scheme(
+    text: str, call: Lro, asked: Asked, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The word is sent once: what was copied from a header is taken, too."""
+    monkeypatch.setenv("LRO_TOKEN", text)
+    call("list")
+    (here / "token").write_text(text, encoding="utf-8")
+    call("list", "--token-file", "token")
+    assert [told["authorization"] for _, told in asked.requests] == [f"Bearer {SECRET}"] * 2
+
+
+def test_a_header_counts_more_than_the_environment(
+    call: Lro, asked: Asked, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One credential is sent; two options that both name one are refused."""
+    monkeypatch.setenv("LRO_TOKEN", SECRET)
+    call("list", "--header", "authorization: Basic YTpi")
+    assert asked.requests[-1][1]["authorization"] == "Basic YTpi"
+    (here / "token").write_text("other\n", encoding="utf-8")
+    found = call("list", "--header", "Authorization: Basic YTpi", "--token-file", "token")
+    assert found.status == Exit.MISUSED
+    assert "either --token-file or --header" in found.err
+
+
 def test_a_token_that_is_none(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is refused without being shown."""
     monkeypatch.setenv("LRO_TOKEN", f"{SECRET}\nX-More: 1")

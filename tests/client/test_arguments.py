@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import attrs
@@ -26,10 +27,19 @@ from lro_client import (
 )
 from lro_client.testing import ScriptedServer
 from tests.client.faces import URL, Face
-from tests.client.messages import NAME, TYPES, ResizeRequest, ResizeResponse, reply, running
+from tests.client.messages import (
+    NAME,
+    TYPES,
+    ResizeRequest,
+    ResizeResponse,
+    body_of,
+    reply,
+    running,
+)
 from tests.client.test_groups import client_of, group_of, plan
 
 TARGET = "/v1/images:resize"
+ID = "9A1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d"
 
 
 class Model:
@@ -37,6 +47,10 @@ class Model:
 
     def model_dump(self) -> dict[str, Any]:
         return {}
+
+    @classmethod
+    def model_validate(cls, value: object) -> Model:
+        return cls()
 
 
 Instance = type("Instance", (type("Message", (), {"__module__": "proto.message"}),), {})
@@ -88,9 +102,21 @@ def test_a_start_that_cannot_be_sent_is_not_in_the_journal(face: Face, tmp_path:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"response": ResizeResponse()}, "must be a class of messages, got ResizeResponse"),
+        ({"response": ResizeResponse()}, "^response: must be a class of messages .*got Resize"),
+        (
+            {"metadata": dict},
+            r"^metadata: must be a class of messages or lro\.Any, got <class 'dict",
+        ),
         ({"metadata": Instance}, r"give that of protobuf: Instance\.pb\(\)"),
-        ({"request_id": 5}, "request_id: must be a UUID"),
+        (
+            {"response": Model},
+            "pydantic give types=, a TypeRegistry with a codec factory for it, got",
+        ),
+        ({"request_id": 5}, "request_id: must be a UUID of 36 characters, not all zero, got 5"),
+        ({"request_id": "abc"}, "got 'abc'"),
+        ({"request_id": uuid.UUID(int=0)}, "must be a UUID"),
+        ({"request_id": f"{{{ID}}}"}, "must be a UUID"),
+        ({"request_id": ID.replace("-", "")}, "must be a UUID"),
         ({"target": 5}, "target: must be a text, got 5"),
     ],
 )
@@ -109,13 +135,18 @@ NAMES = {
     "None": Mistake(lambda: None, "name: must be a.*got None"),
     "a URL": Mistake(lambda: f"{URL}/v1/{NAME}", "what follows /v1/ in its URL, got 'http://test"),
     "a URL of gRPC": Mistake(lambda: f"grpc://test:1/{NAME}", "what follows /v1/ in its URL"),
+    "no id": Mistake(lambda: "operations/", "no segment that is empty, . or .., got 'operations/'"),
+    "an empty segment": Mistake(
+        lambda: "operations//a", "^name: must have no segment that is empty"
+    ),
+    "a dot": Mistake(lambda: "operations/./a", "^name: must have no segment that is empty"),
 }
 
 
 @pytest.mark.parametrize("verb", ["get", "cancel", "delete", "wait", "operation"])
 @pytest.mark.parametrize("mistake", NAMES.values(), ids=NAMES)
 def test_a_name_that_is_none(mistake: Mistake, verb: str, face: Face, server: respx.Router) -> None:
-    """Every verb refuses it, with a sentence that says what a name is (defects 26, 42)."""
+    """Every verb refuses it, with a sentence that says what a name is (defects 26, 33, 42)."""
     options = TYPES if verb == "operation" else {}
     with pytest.raises(lro.DeclarationError, match=mistake.says):
         getattr(face.client(), verb)(mistake.make(), **options)
@@ -137,12 +168,58 @@ def test_arguments_of_a_list(face: Face, server: respx.Router) -> None:
     client = face.client()
     for arguments, says in (
         ({"request": f"{URL}/v1"}, "parent: must be a name"),
+        ({"request": "projects//p"}, "parent: must have no segment that is empty"),
         ({"page_size": "5"}, "page_size: must be a whole number, got '5'"),
         ({"page_token": 5}, "page_token: must be a text, got 5"),
     ):
         with pytest.raises(lro.DeclarationError, match=says):
             client.list(**arguments)
     assert not server.calls
+
+
+@pytest.mark.parametrize(
+    "text", ["state() = FAILED", "done=true", 'name = "operations/a"', "a/b > 5", "NOT done", "f()"]
+)
+def test_a_filter_in_the_place_of_the_parent(text: str, face: Face, server: respx.Router) -> None:
+    """The sentence says where it belongs."""
+    with pytest.raises(lro.DeclarationError, match=r"^parent: .*\(a filter is given as filter="):
+        face.client().list(text)
+    assert not server.calls
+
+
+@pytest.mark.parametrize("parent", ["projects/a b", "projects/YQ==/locations/l", "projects/x.y:z"])
+def test_parents_that_look_odd(parent: str, face: Face, server: respx.Router) -> None:
+    """They are asked for as they are."""
+    server.get().mock(return_value=reply({}))
+    assert list(face.client().list(parent)) == []
+    assert server.calls.last.request.url.path == f"/v1/{parent}/operations"
+
+
+@pytest.mark.parametrize("given", [ID, uuid.UUID(ID)])
+def test_request_ids(given: Any, face: Face, server: respx.Router) -> None:
+    """A UUID, or the text of one in either case."""
+    route = server.post(TARGET).mock(return_value=reply(running()))
+    face.client().start(TARGET, {}, **TYPES, request_id=given)
+    assert body_of(route.calls.last.request) == {"requestId": str(given)}
+
+
+def test_a_class_that_declares_its_name_and_has_a_codec(face: Face, server: respx.Router) -> None:
+    """A registry whose factories take it need not be told of it before."""
+
+    class Codec:
+        python, shape = Model, None
+
+        def dump(self, message: Model) -> lro.Json:
+            return message.model_dump()
+
+        def load(self, payload: lro.Json, *, strict: bool) -> Model:
+            return Model.model_validate(payload)
+
+    named = lro.message("acme.v1.Named")(type("Named", (Model,), {}))
+    types = lro.TypeRegistry(factories=[lambda cls: Codec() if issubclass(cls, Model) else None])
+    server.post(TARGET).mock(return_value=reply(running()))
+    client = face.client(types=types)
+    assert client.start(TARGET, named(), response=named, metadata=named).name == NAME
 
 
 def test_a_timeout_that_is_none(face: Face, server: respx.Router) -> None:
@@ -197,6 +274,13 @@ def test_a_base_url_that_the_http_client_knows(face: Face, server: respx.Router)
         ("retry", {}),
         ("types", [ResizeRequest]),
         ("journal", "pending.db"),
+        ("routes", "/v1beta/{name=**}"),
+        ("clock", 5),
+        ("sleep", 5),
+        ("http", URL),
+        ("http", httpx.Client),
+        ("http", httpx.AsyncClient),
+        ("transport", URL),
     ],
 )
 @pytest.mark.parametrize("make", [Client, AsyncClient])
@@ -253,24 +337,15 @@ def test_a_filter_in_the_place_of_a_request() -> None:
         service.list("done = true")  # type: ignore[arg-type]  # the mistake
 
 
-@pytest.mark.parametrize("name", ["operations//a", "operations/a/", "operations/./a"])
-def test_a_name_with_an_odd_segment_is_named(name: str, face: Face, server: respx.Router) -> None:
-    """The sentence says which, and why (defects 33)."""
-    with pytest.raises(lro.DeclarationError) as caught:
-        face.client().get(name)
-    wanted = f"name: must have no segment that is empty, . or .., got {name!r}"
-    assert str(caught.value) == wanted
-    assert not server.calls
-
-
 @pytest.mark.parametrize("offers", [{"batch_get": True}, {"lists": False, "wait": False}])
 @pytest.mark.parametrize("bad", ["operations//a", "a//operations/b"])
 def test_one_bad_name_of_forty_ends_no_other(bad: str, offers: Any, face: Face) -> None:
-    """Its outcome is the refusal; the others have theirs (defects 33)."""
+    """A server may give it. Its outcome is the refusal; the others have theirs (defects 33)."""
     server = ScriptedServer(**offers)
-    names = plan(server, 40, ends_after=3.0)
+    names: list[Any] = plan(server, 40, ends_after=3.0)
     server.operation(bad, ends_after=None)
-    *good, refused = group_of(face, client_of(face, server), [*names, bad]).outcomes(60)
+    given = lro.Operation(name=bad)
+    *good, refused = group_of(face, client_of(face, server), [*names, given]).outcomes(60)
     assert good == [ResizeResponse(number) for number in range(40)]
     assert isinstance(refused, lro.DeclarationError)
     assert not isinstance(refused, CallError)

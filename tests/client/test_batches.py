@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -41,11 +42,13 @@ class Server:
         return reply(succeeded(name=path))
 
 
-def group_of(face: Face, server: Server, clock: Clock | None = None) -> Any:
+def group_of(
+    face: Face, server: Server, clock: Clock | None = None, names: Sequence[str] = NAMES
+) -> Any:
     """A group of these operations, whose client holds nothing."""
     http = face.http(transport=httpx.MockTransport(server))
     client = face.client(http=http, clock=clock or Clock(), polling=Polling(wait_first=False))
-    return client.group([face.inside(client.operation(name, **TYPES)) for name in NAMES])
+    return client.group([face.inside(client.operation(name, **TYPES)) for name in names])
 
 
 def test_one_call_for_all(face: Face) -> None:
@@ -53,6 +56,23 @@ def test_one_call_for_all(face: Face) -> None:
     server = Server()
     assert group_of(face, server).results() == EVERY
     assert server.asked == ["batchGet"]
+
+
+def test_nobody_looks_before_all_names_are_there(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lane that finds the first name alone would ask for it by a call of its own."""
+    group = group_of(face, Server())
+    core, found = face.inside(group)._core, []
+    runner, aside = type(core._runner), type(core._runner).aside
+
+    def counted(driver: Any, flow: Any) -> None:
+        found.append(len(core._table.entries))
+        aside(driver, flow)
+
+    monkeypatch.setattr(runner, "aside", counted)
+    assert group.results() == EVERY
+    assert found[0] == len(NAMES)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +143,18 @@ def test_one_that_is_gone(face: Face) -> None:
     """It is told so; the others have their results."""
     server = Server(gone="operations/2")
     outcomes = group_of(face, server).outcomes()
-    assert isinstance(outcomes.pop(2), OperationGone)
+    gone = outcomes.pop(2)
+    assert isinstance(gone, OperationGone)
+    assert gone.status == lro.Status(lro.Code.NOT_FOUND, "there is no operation 'operations/2'")
     assert outcomes == EVERY[1:]
     assert server.asked == ["batchGet"]
+
+
+def test_names_of_no_collection(face: Face) -> None:
+    """Each is asked for by itself: a batch has the path of a collection."""
+    server, names = Server(), [f"id{number}" for number in range(6)]
+    assert group_of(face, server, names=names).results() == EVERY
+    assert server.asked == ["get"] * 6
 
 
 def test_how_often_it_asks(face: Face) -> None:

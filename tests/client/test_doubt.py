@@ -168,6 +168,21 @@ def test_a_wait_that_had_little_time_is_not_blamed(
 
 
 @pytest.mark.parametrize("many", [False, True])
+def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Face) -> None:
+    """But for the few calls that find it out: a mock may say "not done" to every one."""
+    asked = []
+    for offered in (False, True):
+        server = ScriptedServer(wait=offered, max_hold=0.0)
+        server.operation(NAME, ends_after=None)
+        with pytest.raises(PollTimeout):
+            results(face, client_of(face, server, polling=PLAIN), [NAME], many, 10.0)
+        asked.append(len(server.calls))
+    polled, waited = asked
+    assert polled <= 30
+    assert waited <= polled + 3
+
+
+@pytest.mark.parametrize("many", [False, True])
 def test_the_last_glance_blames_nobody(many: bool, face: Face) -> None:
     """A poll that had 30 ms at the deadline and no answer is no failure (defects 46)."""
     server = ScriptedServer(wait=False)

@@ -9,6 +9,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -59,7 +60,7 @@ def plan(server: ScriptedServer, count: int, **more: Any) -> list[str]:
     return names
 
 
-def group_of(face: Face, client: Any, names: list[str]) -> Any:
+def group_of(face: Face, client: Any, names: Sequence[str | lro.Operation]) -> Any:
     """A group of these operations."""
     return client.group([face.inside(client.operation(name, **TYPES)) for name in names])
 

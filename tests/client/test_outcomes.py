@@ -219,12 +219,6 @@ def test_classes_of_another_library(ending: Any) -> None:
         handle.result()
 
 
-def test_a_class_that_is_no_message(ending: Any) -> None:
-    """What nobody can decode is a decoding error, too."""
-    with pytest.raises(DecodingError, match="does not fit"):
-        ending(done(**packed("acme.Foreign", size=3)), {**TYPES, "response": Foreign}).result()
-
-
 def test_a_failed_operation(ending: Any) -> None:
     """It raises the status that it ended with, each time it is asked for."""
     handle = ending({**failed(9, "not now"), "metadata": packed("ResizeMetadata", percent=33)})

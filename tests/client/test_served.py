@@ -207,8 +207,6 @@ def test_the_same_start_twice(way: Way, client: Any) -> None:
     info = caught.value.details()[0]
     assert isinstance(info, lro.ErrorInfo)
     assert info.reason == "REQUEST_ID_CONFLICT"
-    with pytest.raises(CallError, match="request_id"):
-        way.start(client, request_id="not a UUID")
 
 
 def test_validation_alone(way: Way, client: Any) -> None:

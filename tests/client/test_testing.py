@@ -487,6 +487,24 @@ def test_tasks_sleep_at_once() -> None:
     assert clock() == 10.0
 
 
+def test_a_task_that_lies_down_late_gives_the_others_time() -> None:
+    """Those that go on beside it are not overtaken by the turns that were counted before."""
+    clock = VirtualClock(0.0)
+    woken: list[tuple[float, str]] = []
+
+    async def sleep(name: str, turns: int, seconds: float) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await clock.asleep(seconds)
+        woken.append((clock(), name))
+
+    async def main() -> None:
+        await asyncio.gather(sleep("long", 0, 5.0), sleep("late", 8, 2.0), sleep("busy", 14, 1.0))
+
+    asyncio.run(main())
+    assert woken == [(1.0, "busy"), (2.0, "late"), (5.0, "long")]
+
+
 def test_a_task_that_is_cancelled_in_its_sleep() -> None:
     """Nobody waits for it, and the others are woken in time."""
     clock = VirtualClock(0.0)

@@ -256,7 +256,7 @@ def test_a_wrong_mount_is_not_an_operation_that_is_gone(
         assert not isinstance(caught.value, OperationGone)
         assert (caught.value.code, caught.value.http_status) == (lro.Code.NOT_FOUND, 404)
         assert f"nothing is served at GET {URL}/wrong/v1/{NAME}: " in str(caught.value)
-        assert "base URL" in str(caught.value)
+        assert "look at the name, the client's base URL and routes" in str(caught.value)
     assert clock.sleeps == []
 
 

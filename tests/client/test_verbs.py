@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -16,7 +17,7 @@ import lro
 from lro_client import CallError, Routes
 from lro_client._calls import Call
 from lro_client.transports._coding import Coder
-from tests.client.faces import Face
+from tests.client.faces import URL, Face
 from tests.client.messages import (
     NAME,
     TYPES,
@@ -252,6 +253,32 @@ def test_an_http_client_of_ones_own(face: Face, server: respx.Router) -> None:
     assert request.url == f"http://test/own/v1/{NAME}"
     assert request.headers["authorization"] == "Bearer x"
     assert not http.is_closed
+
+
+class Renewed(httpx.Auth):
+    """The class of the how-to."""
+
+    def __init__(self) -> None:
+        self.fetched = 0
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        request.headers["authorization"] = f"Bearer {self.fetched}"
+        response = yield request
+        if response.status_code == 401:
+            self.fetched += 1
+            request.headers["authorization"] = f"Bearer {self.fetched}"
+            yield request
+
+
+def test_a_token_that_is_renewed(face: Face, server: respx.Router) -> None:
+    """The call is made once more with the new one, its body too; the next begins with that."""
+    server.post(f"/v1/{NAME}:wait", headers={"authorization": "Bearer 0"}).respond(401)
+    server.post(f"/v1/{NAME}:wait").mock(return_value=reply(running()))
+    client = face.client("", http=face.http(base_url=URL, auth=Renewed()))
+    for _ in range(2):
+        assert client.wait(NAME, timeout=2).name == NAME
+    sent = [(call.request.headers["authorization"], body_of(call.request)) for call in server.calls]
+    assert sent == [(f"Bearer {number}", {"timeout": "2s"}) for number in (0, 1, 1)]
 
 
 def test_an_http_client_and_a_base_url(face: Face, server: respx.Router) -> None:

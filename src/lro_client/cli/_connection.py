@@ -28,6 +28,7 @@ from lro_client.transports.http import Routes
 _HTTP: Final = ("http", "https")
 _GRPC: Final = ("grpc", "grpcs")
 _BEARER: Final = re.compile(r"[!-~]+", re.ASCII)
+_SCHEME: Final = re.compile(r"\ABearer(\s+|\Z)", re.IGNORECASE)
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _GRPC_KEY: Final = re.compile(r"[0-9a-z_.-]+", re.ASCII)
 _HEADER_VALUE: Final = re.compile(r"[ -~]*", re.ASCII)
@@ -118,12 +119,18 @@ class Server:
 
     def _headers(self, url: str) -> list[tuple[str, str]]:
         headers, bearer = list(self.headers), ""
+        named = any(name.lower() == "authorization" for name, _ in headers)
         if self.token_file is not None:
+            if named:
+                raise click.UsageError("give either --token-file or --header 'Authorization: ...'")
             bearer = read_file(self.token_file).decode("utf-8", "replace").strip()
+        elif named:  # an option counts more than the environment
+            return headers
         elif self.url and _origin(url) == _origin(self.url):
             # The one in the environment belongs to the server there: an operation's URL or token,
             # which may come from anybody, must not send it elsewhere.
             bearer = os.environ.get("LRO_TOKEN", "").strip()
+        bearer = _SCHEME.sub("", bearer)
         if bearer:
             if not _BEARER.fullmatch(bearer):  # the text itself is never shown
                 raise InvalidArgument("token", "has characters that no bearer token has")

@@ -21,12 +21,15 @@ json_option = click.option(
 
 
 def print_operation(operation: Operation, link: Link, *, as_json: bool) -> None:
-    """An operation with all that is known of it."""
+    """An operation: all that is known of it to a terminal, one line to a pipe."""
     if as_json:
         print_json(operation, link)
         return
-    shown = as_wire(operation, link.types)
     line = state_line(operation, link)
+    if not sys.stdout.isatty():
+        click.echo(line.text)
+        return
+    shown = as_wire(operation, link.types)
     at = "" if operation.done else f"{line.percent} {line.message}".strip()
     for heading, told in (("name", line.name), ("state", line.state), ("progress", at)):
         if told:

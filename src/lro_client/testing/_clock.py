@@ -21,6 +21,14 @@ class _Sleeper:
     woken: asyncio.Future[None] = attrs.field(order=False)
 
 
+@attrs.define
+class _Sleeping:
+    """Who sleeps on one event loop, and after how many turns time passes for them."""
+
+    sleepers: list[_Sleeper] = attrs.field(factory=list)
+    turns: int = 0
+
+
 class VirtualClock:
     """Seconds, as ``clock`` and ``sleep`` of a client take them; only sleeping takes time.
 
@@ -33,8 +41,8 @@ class VirtualClock:
         self.now = now
         self.sleeps: list[float] = []
         self._lock = threading.Lock()
-        self._sleepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[_Sleeper]]
-        self._sleepers = weakref.WeakKeyDictionary()
+        self._sleeping: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Sleeping]
+        self._sleeping = weakref.WeakKeyDictionary()
         self._count = 0
 
     def __call__(self) -> float:
@@ -62,16 +70,19 @@ class VirtualClock:
         with self._lock:
             self._count += 1
             sleeper = _Sleeper(self.now + max(seconds, 0.0), self._count, loop.create_future())
-            sleepers = self._sleepers.setdefault(loop, [])
-        heapq.heappush(sleepers, sleeper)
-        if len(sleepers) == 1:  # else they are woken already
-            self._later(loop, sleepers, _TURNS)
+            sleeping = self._sleeping.setdefault(loop, _Sleeping())
+        heapq.heappush(sleeping.sleepers, sleeper)
+        sleeping.turns = _TURNS  # anew: whoever went on beside this one may be at work still
+        if len(sleeping.sleepers) == 1:  # else the turns are counted already
+            self._later(loop, sleeping)
         await sleeper.woken
 
-    def _later(self, loop: asyncio.AbstractEventLoop, sleepers: list[_Sleeper], turns: int) -> None:
-        if turns:
-            loop.call_soon(self._later, loop, sleepers, turns - 1)
+    def _later(self, loop: asyncio.AbstractEventLoop, sleeping: _Sleeping) -> None:
+        if sleeping.turns:
+            sleeping.turns -= 1
+            loop.call_soon(self._later, loop, sleeping)
             return
+        sleepers = sleeping.sleepers
         while sleepers and sleepers[0].woken.done():  # it was cancelled
             heapq.heappop(sleepers)
         if not sleepers:
@@ -83,4 +94,5 @@ class VirtualClock:
             if not woken.done():
                 woken.set_result(None)
         if sleepers:
-            self._later(loop, sleepers, _TURNS)
+            sleeping.turns = _TURNS
+            self._later(loop, sleeping)

@@ -68,7 +68,9 @@ By name, since the client may be one of httpx2, whose classes are others of the 
 """
 
 
-_ELSEWHERE: Final = "look at the client's base URL and routes, and where the server is mounted"
+_ELSEWHERE: Final = (
+    "look at the name, the client's base URL and routes, and where the server is mounted"
+)
 
 
 class Coder:

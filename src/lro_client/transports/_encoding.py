@@ -22,6 +22,7 @@ from lro import (
     WaitOperationRequest,
     dumps,
 )
+from lro_client._arguments import check_segments
 from lro_client._calls import (
     BatchGetOperationsRequest,
     Call,
@@ -29,10 +30,6 @@ from lro_client._calls import (
     StartRequest,
     WatchOperationsRequest,
 )
-
-_NOWHERE: Final = frozenset({"", ".", ".."})
-"""Segments that an HTTP library, a proxy or a server takes for a way to somewhere else."""
-
 
 _ENDINGS: Final = {
     "get": "",
@@ -117,6 +114,8 @@ class Encoder:
         """
         try:
             asked = self._encode(call.request)
+        except DeclarationError:
+            raise
         except InvalidArgument as exc:
             raise DeclarationError(exc.field, exc.description) from exc
         except LroError as exc:
@@ -153,9 +152,7 @@ class Encoder:
     def _path(self, verb: str, name: str) -> str:
         if not name:  # which ``**`` would take for no segment at all
             raise InvalidArgument("name", "must not be empty")
-        if not _NOWHERE.isdisjoint(name.split("/")):
-            wrong = f"must have no segment that is empty, . or .., got {name!r:.200}"
-            raise InvalidArgument("name", wrong)
+        check_segments("name", name)
         return self._templates[verb].expand({"name": name})
 
     def _listed(self, name: str) -> str:

@@ -160,10 +160,7 @@ def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
             beside[field.name] = value
         elif value:
             _set(message, field.name, value)
-    try:
-        return bytes(message.SerializeToString()) + write_options(StartOptions(**beside))
-    except (TypeError, ValueError) as exc:
-        raise InvalidArgument("request_id", str(exc)) from exc
+    return bytes(message.SerializeToString()) + write_options(StartOptions(**beside))
 
 
 def _set(message: Anything, name: str, value: str | bool) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 import httpx
 
 from lro import Code, Operation, Status, TypeRegistry
-from lro_client._arguments import check_awaits, check_base_url, check_blocks
+from lro_client._arguments import check_awaits, check_base_url, check_blocks, check_optional
 from lro_client._calls import Call, Reply
 from lro_client._errors import CallError, too_late, unreadable
 from lro_client._hands import HANDS, Answer, Late
@@ -72,6 +72,8 @@ class HttpTransport:
         if client is not None:
             check_blocks("http", client, "httpx.Client()")
         check_base_url(base_url, client)
+        check_optional("routes", routes, Routes)
+        check_optional("types", types, TypeRegistry)
         self._made = {} if client is not None else {os.getpid(): httpx.Client()}
         self._given = client
         self._prebuilt = Prebuilt()
@@ -163,6 +165,8 @@ class AsyncHttpTransport:
         if client is not None:
             check_awaits("http", client, "httpx.AsyncClient()")
         check_base_url(base_url, client)
+        check_optional("routes", routes, Routes)
+        check_optional("types", types, TypeRegistry)
         self._client = client or httpx.AsyncClient()
         self._prebuilt = None if client is not None else Prebuilt()
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
