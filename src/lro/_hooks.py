@@ -12,11 +12,11 @@ import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 from typing import Any as Anything
 
 from lro._arguments import check, check_function, is_coroutine_function
-from lro._errors import PermissionDenied
+from lro._errors import InvalidArgument, LroError, PermissionDenied
 from lro._faults import HookFailed
 from lro._scalars import got
 
@@ -31,6 +31,8 @@ Question: TypeAlias = Callable[[], Awaitable[object]]
 
 Flow: TypeAlias = Generator[Question, Anything, R]
 """Yields questions, is sent their answers, and returns what was wanted."""
+
+_REFUSED: Final = "is refused by the method"
 
 
 class Hook:
@@ -69,13 +71,6 @@ class Hook:
                 raise
             raise HookFailed(self.name, _raised(exc)) from exc
 
-    def mistake(self, found: object, wanted: str) -> HookFailed:
-        """The error of a hook that returned what it must not return."""
-        text = f"must return {wanted}, got {got(found)}"
-        if inspect.iscoroutine(found):
-            found.close()  # or Python warns that it was never awaited
-        return HookFailed(self.name, text)
-
     def check_plain(self, where: str) -> None:
         """Do nothing for a plain function.
 
@@ -101,6 +96,14 @@ def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
         if _passes(exc):
             raise
         raise HookFailed(name, _raised(exc)) from exc
+
+
+def _mistake(name: str, found: object, wanted: str) -> HookFailed:
+    """The error of a hook that returned what it must not return."""
+    text = f"must return {wanted}, got {got(found)}"
+    if inspect.iscoroutine(found):
+        found.close()  # or Python warns that it was never awaited
+    return HookFailed(name, text)
 
 
 def _raised(error: BaseException) -> str:
@@ -135,7 +138,7 @@ def ask_caller(hook: Hook, headers: Mapping[str, str]) -> Flow[str]:
         caller: Anything = found
         named: str = caller
         return named
-    raise hook.mistake(found, "a text, or None for a caller without a name")
+    raise _mistake(hook.name, found, "a text, or None for a caller without a name")
 
 
 def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
@@ -149,7 +152,28 @@ def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
     if found is False:
         raise PermissionDenied()
     if found is not None and found is not True:
-        raise hook.mistake(found, "None or True to allow, False to forbid")
+        raise _mistake(hook.name, found, "None or True to allow, False to forbid")
+
+
+def ask_validity(validate: Callable[[Anything], object], request: object) -> None:
+    """Do nothing if ``validate`` accepts this request: it returns None or True.
+
+    Raises:
+        InvalidArgument: It returns False, or raises a ValueError, whose text the caller is told.
+        HookFailed: It returns anything else.
+        BaseException: What else it raises passes, as for :func:`contained`.
+    """
+    try:
+        found = contained("validate", validate, request)
+    except LroError:  # some of these are a ValueError too, and have a code of their own
+        raise
+    except ValueError as exc:
+        raise InvalidArgument("request", str(exc) or _REFUSED) from exc
+    if found is False:
+        raise InvalidArgument("request", _REFUSED)
+    if found is not None and found is not True:
+        wanted = "None or True to accept, False to refuse (a ValueError says why)"
+        raise _mistake("validate", found, wanted)
 
 
 def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:

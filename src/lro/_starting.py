@@ -26,7 +26,7 @@ from lro._errors import (
 )
 from lro._executing import Executor
 from lro._faults import EncodingError, MessageTooLarge
-from lro._hooks import Flow, contained
+from lro._hooks import Flow, ask_validity, contained
 from lro._jobs import Ending
 from lro._ledger import Ledger
 from lro._names import join_name, new_id, normalise_parent
@@ -95,7 +95,7 @@ class Starter:
             wanted = f"must be a {spec.request.__name__}, got {got(request)}"
             raise InvalidArgument("request", wanted)
         if spec.options.validate is not None:
-            contained("validate", spec.options.validate, request)
+            ask_validity(spec.options.validate, request)
         if not target and spec.options.target is not None:
             target = contained("target", spec.options.target, request)
             _check_text("target", target)
