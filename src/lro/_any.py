@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final, TypeAlias, TypeVar
 
@@ -37,12 +38,36 @@ def unknown_fields() -> bytes:
     return found
 
 
+_FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
+
+
+def check_full_name(full_name: object) -> None:
+    """Do nothing for the full name of a message type.
+
+    Raises:
+        DeclarationError: It is none.
+    """
+    if isinstance(full_name, str) and _FULL_NAME.fullmatch(full_name):
+        return
+    from lro._faults import DeclarationError  # which needs messages itself
+
+    if isinstance(full_name, type):
+        wanted = 'write @lro.message("acme.images.v1.ResizeRequest"), with the full name'
+        raise DeclarationError(full_name.__qualname__, wanted)
+    wanted = "is not a full name such as acme.images.v1.ResizeRequest"
+    raise DeclarationError(repr(full_name), wanted)
+
+
 def message(full_name: str) -> Callable[[type[T]], type[T]]:
     """Give a message class its full name, for example ``acme.images.v1.ResizeResponse``.
 
     A class decorator, put above ``@attrs.frozen`` or ``@dataclass``. The name travels in the
     ``@type`` of every Any that packs such a message, so client and server must agree on it.
+
+    Raises:
+        DeclarationError: It is no such name, or the decorator is used without one.
     """
+    check_full_name(full_name)
 
     def name_it(cls: type[T]) -> type[T]:
         cls.__lro_name__ = full_name  # type: ignore[attr-defined]  # a mark, like __slots__
