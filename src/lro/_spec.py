@@ -29,6 +29,7 @@ from lro._operation import OperationInfo
 from lro._record import Record, State
 from lro._scalars import got
 from lro._shapes import no_message
+from lro._templates import path_template
 from lro._types import TypeRegistry
 from lro._wellknown import Empty
 
@@ -52,7 +53,8 @@ class Options:
 
     ``concurrency``: how many run at once in one process. ``time_limit``: how long one attempt may
     take before the operation ends with DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often
-    the function is called in all, while it raises one of these. ``worker_lost``: see there; an
+    the function is called in all, while it raises one of these; from two attempts on, both are
+    needed. ``worker_lost``: see there; an
     operation is given up after ``max_lost`` lost workers. ``target``: gives the resource that one
     request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished record is
     kept (None: as the service says). ``validate``: says whether a request is accepted, before
@@ -98,11 +100,16 @@ class Options:
             "a tuple of exception classes",
             fine=isinstance(self.retry_on, tuple) and all(map(_is_exception, self.retry_on)),
         )
+        if self.attempts > 1 and not self.retry_on:
+            wanted = "which says after which exceptions: retry_on=(ConnectionError,), for instance"
+            raise DeclarationError("attempts", f"{self.attempts} need retry_on, {wanted}")
         lost = "WorkerLost.FAIL or WorkerLost.RETRY"
         check_instance("worker_lost", self.worker_lost, WorkerLost, lost)
         indexed = isinstance(self.index, tuple) and all(isinstance(p, str) for p in self.index)
         check("index", self.index, "a tuple of paths", fine=indexed)
         check_text("path", self.path)
+        if self.path:
+            path_template("path", self.path)
 
 
 def _is_exception(cls: object) -> bool:

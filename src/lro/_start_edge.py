@@ -17,7 +17,7 @@ from lro._operation import Operation
 from lro._replies import HttpReply, allow_reply, error_reply, operation_reply
 from lro._service import Service
 from lro._steps import Call, Exchange
-from lro._templates import Literal, Template, check_path, percent_decode
+from lro._templates import Literal, check_path, path_template, percent_decode
 
 Req = TypeVar("Req")
 
@@ -137,6 +137,7 @@ class StartEdge(Edge, Generic[Req]):
 def _one_path(given: str, default: str) -> str:
     check_text("path", given)
     path = given or default
-    if not all(isinstance(segment, Literal) for segment in Template.parse(path).segments):
+    template = path_template("path", path)
+    if not all(isinstance(segment, Literal) for segment in template.segments):
         raise DeclarationError("path", f"must be one path without variables, got {path!r}")
     return path

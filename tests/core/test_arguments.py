@@ -47,6 +47,7 @@ WRONG_OPTIONS = [
     ("target", Awaited(), "a plain function, which no event loop awaits"),
     ("index", ("dataset", 5), "a tuple of paths"),
     ("path", None, "a text"),
+    ("path", "v1/x", "a path such as /v1/images:resize"),
 ]
 
 WRONG_SERVICE = [
@@ -81,6 +82,13 @@ def test_an_option_of_a_method_of_the_wrong_type_is_refused(name, value, wanted)
         assert ", got " in str(refused.value)
         with pytest.raises(ValueError, match=name):
             lro.Options(**{name: value})
+
+
+def test_attempts_need_the_exceptions_after_which_they_are_made():
+    """Else no second one is ever made; one attempt may have exceptions, which change nothing."""
+    with pytest.raises(lro.DeclarationError, match=r"^attempts: 3 need retry_on, which says after"):
+        lro.Options(attempts=3)
+    assert lro.Options(attempts=1, retry_on=(OSError,)).retry_on == (OSError,)
 
 
 @pytest.mark.parametrize(("name", "value", "wanted"), WRONG_SERVICE)
