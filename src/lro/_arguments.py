@@ -110,15 +110,18 @@ def check_seconds(name: str, value: object, *, zero: bool = False, most: float =
     check(name, value, above if most == math.inf else f"{above}, at most {most:g}", fine=fine)
 
 
-def check_span(name: str, value: object, *, zero: bool = False) -> None:
-    """Do nothing for a timedelta above zero (or zero, if so), up to a hundred years.
+def check_span(
+    name: str, value: object, *, zero: bool = False, least: timedelta = timedelta()
+) -> None:
+    """Do nothing for a timedelta above zero (or zero, if so), from ``least`` to a hundred years.
 
     Raises:
         DeclarationError: It is none, or such that no time can be reckoned with it.
     """
-    fine = isinstance(value, timedelta) and timedelta() <= value <= LONGEST
+    fine = isinstance(value, timedelta) and least <= value <= LONGEST
     fine = fine and (zero or value != timedelta())
-    above = "from zero" if zero else "above zero"
+    above = f"of {least.total_seconds():g} s or more" if least else "above zero"
+    above = "from zero" if zero else above
     check(name, value, f"a timedelta {above}, at most {LONGEST.days} days", fine=fine)
 
 
