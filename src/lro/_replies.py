@@ -13,7 +13,7 @@ from lro._budget import Turn
 from lro._details import RetryInfo
 from lro._disclosure import Told, disclosed, undisclosed
 from lro._enums import with_enum_numbers
-from lro._errors import RequestTooLarge, UnsupportedMediaType
+from lro._errors import RequestTooLarge, Unauthenticated, UnsupportedMediaType
 from lro._faults import HttpMethodNotAllowed
 from lro._jsontext import dumps
 from lro._operation import Operation
@@ -113,6 +113,9 @@ def _tell(told: Told, types: TypeRegistry, domain: str) -> HttpReply:
     more = []
     if isinstance(error, HttpMethodNotAllowed):
         more.append(("allow", ", ".join(error.allow)))
+    if http == HTTPStatus.UNAUTHORIZED:  # RFC 9110 §11.6.1
+        known = error if isinstance(error, Unauthenticated) else Unauthenticated()
+        more.append(("www-authenticate", known.challenge))
     for detail in error.details(domain):
         if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
             seconds = -(-detail.retry_delay.total_seconds() // 1)  # rounded up (spec §5.13(2))
