@@ -134,6 +134,23 @@ def check_function(name: str, value: object) -> None:
     check(name, value, "a function", fine=callable(value))
 
 
+def check_takes(name: str, value: object, count: int, wanted: str) -> None:
+    """Do nothing for what can be called with so many arguments, as far as Python can tell.
+
+    Raises:
+        DeclarationError: It cannot; it is none of what is ``wanted``.
+    """
+    fine = callable(value)
+    if callable(value):
+        try:
+            inspect.signature(value).bind(*range(count))
+        except TypeError:
+            fine = False
+        except ValueError:  # a function in C, of which Python knows no parameters
+            pass
+    check(name, value, wanted, fine=fine)
+
+
 def check_plain_function(name: str, value: object) -> None:
     """Do nothing for a function that is called for its result, not awaited.
 
