@@ -51,7 +51,8 @@ class StartEdge(Edge, Generic[Req]):
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds; or ``method`` is a
-            function that is not declared as a method.
+            function that is not declared as a method; or the service has ``owner_only`` and there
+            is no ``authenticate``.
     """
 
     def __init__(
