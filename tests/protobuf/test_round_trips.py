@@ -9,9 +9,7 @@ pytest.importorskip("google.longrunning.operations_proto_pb2")
 from hypothesis import given
 
 from lro._any import Any, type_url
-from lro._jsontext import MAX_MESSAGE_DEPTH, dumps, loads
-from lro._types import TypeRegistry
-from lro._wellknown import ListValue, Struct, Value
+from lro._jsontext import dumps, loads
 from tests.core.scalars import METADATA, SCALARS
 from tests.protobuf.fixtures import of_attrs, of_protobuf
 
@@ -41,28 +39,3 @@ def test_protobuf_classes(message):
     shown = PROTOBUF.dump(read)
     assert codec.load(shown, strict=True) == read
     assert PROTOBUF.dump(codec.load(shown, strict=True)) == shown
-
-
-def nested(levels, wrap):
-    """JSON objects or lists, one in another."""
-    value = wrap(1)
-    for _ in range(levels - 1):
-        value = wrap(value)
-    return value
-
-
-@pytest.mark.parametrize(
-    ("make", "wrap"),
-    [
-        (Struct, lambda inner: {"a": inner}),
-        (Value, lambda inner: {"a": inner}),
-        (Value, lambda inner: [inner]),
-        (ListValue, lambda inner: [inner]),
-    ],
-)
-def test_the_deepest_message_has_a_binary_form_that_can_be_read(make, wrap):
-    """Whoever asks over gRPC gets what whoever asks over HTTP gets."""
-    types = TypeRegistry()
-    packed = types.pack(make(nested(MAX_MESSAGE_DEPTH, wrap)))
-    binary = types.binary_payload(packed)
-    assert types.json_payload(Any(packed.type_url, binary)) == packed.payload
