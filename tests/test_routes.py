@@ -98,8 +98,11 @@ def test_the_paths_of_generated_clients(method: str, path: str, rpc: str, name: 
 )
 def test_a_bad_parent_is_refused(parent: str) -> None:
     """A parent pattern under which no operation could be found is refused."""
-    with pytest.raises(DeclarationError):
+    with pytest.raises(DeclarationError) as refused:
         default_routes([parent])
+    wanted = "parents: must be patterns such as projects/*/locations/*, got "
+    assert str(refused.value).startswith(wanted)
+    assert ("slash" in str(refused.value)) == parent.startswith("/")
 
 
 @pytest.mark.parametrize("parent", ["projects/my-project", "a/*/b/c/d/*", "caf%C3%A9s/a%2Fb"])

@@ -59,7 +59,8 @@ def test_expand_vector(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "it goes wrong at character 0: ''"),
+        ("", "it must begin with a slash"),
+        ("v1/x", "it must begin with a slash"),
         ("/v1/x:y:z", "at character 7: ':z'"),
         ("/v1/x:y/z", "at character 7: '/z'"),
         ("/v1/{a=x:y}", "no segment begins at character 4"),

@@ -6,7 +6,7 @@ Stores, executors and edges are imported by name: ``lro.stores.sqlite``, ``lro.e
 ``lro.asgi``, ``lro.wsgi``, ``lro.http``.
 """
 
-from lro._any import Any, Json, declared_name, message
+from lro._any import Any, Json, declared_name
 from lro._codecs import Codec, CodecFactory
 from lro._details import (
     BadRequest,
@@ -104,7 +104,7 @@ from lro._ports import (
 from lro._record import Record, State
 from lro._routes import Route, RouteTable, default_routes, extension_routes
 from lro._service import Service
-from lro._shapes import Float, Int32, Int64, UInt32, UInt64, number
+from lro._shapes import Float, Int32, Int64, UInt32, UInt64, message, number
 from lro._spec import Options, WorkerLost
 from lro._states import Change
 from lro._status import Code, Status, code_from_http

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import attrs
 
 from lro._errors import OperationNotFound, PermissionDenied
-from lro._faults import MethodNotSupported, NameRefused
+from lro._faults import DeclarationError, MethodNotSupported, NameRefused
 from lro._hooks import Flow, Hook, Question, ask_permission, on_loop
 from lro._ports import Store
 from lro._record import Record
+
+log = logging.getLogger("lro")
 
 INTERFACE: Final = (
     "GetOperation",
@@ -85,6 +88,24 @@ class Access:
         """
         if self._hook is not None:
             self._hook.check_plain(where)
+
+    def check_named(self, where: str, authenticate: object) -> None:
+        """Do nothing for an edge that gives callers names, or of a service that asks for none.
+
+        An ``authorize`` that is asked about callers without a name is only warned of in the log:
+        it may go by the verb alone, or by a context variable that a middleware has set.
+
+        Raises:
+            DeclarationError: ``owner_only`` goes by the caller's name, which this edge never has.
+        """
+        if authenticate is not None:
+            return
+        if self._owner_only:
+            wanted = "is needed, since owner_only goes by the name of the caller"
+            instead = "authenticate=lambda headers: None says that callers here have none"
+            raise DeclarationError("authenticate", f"{wanted}; {instead}")
+        if self._hook is not None:
+            log.warning("%s has no authenticate: authorize is asked about nobody by name", where)
 
     def require(self, verb: str) -> None:
         """Do nothing for a verb that is offered.

@@ -37,12 +37,8 @@ def unknown_fields() -> bytes:
     return found
 
 
-def message(full_name: str) -> Callable[[type[T]], type[T]]:
-    """Give a message class its full name, for example ``acme.images.v1.ResizeResponse``.
-
-    A class decorator, put above ``@attrs.frozen`` or ``@dataclass``. The name travels in the
-    ``@type`` of every Any that packs such a message, so client and server must agree on it.
-    """
+def named(full_name: str) -> Callable[[type[T]], type[T]]:
+    """Give a message class of this library its full name; :func:`lro.message` also checks it."""
 
     def name_it(cls: type[T]) -> type[T]:
         cls.__lro_name__ = full_name  # type: ignore[attr-defined]  # a mark, like __slots__
@@ -51,7 +47,7 @@ def message(full_name: str) -> Callable[[type[T]], type[T]]:
     return name_it
 
 
-@message("google.protobuf.Any")
+@named("google.protobuf.Any")
 @attrs.frozen
 class Any:
     """A message of some type, packed.
@@ -81,6 +77,6 @@ def type_url(full_name: str) -> str:
 
 
 def declared_name(cls: type) -> str | None:
-    """The full name given by :func:`message` to this very class, or None."""
+    """The full name given by :func:`named` to this very class, or None."""
     name = cls.__dict__.get("__lro_name__")
     return name if isinstance(name, str) else None

@@ -110,15 +110,18 @@ def check_seconds(name: str, value: object, *, zero: bool = False, most: float =
     check(name, value, above if most == math.inf else f"{above}, at most {most:g}", fine=fine)
 
 
-def check_span(name: str, value: object, *, zero: bool = False) -> None:
-    """Do nothing for a timedelta above zero (or zero, if so), up to a hundred years.
+def check_span(
+    name: str, value: object, *, zero: bool = False, least: timedelta = timedelta()
+) -> None:
+    """Do nothing for a timedelta above zero (or zero, if so), from ``least`` to a hundred years.
 
     Raises:
         DeclarationError: It is none, or such that no time can be reckoned with it.
     """
-    fine = isinstance(value, timedelta) and timedelta() <= value <= LONGEST
+    fine = isinstance(value, timedelta) and least <= value <= LONGEST
     fine = fine and (zero or value != timedelta())
-    above = "from zero" if zero else "above zero"
+    above = f"of {least.total_seconds():g} s or more" if least else "above zero"
+    above = "from zero" if zero else above
     check(name, value, f"a timedelta {above}, at most {LONGEST.days} days", fine=fine)
 
 
@@ -129,6 +132,23 @@ def check_function(name: str, value: object) -> None:
         DeclarationError: It cannot.
     """
     check(name, value, "a function", fine=callable(value))
+
+
+def check_takes(name: str, value: object, count: int, wanted: str) -> None:
+    """Do nothing for what can be called with so many arguments, as far as Python can tell.
+
+    Raises:
+        DeclarationError: It cannot; it is none of what is ``wanted``.
+    """
+    fine = callable(value)
+    if callable(value):
+        try:
+            inspect.signature(value).bind(*range(count))
+        except TypeError:
+            fine = False
+        except ValueError:  # a function in C, of which Python knows no parameters
+            pass
+    check(name, value, wanted, fine=fine)
 
 
 def check_plain_function(name: str, value: object) -> None:

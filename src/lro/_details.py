@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import attrs
 
-from lro._any import message
+from lro._any import named
 
 PACKAGE = "google.rpc."
 
 
-@message(PACKAGE + "ErrorInfo")
+@named(PACKAGE + "ErrorInfo")
 @attrs.frozen
 class ErrorInfo:
     """Why, for machines: a stable reason within a domain, and the facts of the message."""
@@ -22,7 +22,7 @@ class ErrorInfo:
     metadata: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
 
-@message(PACKAGE + "RetryInfo")
+@named(PACKAGE + "RetryInfo")
 @attrs.frozen
 class RetryInfo:
     """How long to wait before asking again."""
@@ -30,7 +30,7 @@ class RetryInfo:
     retry_delay: timedelta | None = None
 
 
-@message(PACKAGE + "BadRequest.FieldViolation")
+@named(PACKAGE + "BadRequest.FieldViolation")
 @attrs.frozen
 class FieldViolation:
     """One wrong field: its path in proto spelling, and what is wrong with it."""
@@ -41,7 +41,7 @@ class FieldViolation:
     localized_message: LocalizedMessage | None = None
 
 
-@message(PACKAGE + "BadRequest")
+@named(PACKAGE + "BadRequest")
 @attrs.frozen
 class BadRequest:
     """Which fields of the request are wrong."""
@@ -49,7 +49,7 @@ class BadRequest:
     field_violations: tuple[FieldViolation, ...] = ()
 
 
-@message(PACKAGE + "ResourceInfo")
+@named(PACKAGE + "ResourceInfo")
 @attrs.frozen
 class ResourceInfo:
     """Which resource the error is about."""
@@ -60,7 +60,7 @@ class ResourceInfo:
     description: str = ""
 
 
-@message(PACKAGE + "PreconditionFailure.Violation")
+@named(PACKAGE + "PreconditionFailure.Violation")
 @attrs.frozen
 class PreconditionViolation:
     """One condition that did not hold."""
@@ -70,7 +70,7 @@ class PreconditionViolation:
     description: str = ""
 
 
-@message(PACKAGE + "PreconditionFailure")
+@named(PACKAGE + "PreconditionFailure")
 @attrs.frozen
 class PreconditionFailure:
     """Which conditions did not hold."""
@@ -78,7 +78,7 @@ class PreconditionFailure:
     violations: tuple[PreconditionViolation, ...] = ()
 
 
-@message(PACKAGE + "Help.Link")
+@named(PACKAGE + "Help.Link")
 @attrs.frozen
 class HelpLink:
     """One link and what is behind it."""
@@ -87,7 +87,7 @@ class HelpLink:
     url: str = ""
 
 
-@message(PACKAGE + "Help")
+@named(PACKAGE + "Help")
 @attrs.frozen
 class Help:
     """Where to read more."""
@@ -95,7 +95,7 @@ class Help:
     links: tuple[HelpLink, ...] = ()
 
 
-@message(PACKAGE + "LocalizedMessage")
+@named(PACKAGE + "LocalizedMessage")
 @attrs.frozen
 class LocalizedMessage:
     """A message for people, in the language of ``locale``."""
@@ -104,7 +104,7 @@ class LocalizedMessage:
     message: str = ""
 
 
-@message(PACKAGE + "DebugInfo")
+@named(PACKAGE + "DebugInfo")
 @attrs.frozen
 class DebugInfo:
     """Traces for developers; never sent by this library, read from others."""
@@ -113,7 +113,7 @@ class DebugInfo:
     detail: str = ""
 
 
-@message(PACKAGE + "QuotaFailure.Violation")
+@named(PACKAGE + "QuotaFailure.Violation")
 @attrs.frozen
 class QuotaViolation:
     """One quota that was exceeded."""
@@ -122,7 +122,7 @@ class QuotaViolation:
     description: str = ""
 
 
-@message(PACKAGE + "QuotaFailure")
+@named(PACKAGE + "QuotaFailure")
 @attrs.frozen
 class QuotaFailure:
     """Which quotas were exceeded."""
@@ -130,7 +130,7 @@ class QuotaFailure:
     violations: tuple[QuotaViolation, ...] = ()
 
 
-@message(PACKAGE + "RequestInfo")
+@named(PACKAGE + "RequestInfo")
 @attrs.frozen
 class RequestInfo:
     """What identifies the request in the server's logs."""

@@ -55,7 +55,11 @@ class HttpRequest:
 
 
 class Edge(abc.ABC):
-    """What edges share: who calls, from which sites, how much is read, how errors are told."""
+    """What edges share: who calls, from which sites, how much is read, how errors are told.
+
+    Without ``authenticate`` no caller has a name. That is refused where the service has
+    ``owner_only``, and the log warns of it where the service has ``authorize``.
+    """
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class Edge(abc.ABC):
         check_count("poll_seconds", poll_seconds)
         self.service = service
         self.max_body = max_body
+        service.access.check_named(type(self).__name__, authenticate)
         self._hook = None if authenticate is None else Hook("authenticate", authenticate)
         self._trusted_origins = trusted(trusted_origins)
         self._poll_seconds = poll_seconds

@@ -264,11 +264,26 @@ class Described(LroError):
 
 
 class Unauthenticated(Described):
-    """The caller did not prove who they are. Raised by the application's hook."""
+    """The caller did not prove who they are. Raised by the application's hook.
+
+    ``challenge`` is the header ``WWW-Authenticate`` of the reply, which says how callers may prove
+    it and which every reply with status 401 must have (RFC 9110 §11.6.1): ``Bearer``, for instance,
+    or ``Basic realm="pictures"``.
+
+    Raises:
+        ValueError: The challenge is empty, or cannot stand in a header.
+    """
 
     code = Code.UNAUTHENTICATED
     reason = "UNAUTHENTICATED"
     default = "the call carries no valid credentials"
+
+    def __init__(self, description: str = "", challenge: str = "Bearer") -> None:
+        super().__init__(description)
+        if not challenge.strip() or not (challenge.isascii() and challenge.isprintable()):
+            raise ValueError(f"challenge: must be printable ASCII, got {challenge!r}")
+        self.args = (description, challenge)
+        self.challenge = challenge
 
 
 class PermissionDenied(Described):

@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 from typing import Any as Anything
 
 import attrs
 
 from lro._arguments import check, check_function, is_coroutine_function
-from lro._errors import PermissionDenied
+from lro._containing import contained, failed, passes
+from lro._errors import InvalidArgument, LroError, PermissionDenied
 from lro._faults import HookFailed
 from lro._scalars import got
 
@@ -39,6 +39,8 @@ class Question:
 
 Flow: TypeAlias = Generator[Question, Anything, R]
 """Yields questions, is sent their answers, and returns what was wanted."""
+
+_REFUSED: Final = "is refused by the method"
 
 
 class Hook:
@@ -80,7 +82,7 @@ class Hook:
         except asyncio.CancelledError as exc:
             if waiting is not None and waiting.cancelling():
                 raise
-            raise _failed(self.name, exc) from exc
+            raise failed(self.name, exc) from exc
         for variable, value in context.items():  # what the hook has set is seen after it
             variable.set(value)
         if error is not None:
@@ -95,14 +97,7 @@ class Hook:
         except asyncio.CancelledError:
             raise
         except BaseException as exc:  # not raised here: a task that raises SystemExit ends its loop
-            return None, exc if _passes(exc) else _failed(self.name, exc)
-
-    def mistake(self, found: object, wanted: str) -> HookFailed:
-        """The error of a hook that returned what it must not return."""
-        text = f"must return {wanted}, got {got(found)}"
-        if inspect.iscoroutine(found):
-            found.close()  # or Python warns that it was never awaited
-        return HookFailed(self.name, text)
+            return None, exc if passes(exc) else failed(self.name, exc)
 
     def check_plain(self, where: str) -> None:
         """Do nothing for a plain function.
@@ -114,34 +109,12 @@ class Hook:
         check(self.name, self._function, wanted, fine=not self.awaited)
 
 
-def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
-    """What a function of the application returns.
-
-    Only the function itself is called within: an exception that a signal handler raises elsewhere,
-    such as SystemExit, is to end the program.
-
-    Raises:
-        HookFailed: It raised what would stop a server.
-    """
-    try:
-        return function(*arguments)
-    except BaseException as exc:
-        if _passes(exc):
-            raise
-        raise _failed(name, exc) from exc
-
-
-def _failed(name: str, error: BaseException) -> HookFailed:
-    failed = HookFailed(name, f"raised {type(error).__name__}")
-    failed.__cause__ = error
-    return failed
-
-
-def _passes(error: BaseException) -> bool:
-    # Ctrl-C raises KeyboardInterrupt in the main thread, wherever that is.
-    interrupted = isinstance(error, KeyboardInterrupt)
-    main = threading.current_thread() is threading.main_thread()
-    return isinstance(error, Exception) or (interrupted and main)
+def _mistake(name: str, found: object, wanted: str) -> HookFailed:
+    """The error of a hook that returned what it must not return."""
+    text = f"must return {wanted}, got {got(found)}"
+    if inspect.iscoroutine(found):
+        found.close()  # or Python warns that it was never awaited
+    return HookFailed(name, text)
 
 
 def ask_caller(hook: Hook, headers: Mapping[str, str]) -> Flow[str]:
@@ -157,7 +130,7 @@ def ask_caller(hook: Hook, headers: Mapping[str, str]) -> Flow[str]:
         caller: Anything = found
         named: str = caller
         return named
-    raise hook.mistake(found, "a text, or None for a caller without a name")
+    raise _mistake(hook.name, found, "a text, or None for a caller without a name")
 
 
 def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
@@ -171,7 +144,28 @@ def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
     if found is False:
         raise PermissionDenied()
     if found is not None and found is not True:
-        raise hook.mistake(found, "None or True to allow, False to forbid")
+        raise _mistake(hook.name, found, "None or True to allow, False to forbid")
+
+
+def ask_validity(validate: Callable[[Anything], object], request: object) -> None:
+    """Do nothing if ``validate`` accepts this request: it returns None or True.
+
+    Raises:
+        InvalidArgument: It returns False, or raises a ValueError, whose text the caller is told.
+        HookFailed: It returns anything else.
+        BaseException: What else it raises passes, as for :func:`contained`.
+    """
+    try:
+        found = contained("validate", validate, request)
+    except LroError:  # some of these are a ValueError too, and have a code of their own
+        raise
+    except ValueError as exc:
+        raise InvalidArgument("request", str(exc) or _REFUSED) from exc
+    if found is False:
+        raise InvalidArgument("request", _REFUSED)
+    if found is not None and found is not True:
+        wanted = "None or True to accept, False to refuse (a ValueError says why)"
+        raise _mistake("validate", found, wanted)
 
 
 def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:

@@ -77,7 +77,7 @@ class MethodHost:
         max_lost: int = 3,
         target: Callable[[Anything], str] | None = None,
         expiry: timedelta | None = None,
-        validate: Callable[[Anything], None] | None = None,
+        validate: Callable[[Anything], bool | None] | None = None,
         settle: Callable[[Anything, State], Anything] | None = None,
         index: tuple[str, ...] | list[str] = (),
         path: str = "",

@@ -62,7 +62,7 @@ class Method(Generic[Req, Resp, Meta]):
             ResourceExhausted: The queue is full; nothing was stored.
             Unavailable: The store or executor cannot be reached, or the service is stopping.
             PermissionDenied: The ``authorize`` hook refuses it.
-            HookFailed: The ``authorize`` hook does not answer as it must.
+            HookFailed: The ``authorize`` hook, or ``validate``, does not answer as it must.
         """
         return (
             yield from self._starter.start(

@@ -143,17 +143,25 @@ class OperationInfoRegistry:
 
 
 @attrs.frozen
-class Signature:
-    """What a function's annotations say: its message classes, and whether it is given the job.
+class Said:
+    """What a function's annotations say of one of its message classes, and where they do.
 
-    A class is None where nothing is said, and ``NoneType`` where None is annotated.
+    ``annotation`` is None where nothing is said, and ``NoneType`` where None is annotated.
     """
 
-    request: type | None
-    response: type | None
-    metadata: type | None
-    takes_job: bool
-    is_async: bool
+    annotation: object = None
+    where: str = ""
+
+
+@attrs.frozen
+class Signature:
+    """What a function's annotations say, and whether it is given the job."""
+
+    request: Said = Said()
+    response: Said = Said()
+    metadata: Said = Said()
+    takes_job: bool = False
+    is_async: bool = False
 
     @classmethod
     def of(cls, function: Callable[..., object]) -> Signature:
@@ -170,18 +178,12 @@ class Signature:
             hints = typing.get_type_hints(function)
         except (NameError, TypeError) as exc:  # TypeError: a callable that is no function
             raise DeclarationError(label, f"has annotations that cannot be read: {exc}") from exc
-        metadata = None
-        if len(parameters) == 2:
-            arguments = typing.get_args(hints.get(parameters[1].name))
-            metadata = _class(arguments[0]) if arguments else None
+        first, *rest = [parameter.name for parameter in parameters]
+        job = typing.get_args(hints.get(rest[0])) if rest else ()
         return cls(
-            request=_class(hints.get(parameters[0].name)),
-            response=_class(hints.get("return")),
-            metadata=metadata,
-            takes_job=len(parameters) == 2,
+            request=Said(hints.get(first), f"the parameter {first!r} of {label}"),
+            response=Said(hints.get("return"), f"the return of {label}"),
+            metadata=Said(job[0], f"the parameter {rest[0]!r} of {label}") if job else Said(),
+            takes_job=bool(rest),
             is_async=inspect.iscoroutinefunction(function),
         )
-
-
-def _class(annotation: object) -> type | None:
-    return annotation if isinstance(annotation, type) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from lro._any import Any, message, unknown_fields
+from lro._any import Any, named, unknown_fields
 from lro._errors import InvalidOperationName
 from lro._names import parse_name
 from lro._shapes import Int32, number
@@ -69,7 +69,7 @@ def validate(operation: Operation) -> tuple[str, ...]:
     return tuple(sorted(problems))
 
 
-@message(PACKAGE + "GetOperationRequest")
+@named(PACKAGE + "GetOperationRequest")
 @attrs.frozen
 class GetOperationRequest:
     """Asks for the latest state of an operation."""
@@ -78,7 +78,7 @@ class GetOperationRequest:
     unknown: bytes = unknown_fields()
 
 
-@message(PACKAGE + "ListOperationsRequest")
+@named(PACKAGE + "ListOperationsRequest")
 @attrs.frozen
 class ListOperationsRequest:
     """Asks for a page of the operations of one parent that match a filter."""
@@ -117,7 +117,7 @@ class BatchGetOperationsResponse:
     missing: tuple[str, ...] = ()
 
 
-@message(PACKAGE + "CancelOperationRequest")
+@named(PACKAGE + "CancelOperationRequest")
 @attrs.frozen
 class CancelOperationRequest:
     """Asks for an operation to be cancelled."""
@@ -126,7 +126,7 @@ class CancelOperationRequest:
     unknown: bytes = unknown_fields()
 
 
-@message(PACKAGE + "DeleteOperationRequest")
+@named(PACKAGE + "DeleteOperationRequest")
 @attrs.frozen
 class DeleteOperationRequest:
     """Asks for the record of an operation to be removed."""
@@ -135,7 +135,7 @@ class DeleteOperationRequest:
     unknown: bytes = unknown_fields()
 
 
-@message(PACKAGE + "WaitOperationRequest")
+@named(PACKAGE + "WaitOperationRequest")
 @attrs.frozen
 class WaitOperationRequest:
     """Asks for an answer when an operation is done, or when ``timeout`` is over."""
@@ -145,7 +145,7 @@ class WaitOperationRequest:
     unknown: bytes = unknown_fields()
 
 
-@message(PACKAGE + "OperationInfo")
+@named(PACKAGE + "OperationInfo")
 @attrs.frozen
 class OperationInfo:
     """Full names of the response and metadata types of a method (spec §1.5)."""

@@ -13,7 +13,7 @@ from lro._budget import Turn
 from lro._details import RetryInfo
 from lro._disclosure import Told, detail_of, disclosed, undisclosed
 from lro._enums import with_enum_numbers
-from lro._errors import RequestTooLarge, UnsupportedMediaType
+from lro._errors import RequestTooLarge, Unauthenticated, UnsupportedMediaType
 from lro._faults import HttpMethodNotAllowed
 from lro._jsontext import dumps
 from lro._operation import Operation
@@ -114,6 +114,9 @@ def _tell(told: Told, types: TypeRegistry) -> HttpReply:
     more = []
     if isinstance(error, HttpMethodNotAllowed):
         more.append(("allow", ", ".join(error.allow)))
+    if http == HTTPStatus.UNAUTHORIZED:  # RFC 9110 §11.6.1
+        known = error if isinstance(error, Unauthenticated) else Unauthenticated()
+        more.append(("www-authenticate", known.challenge))
     retry = detail_of(status, types, RetryInfo)
     if retry is not None and retry.retry_delay is not None:
         seconds = -(-retry.retry_delay.total_seconds() // 1)  # rounded up (spec §5.13(2))

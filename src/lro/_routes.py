@@ -11,6 +11,7 @@ import attrs
 from lro._errors import InvalidParent
 from lro._faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
 from lro._names import normalise_parent
+from lro._scalars import got
 from lro._templates import (
     Literal,
     RawPath,
@@ -217,20 +218,30 @@ def _five(many: str, one: str) -> tuple[Route, ...]:
 
 
 def _check_parent(parent: str) -> None:
-    pattern = Template.parse(f"/{parent}")
+    if parent.startswith("/"):
+        raise _no_parent(parent, "it must not begin with a slash")
+    try:
+        pattern = Template.parse(f"/{parent}")
+    except DeclarationError as exc:
+        raise _no_parent(parent, exc.description) from None
     if pattern.verb or pattern.variables or Wild.MANY in pattern.segments:
-        raise DeclarationError(parent, "a parent pattern is made of literals and '*' only")
+        raise _no_parent(parent, "it is made of literals and '*' only")
     if Wild.ONE in pattern.segments[::2]:
-        raise DeclarationError(parent, "'*' stands for an id, where a collection is wanted")
+        raise _no_parent(parent, "'*' stands for an id, where a collection is wanted")
     # A parent that fits the pattern has to be a parent by spec §3.3(2), or nothing is ever there.
     written = (s.written if isinstance(s, Literal) else "x" for s in pattern.segments)
     sample = "/".join(map(keep_slashes, written))
     try:
         normal = normalise_parent(sample)
     except InvalidParent as error:
-        raise DeclarationError(parent, error.description) from None
+        raise _no_parent(parent, error.description) from None
     if normal != sample:
-        raise DeclarationError(parent, f"leave out the collection, the parent is {normal!r}")
+        raise _no_parent(parent, f"leave out the collection, the parent is {normal!r}")
+
+
+def _no_parent(parent: str, why: str) -> DeclarationError:
+    wanted = f"must be patterns such as projects/*/locations/*, got {got(parent)}"
+    return DeclarationError("parents", f"{wanted} ({why})")
 
 
 def _allow(methods: Iterable[str]) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ from lro._starting import Starter
 from lro._states import delete, request_cancel
 from lro._times import Duration
 from lro._types import TypeRegistry
+from lro._upkeep import LEAST_LEASE
 from lro._waiting import WaitingRoom, wait_limit
 
 log = logging.getLogger("lro")
@@ -58,8 +59,9 @@ class Service(MethodHost, ManyOperations):
 
     ``domain`` names the service in error details. ``verbs`` are the RPCs offered (Get always is).
     ``max_wait`` bounds a Wait, ``expiry`` is how long finished records are kept, ``lease`` how
-    long a worker may be silent before its work counts as lost. ``authorize`` is asked after the
-    arguments are known to be well-formed and before existence is revealed (spec §3.1(5)).
+    long a worker may be silent before its work counts as lost, from 0.2 s; give it seconds, so that
+    a disk that is slow for a moment costs no work. ``authorize`` is asked after the arguments are
+    known to be well-formed and before existence is revealed (spec §3.1(5)).
     ``owner_only`` hides operations from everybody but the caller who started them.
     ``limits`` bounds what is held for callers, and the size of messages: see :class:`lro.Limits`.
     ``clock`` gives the seconds that upkeep, time limits and pages go by. ``drain`` is how long
@@ -105,7 +107,7 @@ class Service(MethodHost, ManyOperations):
         check_flag("upkeep", upkeep)
         check_instance("limits", limits, Limits, "Limits(...)")
         check_function("clock", clock)
-        check_span("lease", lease)
+        check_span("lease", lease, least=LEAST_LEASE)
         check_span("expiry", expiry, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
         check_span("drain", drain, zero=True)  # zero: running work is handed back at once

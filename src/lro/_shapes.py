@@ -15,16 +15,50 @@ import collections.abc
 import dataclasses
 import enum
 import functools
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Final, TypeGuard
+from typing import Annotated, Final, TypeGuard, TypeVar
 
 import attrs
 
-from lro._any import UNKNOWN, Any, declared_name
+from lro._any import UNKNOWN, Any, declared_name, named
 from lro._faults import DeclarationError
+
+T = TypeVar("T")
+
+_FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
+
+
+def check_full_name(full_name: object) -> None:
+    """Do nothing for the full name of a message type.
+
+    Raises:
+        DeclarationError: It is none.
+    """
+    if isinstance(full_name, str) and _FULL_NAME.fullmatch(full_name):
+        return
+    if isinstance(full_name, type):
+        wanted = 'write @lro.message("acme.images.v1.ResizeRequest"), with the full name'
+        raise DeclarationError(full_name.__qualname__, wanted)
+    wanted = "is not a full name such as acme.images.v1.ResizeRequest"
+    raise DeclarationError(repr(full_name), wanted)
+
+
+def message(full_name: str) -> Callable[[type[T]], type[T]]:
+    """Give a message class its full name, for example ``acme.images.v1.ResizeResponse``.
+
+    A class decorator, put above ``@attrs.frozen`` or ``@dataclass``. The name travels in the
+    ``@type`` of every Any that packs such a message, so client and server must agree on it.
+
+    Raises:
+        DeclarationError: It is no such name, or the decorator is used without one.
+    """
+    check_full_name(full_name)
+
+    return named(full_name)
 
 
 class Kind(enum.Enum):
@@ -155,6 +189,19 @@ def is_message_class(cls: object) -> bool:
     return isinstance(cls, type) and (attrs.has(cls) or dataclasses.is_dataclass(cls))
 
 
+def no_message(annotation: object) -> str:
+    """Why this is no message class, and what to write instead."""
+    kind = typing.get_origin(annotation) or annotation
+    if kind in _MAPS:
+        return "is no message class; lro.Struct is the one for any JSON object"
+    if kind in _LISTS:
+        return "is no message class; put the list into a field of one, such as items: list[str]"
+    if not isinstance(annotation, type):
+        return "is no class"
+    instead = "write it as one, or give a codec factory: lro.TypeRegistry(factories=...)"
+    return f"is neither an attrs class nor a dataclass; {instead}"
+
+
 @functools.cache
 def shape_of(cls: type) -> Shape:
     """The shape of an attrs class or dataclass.
@@ -163,7 +210,7 @@ def shape_of(cls: type) -> Shape:
         DeclarationError: The class is neither, or a field has a type that no proto field has.
     """
     if not is_message_class(cls):
-        raise DeclarationError(_label(cls), "is neither an attrs class nor a dataclass")
+        raise DeclarationError(_label(cls), no_message(cls))
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except NameError as exc:
@@ -180,6 +227,8 @@ def shape_of(cls: type) -> Shape:
             if json_name(name) in spelled:
                 raise _Unsupported(f"another field is called {json_name(name)!r} in JSON")
             spelled.add(json_name(name))
+            if name not in hints:
+                raise _Unsupported("has no annotation, which says the type of the field")
             fields[where] = _field(name, where, hints[name], default)
         except _Unsupported as exc:
             raise DeclarationError(f"{_label(cls)}.{name}", str(exc)) from None
@@ -238,6 +287,8 @@ def _field(name: str, number: int, annotation: object, default: object) -> Field
     origin = typing.get_origin(inner)
     key_kind = None
     label = Label.OPTIONAL
+    if _is_bare(inner):
+        raise _no_field(inner)
     if origin in _LISTS:
         if optional:
             raise _Unsupported("a repeated field cannot be None; use an empty one")
@@ -323,7 +374,25 @@ def _kind(annotation: object) -> tuple[Kind, object, str | None]:
         return Kind.MESSAGE, Any, ANY
     if is_message_class(annotation):
         return Kind.MESSAGE, annotation, declared_name(typing.cast(type, annotation))
-    raise _Unsupported(f"no proto field has the type {annotation!r}")
+    raise _no_field(annotation)
+
+
+def _is_bare(annotation: object) -> bool:
+    kind = typing.get_origin(annotation) or annotation
+    return kind in (*_LISTS, *_MAPS) and not typing.get_args(annotation)
+
+
+def _no_field(annotation: object) -> _Unsupported:
+    why = f"no proto field has the type {annotation!r}"
+    if not _is_bare(annotation):
+        if isinstance(annotation, type):
+            why += "; a message in a field is an attrs class or a dataclass"
+    elif (typing.get_origin(annotation) or annotation) in _LISTS:
+        why += "; a list needs the type of its elements, such as list[str]"
+    else:
+        why += "; a dict needs the types of its keys and values, such as dict[str, int]"
+        why += " (dict[str, object] is any JSON object)"
+    return _Unsupported(why)
 
 
 def _check_enum(cls: type[enum.Enum]) -> None:

@@ -24,10 +24,12 @@ from lro._errors import InvalidArgument
 from lro._faults import DeclarationError, EncodingError
 from lro._indexes import Indexes
 from lro._limits import DEFAULT_LIMITS, Limits
-from lro._methods import MethodName, Signature
+from lro._methods import MethodName, Said, Signature
 from lro._operation import OperationInfo
 from lro._record import Record, State
 from lro._scalars import got
+from lro._shapes import no_message
+from lro._templates import path_template
 from lro._types import TypeRegistry
 from lro._wellknown import Empty
 
@@ -51,14 +53,18 @@ class Options:
 
     ``concurrency``: how many run at once in one process. ``time_limit``: how long one attempt may
     take before the operation ends with DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often
-    the function is called in all, while it raises one of these. ``worker_lost``: see there; an
+    the function is called in all, while it raises one of these; from two attempts on, both are
+    needed. ``worker_lost``: see there; an
     operation is given up after ``max_lost`` lost workers. ``target``: gives the resource that one
     request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished record is
-    kept (None: as the service says). ``validate``: refuses a request before anything is stored.
-    ``settle``: the last metadata, given the present one and the state that the operation ends in;
-    it may be asked more than once. ``index``: paths of the metadata, such as ``"dataset"`` or
-    ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``: of the POST that
-    starts it, for proto files and ``StartApp``; by default made of its name
+    kept (None: as the service says). ``validate``: says whether a request is accepted, before
+    anything is stored. It accepts with None or True, and refuses with False or by raising: callers
+    are told the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as it is.
+    Anything else that it returns or raises is a mistake: callers are told INTERNAL, and the log
+    says what it was. ``settle``: the last metadata, given the present one and the state that the
+    operation ends in; it may be asked more than once. ``index``: paths of the metadata, such as
+    ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``:
+    of the POST that starts it, for proto files and ``StartApp``; by default made of its name
     (``/v1/images:resize``).
     """
 
@@ -70,7 +76,7 @@ class Options:
     max_lost: int = 3
     target: Callable[[Anything], str] | None = None
     expiry: timedelta | None = None
-    validate: Callable[[Anything], None] | None = None
+    validate: Callable[[Anything], bool | None] | None = None
     settle: Callable[[Anything, State], Anything] | None = None
     index: tuple[str, ...] = attrs.field(default=(), converter=_listed)
     path: str = ""
@@ -94,11 +100,16 @@ class Options:
             "a tuple of exception classes",
             fine=isinstance(self.retry_on, tuple) and all(map(_is_exception, self.retry_on)),
         )
+        if self.attempts > 1 and not self.retry_on:
+            wanted = "which says after which exceptions: retry_on=(ConnectionError,), for instance"
+            raise DeclarationError("attempts", f"{self.attempts} need retry_on, {wanted}")
         lost = "WorkerLost.FAIL or WorkerLost.RETRY"
         check_instance("worker_lost", self.worker_lost, WorkerLost, lost)
         indexed = isinstance(self.index, tuple) and all(isinstance(p, str) for p in self.index)
         check("index", self.index, "a tuple of paths", fine=indexed)
         check_text("path", self.path)
+        if self.path:
+            path_template("path", self.path)
 
 
 def _is_exception(cls: object) -> bool:
@@ -150,13 +161,14 @@ class MethodSpec:
                 has no such path to be indexed.
         """
         name = MethodName.parse(full_name)
-        said = Signature.of(function) if function else Signature(None, None, None, False, False)
+        said = Signature.of(function) if function else Signature()
         request = _needed(full_name, "request", request, said.request)
         response = _needed(full_name, "response", response, said.response)
         metadata = _needed(full_name, "metadata", metadata, said.metadata)
         names = [
-            types.register(message, _default_name(name, message, types))
-            for message in (request, response, metadata)
+            _registered(name, request, said.request, types),
+            _registered(name, response, said.response, types),
+            _registered(name, metadata, said.metadata, types),
         ]
         codec = types.codec(names[2])
         indexes = indexes or Indexes(types)
@@ -248,22 +260,33 @@ class MethodSpec:
             raise Unsettled(self.full_name) from exc
 
 
-def _needed(method: str, role: str, given: type | None, said: type | None) -> type:
+def _needed(method: str, role: str, given: type | None, said: Said) -> type:
     if given is not None:
         check_class(role, given, "a message class")
         return given
-    if said is type(None):
+    annotation = said.annotation
+    if annotation is type(None):
         more = ": the function may still return None" if role == "response" else ""
         wanted = f"annotate lro.Empty instead{more}"
         raise DeclarationError(method, f"has None annotated as its {role} class: {wanted}")
-    if said is None:
+    if annotation is None:
         code = "" if role == "request" else f" ({role}-type-missing)"
         how = {"response": " (lro.Empty for none)", "metadata": ", or take a job: lro.Job[M]"}
         wanted = f"annotate it, or give {role}={how.get(role, '')}{code}"
         raise DeclarationError(method, f"has no {role} class: {wanted}")
-    return said
+    if not isinstance(annotation, type):
+        why = f"{said.where} is annotated {annotation}, which {no_message(annotation)}"
+        raise DeclarationError(method, why)
+    return annotation
 
 
-def _default_name(method: MethodName, message: type, types: TypeRegistry) -> str:
+def _registered(method: MethodName, message: type, said: Said, types: TypeRegistry) -> str:
     # A class without a name of its own belongs to the method's package (spec §8.3).
-    return types.name_of(message) if types.knows(message) else method.qualify(message.__name__)
+    known = types.knows(message)
+    name = types.name_of(message) if known else method.qualify(message.__name__)
+    try:
+        return types.register(message, name)
+    except DeclarationError as exc:
+        if message is not said.annotation:
+            raise
+        raise DeclarationError(str(method), f"{said.where}: {exc}") from exc

@@ -8,16 +8,17 @@ from typing import Final, Generic, TypeVar
 
 from lro._arguments import check_instance, check_plain_function, check_text
 from lro._bodies import media_type, read_object, take_field
+from lro._containing import contained
 from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
 from lro._errors import LroError
 from lro._faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
-from lro._hooks import Flow, contained, flow_of
+from lro._hooks import Flow, flow_of
 from lro._method import Method
 from lro._operation import Operation
 from lro._replies import HttpReply, allow_reply, error_reply, operation_reply
 from lro._service import Service
 from lro._steps import Call, Exchange
-from lro._templates import Literal, Template, check_path, percent_decode
+from lro._templates import Literal, check_path, path_template, percent_decode
 
 Req = TypeVar("Req")
 
@@ -51,7 +52,8 @@ class StartEdge(Edge, Generic[Req]):
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds; or ``method`` is a
-            function that is not declared as a method.
+            function that is not declared as a method; or the service has ``owner_only`` and there
+            is no ``authenticate``.
     """
 
     def __init__(
@@ -137,6 +139,7 @@ class StartEdge(Edge, Generic[Req]):
 def _one_path(given: str, default: str) -> str:
     check_text("path", given)
     path = given or default
-    if not all(isinstance(segment, Literal) for segment in Template.parse(path).segments):
+    template = path_template("path", path)
+    if not all(isinstance(segment, Literal) for segment in template.segments):
         raise DeclarationError("path", f"must be one path without variables, got {path!r}")
     return path

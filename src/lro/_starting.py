@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from lro._any import Any
+from lro._containing import contained
 from lro._ends import write_end
 from lro._errors import (
     InvalidArgument,
@@ -26,7 +27,7 @@ from lro._errors import (
 )
 from lro._executing import Executor
 from lro._faults import EncodingError, MessageTooLarge
-from lro._hooks import Flow, contained
+from lro._hooks import Flow, ask_validity
 from lro._jobs import Ending
 from lro._ledger import Ledger
 from lro._names import join_name, new_id, normalise_parent
@@ -95,7 +96,7 @@ class Starter:
             wanted = f"must be a {spec.request.__name__}, got {got(request)}"
             raise InvalidArgument("request", wanted)
         if spec.options.validate is not None:
-            contained("validate", spec.options.validate, request)
+            ask_validity(spec.options.validate, request)
         if not target and spec.options.target is not None:
             target = contained("target", spec.options.target, request)
             _check_text("target", target)

@@ -190,6 +190,8 @@ class Template:
         Raises:
             DeclarationError: The text is not in the grammar of spec §5.1.
         """
+        if not text.startswith("/"):
+            raise DeclarationError(text, "it must begin with a slash")
         parts: list[Part] = []
         taken = position = 0
         while text[position : position + 1] == "/":
@@ -273,6 +275,19 @@ class Template:
         if part.field not in bindings:
             raise InvalidArgument(part.field, f"is missing, {self.text} needs it")
         return part.write(bindings[part.field])
+
+
+def path_template(name: str, path: str) -> Template:
+    """The template that the argument of this name is.
+
+    Raises:
+        DeclarationError: It is none; the error names the argument.
+    """
+    try:
+        return Template.parse(path)
+    except DeclarationError as exc:
+        wanted = f"must be a path such as /v1/images:resize, got {path!r}"
+        raise DeclarationError(name, f"{wanted} ({exc.description})") from None
 
 
 def _fits(segments: Sequence[Segment], texts: Sequence[str]) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from lro._any import message
+from lro._any import named
 from lro._errors import InvalidArgument
 
 _NANO: Final = 1_000_000_000
@@ -28,7 +28,7 @@ _TIMESTAMP: Final = re.compile(
 )
 
 
-@message("google.protobuf.Duration")
+@named("google.protobuf.Duration")
 @attrs.frozen(order=True)
 class Duration:
     """``google.protobuf.Duration``: a span of time, which may be invalid until it is used.
@@ -64,7 +64,7 @@ class Duration:
         return cls(sign * seconds, sign * rest * 1000)
 
 
-@message("google.protobuf.Timestamp")
+@named("google.protobuf.Timestamp")
 @attrs.frozen(order=True)
 class Timestamp:
     """``google.protobuf.Timestamp``: seconds since 1970 in UTC, and nanoseconds from 0."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -19,11 +18,11 @@ from lro._codecs import (
     payload_of,
     protobuf_name,
 )
+from lro._containing import contained
 from lro._details import DETAIL_TYPES
 from lro._errors import InvalidArgument, LroError
 from lro._faults import DeclarationError, EncodingError, MissingExtra, UnknownType
-from lro._hooks import contained
-from lro._shapes import is_message_class
+from lro._shapes import check_full_name, is_message_class, no_message
 from lro._status import Code, Status
 from lro._times import Duration, Timestamp
 from lro._wellknown import MESSAGES, dump_any, load_any
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from lro._protobuf._binary import Binary
 
 M = TypeVar("M")
-
-_FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
 
 
 class TypeRegistry:
@@ -83,8 +80,7 @@ class TypeRegistry:
         name = declared_name(cls) or protobuf_name(cls) or full_name or known
         if name is None:
             raise DeclarationError(cls.__qualname__, "has no full name; decorate it: @lro.message")
-        if not _FULL_NAME.fullmatch(name):
-            raise DeclarationError(name, "is not a full name such as acme.images.v1.ResizeRequest")
+        check_full_name(name)
         if known == name:
             return name
         if known is not None:
@@ -372,9 +368,7 @@ class TypeRegistry:
             codec = factory(cls)
             if codec is not None:
                 return codec
-        raise DeclarationError(
-            cls.__qualname__, "is neither an attrs class nor a dataclass; give a codec factory"
-        )
+        raise DeclarationError(cls.__qualname__, no_message(cls))
 
 
 _ALWAYS: Final = frozenset((*MESSAGES, *DETAIL_TYPES))

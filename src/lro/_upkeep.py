@@ -27,6 +27,14 @@ _HURRY_SECONDS: Final = 0.1
 _DECLARED_SECONDS: Final = 0.5
 """How soon after a method is declared its lost work is looked for: its module may still load."""
 _GRACE_SECONDS: Final = 1.0
+_REST_SECONDS: Final = 0.01
+"""The least between two turns."""
+_TRIES: Final = 5
+"""How often in a period of grace what could not be written is tried."""
+_GRACES: Final = 4
+"""How many periods of grace a lease has, at least."""
+LEAST_LEASE: Final = timedelta(seconds=_REST_SECONDS * _TRIES * _GRACES)
+"""The shortest lease that is renewed as often as its period of grace asks for."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -72,8 +80,8 @@ class Upkeep:
         self._ledger = ledger
         self._lease = lease
         self._period = lease.total_seconds() / 3
-        self._grace = min(_GRACE_SECONDS, lease.total_seconds() / 4)
-        self.retry_seconds = self._grace / 5
+        self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
+        self.retry_seconds = self._grace / _TRIES
         """How soon what could not be written is tried again."""
         self._patience = (patience or lease).total_seconds()
         self._held = held
@@ -172,7 +180,7 @@ class Upkeep:
         due = [self._next_hunt(), self._expire_at, self._retry_at, at + self._period]
         if self._renew_at is not None:
             due.append(self._renew_at)
-        return max(0.01, min(due) - self._clock())
+        return max(_REST_SECONDS, min(due) - self._clock())
 
     def _next_hunt(self) -> float:
         asked_at = max(self._hurry_at, self._asked_at)

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 import attrs
 
-from lro._any import WRAPPED_TYPES, Any, Json, message
+from lro._any import WRAPPED_TYPES, Any, Json, named
 from lro._errors import InvalidArgument
 from lro._jsontext import plain_copy
 from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, dump_string, got, is_text, load_string
@@ -31,13 +31,13 @@ _SNAKE: Final = re.compile(r"_([a-z])")
 _HUMP: Final = re.compile(r"[A-Z]")
 
 
-@message(PACKAGE + "Empty")
+@named(PACKAGE + "Empty")
 @attrs.frozen
 class Empty:
     """A message without fields: the response of methods that have nothing to say."""
 
 
-@message(PACKAGE + "FieldMask")
+@named(PACKAGE + "FieldMask")
 @attrs.frozen
 class FieldMask:
     """Paths of fields, in proto spelling."""
@@ -45,7 +45,7 @@ class FieldMask:
     paths: tuple[str, ...] = ()
 
 
-@message(PACKAGE + "Struct")
+@named(PACKAGE + "Struct")
 @attrs.frozen
 class Struct:
     """Any JSON object."""
@@ -53,7 +53,7 @@ class Struct:
     fields: Mapping[str, object] = attrs.field(factory=dict, hash=False)
 
 
-@message(PACKAGE + "Value")
+@named(PACKAGE + "Value")
 @attrs.frozen
 class Value:
     """Any JSON value; None is JSON's null."""
@@ -61,7 +61,7 @@ class Value:
     value: object = attrs.field(default=None, hash=False)
 
 
-@message(PACKAGE + "ListValue")
+@named(PACKAGE + "ListValue")
 @attrs.frozen
 class ListValue:
     """Any JSON array."""
@@ -69,7 +69,7 @@ class ListValue:
     values: Sequence[object] = attrs.field(factory=list, hash=False)
 
 
-@message(PACKAGE + "StringValue")
+@named(PACKAGE + "StringValue")
 @attrs.frozen
 class StringValue:
     """A string which may be absent where it is a field."""
@@ -77,7 +77,7 @@ class StringValue:
     value: str = ""
 
 
-@message(PACKAGE + "BoolValue")
+@named(PACKAGE + "BoolValue")
 @attrs.frozen
 class BoolValue:
     """A bool which may be absent where it is a field."""
@@ -85,7 +85,7 @@ class BoolValue:
     value: bool = False
 
 
-@message(PACKAGE + "BytesValue")
+@named(PACKAGE + "BytesValue")
 @attrs.frozen
 class BytesValue:
     """Bytes which may be absent where they are a field."""
@@ -93,7 +93,7 @@ class BytesValue:
     value: bytes = b""
 
 
-@message(PACKAGE + "Int32Value")
+@named(PACKAGE + "Int32Value")
 @attrs.frozen
 class Int32Value:
     """An int32 which may be absent where it is a field."""
@@ -101,7 +101,7 @@ class Int32Value:
     value: int = 0
 
 
-@message(PACKAGE + "Int64Value")
+@named(PACKAGE + "Int64Value")
 @attrs.frozen
 class Int64Value:
     """An int64 which may be absent where it is a field."""
@@ -109,7 +109,7 @@ class Int64Value:
     value: int = 0
 
 
-@message(PACKAGE + "UInt32Value")
+@named(PACKAGE + "UInt32Value")
 @attrs.frozen
 class UInt32Value:
     """A uint32 which may be absent where it is a field."""
@@ -117,7 +117,7 @@ class UInt32Value:
     value: int = 0
 
 
-@message(PACKAGE + "UInt64Value")
+@named(PACKAGE + "UInt64Value")
 @attrs.frozen
 class UInt64Value:
     """A uint64 which may be absent where it is a field."""
@@ -125,7 +125,7 @@ class UInt64Value:
     value: int = 0
 
 
-@message(PACKAGE + "FloatValue")
+@named(PACKAGE + "FloatValue")
 @attrs.frozen
 class FloatValue:
     """A 32-bit float which may be absent where it is a field."""
@@ -133,7 +133,7 @@ class FloatValue:
     value: float = 0.0
 
 
-@message(PACKAGE + "DoubleValue")
+@named(PACKAGE + "DoubleValue")
 @attrs.frozen
 class DoubleValue:
     """A double which may be absent where it is a field."""

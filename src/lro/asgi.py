@@ -18,7 +18,7 @@ from collections.abc import (
 from typing import Any as Anything
 from typing import Final, TypeAlias, TypeVar
 
-from lro._arguments import check_function, check_instance
+from lro._arguments import check_instance, check_takes
 from lro._budget import Turn
 from lro._errors import MalformedRequest
 from lro._events import HEARTBEAT_SECONDS
@@ -70,12 +70,16 @@ class EdgeApp:
     the server's start and stop included (if it is deaf to those, the service is closed here): so
     frameworks that cannot mount, such as Django, are put behind the edge, and one edge behind
     another.
+
+    Raises:
+        DeclarationError: ``edge`` is no edge, or ``otherwise`` no ASGI application.
     """
 
     def __init__(self, edge: Edge, otherwise: App | None = None) -> None:
         check_instance("edge", edge, Edge, "an Edge of lro.http")
         if otherwise is not None:
-            check_function("otherwise", otherwise)
+            wanted = "an ASGI application, which takes scope, receive and send"
+            check_takes("otherwise", otherwise, 3, wanted)
         self.edge = edge
         self._otherwise = otherwise
 

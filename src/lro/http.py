@@ -78,7 +78,7 @@ class OperationsEdge(Edge):
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds; or a parent is no
-            such pattern.
+            such pattern; or the service has ``owner_only`` and there is no ``authenticate``.
     """
 
     def __init__(

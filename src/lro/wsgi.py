@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
-from lro._arguments import check_function, check_instance
+from lro._arguments import check_instance, check_plain_function, check_takes
 from lro._errors import LroError, MalformedRequest
 from lro._method import Method
 from lro._mounts import below_mount, raw_form, wire_text
@@ -46,13 +46,16 @@ class EdgeApp:
     itself when the interpreter ends.
 
     Raises:
-        DeclarationError: A hook is a coroutine function, which nothing here could await.
+        DeclarationError: A hook is a coroutine function, which nothing here could await; or
+            ``otherwise`` is no WSGI application.
     """
 
     def __init__(self, edge: Edge, otherwise: App | None = None) -> None:
         check_instance("edge", edge, Edge, "an Edge of lro.http")
         if otherwise is not None:
-            check_function("otherwise", otherwise)
+            wanted = "a WSGI application, which takes environ and start_response"
+            check_takes("otherwise", otherwise, 2, wanted)
+            check_plain_function("otherwise", otherwise)
         edge.check_plain("a WSGI application")
         self.edge = edge
         self._otherwise = otherwise

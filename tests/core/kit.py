@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import attrs
 
-from lro._any import message
+from lro import message
 from lro._executing import Executor
 from lro._operation import Operation
 from lro._service import Service

@@ -47,6 +47,7 @@ WRONG_OPTIONS = [
     ("target", Awaited(), "a plain function, which no event loop awaits"),
     ("index", ("dataset", 5), "a tuple of paths"),
     ("path", None, "a text"),
+    ("path", "v1/x", "a path such as /v1/images:resize"),
 ]
 
 WRONG_SERVICE = [
@@ -58,7 +59,8 @@ WRONG_SERVICE = [
     ("verbs", ["GetOperatoin"], "some of GetOperation, ListOperations"),
     ("max_wait", 60, "a timedelta from zero, at most 36500 days"),
     ("expiry", "30d", "a timedelta from zero, at most 36500 days"),
-    ("lease", timedelta(), "a timedelta above zero, at most 36500 days"),
+    ("lease", timedelta(), "a timedelta of 0.2 s or more, at most 36500 days"),
+    ("lease", timedelta(milliseconds=199), "a timedelta of 0.2 s or more, at most 36500 days"),
     ("authorize", "nobody", "a function"),
     ("owner_only", 1, "True or False"),
     ("upkeep", "no", "True or False"),
@@ -81,6 +83,20 @@ def test_an_option_of_a_method_of_the_wrong_type_is_refused(name, value, wanted)
         assert ", got " in str(refused.value)
         with pytest.raises(ValueError, match=name):
             lro.Options(**{name: value})
+
+
+def test_attempts_need_the_exceptions_after_which_they_are_made():
+    """Else no second one is ever made; one attempt may have exceptions, which change nothing."""
+    with pytest.raises(lro.DeclarationError, match=r"^attempts: 3 need retry_on, which says after"):
+        lro.Options(attempts=3)
+    assert lro.Options(attempts=1, retry_on=(OSError,)).retry_on == (OSError,)
+
+
+def test_the_shortest_lease_is_taken():
+    """It is renewed five times in its period of grace, as any other."""
+    shortest = timedelta(milliseconds=200)
+    with lro.Service(MemoryStore(), InlineExecutor(), upkeep=False, lease=shortest) as service:
+        assert service._background.upkeep.retry_seconds == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(("name", "value", "wanted"), WRONG_SERVICE)

@@ -139,14 +139,16 @@ SIGNATURES = [
     (coroutine, (WorkRequest, WorkResponse, WorkMetadata, True, True)),
     (bare, (None, None, None, True, False)),
     (nothing, (WorkRequest, type(None), None, True, False)),
-    (union, (None, None, None, False, False)),
+    (union, (WorkRequest | None, WorkResponse | None, None, False, False)),
 ]
 
 
 @pytest.mark.parametrize(("function", "wanted"), SIGNATURES)
 def test_what_annotations_say(function, wanted):
     """Request, response and metadata; whether the job is wanted; the colour."""
-    assert attrs.astuple(Signature.of(function)) == wanted
+    said = Signature.of(function)
+    classes = [part.annotation for part in (said.request, said.response, said.metadata)]
+    assert (*classes, said.takes_job, said.is_async) == wanted
 
 
 def no_arguments(): ...
@@ -171,6 +173,85 @@ def test_what_annotations_cannot_say(function, why):
     """The function is named where it has a name."""
     with pytest.raises(DeclarationError, match=why):
         Signature.of(function)
+
+
+def struct(request: dict[str, object]) -> WorkResponse: ...
+
+
+def bare_dict(request: WorkRequest) -> dict: ...
+
+
+def bare_list(request: WorkRequest) -> list: ...
+
+
+def texts(request: WorkRequest) -> list[str]: ...
+
+
+def progress(request: WorkRequest, job: Job[dict[str, int]]) -> WorkResponse: ...
+
+
+class Model:
+    """A class of another library, as pydantic's are."""
+
+
+def model(request: Model) -> WorkResponse: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (
+            struct,
+            "the parameter 'request' of struct is annotated dict[str, object], which is no message"
+            " class; lro.Struct is the one for any JSON object",
+        ),
+        (
+            bare_dict,
+            "the return of bare_dict: dict: is no message class; lro.Struct is the one for any"
+            " JSON object",
+        ),
+        (
+            bare_list,
+            "the return of bare_list: list: is no message class; put the list into a field of one,"
+            " such as items: list[str]",
+        ),
+        (
+            texts,
+            "the return of texts is annotated list[str], which is no message class; put the list"
+            " into a field of one, such as items: list[str]",
+        ),
+        (
+            progress,
+            "the parameter 'job' of progress is annotated dict[str, int], which is no message"
+            " class; lro.Struct is the one for any JSON object",
+        ),
+        (
+            union,
+            f"the parameter 'request' of union is annotated {WorkRequest | None},"
+            " which is no class",
+        ),
+        (
+            model,
+            "the parameter 'request' of model: Model: is neither an attrs class nor a dataclass;"
+            " write it as one, or give a codec factory: lro.TypeRegistry(factories=...)",
+        ),
+    ],
+)
+def test_an_annotation_that_is_no_message_class(function, sentence, make_service):
+    """Is refused with the method, the function, where it stands, and what to write instead."""
+    with pytest.raises(DeclarationError) as caught:
+        make_service().method("acme.v1.Works.Odd", metadata=classes_of(function))(function)
+    assert str(caught.value) == f"acme.v1.Works.Odd: {sentence}"
+
+
+def classes_of(function):
+    return None if function is progress else WorkMetadata
+
+
+def test_a_given_class_that_is_no_message_class(make_service):
+    """Is named alone: no annotation says it."""
+    with pytest.raises(DeclarationError, match=r"^Model: is neither"):
+        make_service().method("acme.v1.Works.Odd", request=Model, metadata=WorkMetadata)(plain)
 
 
 # -- conventional metadata ------------------------------------------------------------------------

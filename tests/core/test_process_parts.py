@@ -657,7 +657,10 @@ def test_the_main_module_is_imported_under_another_name(tmp_path, monkeypatch, f
     name = "main_program" if by == "module" else "__mp_main__"
     assert spec.function(WorkRequest()).text == name
     assert sys.modules["__main__"] is sys.modules["__mp_main__"]
-    assert _prepare.prepare(attrs.evolve(recipe, attempts=2)).function is spec.function
+    assert (
+        _prepare.prepare(attrs.evolve(recipe, attempts=2, retry_on=("builtins:OSError",))).function
+        is spec.function
+    )
 
 
 def test_a_main_module_that_fails_is_imported_again(tmp_path, forgetful):
@@ -682,6 +685,7 @@ def test_a_declared_method_keeps_its_types(forgetful):
         method="acme.v1.Works.Declared",
         declared=True,
         attempts=4,
+        retry_on=("builtins:OSError",),
     )
     spec = _prepare.prepare(recipe)
     assert spec.types is service.types

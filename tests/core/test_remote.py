@@ -306,7 +306,7 @@ def test_the_function_is_called_through_the_executor(make_service, store):
         seen.append((spec.full_name, request.text, job.attempt))
         return WorkResponse("from afar")
 
-    service = with_method(make_service(store, Elsewhere(through)), attempts=3)
+    service = with_method(make_service(store, Elsewhere(through)), attempts=3, retry_on=(OSError,))
     found = ended(service, service.start(NAME, WorkRequest("it")))
     assert (answer(service, found), seen) == ("from afar", [(NAME, "it", 1)])
 

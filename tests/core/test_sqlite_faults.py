@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -284,9 +285,18 @@ def test_a_directory_is_refused(tmp_path):
 
 
 def test_a_folder_that_is_missing_is_unavailable(tmp_path):
-    """It may be mounted later."""
-    with pytest.raises(Unavailable):
-        SQLiteStore(tmp_path / "missing" / "operations.db")
+    """It may be mounted later. The path is told, and what is missing."""
+    path = tmp_path / "missing" / "operations.db"
+    wanted = f"{path} cannot be opened: there is no directory {path.parent}"
+    with pytest.raises(Unavailable, match=re.escape(wanted)):
+        SQLiteStore(path)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///x.db", "file:/tmp/x.db", "postgresql://host/x"])
+def test_a_url_is_refused(url):
+    """It would be the path of a file in a directory of that name."""
+    with pytest.raises(DeclarationError, match="is a URL, and a path is wanted, such as"):
+        SQLiteStore(url)
 
 
 @pytest.mark.parametrize("table", ["operations", "inputs", "starts", "secrets"])
@@ -646,7 +656,7 @@ def test_a_file_that_cannot_be_seen_when_it_is_made(path, monkeypatch):
         return connections[-1]
 
     monkeypatch.setattr("sqlite3.connect", vanishing)
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match=rf"{re.escape(str(path))} cannot be opened: "):
         SQLiteStore(path)
     for connection in connections:
         with pytest.raises(sqlite3.ProgrammingError, match="closed"):

@@ -18,7 +18,7 @@ from lro._errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._faults import DeclarationError
+from lro._faults import DeclarationError, HookFailed
 from lro._jobs import Job
 from lro._operation import ListOperationsRequest, Operation
 from lro._spec import WorkerLost
@@ -441,6 +441,59 @@ def test_a_wrong_argument(quick, wrong, error, field, validate_only):
     assert caught.value.field == field
     assert caught.value.code is Code.INVALID_ARGUMENT
     assert (stored(quick), calls) == (0, [])
+
+
+def refused_by(error):
+    def refuse(request):
+        raise error
+
+    return refuse
+
+
+@pytest.mark.parametrize("verdict", [None, True])
+def test_validate_accepts_with_none_and_true(quick, verdict):
+    """The operation is started."""
+    assert method_of(quick, validate=lambda request: verdict).start(WorkRequest()).name
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize(
+    ("validate", "sentence"),
+    [
+        (lambda request: False, "request: is refused by the method"),
+        (refused_by(ValueError("too large")), "request: too large"),
+        (refused_by(ValueError()), "request: is refused by the method"),
+        (refused_by(UnicodeError("no text")), "request: no text"),
+        (refused_by(InvalidArgument("text", "too long")), "text: too long"),
+    ],
+)
+def test_validate_refuses_with_invalid_argument(quick, validate, sentence, validate_only):
+    """By False, by a ValueError or by an error of the library; nothing is stored."""
+    method = method_of(quick, validate=validate)
+    with pytest.raises(InvalidArgument) as caught:
+        method.start(WorkRequest(), validate_only=validate_only)
+    assert (str(caught.value), stored(quick)) == (sentence, 0)
+
+
+async def forgotten(request):
+    """A coroutine function, where a plain one must be called."""
+
+
+@pytest.mark.parametrize("found", [0, 1, "", "too large", [], forgotten])
+def test_validate_that_returns_no_verdict_starts_nothing(quick, found):
+    """A text is no refusal, and no consent: the mistake is the application's."""
+    result = (lambda: found(None)) if callable(found) else (lambda: found)
+    method = method_of(quick, validate=lambda request: result())
+    with pytest.raises(HookFailed, match="validate must return None or True to accept") as caught:
+        method.start(WorkRequest())
+    assert (caught.value.code, stored(quick)) == (Code.INTERNAL, 0)
+
+
+@pytest.mark.parametrize("error", [DeclarationError("x", "y"), ZeroDivisionError("x")])
+def test_what_else_validate_raises_passes(quick, error):
+    """An error of the library keeps its code, also where it is a ValueError."""
+    with pytest.raises(type(error)):
+        method_of(quick, validate=refused_by(error)).start(WorkRequest())
 
 
 def test_packed_metadata_is_taken_as_it_is(quick):

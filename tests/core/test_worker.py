@@ -669,12 +669,11 @@ def test_work_is_tried_again(service, colour, no_pauses):
     [
         (ConnectionError(), (ConnectionError,), 2),
         (ValueError(), (ConnectionError,), 1),
-        (ValueError(), (), 1),
         (Cancelled(), (Exception,), 1),
         (LeaseLost("n", 1, 2), (Exception,), 1),
         (SystemExit(), (Exception,), 1),
     ],
-    ids=["same", "other", "none", "cancelled", "lease", "exit"],
+    ids=["same", "other", "cancelled", "lease", "exit"],
 )
 def test_what_is_not_tried_again(make_service, colour, error, retry_on, count, no_pauses):
     """After the last attempt, for other errors, and whenever the work is to stop."""

@@ -556,5 +556,39 @@ def test_wrong_parts_of_an_application_are_refused(make: Any) -> None:
     with pytest.raises(lro.DeclarationError, match=r"edge: must be an Edge of lro\.http"):
         make(house.service)
     edge = OperationsApp(house.service).edge
-    with pytest.raises(lro.DeclarationError, match="otherwise: must be a function"):
+    with pytest.raises(lro.DeclarationError, match=r"otherwise: must be an? (A|W)SGI"):
         make(edge, "otherwise")
+
+
+def wsgi_app(environ: Any, start_response: Any) -> list[bytes]:
+    """A WSGI application."""
+    return []
+
+
+async def asgi_app(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI application."""
+
+
+class Application:
+    """An ASGI application that is an object."""
+
+    async def __call__(self, *_: Any) -> None:
+        """Nothing."""
+
+
+def test_application_of_the_other_interface_is_refused() -> None:
+    """It would fail at the first request that the edge does not know."""
+    edge = OperationsApp(build().service).edge
+    wanted = "otherwise: must be an ASGI application, which takes scope, receive and send, got "
+    for wrong in (wsgi_app, wsgi.EdgeApp(edge)):
+        with pytest.raises(lro.DeclarationError, match=wanted):
+            asgi.EdgeApp(edge, wrong)  # type: ignore[arg-type]
+    wanted = "otherwise: must be a WSGI application, which takes environ and start_response, got "
+    for wrong in (asgi_app, asgi.EdgeApp(edge)):
+        with pytest.raises(lro.DeclarationError, match=wanted):
+            wsgi.EdgeApp(edge, wrong)  # type: ignore[arg-type]
+    with pytest.raises(lro.DeclarationError, match="otherwise: must be a plain function"):
+        wsgi.EdgeApp(edge, Application())  # type: ignore[arg-type]
+    assert asgi.EdgeApp(edge, Application())
+    assert wsgi.EdgeApp(edge, wsgi_app)
+    assert wsgi.EdgeApp(edge, max)  # of a function in C, Python may not know what it takes

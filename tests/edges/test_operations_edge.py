@@ -220,6 +220,37 @@ def test_unauthenticated(verb: str) -> None:
     check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
 
 
+@pytest.mark.parametrize(
+    ("error", "challenge"),
+    [
+        (lro.Unauthenticated(), "Bearer"),
+        (lro.Unauthenticated("who?", 'Basic realm="things"'), 'Basic realm="things"'),
+        (lro.StatusError(Code.UNAUTHENTICATED, "who?"), "Bearer"),
+    ],
+)
+def test_unauthenticated_reply_has_a_challenge(error: lro.LroError, challenge: str) -> None:
+    """Every 401 has one, by default that for tokens (RFC 9110 §11.6.1); no other reply has."""
+
+    def authenticate(headers: Mapping[str, str]) -> str:
+        if "x-user" in headers:
+            return headers["x-user"]
+        raise error
+
+    edge = edge_of(build(), authenticate=authenticate)
+    reply = edge.handle(ask("GET", "/v1/operations/x"))
+    check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
+    assert headers_of(reply)["www-authenticate"] == challenge
+    found = edge.handle(ask("GET", "/v1/operations/x", x_user="ann"))
+    assert "www-authenticate" not in headers_of(found)
+
+
+@pytest.mark.parametrize("challenge", ["", " ", "Bearer\r\nx: y", "Bär"])
+def test_challenge_that_no_header_can_hold_is_refused(challenge: str) -> None:
+    """Before it could end the header, and begin another."""
+    with pytest.raises(ValueError, match="challenge: must be printable ASCII, got"):
+        lro.Unauthenticated("who?", challenge)
+
+
 @EACH_VERB
 def test_permission_precedes_existence(verb: str) -> None:
     """Who may not do it is not told whether there is something to do it to."""

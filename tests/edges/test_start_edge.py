@@ -439,7 +439,12 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(wrong: str) ->
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"path": "v1/things"}, "v1/things: it goes wrong at character 0"),
+        (
+            {"path": "v1/things"},
+            "path: must be a path such as /v1/images:resize, got 'v1/things'"
+            " (it must begin with a slash)",
+        ),
+        ({"path": "/v1/a b"}, "path: must be a path such as /v1/images:resize, got '/v1/a b' ("),
         ({"path": "/v1/{name=things/*}"}, "path: must be one path without variables"),
         ({"path": "/v1/*"}, "path: must be one path without variables"),
         ({"path": 5}, "path: must be a text, got 5"),

@@ -163,12 +163,13 @@ def authorize(caller: str, verb: str, name: str) -> None:
         raise lro.PermissionDenied("not bob")
 
 
-def refuse(request: CountRequest) -> None:
+def refuse(request: CountRequest) -> Any:
     """What the method refuses, as each kind of error."""
     refused: dict[str, Exception] = {
         "unnamed": lro.InvalidArgument("label", "must not be 'unnamed'"),
         "full": lro.ResourceExhausted("too much to do"),
         "secret": ZeroDivisionError("secret"),
+        "negative": ValueError("steps must not be negative"),
         "data loss": lro.StatusError(lro.Code.DATA_LOSS, "secret", why="LOST"),
         "help": lro.StatusError(
             lro.Code.OUT_OF_RANGE, "no", (lro.Help(links=()), lro.LocalizedMessage("de", "nein"))
@@ -176,6 +177,7 @@ def refuse(request: CountRequest) -> None:
     }
     if request.label in refused:
         raise refused[request.label]
+    return {"no": False, "reason": "secret", "yes": True}.get(request.label)
 
 
 def plain() -> House:
@@ -419,6 +421,25 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
     assert (code, message) == ("UNAVAILABLE", "the service is stopping")
     assert details[1]["retryDelay"] == "1s"
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [
+        ("negative", ["INVALID_ARGUMENT", "request: steps must not be negative"]),
+        ("no", ["INVALID_ARGUMENT", "request: is refused by the method"]),
+        ("reason", ["INTERNAL", "the server failed internally"]),
+        ("secret", ["INTERNAL", "the server failed internally"]),
+    ],
+)
+def test_what_validate_refuses_is_refused_alike_in_all_ways(
+    label: str, told: list[str], places: Callable[[str], Place]
+) -> None:
+    """A ValueError is told with its text, and False is a refusal; a text is a mistake."""
+    ways = places("plain").ways
+    asked = Asked("Start", {"label": label})
+    assert {way: list(ask(asked)[:2]) for way, ask in ways.items()} == dict.fromkeys(ways, told)
+    assert all("name" in ask(Asked("Start", {"label": "yes"})) for ask in ways.values())
 
 
 def test_a_request_id_is_one_for_all_ways(places: Callable[[str], Place]) -> None:

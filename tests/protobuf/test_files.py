@@ -30,6 +30,7 @@ from lro._details import ErrorInfo
 from lro._enums import with_enum_numbers
 from lro._errors import InvalidArgument
 from lro._faults import DeclarationError, EncodingError, MissingExtra, UnknownType
+from lro._jsontext import MAX_MESSAGE_DEPTH
 from lro._operation import Operation
 from lro._protobuf import _binary
 from lro._protobuf._files import file_name
@@ -389,11 +390,14 @@ def test_hostile_bytes_are_refused():
             types.unpack(Any("x/acme.v1.Outer", message.SerializeToString()), Outer)
 
 
-def test_what_is_as_deep_as_it_may_be_has_a_binary_form():
-    """A Struct takes two of protobuf's levels for each of JSON's."""
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}])
+def test_what_is_as_deep_as_it_may_be_has_a_binary_form(wrap):
+    """A list in a Struct takes two of protobuf's levels for one of JSON's, an object three."""
     types, value = TypeRegistry(Outer, Nested), 1.0
-    for _ in range(40):
-        value = [value]
+    for _ in range(MAX_MESSAGE_DEPTH - 1):
+        value = wrap(value)
+    with pytest.raises(EncodingError, match="nested deeper"):
+        types.pack(Outer(anything=wrap(value)))
     packed = types.pack(Outer(anything=value))
     assert types.unpack(Any(packed.type_url, types.binary_payload(packed)), Outer).anything == value
 

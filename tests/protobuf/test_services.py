@@ -18,8 +18,7 @@ pytest.importorskip("grpc_tools")
 import grpc_tools
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from lro import Job, Service, protobuf
-from lro._any import message
+from lro import Job, Service, message, protobuf
 from lro._protobuf._options import HTTP, OPERATION_INFO
 from lro._protobuf._starts import StartOptions, read_options, write_options
 from lro.executors.inline import InlineExecutor

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lro import Code
+import lro
+from lro import Code, asgi, wsgi
+from tests.edges.house import House, build
 from tests.security.guarded import START, STORES, VERBS, Place, guarded
 
 SEEN = {"BatchGetOperations", "ListOperations", "WatchOperations", "WatchMany", START}
@@ -59,3 +63,46 @@ def test_callers_with_and_without_name_see_their_own(place: Place, unnamed: Any)
             assert answer.code is Code.OK, verb
             if verb not in ("DeleteOperation", "CancelOperation", START):
                 assert name in answer.text, verb
+
+
+MAKERS = {
+    "asgi.OperationsApp": lambda house, **options: asgi.OperationsApp(house.service, **options),
+    "asgi.StartApp": lambda house, **options: asgi.StartApp(house.service, house.count, **options),
+    "wsgi.OperationsApp": lambda house, **options: wsgi.OperationsApp(house.service, **options),
+    "wsgi.StartApp": lambda house, **options: wsgi.StartApp(house.service, house.count, **options),
+}
+
+
+def add_to_grpc(house: House, **options: Any) -> None:
+    """Put the service on a gRPC server that is never started."""
+    grpc = pytest.importorskip("grpc")
+    pytest.importorskip("google.longrunning.operations_proto_pb2")
+    lro_grpc = importlib.import_module("lro.grpc")
+    lro_grpc.add_to(grpc.server(ThreadPoolExecutor(1)), house.service, **options)
+
+
+@pytest.fixture(params=[*MAKERS, "grpc"])
+def make_edge(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Makes each kind of edge."""
+    return MAKERS.get(request.param, add_to_grpc)
+
+
+def test_edge_without_authenticate_is_refused(make_edge: Callable[..., Any]) -> None:
+    """Everybody would be nobody there, and see what all the others start."""
+    house = build(owner_only=True)
+    with pytest.raises(lro.DeclarationError, match=r"^authenticate: is needed, since"):
+        make_edge(house)
+    make_edge(house, authenticate=lambda headers: None)
+    house.service.close()
+
+
+def test_log_warns_of_authorize_without_authenticate(
+    make_edge: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may go by something else than the caller, so that it is not refused."""
+    house = build(authorize=lambda caller, verb, name: True)
+    make_edge(house, authenticate=lambda headers: None)
+    assert caplog.text == ""
+    make_edge(house)
+    assert "has no authenticate: authorize is asked about nobody by name" in caplog.text
+    house.service.close()

@@ -13,8 +13,9 @@ from google.longrunning import operations_proto_pb2 as pb
 from lro._access import INTERFACE
 from lro._arguments import check_instance, check_plain_function
 from lro._budget import Turn
+from lro._containing import contained
 from lro._errors import RequestTooLarge
-from lro._hooks import Flow, Hook, contained, flow_of
+from lro._hooks import Flow, Hook, flow_of
 from lro._listing import Listing
 from lro._method import Method
 from lro._names import parse_name

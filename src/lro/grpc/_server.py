@@ -62,12 +62,14 @@ def add_to(
 
     Raises:
         DeclarationError: A registered message class says what proto cannot say, a method is not the
-            service's, an argument is of a wrong type or out of its bounds, or a hook is a coroutine
-            function and the server a ``grpc.Server``.
+            service's, an argument is of a wrong type or out of its bounds, a hook is a coroutine
+            function and the server a ``grpc.Server``, or the service has ``owner_only`` and there
+            is no ``authenticate``.
     """
     served = (grpc.Server, grpc.aio.Server)
     check_instance("server", server, served, "a grpc.Server or grpc.aio.Server, made already")
     check_instance("service", service, Service, "an lro.Service")
+    service.access.check_named("lro.grpc.add_to", authenticate)
     hook = None if authenticate is None else Hook("authenticate", authenticate)
     several = isinstance(methods, Sequence) and all(isinstance(m, StartMethod) for m in methods)
     wanted = "True, False, or several lro.grpc.StartMethod"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -12,6 +13,8 @@ from typing import Final
 from lro._errors import Unavailable
 from lro._faults import DeclarationError
 
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/")
+"""At least two letters: one is a drive of Windows."""
 SEEN_SECONDS: Final = 1.0
 """How long a file that was seen in its place counts as being there; asking costs a read's time."""
 
@@ -30,6 +33,8 @@ class DatabaseFile:
             raise DeclarationError(repr(path), "is no file; use the MemoryStore")
         if os.path.isdir(path):
             raise DeclarationError(path, "is a directory")
+        if _URL.match(path):
+            raise DeclarationError(path, "is a URL, and a path is wanted, such as 'operations.db'")
         self.path = os.path.abspath(path)
         self.busy_seconds = busy_seconds
         self.closing = threading.Event()
@@ -89,6 +94,12 @@ class DatabaseFile:
         self.closing = threading.Event()
         if closed:
             self.closing.set()
+
+    def unopened(self, trouble: sqlite3.OperationalError) -> Unavailable:
+        """The error for whoever makes the store: with the path, which no caller is told."""
+        folder = os.path.dirname(self.path)
+        why = str(trouble) if os.path.isdir(folder) else f"there is no directory {folder}"
+        return Unavailable(f"{self.path} cannot be opened: {why}")
 
     def give_up(self, why: str) -> None:
         """Refuse everything from now on, for this reason."""

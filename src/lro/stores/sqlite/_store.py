@@ -70,9 +70,9 @@ class SQLiteStore:
     it answers UNAVAILABLE. ``clock`` gives the time in UTC.
 
     Raises:
-        Unavailable: The file cannot be opened.
+        Unavailable: The file cannot be opened; the error says its path.
         DeclarationError: It was made by a newer version of this library, or is not of it at all; or
-            an argument is of a wrong type or out of its bounds.
+            ``path`` is a URL; or an argument is of a wrong type or out of its bounds.
     """
 
     reads_block = False

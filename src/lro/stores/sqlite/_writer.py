@@ -57,7 +57,7 @@ class Writer:
         try:
             self._opened()
         except sqlite3.OperationalError as exc:
-            raise told(exc) from exc
+            raise file.unopened(exc) from exc
         except sqlite3.DatabaseError as exc:
             raise DeclarationError(file.path, f"is no SQLite database: {exc}") from exc
 
