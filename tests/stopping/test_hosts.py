@@ -62,15 +62,20 @@ def gunicorn(*options: str, app: str = "wsgi_app") -> tuple[str, ...]:
     return ("-m", "gunicorn", "--bind", "127.0.0.1:0", *options, f"work:{app}")
 
 
+def hypercorn(*options: str) -> tuple[str, ...]:
+    """The command for hypercorn on a free port."""
+    bound = ("--bind", "127.0.0.1:0", "--graceful-timeout", "1")
+    return ("-m", "hypercorn", *bound, *options, "work:asgi_app")
+
+
 KINDS: Final = {
     "uvicorn": Kind(("uvicorn",), ("-m", "uvicorn", "work:asgi_app", "--port", "0")),
     "uvicorn, processes": Kind(
         ("uvicorn",), ("-m", "uvicorn", "work:asgi_app", "--port", "0", "--workers", "2")
     ),
-    "hypercorn": Kind(
-        ("hypercorn",),
-        ("-m", "hypercorn", "--bind", "127.0.0.1:0", "--graceful-timeout", "1", "work:asgi_app"),
-        held_to_their_end=sys.version_info >= (3, 12, 1),
+    "hypercorn": Kind(("hypercorn",), hypercorn("--workers", "0")),
+    "hypercorn, processes": Kind(
+        ("hypercorn",), hypercorn(), held_to_their_end=sys.version_info >= (3, 12, 1)
     ),
     "gunicorn, uvicorn workers": Kind(
         ("gunicorn", "uvicorn_worker"), gunicorn("-k", "workers.Worker", app="asgi_app")
