@@ -19,7 +19,7 @@ from lro._status import Code
 from lro.executors import _broker
 from lro.testing._executors import Work
 from tests.core.celery_workers import House, Worker
-from tests.core.kit import answer, ended, reason, unpacked
+from tests.core.kit import PATIENCE, answer, ended, reason, unpacked
 from tests.services.postgres import shared_server
 from tests.services.redis import Redis, redis_server
 
@@ -185,7 +185,7 @@ def test_a_worker_that_stops_ends_what_it_has_begun(house, pool):
         worker.says("Warm shutdown")
         gate.touch()
         assert ended(house.service, name).response is not None
-        assert worker.process.wait(20) == 0
+        assert worker.process.wait(PATIENCE) == 0
 
 
 def test_a_worker_that_stops_coldly_hands_its_work_back(house):

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 """Seconds after which what should have happened counts as not happening."""
 
 

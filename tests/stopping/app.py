@@ -1,4 +1,7 @@
-"""What the hosts under test serve: one method on a SQLite file, its operations, and a log."""
+"""What the hosts under test serve: one method on a SQLite file, its operations, and a log.
+
+The work is done in threads, or by workers of Celery if the environment names their broker.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from datetime import timedelta
 
 import lro
 from lro import asgi, wsgi
+from lro._executing import Executor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
-from tests.stopping.hosts import FOLDER, START_PATH
+from tests.stopping.hosts import BROKER, FOLDER, START_PATH
 from tests.stopping.messages import WorkMetadata, WorkRequest, WorkResponse
 
 
@@ -24,9 +28,20 @@ def authorize(caller: str, verb: str, name: str) -> None:
     note("calls", verb)
 
 
+executor: Executor = ThreadExecutor(4)
+if BROKER in os.environ:
+    import celery
+
+    from lro.executors.celery import CeleryExecutor
+
+    app = celery.Celery("work", broker=os.environ[BROKER])
+    app.conf.broker_connection_retry_on_startup = True
+    app.conf.worker_soft_shutdown_timeout = 0.5
+    executor = CeleryExecutor(app, redelivery=timedelta(seconds=1))
+
 service = lro.Service(
     SQLiteStore(os.path.join(os.environ[FOLDER], "operations.db")),
-    ThreadExecutor(4),
+    executor,
     lease=timedelta(seconds=2),
     drain=timedelta(seconds=0.5),
     authorize=authorize,

@@ -22,6 +22,8 @@ import attrs
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 FOLDER: Final = "LRO_STOPPING_FOLDER"
 """The environment variable with the folder of the store and of the logs."""
+BROKER: Final = "LRO_STOPPING_BROKER"
+"""The environment variable with the URL of Celery's broker, if Celery does the work."""
 START_PATH: Final = "/v1/works:work"
 PATIENCE: Final = 60.0
 """Seconds in which everything happens, on however busy a machine; only a defect takes longer."""
@@ -101,8 +103,16 @@ class Host:
         return found[0]
 
     def stop(self) -> int:
-        """Send SIGTERM to its first process, as systemd and Kubernetes do; its exit status."""
+        """Tell it to stop; its exit status."""
+        self.tell()
+        return self.end()
+
+    def tell(self) -> None:
+        """Send SIGTERM to its first process, as systemd and Kubernetes do."""
         self.process.send_signal(signal.SIGTERM)
+
+    def end(self) -> int:
+        """Wait until its first process has ended; the exit status."""
         try:
             return self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:

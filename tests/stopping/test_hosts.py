@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,8 @@ import attrs
 import pytest
 
 from lro.stores.sqlite import SQLiteStore
-from tests.stopping.hosts import ROOT, Host, HttpLoad, Load, running, until
+from tests.services.redis import redis_server
+from tests.stopping.hosts import BROKER, ROOT, Host, HttpLoad, Load, running, until
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
 
@@ -49,6 +50,8 @@ class Kind:
     command: tuple[str, ...]
     waits: int = 6
     starters: int = 2
+    worker: tuple[str, ...] = ()
+    """How the worker is begun that does the work for this host, if it has one."""
     grpc: bool = False
     held_to_their_end: bool = False
     """Whether this host lets waits come to their end, so that they are answered well."""
@@ -59,15 +62,20 @@ def gunicorn(*options: str, app: str = "wsgi_app") -> tuple[str, ...]:
     return ("-m", "gunicorn", "--bind", "127.0.0.1:0", *options, f"work:{app}")
 
 
+def hypercorn(*options: str) -> tuple[str, ...]:
+    """The command for hypercorn on a free port."""
+    bound = ("--bind", "127.0.0.1:0", "--graceful-timeout", "1")
+    return ("-m", "hypercorn", *bound, *options, "work:asgi_app")
+
+
 KINDS: Final = {
     "uvicorn": Kind(("uvicorn",), ("-m", "uvicorn", "work:asgi_app", "--port", "0")),
     "uvicorn, processes": Kind(
         ("uvicorn",), ("-m", "uvicorn", "work:asgi_app", "--port", "0", "--workers", "2")
     ),
-    "hypercorn": Kind(
-        ("hypercorn",),
-        ("-m", "hypercorn", "--bind", "127.0.0.1:0", "--graceful-timeout", "1", "work:asgi_app"),
-        held_to_their_end=sys.version_info >= (3, 12, 1),
+    "hypercorn": Kind(("hypercorn",), hypercorn("--workers", "0")),
+    "hypercorn, processes": Kind(
+        ("hypercorn",), hypercorn(), held_to_their_end=sys.version_info >= (3, 12, 1)
     ),
     "gunicorn, uvicorn workers": Kind(
         ("gunicorn", "uvicorn_worker"), gunicorn("-k", "workers.Worker", app="asgi_app")
@@ -83,7 +91,27 @@ KINDS: Final = {
         ("-m", "uvicorn", "both:app", "--port", "0"),
         grpc=True,
     ),
+    "Celery worker": Kind(
+        ("celery", "redis", "uvicorn"),
+        ("-m", "uvicorn", "work:asgi_app", "--port", "0"),
+        worker=("-m", "celery", "-A", "work", "worker", "-c", "3", "--without-mingle"),
+    ),
 }
+
+
+@pytest.fixture(params=KINDS)
+def kind(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Kind]:
+    """Each host, with the broker that its worker needs."""
+    found = KINDS[request.param]
+    skip_without(found.needs)
+    with contextlib.ExitStack() as stack:
+        if found.worker:
+            broker = stack.enter_context(redis_server(tmp_path))
+            monkeypatch.setenv(BROKER, broker.url)
+            monkeypatch.setenv("REMAP_SIGTERM", "SIGQUIT")  # as the page says
+        yield found
 
 
 @pytest.fixture
@@ -117,51 +145,65 @@ def skip_without(packages: tuple[str, ...]) -> None:
 
 
 @contextlib.contextmanager
-def begun(kind: Kind, folder: Path, port: int, log: str) -> Iterator[tuple[Host, Load]]:
-    """The host, and callers who reach it."""
-    with running(kind.command, folder, log) as host:
+def begun(kind: Kind, folder: Path, port: int, log: str) -> Iterator[tuple[list[Host], Load]]:
+    """The host, after its worker if it has one, and callers who reach the host."""
+    with contextlib.ExitStack() as stack:
+        commands = {f"worker-{log}": kind.worker, log: kind.command}
+        hosts = [
+            stack.enter_context(running(command, folder, name))
+            for name, command in commands.items()
+            if command
+        ]
+        load: Load
         if kind.grpc:
             from tests.stopping.grpc_load import GrpcLoad
 
-            with GrpcLoad(port) as load:
-                yield host, load
+            load = GrpcLoad(port)
         else:
-            with HttpLoad(host.port()) as load:
-                yield host, load
+            load = HttpLoad(hosts[-1].port())
+        yield hosts, stack.enter_context(load)
 
 
-def waits_come(folder: Path) -> int:
-    """How many calls to wait have come to the application."""
-    log = folder / "calls"
-    return log.read_text().split().count("WaitOperation") if log.exists() else 0
+def count(folder: Path, log: str, text: str) -> int:
+    """How often one of the application's logs has this text."""
+    file = folder / log
+    return file.read_text().count(text) if file.exists() else 0
 
 
-def check_left(host: Host, folder: Path) -> None:
-    """Check that nothing of a host that has stopped is left."""
-    until(lambda: not host.alive)
-    assert OUR_TRACEBACK.search(host.output) is None, host.output
+def stop(hosts: Sequence[Host], folder: Path, load: Load | None = None) -> None:
+    """Stop them together with SIGTERM, under this load; nothing of them is left."""
+    for host in hosts:
+        host.tell()
+    for host in hosts:
+        host.end()
+    if load is not None:
+        load.end()
+    check_left(hosts, folder)
+
+
+def check_left(hosts: Sequence[Host], folder: Path) -> None:
+    """Check that nothing of hosts that have stopped is left."""
+    until(lambda: not any(host.alive for host in hosts))
+    for host in hosts:
+        assert OUR_TRACEBACK.search(host.output) is None, host.output
     assert not (folder / "operations.db-wal").exists(), "the store was not closed"
     with contextlib.closing(SQLiteStore(folder / "operations.db")) as store:
         records = store.page("", None, 1000).records
     assert [record for record in records if not record.done and record.owner] == []
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_sigterm_under_load_loses_nothing(name: str, folder: Path, port: int) -> None:
+def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -> None:
     """Waiters are told 503, the host ends, and the next one ends every operation well."""
-    kind = KINDS[name]
-    skip_without(kind.needs)
     with begun(kind, folder, port, "first.log") as (first, load):
         held = [load.start(HELD) for _ in range(2)]
         for number in range(kind.waits):
             load.wait(held[number % 2])
-        until(lambda: waits_come(folder) == kind.waits)
+        until(lambda: count(folder, "calls", "WaitOperation") == kind.waits)
+        until(lambda: count(folder, "begun", "\n") == len(held))
         for _ in range(kind.starters):
             load.go_on(100)
         until(lambda: len(load.acknowledged) > 10)
-        first.stop()
-        load.end()
-        check_left(first, folder)
+        stop(first, folder, load)
     well = 200 if kind.held_to_their_end else 503
     assert {answer.status for answer in load.waits} <= {well, 503}
     assert [one for one in load.waits if one.status == 503 and not one.stopping] == []
@@ -174,9 +216,8 @@ def test_sigterm_under_load_loses_nothing(name: str, folder: Path, port: int) ->
             for name in load.acknowledged
             if not (answer := again.result(name)).done or "response" not in answer.body
         }
-        assert lost == {}, first.output + second.output
-        second.stop()
-        check_left(second, folder)
+        assert lost == {}, "".join(host.output for host in (*first, *second))
+        stop(second, folder)
 
 
 @pytest.mark.parametrize("closing", ["with service", "at exit"])
@@ -189,12 +230,11 @@ def test_script_that_is_told_to_stop_loses_nothing(closing: str, folder: Path) -
         names = script_host.says(re.compile(r"(operations/\S+ ?){2}"))[0].split()
         until(lambda: (folder / "begun").read_text().count("\n") == 2)
         assert script_host.stop() == 1
-        check_left(script_host, folder)
+        check_left([script_host], folder)
     skip_without(("waitress",))
     with begun(KINDS["waitress"], folder, 0, "second.log") as (second, again):
         assert ["response" in again.result(name).body for name in names] == [True] * 2
-        second.stop()
-        check_left(second, folder)
+        stop(second, folder)
 
 
 def test_worker_that_is_told_to_stop_hands_its_work_back(folder: Path) -> None:
@@ -203,12 +243,12 @@ def test_worker_that_is_told_to_stop_hands_its_work_back(folder: Path) -> None:
         names = script_host.says(re.compile(r"(operations/\S+ ?){2}"))[0].split()
         until(lambda: (folder / "begun").read_text().count("\n") == 2)
         assert script_host.stop() == 1
-        check_left(script_host, folder)
+        check_left([script_host], folder)
     with running(("worker.py",), folder, "second.log") as worker:
         until(lambda: (folder / "begun").read_text().count("\n") == 3)
         assert worker.stop() == 0
-        check_left(worker, folder)
+        check_left([worker], folder)
     skip_without(("waitress",))
     with begun(KINDS["waitress"], folder, 0, "third.log") as (third, again):
         assert ["response" in again.result(name).body for name in names] == [True] * 2
-        third.stop()
+        stop(third, folder)
