@@ -11,7 +11,8 @@ from typing import Final, TypeAlias
 import attrs
 from hypothesis import strategies as st
 
-from lro._any import Any, Json, declared_name, message, type_url
+from lro import message
+from lro._any import Any, Json, declared_name, type_url
 from lro._jsontext import dumps, reread
 from lro._record import Record
 from lro._shapes import Field, Int32, Kind, Label, number, shape_of

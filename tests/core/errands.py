@@ -18,7 +18,8 @@ from typing import Final
 
 import attrs
 
-from lro._any import Any, message
+from lro import message
+from lro._any import Any
 from lro._errors import (
     Cancelled,
     DeadlineExceeded,

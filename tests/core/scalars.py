@@ -9,7 +9,8 @@ from datetime import UTC, timedelta
 import attrs
 from hypothesis import strategies as st
 
-from lro._any import Any, message
+from lro import message
+from lro._any import Any
 from lro._shapes import Float, Int32, UInt32, UInt64
 from lro._wellknown import BytesValue, DoubleValue, Int64Value, ListValue, StringValue, Value
 from tests.filters.messages import ExportMetadata, Stage, Step, Window

@@ -15,7 +15,8 @@ from typing import Any as Anything
 import attrs
 import pytest
 
-from lro._any import Any, Json, message, type_url
+from lro import message
+from lro._any import Any, Json, type_url
 from lro._faults import DeclarationError
 from lro._filters import compile_filter
 from lro._indexes import CALLER, Indexes

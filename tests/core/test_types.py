@@ -14,7 +14,8 @@ from typing import Any as Anything
 import attrs
 import pytest
 
-from lro._any import Any, declared_name, message
+from lro import message
+from lro._any import Any, declared_name
 from lro._codecs import open_ended
 from lro._details import BadRequest, ErrorInfo, FieldViolation, RetryInfo
 from lro._errors import InvalidArgument, LroError, Unavailable

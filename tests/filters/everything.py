@@ -9,7 +9,8 @@ from datetime import datetime
 import attrs
 import pytest
 
-from lro._any import Any, Json, message, type_url
+from lro import message
+from lro._any import Any, Json, type_url
 from lro._errors import InvalidFilter
 from lro._filters import Filter, MessageType, compile_filter
 from lro._shapes import Float, Int32, Int64, UInt32, shape_of

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import attrs
 
-from lro._any import WRAPPED_TYPES, Any, Json, message
+from lro import message
+from lro._any import WRAPPED_TYPES, Any, Json
 from lro._filters import MessageType
 from lro._shapes import Float, Int32, UInt64, shape_of
 from lro._status import Status

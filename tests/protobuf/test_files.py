@@ -25,7 +25,8 @@ from google.protobuf.descriptor_pb2 import (
 from google.rpc import error_details_pb2
 
 import lro
-from lro._any import Any, message
+from lro import message
+from lro._any import Any
 from lro._details import ErrorInfo
 from lro._enums import with_enum_numbers
 from lro._errors import InvalidArgument

@@ -21,7 +21,8 @@ from google.protobuf.descriptor_pb2 import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lro._any import Any, message
+from lro import message
+from lro._any import Any
 from lro._errors import InvalidArgument
 from lro._shapes import Float, Int32, UInt32, UInt64, shape_of
 from lro._types import TypeRegistry
