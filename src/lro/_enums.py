@@ -15,19 +15,11 @@ from typing import cast
 import attrs
 
 from lro._any import WRAPPED_TYPES, Any, Json
-from lro._operation import ListOperationsResponse, Operation
+from lro._operation import Operation
 from lro._scalars import enum_numbers
 from lro._shapes import ANY, Field, Kind, Label, Shape, is_message_class
 from lro._status import Status
 from lro._types import TypeRegistry
-
-
-def page_with_enum_numbers(
-    page: ListOperationsResponse, types: TypeRegistry
-) -> ListOperationsResponse:
-    """The same page with every operation as :func:`with_enum_numbers` gives it."""
-    shown = tuple(with_enum_numbers(operation, types) for operation in page.operations)
-    return attrs.evolve(page, operations=shown)
 
 
 def with_enum_numbers(operation: Operation, types: TypeRegistry) -> Operation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import attrs
 
@@ -11,15 +11,17 @@ from lro._any import Any
 from lro._indexes import CALLER, Indexes
 from lro._names import normalise_parent
 from lro._narrowing import EVERYTHING, Keyed, Test, all_of, bounds_of, key_value
-from lro._operation import ListOperationsRequest, ListOperationsResponse
+from lro._operation import ListOperationsRequest, Operation, Show
 from lro._pages import Place, effective_page_size, seal, unseal
-from lro._ports import SCAN, Store, place_of
+from lro._ports import READ_BYTES, SCAN, Store, place_of
 from lro._record import Record
 from lro._spec import MethodSpec
 from lro._types import TypeRegistry
 
 if TYPE_CHECKING:
     from lro._filters import Filter, MessageType
+
+T = TypeVar("T")
 
 PAGE_SECONDS: Final = 0.5
 """How long is looked for the matches of one page."""
@@ -91,14 +93,17 @@ class Query:
         only_caller: str | None,
         clock: Callable[[], float],
         max_bytes: int,
-    ) -> ListOperationsResponse:
-        """The matching operations after the place, and a token unless no further one exists.
+        show: Show[T],
+    ) -> tuple[list[T], str]:
+        """What ``show`` makes of the matching operations after the place, and a token.
+
+        The token is empty if no further one exists.
 
         Where little matches, the page ends after ``PAGE_SECONDS`` by ``clock``, and may then be
         short or empty with a token (spec §3.4(8)). It also ends before the operation with which it
         would have more than ``max_bytes`` (spec §3.4(9)).
         """
-        walk = _Walk(self, store, only_caller, clock, max_bytes)
+        walk = _Walk(self, store, only_caller, clock, max_bytes, show)
         more = walk.go(self.page_size)
         token = ""
         if more:
@@ -110,7 +115,7 @@ class Query:
                 filter_text=self.filter_text,
                 now=store.now(),
             )
-        return ListOperationsResponse(tuple(record.operation for record in walk.found), token)
+        return walk.shown, token
 
     def narrowing(self, only_caller: str | None) -> Test:
         """What the store may look for first."""
@@ -128,8 +133,8 @@ class Query:
         return self.filter is None or self.filter.matches(_readable(record, self.types))
 
 
-class _Walk:
-    """One way through a list: what it has found, and the place that it has reached."""
+class _Walk(Generic[T]):
+    """One way through a list: what is shown of it, and the place that it has reached."""
 
     def __init__(
         self,
@@ -138,6 +143,7 @@ class _Walk:
         only_caller: str | None,
         clock: Callable[[], float],
         max_bytes: int,
+        show: Show[T],
     ) -> None:
         self._query = query
         self._store = store
@@ -146,7 +152,9 @@ class _Walk:
         self._end = clock() + PAGE_SECONDS
         self._room = max_bytes
         self._least = max(1, max_bytes // _LOOKS)
-        self.found: list[Record] = []
+        self._show = show
+        self._found = 0
+        self.shown: list[T] = []
         self.place = query.after
 
     def go(self, size: int) -> bool:
@@ -162,37 +170,46 @@ class _Walk:
         while True:
             began = self._clock()
             # What does not match is let go, so that a page nearly full goes on in small steps.
-            room = max(self._room, self._least)
+            room = min(max(self._room, self._least), READ_BYTES)
             page = self._store.page(query.parent, reached, limit, narrowing, scan, room)
-            now = self._clock()
-            took, looked = now - began, looked + len(page.records)
+            now, read, reached = self._clock(), len(page.records), page.reached
+            took, looked = now - began, looked + read
             # What was read is made use of, however long that took.
             if self._fill(page.records, size, until=now + PAGE_SECONDS):
                 return True
-            if page.reached is None:
+            del page  # before more is read
+            if reached is None:
                 return False
-            reached = page.reached
-            if len(self.found) < size:
+            if self._found < size:
                 self.place = reached
             if self._clock() >= self._end:
                 return True
-            if took < _SHORT_SECONDS and len(page.records) < limit:
+            if took < _SHORT_SECONDS and read < limit:
                 scan = min(4 * scan, _MOST)
             # As many as will do, if matches are no rarer than up to now.
-            missing = size + 1 - len(self.found)
-            limit = min(_SLACK + missing * (looked + 1) // (len(self.found) + 1), _BATCH)
+            missing = size + 1 - self._found
+            limit = min(_SLACK + missing * (looked + 1) // (self._found + 1), _BATCH)
 
     def _fill(self, records: Sequence[Record], size: int, *, until: float) -> bool:
-        """Take what matches; whether the page is over, with more to come."""
+        """Show what matches; whether the page is over, with more to come."""
+        found: list[Operation] = []
+        over = self._take(records, size, until, found)
+        self.shown.extend(self._show(found))
+        return over
+
+    def _take(
+        self, records: Sequence[Record], size: int, until: float, found: list[Operation]
+    ) -> bool:
         for record in records:
             if self._query.matches(record, self._caller):
                 # Either tells that a further match exists.
-                if len(self.found) == size or (self.found and record.weight > self._room):
+                if self._found == size or (self._found and record.weight > self._room):
                     return True
                 self._room -= record.weight
-                self.found.append(record)
+                self._found += 1
+                found.append(record.operation)
                 self.place = place_of(record)
-            elif len(self.found) < size:
+            elif self._found < size:
                 self.place = place_of(record)
             if self._clock() >= until:
                 return True

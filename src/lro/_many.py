@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from lro._access import Access
 from lro._budget import ByteBudget, CallCount
@@ -13,12 +13,14 @@ from lro._hooks import Flow, flow_of, on_loop, verb
 from lro._ledger import Ledger
 from lro._limits import Limits
 from lro._names import parse_names
-from lro._operation import BatchGetOperationsResponse
-from lro._record import Record
+from lro._operation import BatchGetOperationsResponse, Show, as_they_are
+from lro._ports import READ_BYTES
 from lro._waiting import stopping
 
 if TYPE_CHECKING:
     from lro._lookouts import Lookouts, Watching
+
+T = TypeVar("T")
 
 
 class ManyOperations:
@@ -70,7 +72,8 @@ class ManyOperations:
             BatchTooLarge: Together they have more bytes than ``Limits.page_bytes``.
         """
         wanted = yield from flow_of(self.begin_batch)(names, caller=caller)
-        return self.read_batch(wanted, caller)
+        found, missing = self.read_batch(wanted, caller, as_they_are)
+        return BatchGetOperationsResponse(tuple(found), tuple(missing))
 
     @verb
     def begin_batch(self, names: Sequence[str], *, caller: str = "") -> Flow[Sequence[str]]:
@@ -86,31 +89,46 @@ class ManyOperations:
         yield from self._access.permit_each(caller, "GetOperation", wanted)
         return wanted
 
-    def read_batch(self, wanted: Sequence[str], caller: str) -> BatchGetOperationsResponse:
-        """The operations of a BatchGet. Asks no hook.
+    def read_batch(
+        self, wanted: Sequence[str], caller: str, show: Show[T]
+    ) -> tuple[Sequence[T], Sequence[str]]:
+        """What ``show`` makes of the operations, a few at a time; and the missing names.
+
+        Asks no hook.
 
         Raises:
             BatchTooLarge: As for :meth:`batch_get`.
         """
-        found = self._found(wanted, caller)
-        return BatchGetOperationsResponse(
-            tuple(found[name].operation for name in wanted if name in found),
-            tuple(name for name in wanted if name not in found),
-        )
-
-    def _found(self, wanted: Sequence[str], caller: str) -> Mapping[str, Record]:
-        limit = self._bounds.page_bytes
-        found: dict[str, Record] = {}
-        rest, room = wanted, limit
+        shown: dict[str, Iterable[T]] = {}
+        rest, room = wanted, self._bounds.page_bytes
         while rest:  # those that this caller cannot see are no part of the reply
-            seen = self._access.seen(rest, caller, max(room, self._bounds.least_bytes))
-            for record in seen.records.values():
-                if found and record.weight > room:
-                    raise BatchTooLarge(len(wanted), limit)
-                room -= record.weight
-                found[record.name] = record
-            rest = seen.rest
-        return found
+            rest, room = self._show_some(wanted, rest, caller, room, show, shown)
+        found = [one for name in wanted for one in shown.get(name, ())]
+        return found, [name for name in wanted if name not in shown]
+
+    def _show_some(
+        self,
+        wanted: Sequence[str],
+        names: Sequence[str],
+        caller: str,
+        room: int,
+        show: Show[T],
+        shown: dict[str, Iterable[T]],
+    ) -> tuple[Sequence[str], int]:
+        """Show some of these names, and let them go; the names and bytes that are left."""
+        limit, least = self._bounds.page_bytes, self._bounds.least_bytes
+        seen = self._access.seen(names, caller, min(max(room, least), READ_BYTES))
+        for record in seen.records.values():
+            if room < limit and record.weight > room:
+                raise BatchTooLarge(len(wanted), limit)
+            room -= record.weight
+        found = [seen.records[name].operation for name in wanted if name in seen.records]
+        # Those of further looks may come between them; but if there is none, that takes less time.
+        whole = not shown and not seen.rest
+        for some in [found] if found and whole else [[one] for one in found]:
+            shown.update((one.name, ()) for one in some)
+            shown[some[0].name] = show(some)
+        return seen.rest, room
 
     async def watch(self, names: Sequence[str], *, caller: str = "") -> Watching:
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).

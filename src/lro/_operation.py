@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, TypeVar
+
 import attrs
 
 from lro._any import Any, named, unknown_fields
@@ -12,6 +15,8 @@ from lro._status import Code, Status
 from lro._times import Duration
 
 PACKAGE = "google.longrunning."
+
+T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
@@ -97,6 +102,18 @@ class ListOperationsResponse:
     operations: tuple[Operation, ...] = ()
     next_page_token: str = ""
     unknown: bytes = unknown_fields()
+
+
+Show: TypeAlias = Callable[[Sequence[Operation]], Iterable[T]]
+"""Makes of some operations what a reply to many of them is made of.
+
+So that the operations are let go before further ones are read, which may be very large.
+"""
+
+
+def as_they_are(operations: Sequence[Operation]) -> Sequence[Operation]:
+    """The :data:`Show` of a reply that is made of the operations themselves."""
+    return operations
 
 
 @attrs.frozen

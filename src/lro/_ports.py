@@ -18,8 +18,11 @@ SCAN: Final = 500
 """How many records a store looks at for one page, unless told: a few milliseconds' worth."""
 
 
-READ_BYTES: Final = 8 * 1024 * 1024
-"""How much a store reads in one call, in bytes of ``Record.weight``, unless told."""
+READ_BYTES: Final = 1024 * 1024
+"""How much a store reads in one call, in bytes of ``Record.weight``, unless told.
+
+Messages of many small objects take twelve times this memory, until they are shown.
+"""
 
 
 @attrs.frozen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -67,7 +67,41 @@ class HttpReply:
 
 def json_reply(status: int, value: Json, *more: tuple[str, str]) -> HttpReply:
     """A reply with a JSON body and further headers; never cached (spec §5.10, §5.14)."""
-    return HttpReply(status, (_JSON, *GUARDS, *more), dumps(value))
+    return _json_reply(status, dumps(value), *more)
+
+
+def _json_reply(status: int, text: bytes, *more: tuple[str, str]) -> HttpReply:
+    return HttpReply(status, (_JSON, *GUARDS, *more), text)
+
+
+def shown_together(
+    operations: Sequence[Operation], types: TypeRegistry, *, enum_numbers: bool = False
+) -> list[bytes]:
+    """One text of these operations for a reply to many; none if there are none.
+
+    Raises:
+        EncodingError: As for :func:`operation_reply`.
+    """
+    if enum_numbers:
+        operations = [with_enum_numbers(one, types) for one in operations]
+    text = dumps([operation_to_json(one, types) for one in operations])
+    return [text[1:-1]] if operations else []
+
+
+def page_reply(shown: Sequence[bytes], token: str) -> HttpReply:
+    """A page of operations, as :func:`shown_together` gives them, and the next token."""
+    beside: dict[str, Json] = {"nextPageToken": token} if token else {}
+    return _operations_reply(shown, beside) if shown else json_reply(200, beside)
+
+
+def batch_reply(shown: Sequence[bytes], missing: Sequence[str]) -> HttpReply:
+    """The answer to BatchGet; both lists are always there (spec §3.11)."""
+    return _operations_reply(shown, {"missing": list(missing)})
+
+
+def _operations_reply(shown: Sequence[bytes], beside: dict[str, Json]) -> HttpReply:
+    begin, _, end = dumps({"operations": [], **beside}).partition(b"]")
+    return _json_reply(200, b"".join((begin, b",".join(shown), b"]", end)))
 
 
 def allow_reply(methods: tuple[str, ...]) -> HttpReply:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Final, ParamSpec, TypeVar
 
@@ -34,7 +34,13 @@ from lro._limits import DEFAULT_LIMITS, Limits
 from lro._listing import Listing, Query
 from lro._many import ManyOperations
 from lro._names import parse_name
-from lro._operation import ListOperationsRequest, ListOperationsResponse, Operation
+from lro._operation import (
+    ListOperationsRequest,
+    ListOperationsResponse,
+    Operation,
+    Show,
+    as_they_are,
+)
 from lro._ports import Store
 from lro._role import hands_only
 from lro._signals import STOP_SIGNALS
@@ -49,6 +55,7 @@ log = logging.getLogger("lro")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _LEASE: Final = timedelta(seconds=15)
 _DRAIN: Final = timedelta(seconds=10)
@@ -211,7 +218,8 @@ class Service(MethodHost, ManyOperations):
             MethodNotSupported: List is switched off.
         """
         listing = yield from flow_of(self.begin_list)(request, caller=caller)
-        return self.read_page(listing, self.limits.page_bytes)
+        page = self.read_page(listing, self.limits.page_bytes, as_they_are)
+        return ListOperationsResponse(tuple(page[0]), page[1])
 
     @verb
     def begin_list(self, request: ListOperationsRequest, *, caller: str = "") -> Flow[Listing]:
@@ -229,13 +237,17 @@ class Service(MethodHost, ManyOperations):
         yield from self._access.permit(caller, "ListOperations", query.parent)
         return Listing(query, caller if self._owner_only else None)
 
-    def read_page(self, listing: Listing, max_bytes: int) -> ListOperationsResponse:
-        """The page itself: at most so many bytes, or one operation. Asks no hook."""
+    def read_page(self, listing: Listing, max_bytes: int, show: Show[T]) -> tuple[Sequence[T], str]:
+        """What ``show`` makes of the page's operations, a few at a time; and the next token.
+
+        The page has at most so many bytes, or one operation. Asks no hook.
+        """
         return listing.query.page(
             self.store,
             only_caller=listing.only_caller,
             clock=self._clock,
             max_bytes=max_bytes,
+            show=show,
         )
 
     @verb

@@ -7,6 +7,7 @@ that the application writes itself.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any as Anything
@@ -18,27 +19,29 @@ from lro._arguments import check_seconds, check_texts
 from lro._bodies import MANY_BYTES, read_names, read_request
 from lro._budget import Turn
 from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
-from lro._enums import page_with_enum_numbers, with_enum_numbers
 from lro._errors import InvalidTimeout, MalformedRequest
 from lro._events import HEARTBEAT_SECONDS, EventStream, event_stream
 from lro._faults import HttpMethodNotAllowed, RouteNotFound
 from lro._hooks import Flow, flow_of
 from lro._listing import Listing
 from lro._names import normalise_parent, parse_name
-from lro._operation import (
-    BatchGetOperationsResponse,
-    ListOperationsRequest,
-    Operation,
-    WaitOperationRequest,
+from lro._operation import ListOperationsRequest, Operation, Show, WaitOperationRequest
+from lro._query import Query, parse_query
+from lro._replies import (
+    HttpReply,
+    allow_reply,
+    batch_reply,
+    error_reply,
+    json_reply,
+    operation_reply,
+    page_reply,
+    shown_together,
 )
-from lro._query import parse_query
-from lro._replies import HttpReply, allow_reply, error_reply, json_reply, operation_reply
 from lro._routes import Allowed, RouteTable, default_routes, extension_routes
 from lro._scalars import got
 from lro._service import Service
 from lro._start_edge import StartEdge, answer
 from lro._steps import Call, Exchange, Follow, Hold, Reserve, Steps, adrive, drive
-from lro._wire import batch_to_json, page_to_json
 
 __all__ = [
     "DEFAULT_MAX_BODY",
@@ -159,19 +162,15 @@ class OperationsEdge(Edge):
         query = parse_query("ListOperations", request.query)
         fields: Mapping[str, Anything] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
-        types, limits = self.service.types, self.service.limits
 
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
         listing: Listing = yield Call(begin, blocks=True)
 
         def listed(turn: Turn) -> HttpReply:
-            page = self.service.read_page(listing, turn.bytes)
-            if query.enum_numbers:
-                page = page_with_enum_numbers(page, types)
-            return json_reply(200, page_to_json(page, types))
+            return page_reply(*self.service.read_page(listing, turn.bytes, self._show(query)))
 
-        return (yield from self._many(listed, limits.least_bytes))
+        return (yield from self._many(listed, self.service.limits.least_bytes))
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         parse_query("DeleteOperation", request.query)
@@ -199,8 +198,7 @@ class OperationsEdge(Edge):
         wanted: Sequence[str] = yield Call(begin, blocks=True)
 
         def found(_: Turn) -> HttpReply:
-            batch = self.service.read_batch(wanted, caller)
-            return self._shown_batch(batch, query.enum_numbers)
+            return batch_reply(*self.service.read_batch(wanted, caller, self._show(query)))
 
         return (yield from self._many(found, self.service.limits.page_bytes))
 
@@ -243,12 +241,10 @@ class OperationsEdge(Edge):
             request, lambda kind, body: read_names(parent, kind, body, self.service.types)
         )
 
-    def _shown_batch(self, batch: BatchGetOperationsResponse, enum_numbers: bool) -> HttpReply:
-        types = self.service.types
-        if enum_numbers:
-            shown = tuple(with_enum_numbers(one, types) for one in batch.operations)
-            batch = BatchGetOperationsResponse(shown, batch.missing)
-        return json_reply(200, batch_to_json(batch, types))
+    def _show(self, query: Query) -> Show[bytes]:
+        return functools.partial(
+            shown_together, types=self.service.types, enum_numbers=query.enum_numbers
+        )
 
     def _body(self, request: HttpRequest, rpc: str, name: str) -> Call:
         return self._read(

@@ -112,6 +112,23 @@ def test_a_hundred_thousand_brackets(read, bracket):
         read(bracket * 100_000)
 
 
+def test_other_threads_have_turns_while_fractions_are_read():
+    """Each is read by a function in Python: a request of a million bytes has 260,000 of them."""
+    called = []
+
+    def note(frame, event, _):
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        value = loads_strict(b"[1e9, 0.5, -2.5e-3, 7, 1e999]")
+    finally:
+        sys.setprofile(None)
+    assert value == [1e9, 0.5, -2.5e-3, 7, math.inf]
+    assert called.count("_fraction") == 4
+
+
 def test_width_is_no_depth(read):
     """A list of many small lists is flat."""
     wide = [[] for _ in range(1000)]

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 import lro
-from lro._enums import page_with_enum_numbers, with_enum_numbers
+from lro._enums import with_enum_numbers
 from lro.http import OperationsEdge
 from tests.edges.house import (
     URL,
@@ -171,8 +171,8 @@ def test_metadata_and_details_too() -> None:
 def test_bytes_are_left_alone() -> None:
     """A payload in binary form, or none, is not this module's business."""
     binary = lro.Operation(name="operations/x", metadata=lro.Any(URL + "acme.v1.Picture", b"\0"))
-    page = lro.ListOperationsResponse((binary, lro.Operation(name="operations/y")), "token")
-    assert page_with_enum_numbers(page, TYPES) == page
+    for operation in binary, lro.Operation(name="operations/y"):
+        assert with_enum_numbers(operation, TYPES) == operation
 
 
 @pytest.mark.parametrize("alt", ["$alt=json%3Benum-encoding%3Dint", "alt=json;enum-encoding=int"])

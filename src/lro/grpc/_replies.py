@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 from urllib.parse import quote
 
@@ -16,7 +16,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status as StatusProto
 
 from lro._disclosure import disclosed
-from lro._operation import ListOperationsResponse, Operation
+from lro._operation import Operation
 from lro._service import Service
 from lro._status import Status
 from lro._types import TypeRegistry
@@ -87,15 +87,19 @@ class OperationWriter:
                     del self._kept[next(iter(self._kept))]
         return bytes(written)
 
-    def page(self, page: ListOperationsResponse) -> bytes:
-        """A ``google.longrunning.ListOperationsResponse``.
+    def operations(self, operations: Iterable[Operation]) -> list[bytes]:
+        """Each of them as :meth:`operation` writes it.
 
         Raises:
             UnknownType, EncodingError: As for :meth:`operation`.
         """
-        made = pb.ListOperationsResponse(next_page_token=page.next_page_token)
-        for one in page.operations:
-            made.operations.add().MergeFromString(self.operation(one))
+        return [self.operation(one) for one in operations]
+
+    def page(self, written: Iterable[bytes], token: str) -> bytes:
+        """A ``google.longrunning.ListOperationsResponse`` of operations that are written."""
+        made = pb.ListOperationsResponse(next_page_token=token)
+        for one in written:
+            made.operations.add().MergeFromString(one)
         return bytes(made.SerializeToString(deterministic=True))
 
 

@@ -183,10 +183,10 @@ class OperationsRpc(Rpc):
             yield from ()  # asks no hook
             most = min(turn.bytes, MAX_PAGE)
             while True:
-                page = self.service.read_page(listing, most)
-                written = self._writer.page(page)
+                found, token = self.service.read_page(listing, most, self._writer.operations)
+                written = self._writer.page(found, token)
                 # In binary form a message may be longer than in JSON.
-                if len(written) <= MAX_PAGE or len(page.operations) < 2:
+                if len(written) <= MAX_PAGE or len(found) < 2:
                     return written
                 most //= 2
 

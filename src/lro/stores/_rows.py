@@ -22,6 +22,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 """Columns in the order of :func:`to_row`. Times are microseconds since 1970 in UTC."""
 
+_NAME, _METADATA, _RESULT = map(COLUMNS.index, ("name", "metadata", "result"))
+
 STAMP_COLUMNS: Final = ("version", "update_time", "lease_until")
 """What tells the states of a record apart: see ``Record.edition``; renewals make no version."""
 
@@ -52,12 +54,16 @@ def from_row(row: Sequence[Anything]) -> Record:
     """The record of a row."""
     fields = dict(zip(COLUMNS, row, strict=False))
     fields.setdefault("keys")  # which the first rows of starts were kept without, in version 2
-    sizes = _bytes(fields["metadata"]), _bytes(fields["result"])
-    fields["_weight"] = weight_of(fields["name"], *sizes)
+    fields["_weight"] = row_weight(row)
     for name, load in _LOADS:
         if fields[name] is not None:
             fields[name] = load(fields[name])
     return Record.of(fields)
+
+
+def row_weight(row: Sequence[Anything]) -> int:
+    """The weight of the record of a row, which need not be read for that."""
+    return weight_of(row[_NAME], _bytes(row[_METADATA]), _bytes(row[_RESULT]))
 
 
 def _bytes(text: str | None) -> int:

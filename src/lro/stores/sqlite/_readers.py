@@ -11,7 +11,7 @@ from typing import Any as Anything
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from lro._record import Record
-from lro.stores._rows import from_row
+from lro.stores._rows import from_row, row_weight
 from lro.stores._walks import TooFar
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._told import TROUBLE, interrupted, told
@@ -153,9 +153,8 @@ class Readers:
 def _first(cursor: sqlite3.Cursor, max_bytes: int) -> tuple[list[Record], bool]:
     found: list[Record] = []
     for row in cursor:  # each is read when it is asked for
-        record = from_row(row)
-        max_bytes -= record.weight
+        max_bytes -= row_weight(row)
         if found and max_bytes < 0:
             return found, True
-        found.append(record)
+        found.append(from_row(row))
     return found, False
