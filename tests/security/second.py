@@ -161,7 +161,8 @@ def main() -> None:
         found = []
         for asked in selection(servers[0].name):
             if all(word in asked.what for word in words):
-                found.append(Waited(*(one.waited(asked) for one in servers), asked.what))
+                ours, plain = (one.waited(asked) for one in servers)
+                found.append(Waited(ours, plain, asked.what))
     finally:
         for one in servers:
             one.close()
