@@ -123,11 +123,12 @@ TABLES: Final = {"authenticate": AUTHENTICATE, "authorize": AUTHORIZE}
 
 
 def test_the_table_has_all_its_cells() -> None:
-    """Each result in each verb, behind each edge, by each kind of hook, over each store."""
+    """Each result in each verb, behind each edge, by each kind of hook: over the stores in turn."""
     results = sum(map(len, TABLES.values()))
     calls = sum(len(VERBS[edge]) for edge, _ in PLACES)
-    assert (results, calls, len(STORES)) == (50, 187, 2)
-    assert results * calls * len(STORES) == 18_700
+    assert (results, calls) == (50, 187)
+    assert results * calls == 9_350
+    assert len(STORES) == 2
 
 
 @pytest.mark.parametrize("hook", TABLES)
@@ -147,9 +148,11 @@ def test_hook_decides_each_verb_and_fails_closed(
         unfinished, over = place.start(), place.start()
         place.house.finish(over)
         record = place.house.service.store.get(unfinished)
-        for title, case in TABLES[hook].items():
+        for row, (title, case) in enumerate(TABLES[hook].items()):
             allowed = case.code is Code.OK
-            for verb in place.verbs:
+            for column, verb in enumerate(place.verbs):
+                if (row + column) % len(STORES) != list(STORES).index(store):
+                    continue  # that cell is of another store
                 name = over if allowed else unfinished
                 if allowed and verb == "DeleteOperation":
                     name = place.start()
