@@ -190,3 +190,7 @@ class AsyncTransport(Protocol):
     async def close(self) -> None:
         """As :meth:`Transport.close`."""
         ...
+
+
+class Enough(Exception):
+    """Nobody wants to hear more of a stream."""

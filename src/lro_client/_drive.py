@@ -20,6 +20,7 @@ from lro_client._calls import (
     AsyncTransport,
     Call,
     Do,
+    Enough,
     Flow,
     Pause,
     Reply,
@@ -34,7 +35,6 @@ from lro_client._calls import (
 from lro_client._errors import again, too_late
 from lro_client._hands import HANDS, Late
 from lro_client._mailboxes import AsyncMailbox, Mailbox, until
-from lro_client._work import Enough
 
 R = TypeVar("R")
 

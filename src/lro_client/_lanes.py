@@ -19,7 +19,7 @@ from lro import (
     OperationNotFound,
     Status,
 )
-from lro_client._calls import Flow, Reply, Rest
+from lro_client._calls import Enough, Flow, Reply, Rest
 from lro_client._errors import CallError, OperationGone
 from lro_client._failures import unanswered
 from lro_client._flows import Setting
@@ -32,7 +32,6 @@ from lro_client._work import (
     TRUST_SECONDS,
     UNHEARD_SECONDS,
     Choice,
-    Enough,
     How,
     Work,
     pause_after,

@@ -77,10 +77,6 @@ MANY: Final = frozenset({How.STREAM, How.BATCH, How.LISTED})
 """Those that ask for many operations at once, where a server has them."""
 
 
-class Enough(Exception):
-    """Nobody wants to hear more of a stream."""
-
-
 Sink = Callable[["Work", "Operation | str | None"], object]
 
 
