@@ -16,6 +16,7 @@ from lro_client import CallError, Polling
 from lro_client._calls import (
     BatchGetOperationsRequest,
     Call,
+    Enough,
     Reply,
     Rest,
     Stream,
@@ -25,7 +26,7 @@ from lro_client._flows import Setting
 from lro_client._lanes import Lanes
 from lro_client._servers import BATCH, LIST, WAIT, WATCH, Server
 from lro_client._table import Lost, Seen, Table, Want
-from lro_client._work import Choice, Enough, How
+from lro_client._work import Choice, How
 
 ALL = frozenset({WAIT, WATCH, BATCH, LIST})
 ENTIRELY = frozenset(How)
