@@ -13,8 +13,8 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
 
+from lro._errors import got
 from lro._faults import DeclarationError
-from lro._scalars import got
 
 LONGEST: Final = timedelta(days=36_500)
 """The longest span that times can be reckoned with."""

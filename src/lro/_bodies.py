@@ -11,6 +11,7 @@ from lro._errors import (
     InvalidTimeout,
     MalformedRequest,
     UnsupportedMediaType,
+    got,
 )
 from lro._jsontext import dumps, loads_strict
 from lro._names import parse_names
@@ -19,7 +20,6 @@ from lro._operation import (
     CancelOperationRequest,
     WaitOperationRequest,
 )
-from lro._scalars import got
 from lro._shapes import Shape, json_name
 from lro._types import TypeRegistry
 

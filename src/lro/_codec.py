@@ -14,8 +14,8 @@ import cattrs
 
 from lro._any import Any, Json
 from lro._compiled import compile_dumper, compile_loader
-from lro._errors import InvalidArgument
-from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec, got
+from lro._errors import InvalidArgument, got
+from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec
 from lro._shapes import Field, Kind, Label, is_message_class, shape_of
 from lro._wellknown import NULL_IS_A_VALUE, SPECIAL, dump_any, load_any
 

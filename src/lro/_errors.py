@@ -361,3 +361,12 @@ class StatusError(LroError):
     def details(self, domain: str) -> tuple[object, ...]:
         info = ErrorInfo(reason=self.why or self.chosen.name, domain=domain)
         return (info, *self.extra)
+
+
+def got(value: object) -> str:
+    """A value as error texts quote it: its repr, cut to a readable length."""
+    try:
+        text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
+    except Exception:  # an integer of thousands of digits is not written out; a repr may fail
+        text = f"{'a huge' if isinstance(value, int) else 'some'} {type(value).__name__}"
+    return text if len(text) <= 64 else text[:61] + "..."

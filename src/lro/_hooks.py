@@ -18,9 +18,8 @@ import attrs
 
 from lro._arguments import check, check_function, is_coroutine_function
 from lro._containing import contained, failed, passes
-from lro._errors import InvalidArgument, LroError, PermissionDenied
+from lro._errors import InvalidArgument, LroError, PermissionDenied, got
 from lro._faults import HookFailed
-from lro._scalars import got
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

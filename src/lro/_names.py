@@ -10,8 +10,7 @@ from typing import Final
 
 import attrs
 
-from lro._errors import InvalidOperationName, InvalidParent, MalformedRequest
-from lro._scalars import got
+from lro._errors import InvalidOperationName, InvalidParent, MalformedRequest, got
 
 MAX_NAME: Final = 1024
 """Longest name, in code points (spec §3.1(2))."""

@@ -8,10 +8,9 @@ from typing import Final
 
 import attrs
 
-from lro._errors import InvalidParent
+from lro._errors import InvalidParent, got
 from lro._faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
 from lro._names import normalise_parent
-from lro._scalars import got
 from lro._templates import (
     Literal,
     RawPath,

@@ -13,7 +13,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from lro._any import Json
-from lro._errors import InvalidArgument
+from lro._errors import InvalidArgument, got
 from lro._shapes import Kind
 
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
@@ -34,15 +34,6 @@ _RANGES: Final[Mapping[Kind, tuple[int, int]]] = {
 
 Loader = Callable[[Json], object]
 Dumper = Callable[[object], Json]
-
-
-def got(value: object) -> str:
-    """A value as error texts quote it: its repr, cut to a readable length."""
-    try:
-        text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
-    except Exception:  # an integer of thousands of digits is not written out; a repr may fail
-        text = f"{'a huge' if isinstance(value, int) else 'some'} {type(value).__name__}"
-    return text if len(text) <= 64 else text[:61] + "..."
 
 
 def _wrong(wanted: str, value: object) -> InvalidArgument:

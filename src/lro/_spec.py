@@ -20,14 +20,13 @@ from lro._arguments import (
     check_text,
 )
 from lro._conventions import Conventions
-from lro._errors import InvalidArgument
+from lro._errors import InvalidArgument, got
 from lro._faults import DeclarationError, EncodingError
 from lro._indexes import Indexes
 from lro._limits import DEFAULT_LIMITS, Limits
 from lro._methods import MethodName, Said, Signature
 from lro._operation import OperationInfo
 from lro._record import Record, State
-from lro._scalars import got
 from lro._shapes import no_message
 from lro._templates import path_template
 from lro._types import TypeRegistry

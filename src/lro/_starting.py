@@ -24,6 +24,7 @@ from lro._errors import (
     OperationNotFound,
     ResourceExhausted,
     Unavailable,
+    got,
 )
 from lro._executing import Executor
 from lro._faults import EncodingError, MessageTooLarge
@@ -36,7 +37,6 @@ from lro._outcomes import internal
 from lro._ports import RequestKey
 from lro._record import Record
 from lro._running import Running
-from lro._scalars import got
 from lro._spec import MethodSpec
 from lro._states import release
 from lro._wellknown import Empty

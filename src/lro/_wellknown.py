@@ -11,9 +11,9 @@ from typing import Final, cast
 import attrs
 
 from lro._any import WRAPPED_TYPES, Any, Json, named
-from lro._errors import InvalidArgument
+from lro._errors import InvalidArgument, got
 from lro._jsontext import plain_copy
-from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, dump_string, got, is_text, load_string
+from lro._scalars import DUMPERS, LOADERS, Dumper, Loader, dump_string, is_text, load_string
 from lro._shapes import Kind
 from lro._times import (
     Duration,

@@ -8,9 +8,9 @@ from typing import Final, TypeVar, cast
 
 from lro._any import WRAPPED_TYPES, Any, Json
 from lro._codec import below
-from lro._errors import InvalidArgument, LroError
+from lro._errors import InvalidArgument, LroError, got
 from lro._operation import BatchGetOperationsResponse, ListOperationsResponse, Operation
-from lro._scalars import LOADERS, got, load_bool, load_string
+from lro._scalars import LOADERS, load_bool, load_string
 from lro._shapes import Kind
 from lro._status import Code, Status, code_from_http
 from lro._types import TypeRegistry

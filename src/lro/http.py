@@ -19,7 +19,7 @@ from lro._arguments import check_seconds, check_texts
 from lro._bodies import MANY_BYTES, read_names, read_request
 from lro._budget import Turn
 from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
-from lro._errors import InvalidTimeout, MalformedRequest
+from lro._errors import InvalidTimeout, MalformedRequest, got
 from lro._events import HEARTBEAT_SECONDS, EventStream, event_stream
 from lro._faults import HttpMethodNotAllowed, RouteNotFound
 from lro._hooks import Flow, flow_of
@@ -38,7 +38,6 @@ from lro._replies import (
     shown_together,
 )
 from lro._routes import Allowed, RouteTable, default_routes, extension_routes
-from lro._scalars import got
 from lro._service import Service
 from lro._start_edge import StartEdge, answer
 from lro._steps import Call, Exchange, Follow, Hold, Reserve, Steps, adrive, drive

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro import _jsontext
+from lro._errors import got
 from lro._jsontext import (
     MAX_DEPTH,
     deeper_than,
@@ -25,7 +26,6 @@ from lro._jsontext import (
     plain_copy,
     reread,
 )
-from lro._scalars import got
 from tests.core.scalars import JSON
 
 READERS = {"loads": loads, "strict": loads_strict}

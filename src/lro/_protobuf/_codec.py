@@ -11,10 +11,9 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from lro._any import WRAPPED_TYPES, Json
-from lro._errors import InvalidArgument
+from lro._errors import InvalidArgument, got
 from lro._protobuf._binary import Binary, parsed, serialized
 from lro._protobuf._shape import shape_of_descriptor
-from lro._scalars import got
 from lro._shapes import Shape
 
 

@@ -12,11 +12,10 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lro._any import Any, type_url
-from lro._errors import InvalidArgument, MalformedRequest
+from lro._errors import InvalidArgument, MalformedRequest, got
 from lro._faults import PartialSuccessNotSupported
 from lro._operation import ListOperationsRequest, WaitOperationRequest
 from lro._protobuf._starts import StartOptions, read_options
-from lro._scalars import got
 from lro._types import TypeRegistry
 from lro.protobuf import from_proto
 

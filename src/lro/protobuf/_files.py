@@ -11,10 +11,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from lro._errors import InvalidArgument
+from lro._errors import InvalidArgument, got
 from lro._protobuf._binary import STANDARD, names_in
 from lro._protobuf._imports import HOW_TO_MAKE_A_SET, with_imports
-from lro._scalars import got
 from lro._types import TypeRegistry
 
 

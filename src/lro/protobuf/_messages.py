@@ -18,7 +18,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from google.rpc.status_pb2 import Status as StatusProto
 
 from lro._any import Any
-from lro._errors import InvalidArgument
+from lro._errors import InvalidArgument, got
 from lro._operation import (
     CancelOperationRequest,
     DeleteOperationRequest,
@@ -29,7 +29,6 @@ from lro._operation import (
     OperationInfo,
     WaitOperationRequest,
 )
-from lro._scalars import got
 from lro._status import Status
 from lro._times import Duration
 from lro._types import TypeRegistry
