@@ -28,7 +28,7 @@ from lro._outcomes import failure, internal
 from lro._patience import patiently
 from lro._record import Record
 from lro._spec import MethodSpec
-from lro._states import claim, lose, release, report
+from lro._states import as_seen, claim, lose, release, report
 
 log = logging.getLogger("lro")
 
@@ -134,11 +134,11 @@ class Run:
     def end_unbegun(self) -> None:
         """End the operation as cancelled, its task having been withdrawn before it began."""
         try:
-            attempt = self._ledger.store.get(self.name).attempt
+            seen = self._seen_unbegun()
             status = self._spec.types.status_of(Cancelled(), self._domain)
-            self._finish(attempt, Ending(status, acknowledge=True))
-        except OperationNotFound:
-            pass  # deleted meanwhile
+            self._finish(seen.attempt, Ending(status, acknowledge=True))
+        except (LeaseLost, OperationNotFound):
+            pass  # deleted meanwhile, or for the process that has it to end
         finally:
             self._retire(self)
 
@@ -153,8 +153,12 @@ class Run:
         self._handing_back = True
         job = self._job
         try:
-            attempt = job.attempt if job else self._ledger.store.get(self.name).attempt
-            self._ledger.apply(self.name, release(attempt, self._now()))
+            if job:
+                back = release(job.attempt, self._now())
+            else:
+                seen = self._seen_unbegun()
+                back = as_seen(seen, release(seen.attempt, self._now()))
+            self._ledger.apply(self.name, back)
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or not ours any more
         except Exception as exc:  # nobody renews its lease: it counts as lost when that is over
@@ -162,6 +166,18 @@ class Run:
             return self.give_up()
         self.cancel()
         return True
+
+    def _seen_unbegun(self) -> Record:
+        """The record of work that has not begun here.
+
+        Raises:
+            LeaseLost: Another process has taken it over, since this one was silent for a lease.
+            OperationNotFound: It was deleted.
+        """
+        seen = self._ledger.store.get(self.name)
+        if seen.owner not in ("", self._worker.owner):
+            raise LeaseLost(seen.name, seen.attempt, seen.attempt)
+        return seen
 
     # -- from the executor's side -------------------------------------------------------------
 

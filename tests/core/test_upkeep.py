@@ -22,7 +22,7 @@ from lro._orphans import adopt
 from lro._ports import Expired
 from lro._record import State
 from lro._spec import WorkerLost
-from lro._states import claim, lose, release, take_over
+from lro._states import claim, lose, release, request_cancel, take_over
 from lro._status import Code
 from lro._upkeep import Upkeep
 from lro.executors.asyncio import AsyncioExecutor
@@ -608,6 +608,52 @@ def test_handing_back_what_is_over_is_nothing(store, make_service):
     service.delete(deleted.name)
     executor.task.hand_back()
     assert service.get(ended_one.name).done
+
+
+def taken_over_in_the_queue(store, make_service, clock):
+    """Work that waits here, which another process holds since the lease was over; its task here."""
+    service = make_service(store, Held())
+    operation = method_of(service, never).start(WorkRequest())
+    clock.advance(60)
+    store.update(operation.name, take_over("them", clock() + LEASE, clock()))
+    taken = store.update(operation.name, claim("them", clock() + LEASE, clock()))
+    return service._executor.task, taken
+
+
+def test_stop_of_stalled_process_leaves_work_that_another_has_taken_over(
+    store, make_service, clock
+):
+    """Its lease is not ended: a third process would do the work beside the second."""
+    task, taken = taken_over_in_the_queue(store, make_service, clock)
+    task.hand_back()
+    assert store.get(taken.name) == taken
+
+
+def test_cancel_by_stalled_process_leaves_work_that_another_has_taken_over(
+    store, make_service, clock
+):
+    """Who holds it ends it: it is not over while it runs."""
+    task, taken = taken_over_in_the_queue(store, make_service, clock)
+    asked = store.update(taken.name, request_cancel(clock()))
+    task.end_unbegun()
+    assert store.get(taken.name) == asked
+
+
+def test_hand_back_of_queued_work_is_fenced_by_what_was_seen(store, make_service, clock):
+    """Another process takes it over between the look and the write."""
+    service = make_service(store, Held())
+    operation = method_of(service, never).start(WorkRequest())
+    whole = store.update
+
+    def update(name, change):
+        clock.advance(60)
+        store.update = whole
+        whole(name, take_over("them", clock() + LEASE, clock()))
+        return whole(name, change)
+
+    store.update = update
+    service._executor.task.hand_back()
+    assert store.get(operation.name).owner == "them"
 
 
 def test_a_run_that_ended_late_does_not_retire_a_later_one(store, make_service, clock):
