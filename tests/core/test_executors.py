@@ -9,8 +9,11 @@ import subprocess
 import sys
 import threading
 
+import attrs
 import pytest
 
+import lro
+import lro.stores.memory
 from lro._errors import Unavailable
 from lro._executing import Reach
 from lro.executors import asyncio as asyncio_executor
@@ -19,6 +22,16 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.testing._executors import Work
 from tests.core.kit import PATIENCE
+
+
+@attrs.frozen
+class WaitRequest:
+    number: lro.Int32 = 0
+
+
+@attrs.frozen
+class WaitResponse:
+    number: lro.Int32 = 0
 
 
 class Coroutine(Work):
@@ -378,3 +391,20 @@ def test_the_inline_executor_waits_for_other_threads():
     with pytest.raises(Unavailable):
         slot.submit(task)
     other.join(PATIENCE)
+
+
+def test_the_inline_executor_does_async_work_below_a_running_event_loop():
+    """A loop of its own needs a thread of its own there; the caller waits."""
+    service = lro.Service(lro.stores.memory.MemoryStore(), InlineExecutor(), upkeep=False)
+
+    @service.method("acme.v1.Waits.Wait", metadata=lro.Empty)
+    async def wait(request: WaitRequest) -> WaitResponse:
+        await asyncio.sleep(0)
+        return WaitResponse(request.number)
+
+    async def start():
+        return wait.start(WaitRequest(7))
+
+    with service:
+        operation = asyncio.run(start())
+        assert service.types.unpack(operation.response, WaitResponse) == WaitResponse(7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 from collections.abc import Sequence
 
@@ -46,7 +47,7 @@ class InlineExecutor(LocalExecutor):
                 raise Unavailable("the executor is stopping")
             self._inside.append(thread)
         try:
-            task.run()
+            _run(task)
         finally:
             with self._quiet:
                 self._inside.remove(thread)
@@ -69,3 +70,25 @@ class InlineExecutor(LocalExecutor):
         own = threading.get_ident()
         with self._quiet:
             return self._quiet.wait_for(lambda: set(self._inside) <= {own}, seconds)
+
+
+def _run(task: Task) -> None:
+    """Run the task, an async one in another thread if an event loop runs in this one.
+
+    The caller waits all the same: a thread has one event loop at a time.
+    """
+    if task.is_async and _on_a_loop():
+        with concurrent.futures.ThreadPoolExecutor(1, "lro-inline") as aside:
+            aside.submit(task.run).result()
+    else:
+        task.run()
+
+
+def _on_a_loop() -> bool:
+    import asyncio  # which async functions need anyway, and others do not
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
