@@ -140,6 +140,16 @@ class MethodHost:
             metadata=metadata,
         )
 
+    def check_own(self, method: Method[Anything, Anything, Anything]) -> None:
+        """Do nothing for a method of this service; edges check the methods that they start.
+
+        Raises:
+            DeclarationError: Another service declares it, maybe under the same name: calls would
+                reach that service, whose callers this one's edges do not check.
+        """
+        if self._specs.get(method.full_name) is not method.spec:
+            raise DeclarationError(method.full_name, "is not declared by this service")
+
     @verb
     def start(self, full_name: str, request: object, **options: Anything) -> Flow[Operation]:
         """Start an operation of the method of this name; the rest as for ``Method.start``.
