@@ -71,7 +71,7 @@ class MethodHost:
         metadata: type | None = None,
         concurrency: int | None = None,
         time_limit: timedelta | None = None,
-        attempts: int = 1,
+        attempts: int | None = None,
         retry_on: tuple[type[Exception], ...] = (),
         worker_lost: WorkerLost = WorkerLost.FAIL,
         max_lost: int = 3,
