@@ -56,7 +56,7 @@ class FunctionCall:
                 return self._success(through(self._spec, self._request, self._job))
             if options.calls == 1:
                 return self._success(function(*self._arguments))
-            again = repeated(options.calls, options.retry_on, self._job.sleep)
+            again = repeated(options, self._job)
             return self._success(again(function, *self._arguments))
         except BaseException as exc:  # also SystemExit: it ends the job, no thread
             return self._failure(exc)
@@ -105,7 +105,7 @@ class FunctionCall:
             self._job.raise_if_cancelled()
             if options.calls == 1:
                 return self._success(await function(*self._arguments))
-            again = arepeated(options.calls, options.retry_on)
+            again = arepeated(options, self._job)
             return self._success(await again(function, *self._arguments))
         except (asyncio.CancelledError, GeneratorExit):
             raise

@@ -55,11 +55,11 @@ class Options:
     the function is called in all, while it raises one of these; None is once, which with
     ``retry_on`` has to be said as 1. From two attempts on, both are needed. ``worker_lost``: see
     there; an operation is given up after ``max_lost`` lost workers. ``target``: gives the resource
-    that one request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished record is
-    kept (None: as the service says). ``validate``: says whether a request is accepted, before
-    anything is stored. It accepts with None or True, and refuses with False or by raising: callers
-    are told the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as it is.
-    Anything else that it returns or raises is a mistake: callers are told INTERNAL, and the log
+    that one request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished
+    record is kept (None: as the service says). ``validate``: says whether a request is accepted,
+    before anything is stored. It accepts with None or True, and refuses with False or by raising:
+    callers are told the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as it
+    is. Anything else that it returns or raises is a mistake: callers are told INTERNAL, and the log
     says what it was. ``settle``: the last metadata, given the present one and the state that the
     operation ends in; it may be asked more than once. ``index``: paths of the metadata, such as
     ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``:

@@ -106,7 +106,7 @@ class Attempt:
             return asyncio.run(self._awaited(spec, arguments))
         if options.calls == 1:
             return function(*arguments)
-        return repeated(options.calls, options.retry_on, self._job.sleep)(function, *arguments)
+        return repeated(options, self._job)(function, *arguments)
 
     def done(self, returned: object) -> Done:
         """The last message, after the function has returned.
@@ -171,7 +171,7 @@ class Attempt:
                 raise self.why.error()
             if options.calls == 1:
                 return await function(*arguments)
-            return await arepeated(options.calls, options.retry_on)(function, *arguments)
+            return await arepeated(options, self._job)(function, *arguments)
         finally:
             self._interrupt = None
 
