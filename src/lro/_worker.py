@@ -89,6 +89,8 @@ class Run:
         self._started = self.revoked = self._start_over = False
         self._watch: threading.Event | None = None
         self.lost = False
+        self.handed_back = False
+        """Whether the store has the operation as one for others to do."""
         self.ended: Record | None = None
         """What this run has stored as the end of the operation."""
 
@@ -155,6 +157,7 @@ class Run:
         try:
             attempt = job.attempt if job else self._ledger.store.get(self.name).attempt
             self._ledger.apply(self.name, release(attempt, self._now()))
+            self.handed_back = True
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or not ours any more
         except Exception as exc:  # nobody renews its lease: it counts as lost when that is over

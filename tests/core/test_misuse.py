@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from datetime import timedelta
 
@@ -225,3 +226,40 @@ def test_closing_from_under_a_write(tmp_path, monkeypatch):
     assert writer._connection is not None
     monkeypatch.undo()
     store.close()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_close_with_running_work_logs_counts(make_service, store, caplog, ends):
+    """How many operations it waits for and how long, then how many others have to do."""
+    begun, stopping = threading.Event(), threading.Event()
+
+    class Executor(ThreadExecutor):
+        def join(self, seconds):
+            stopping.set()
+            return super().join(seconds)
+
+    service = make_service(store, Executor(1))
+
+    def body(request, job):
+        begun.set()
+        if ends:
+            assert stopping.wait(PATIENCE)
+        else:
+            job.sleep(PATIENCE)
+        return WorkResponse()
+
+    work_of(service, body).start(WorkRequest())
+    assert begun.wait(PATIENCE)
+    with caplog.at_level(logging.INFO, "lro"):
+        service.close(PATIENCE if ends else 0)
+    assert [one.getMessage() for one in caplog.records if "operations" in one.getMessage()] == [
+        f"stopping: operations in hand: 1, time to end: {PATIENCE if ends else 0:g} s at most",
+        f"stopped: operations handed back: {0 if ends else 1} of 1",
+    ]
+
+
+def test_close_without_work_logs_nothing(make_service, store, caplog):
+    """There is nothing to wait for."""
+    with caplog.at_level(logging.INFO, "lro"):
+        make_service(store).close()
+    assert caplog.records == []
