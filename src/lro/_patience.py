@@ -51,7 +51,7 @@ def repeated(options: Options, job: Job[Anything]) -> tenacity.Retrying:
     """Calls of a function until one raises none of ``retry_on``, as often as the options say."""
     import tenacity
 
-    return tenacity.Retrying(sleep=job.sleep, **_rules(options, job))
+    return tenacity.Retrying(sleep=job._pause, **_rules(options, job))
 
 
 def arepeated(options: Options, job: Job[Anything]) -> tenacity.AsyncRetrying:
