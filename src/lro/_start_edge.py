@@ -96,7 +96,7 @@ class StartEdge(Edge, Generic[Req]):
         check_path(request.path)
         percent_decode(request.path, "path")  # refused as by any route (spec §5.3(3))
         if not self.knows(request.method, request.path):
-            raise RouteNotFound(request.path)
+            raise RouteNotFound(request.path, self._path or "")
         if request.method == "OPTIONS":
             return allow_reply(_START_METHODS)
         if request.method != "POST":
