@@ -54,9 +54,9 @@ class FunctionCall:
         try:
             if through is not None:  # who calls it there also repeats it
                 return self._success(through(self._spec, self._request, self._job))
-            if options.attempts == 1:
+            if options.calls == 1:
                 return self._success(function(*self._arguments))
-            again = repeated(options.attempts, options.retry_on, self._job.sleep)
+            again = repeated(options, self._job)
             return self._success(again(function, *self._arguments))
         except BaseException as exc:  # also SystemExit: it ends the job, no thread
             return self._failure(exc)
@@ -103,9 +103,9 @@ class FunctionCall:
         options = self._spec.options
         try:
             self._job.raise_if_cancelled()
-            if options.attempts == 1:
+            if options.calls == 1:
                 return self._success(await function(*self._arguments))
-            again = arepeated(options.attempts, options.retry_on)
+            again = arepeated(options, self._job)
             return self._success(await again(function, *self._arguments))
         except (asyncio.CancelledError, GeneratorExit):
             raise

@@ -71,7 +71,7 @@ class MethodHost:
         metadata: type | None = None,
         concurrency: int | None = None,
         time_limit: timedelta | None = None,
-        attempts: int = 1,
+        attempts: int | None = None,
         retry_on: tuple[type[Exception], ...] = (),
         worker_lost: WorkerLost = WorkerLost.FAIL,
         max_lost: int = 3,
@@ -139,6 +139,16 @@ class MethodHost:
             response=response,
             metadata=metadata,
         )
+
+    def check_own(self, method: Method[Anything, Anything, Anything]) -> None:
+        """Do nothing for a method of this service; edges check the methods that they start.
+
+        Raises:
+            DeclarationError: Another service declares it, maybe under the same name: calls would
+                reach that service, whose callers this one's edges do not check.
+        """
+        if self._specs.get(method.full_name) is not method.spec:
+            raise DeclarationError(method.full_name, "is not declared by this service")
 
     @verb
     def start(self, full_name: str, request: object, **options: Anything) -> Flow[Operation]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
@@ -14,6 +15,11 @@ from lro._record import State
 from lro._status import Code, Status
 
 M = TypeVar("M")
+
+_HOLDS_UP_LOOP: Final = (
+    "job.sleep would block the event loop that runs in this thread: "
+    "use `await asyncio.sleep(...)` in an async function"
+)
 
 
 class Job(Generic[M]):
@@ -92,12 +98,23 @@ class Job(Generic[M]):
             raise _overdue()
 
     def sleep(self, seconds: float) -> None:
-        """Pause, but wake up for a cancellation.
+        """Pause the thread, but wake up for a cancellation.
+
+        For plain functions. An ``async def`` function awaits ``asyncio.sleep(seconds)`` instead,
+        which a cancellation and the time limit interrupt too.
 
         Raises:
             Cancelled: The work was asked to stop.
             DeadlineExceeded: The method's time limit is over.
+            RuntimeError: An event loop runs in this thread: the pause would hold up all its work.
         """
+        if event_loop_runs():
+            raise RuntimeError(_HOLDS_UP_LOOP)
+        self._pause(seconds)
+
+    def _pause(self, seconds: float) -> None:
+        # Also between calls of a plain function that a caller has started, and waits for, in the
+        # thread of an event loop.
         left = None
         if self._stop_at is not None:
             left = max(0.0, self._stop_at - self._clock())
@@ -119,6 +136,15 @@ class Job(Generic[M]):
         self._wakes.append(wake)
         if self._cancel.is_set():
             wake()
+
+
+def event_loop_runs() -> bool:
+    """Whether an event loop runs in this thread, which what blocks would hold up."""
+    if "asyncio" not in sys.modules:  # it is not imported for this: no loop runs without it
+        return False
+    import asyncio
+
+    return asyncio._get_running_loop() is not None
 
 
 def _overdue() -> DeadlineExceeded:

@@ -174,11 +174,14 @@ class Signature:
         parameters = list(inspect.signature(function).parameters.values())
         if not 1 <= len(parameters) <= 2:
             raise DeclarationError(label, "must take the request, or the request and the job")
+        names = [parameter.name for parameter in parameters]
+        if names == ["job", "request"]:
+            raise DeclarationError(label, "must take the request first, and then the job")
         try:
             hints = typing.get_type_hints(function)
         except (NameError, TypeError) as exc:  # TypeError: a callable that is no function
             raise DeclarationError(label, f"has annotations that cannot be read: {exc}") from exc
-        first, *rest = [parameter.name for parameter in parameters]
+        first, *rest = names
         job = typing.get_args(hints.get(rest[0])) if rest else ()
         return cls(
             request=Said(hints.get(first), f"the parameter {first!r} of {label}"),

@@ -9,8 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Any as Anything
 
 from lro._errors import Cancelled, LeaseLost, Unavailable
+from lro._jobs import Job
+from lro._spec import Options
 
 if TYPE_CHECKING:
     import tenacity
@@ -44,31 +47,42 @@ def patiently(action: Callable[[], R], *, name: str, until: Callable[[], bool]) 
     return again(action)
 
 
-def repeated(
-    attempts: int, retry_on: tuple[type[Exception], ...], sleep: Callable[[float], None]
-) -> tenacity.Retrying:
-    """Calls of a function until one raises none of ``retry_on``, ``attempts`` at most."""
+def repeated(options: Options, job: Job[Anything]) -> tenacity.Retrying:
+    """Calls of a function until one raises none of ``retry_on``, as often as the options say."""
     import tenacity
 
-    return tenacity.Retrying(
-        stop=tenacity.stop_after_attempt(attempts),
-        wait=tenacity.wait_random_exponential(multiplier=0.1, max=10),
-        retry=tenacity.retry_if_exception(lambda exc: _retried(exc, retry_on)),
-        sleep=sleep,
-        reraise=True,
-    )
+    return tenacity.Retrying(sleep=job._pause, **_rules(options, job))
 
 
-def arepeated(attempts: int, retry_on: tuple[type[Exception], ...]) -> tenacity.AsyncRetrying:
+def arepeated(options: Options, job: Job[Anything]) -> tenacity.AsyncRetrying:
     """The same for async functions."""
     import tenacity
 
-    return tenacity.AsyncRetrying(
-        stop=tenacity.stop_after_attempt(attempts),
-        wait=tenacity.wait_random_exponential(multiplier=0.1, max=10),
-        retry=tenacity.retry_if_exception(lambda exc: _retried(exc, retry_on)),
-        reraise=True,
-    )
+    return tenacity.AsyncRetrying(**_rules(options, job))
+
+
+def _rules(options: Options, job: Job[Anything]) -> dict[str, Anything]:
+    import tenacity
+
+    def log_failure(state: tenacity.RetryCallState) -> None:
+        assert state.outcome is not None  # a call has failed
+        assert state.next_action is not None  # and there is to be another one
+        log.warning(
+            "%s: call %d of %d raised %s, the next one follows in %.2f s",
+            job.name,
+            state.attempt_number,
+            options.calls,
+            type(state.outcome.exception()).__qualname__,
+            state.next_action.sleep,
+        )
+
+    return {
+        "stop": tenacity.stop_after_attempt(options.calls),
+        "wait": tenacity.wait_random_exponential(multiplier=0.1, max=10),
+        "retry": tenacity.retry_if_exception(lambda exc: _retried(exc, options.retry_on)),
+        "before_sleep": log_failure,
+        "reraise": True,
+    }
 
 
 def _retried(error: BaseException, retry_on: tuple[type[Exception], ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from lro._record import Record
 from lro._spec import MethodSpec
 from lro._states import Change, as_seen, release, take_over, withdraw
 from lro._worker import Run, Worker
+
+log = logging.getLogger("lro")
 
 _LAST_SECONDS: Final = 1.0
 """How long work that is to stop may take for that, before others may begin it anew."""
@@ -218,6 +221,11 @@ class Running:
     def stop(self, drain: timedelta) -> None:
         """Start nothing more; give running work time to end; hand the rest back (design §5)."""
         self.stopping = True
+        runs = list(self._runs.values())
+        if runs:
+            seconds = drain.total_seconds()
+            text = "stopping: operations in hand: %d, time to end: %g s at most"
+            log.info(text, len(runs), seconds)
         # A store that is away is not asked once for each: what it does not hear of is taken over
         # when the leases run out.
         there, over = True, False
@@ -239,6 +247,9 @@ class Running:
         finally:  # also where a second signal ends the drain
             for run in [] if over else list(self._runs.values()):
                 there = there and run.hand_back()
+            if runs:
+                back = sum(run.handed_back for run in runs)
+                log.info("stopped: operations handed back: %d of %d", back, len(runs))
 
     def _stored(self, record: Record) -> None:
         """This record is stored by now; it may have waited, for whoever kept the store locked."""

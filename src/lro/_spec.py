@@ -52,14 +52,14 @@ class Options:
 
     ``concurrency``: how many run at once in one process. ``time_limit``: how long one attempt may
     take before the operation ends with DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often
-    the function is called in all, while it raises one of these; from two attempts on, both are
-    needed. ``worker_lost``: see there; an
-    operation is given up after ``max_lost`` lost workers. ``target``: gives the resource that one
-    request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished record is
-    kept (None: as the service says). ``validate``: says whether a request is accepted, before
-    anything is stored. It accepts with None or True, and refuses with False or by raising: callers
-    are told the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as it is.
-    Anything else that it returns or raises is a mistake: callers are told INTERNAL, and the log
+    the function is called in all, while it raises one of these; None is once, which with
+    ``retry_on`` has to be said as 1. From two attempts on, both are needed. ``worker_lost``: see
+    there; an operation is given up after ``max_lost`` lost workers. ``target``: gives the resource
+    that one request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished
+    record is kept (None: as the service says). ``validate``: says whether a request is accepted,
+    before anything is stored. It accepts with None or True, and refuses with False or by raising:
+    callers are told the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as it
+    is. Anything else that it returns or raises is a mistake: callers are told INTERNAL, and the log
     says what it was. ``settle``: the last metadata, given the present one and the state that the
     operation ends in; it may be asked more than once. ``index``: paths of the metadata, such as
     ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``:
@@ -69,7 +69,7 @@ class Options:
 
     concurrency: int | None = None
     time_limit: timedelta | None = None
-    attempts: int = 1
+    attempts: int | None = None
     retry_on: tuple[type[Exception], ...] = ()
     worker_lost: WorkerLost = WorkerLost.FAIL
     max_lost: int = 3
@@ -83,7 +83,8 @@ class Options:
     def __attrs_post_init__(self) -> None:
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency)
-        check_count("attempts", self.attempts)
+        if self.attempts is not None:
+            check_count("attempts", self.attempts)
         check_count("max_lost", self.max_lost)
         for name in ("time_limit", "expiry"):
             span = getattr(self, name)
@@ -99,9 +100,12 @@ class Options:
             "a tuple of exception classes",
             fine=isinstance(self.retry_on, tuple) and all(map(_is_exception, self.retry_on)),
         )
-        if self.attempts > 1 and not self.retry_on:
+        if self.calls > 1 and not self.retry_on:
             wanted = "which says after which exceptions: retry_on=(ConnectionError,), for instance"
             raise DeclarationError("attempts", f"{self.attempts} need retry_on, {wanted}")
+        if self.retry_on and self.attempts is None:
+            wanted = "which says how often the function is called in all: attempts=3, for instance"
+            raise DeclarationError("retry_on", f"needs attempts, {wanted}")
         lost = "WorkerLost.FAIL or WorkerLost.RETRY"
         check_instance("worker_lost", self.worker_lost, WorkerLost, lost)
         indexed = isinstance(self.index, tuple) and all(isinstance(p, str) for p in self.index)
@@ -109,6 +113,11 @@ class Options:
         check_text("path", self.path)
         if self.path:
             path_template("path", self.path)
+
+    @property
+    def calls(self) -> int:
+        """How often the function is called at most while it raises one of ``retry_on``."""
+        return self.attempts or 1
 
 
 def _is_exception(cls: object) -> bool:

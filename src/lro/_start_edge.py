@@ -52,8 +52,8 @@ class StartEdge(Edge, Generic[Req]):
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds; or ``method`` is a
-            function that is not declared as a method; or the service has ``owner_only`` and there
-            is no ``authenticate``.
+            function that is not declared as a method, or a method of another service; or the
+            service has ``owner_only`` and there is no ``authenticate``.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class StartEdge(Edge, Generic[Req]):
             poll_seconds=poll_seconds,
         )
         check_instance("method", method, Method, _METHOD)
+        service.check_own(method)
         for name, function in (("parent", parent), ("metadata", metadata), ("raw", raw)):
             if function is not None:
                 check_plain_function(name, function)
@@ -95,7 +96,7 @@ class StartEdge(Edge, Generic[Req]):
         check_path(request.path)
         percent_decode(request.path, "path")  # refused as by any route (spec §5.3(3))
         if not self.knows(request.method, request.path):
-            raise RouteNotFound(request.path)
+            raise RouteNotFound(request.path, self._path or "")
         if request.method == "OPTIONS":
             return allow_reply(_START_METHODS)
         if request.method != "POST":

@@ -89,6 +89,8 @@ class Run:
         self._started = self.revoked = self._start_over = False
         self._watch: threading.Event | None = None
         self.lost = False
+        self.handed_back = False
+        """Whether the store has the operation as one for others to do."""
         self.ended: Record | None = None
         """What this run has stored as the end of the operation."""
 
@@ -159,6 +161,7 @@ class Run:
                 seen = self._seen_unbegun()
                 back = as_seen(seen, release(seen.attempt, self._now()))
             self._ledger.apply(self.name, back)
+            self.handed_back = True
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or not ours any more
         except Exception as exc:  # nobody renews its lease: it counts as lost when that is over

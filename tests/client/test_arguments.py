@@ -257,6 +257,15 @@ def test_a_base_url_that_is_none(make: Any, base: Any) -> None:
         make(base_url=base)
 
 
+def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
+    """One of the two would be ignored. Passwords in them are not told."""
+    with pytest.raises(lro.DeclarationError) as refused:
+        face.client("http://u:secret@test", http=face.http(base_url="http://u:secret@other"))
+    assert str(refused.value) == (
+        "base_url: is given twice, here and by the HTTP client: leave one out, or give a path here"
+    )
+
+
 def test_a_base_url_that_the_http_client_knows(face: Face, server: respx.Router) -> None:
     """A path alone goes below it."""
     server.get(f"/api/v1/{NAME}").mock(return_value=reply(running()))

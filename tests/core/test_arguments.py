@@ -33,7 +33,6 @@ WRONG_OPTIONS = [
     ("concurrency", 0, "a whole number from 1"),
     ("concurrency", True, "a whole number from 1"),
     ("attempts", 1.0, "a whole number from 1"),
-    ("attempts", None, "a whole number from 1"),
     ("max_lost", "3", "a whole number from 1"),
     ("time_limit", 5, "a timedelta above zero, at most 36500 days"),
     ("expiry", timedelta(), "a timedelta above zero, at most 36500 days"),
@@ -90,6 +89,17 @@ def test_attempts_need_the_exceptions_after_which_they_are_made():
     with pytest.raises(lro.DeclarationError, match=r"^attempts: 3 need retry_on, which says after"):
         lro.Options(attempts=3)
     assert lro.Options(attempts=1, retry_on=(OSError,)).retry_on == (OSError,)
+
+
+def test_retry_on_without_attempts_is_refused():
+    """The function would be called once. A number that is given may be 1."""
+    with pytest.raises(lro.DeclarationError) as refused:
+        lro.Options(retry_on=(OSError,))
+    assert str(refused.value) == (
+        "retry_on: needs attempts, which says how often the function is called in all: "
+        "attempts=3, for instance"
+    )
+    assert [lro.Options(attempts=given, retry_on=()).calls for given in (None, 1)] == [1, 1]
 
 
 def test_the_shortest_lease_is_taken():

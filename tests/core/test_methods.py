@@ -157,6 +157,12 @@ def no_arguments(): ...
 def three(a, b, c): ...
 
 
+def swapped(job: Job[WorkMetadata], request: WorkRequest) -> WorkResponse: ...
+
+
+def bare_swapped(job, request): ...
+
+
 def lost(request: Missing) -> None: ...  # noqa: F821 - that is the point
 
 
@@ -165,6 +171,8 @@ def lost(request: Missing) -> None: ...  # noqa: F821 - that is the point
     [
         (no_arguments, "must take the request"),
         (three, "must take the request"),
+        (swapped, "^swapped: must take the request first, and then the job$"),
+        (bare_swapped, "^bare_swapped: must take the request first, and then the job$"),
         (lost, "name 'Missing' is not defined"),
         (functools.partial(plain), "cannot be read"),
     ],

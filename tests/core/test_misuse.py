@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import threading
 from datetime import timedelta
 
@@ -225,3 +227,86 @@ def test_closing_from_under_a_write(tmp_path, monkeypatch):
     assert writer._connection is not None
     monkeypatch.undo()
     store.close()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_close_with_running_work_logs_counts(make_service, store, caplog, ends):
+    """How many operations it waits for and how long, then how many others have to do."""
+    begun, stopping = threading.Event(), threading.Event()
+
+    class Executor(ThreadExecutor):
+        def join(self, seconds):
+            stopping.set()
+            return super().join(seconds)
+
+    service = make_service(store, Executor(1))
+
+    def body(request, job):
+        begun.set()
+        if ends:
+            assert stopping.wait(PATIENCE)
+        else:
+            job.sleep(PATIENCE)
+        return WorkResponse()
+
+    work_of(service, body).start(WorkRequest())
+    assert begun.wait(PATIENCE)
+    with caplog.at_level(logging.INFO, "lro"):
+        service.close(PATIENCE if ends else 0)
+    assert [one.getMessage() for one in caplog.records if "operations" in one.getMessage()] == [
+        f"stopping: operations in hand: 1, time to end: {PATIENCE if ends else 0:g} s at most",
+        f"stopped: operations handed back: {0 if ends else 1} of 1",
+    ]
+
+
+def test_job_sleep_in_async_function_is_refused(make_service, store, caplog):
+    """It would block the event loop, and all other functions on it."""
+    service = make_service(store, AsyncioExecutor(1))
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await asyncio.to_thread(job.sleep, 0)  # here it holds up nobody
+        with pytest.raises(RuntimeError) as refused:
+            job.sleep(1)
+        return WorkResponse(str(refused.value))
+
+    assert answer(service, ended(service, work.start(WorkRequest()))) == (
+        "job.sleep would block the event loop that runs in this thread: "
+        "use `await asyncio.sleep(...)` in an async function"
+    )
+
+
+def test_job_sleep_without_asyncio_does_not_import_it(monkeypatch):
+    """No event loop runs where nothing has imported it, and the import is slow."""
+    monkeypatch.delitem(sys.modules, "asyncio")
+    job = Job(name="n", attempt=1, publish=print, recall=lambda: None, clock=lambda: 0.0)
+    job.sleep(0)
+    assert "asyncio" not in sys.modules
+
+
+def test_retries_of_plain_function_started_on_event_loop_pause(make_service, store, monkeypatch):
+    """The caller has chosen to wait there, and the function itself calls no ``job.sleep``."""
+    monkeypatch.setattr("tenacity.wait_random_exponential.__call__", lambda wait, state: 0.0)
+    service = make_service(store, InlineExecutor())
+
+    def body(request, job):
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError
+        return WorkResponse()
+
+    calls = []
+    method = work_of(service, body, attempts=2, retry_on=(OSError,))
+
+    async def main():
+        return method.start(WorkRequest())
+
+    assert asyncio.run(main()).state == "SUCCEEDED"
+    assert len(calls) == 2
+
+
+def test_close_without_work_logs_nothing(make_service, store, caplog):
+    """There is nothing to wait for."""
+    with caplog.at_level(logging.INFO, "lro"):
+        make_service(store).close()
+    assert caplog.records == []

@@ -647,8 +647,8 @@ def no_pauses(monkeypatch):
 
 
 @EACH
-def test_work_is_tried_again(service, colour, no_pauses):
-    """As often as the method says, while it raises what the method names."""
+def test_work_is_tried_again(service, colour, no_pauses, caplog):
+    """As often as the method says, while it raises what the method names; the log says so."""
     calls = []
 
     def body(request, job):
@@ -658,7 +658,17 @@ def test_work_is_tried_again(service, colour, no_pauses):
         return WorkResponse("at last")
 
     method = method_of(service, colour, body, attempts=3, retry_on=(ConnectionError,))
-    assert answer(service, ended(service, method.start(WorkRequest()))) == "at last"
+    operation = method.start(WorkRequest())
+    assert answer(service, ended(service, operation)) == "at last"
+    assert [(one.name, one.levelname, one.getMessage()) for one in caplog.records] == [
+        (
+            "lro",
+            "WARNING",
+            f"{operation.name}: call {number} of 3 raised ConnectionError, "
+            "the next one follows in 0.00 s",
+        )
+        for number in (1, 2)
+    ]
     assert calls == [1, 1, 1]
     assert no_pauses == [1, 2]
 

@@ -382,6 +382,8 @@ def test_start_edge_answers_one_path(options: lro.Options, given: str, path: str
             started(reply)
         else:
             check_error(reply, 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
+            sentence = f"there is nothing at {asked}; this is served: {path}"
+            assert json.loads(reply.body)["error"]["message"] == sentence
     assert len(names(House(service, method))) == 1
 
 

@@ -145,14 +145,21 @@ def test_parent_and_metadata_of_a_start(kind: str) -> None:
     assert house.service.get(started.name).metadata == house.service.types.pack(CountMetadata(5))
 
 
-def test_a_method_of_another_service() -> None:
-    """It is refused when it is added."""
-    other = build().service.declare(
-        "acme.v1.Things.Other", request=CountRequest, response=CountResponse, metadata=CountMetadata
-    )
-    start = lro.grpc.StartMethod(method=other)
+@pytest.mark.parametrize("name", ["Other", "Count"])
+def test_method_of_another_service_is_refused(name: str) -> None:
+    """It is refused when it is added, also where both services declare one of this name."""
+    other = build()
+    method = other.count
+    if name == "Other":
+        method = other.service.declare(
+            "acme.v1.Things.Other",
+            request=CountRequest,
+            response=CountResponse,
+            metadata=CountMetadata,
+        )
+    start = lro.grpc.StartMethod(method=method)
     with (
-        pytest.raises(lro.DeclarationError, match=r"acme\.v1\.Things\.Other: is not declared"),
+        pytest.raises(lro.DeclarationError, match=rf"acme\.v1\.Things\.{name}: is not declared"),
         serving("threads", build().service, methods=[start]),
     ):
         pass

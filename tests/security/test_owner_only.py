@@ -12,6 +12,7 @@ import pytest
 
 import lro
 from lro import Code, asgi, wsgi
+from lro.http import StartEdge
 from tests.edges.house import House, build
 from tests.security.guarded import START, STORES, VERBS, Place, guarded
 
@@ -63,6 +64,15 @@ def test_callers_with_and_without_name_see_their_own(place: Place, unnamed: Any)
             assert answer.code is Code.OK, verb
             if verb not in ("DeleteOperation", "CancelOperation", START):
                 assert name in answer.text, verb
+
+
+@pytest.mark.parametrize("make", [StartEdge, asgi.StartApp, wsgi.StartApp])
+def test_open_edge_refuses_method_of_guarded_service(make: Callable[..., Any]) -> None:
+    """Its callers would start the method without being asked who they are, whatever its name."""
+    guarded_house, opened = build(owner_only=True), build().service
+    with pytest.raises(lro.DeclarationError) as refused:
+        make(opened, guarded_house.count, path="/v1/open")
+    assert str(refused.value) == "acme.v1.Things.Count: is not declared by this service"
 
 
 MAKERS = {

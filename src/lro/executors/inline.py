@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from lro._errors import Unavailable
 from lro._executing import Task
 from lro._forks import after_fork
+from lro._jobs import event_loop_runs
 from lro.executors._local import LocalExecutor
 
 
@@ -77,18 +78,8 @@ def _run(task: Task) -> None:
 
     The caller waits all the same: a thread has one event loop at a time.
     """
-    if task.is_async and _on_a_loop():
+    if task.is_async and event_loop_runs():
         with concurrent.futures.ThreadPoolExecutor(1, "lro-inline") as aside:
             aside.submit(task.run).result()
     else:
         task.run()
-
-
-def _on_a_loop() -> bool:
-    import asyncio  # which async functions need anyway, and others do not
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

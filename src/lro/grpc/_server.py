@@ -14,7 +14,6 @@ import grpc
 import grpc.aio
 
 from lro._arguments import check, check_count, check_instance
-from lro._faults import DeclarationError
 from lro._hooks import Hook
 from lro._operation import Operation
 from lro._service import Service
@@ -108,6 +107,7 @@ class _Handlers(grpc.GenericRpcHandler):
         for path, rpc in operations_rpcs(service, **self._options).items():
             self._add(path, rpc)
         for start in () if isinstance(methods, bool) else methods:
+            service.check_own(start.method)
             self._start(start.method.full_name, start)
 
     def service(
@@ -125,8 +125,6 @@ class _Handlers(grpc.GenericRpcHandler):
     def _start(
         self, name: str, start: StartMethod[Anything] | None
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        if name not in self._service.specs:
-            raise DeclarationError(name, "is not declared by this service")
         rpc = StartRpc(self._service, name, start=start, **self._options)
         return self._add(path_of(name), rpc)
 

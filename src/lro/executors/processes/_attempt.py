@@ -104,9 +104,9 @@ class Attempt:
         arguments = (request, self._job) if spec.takes_job else (request,)
         if spec.is_async:
             return asyncio.run(self._awaited(spec, arguments))
-        if options.attempts == 1:
+        if options.calls == 1:
             return function(*arguments)
-        return repeated(options.attempts, options.retry_on, self._job.sleep)(function, *arguments)
+        return repeated(options, self._job)(function, *arguments)
 
     def done(self, returned: object) -> Done:
         """The last message, after the function has returned.
@@ -169,9 +169,9 @@ class Attempt:
         try:
             if self.why is not None:  # it came before there was anything to interrupt
                 raise self.why.error()
-            if options.attempts == 1:
+            if options.calls == 1:
                 return await function(*arguments)
-            return await arepeated(options.attempts, options.retry_on)(function, *arguments)
+            return await arepeated(options, self._job)(function, *arguments)
         finally:
             self._interrupt = None
 

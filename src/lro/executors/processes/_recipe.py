@@ -86,7 +86,7 @@ def recipe_of(spec: MethodSpec) -> Recipe:
         response=roles[1],
         metadata=roles[2],
         types=types,
-        attempts=spec.options.attempts,
+        attempts=spec.options.calls,
         retry_on=retry_on,
         limits=spec.limits,
     )
