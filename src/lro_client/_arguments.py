@@ -26,8 +26,8 @@ _SCHEMES: Final = ("http", "https")
 _NOWHERE: Final = frozenset({"", ".", ".."})
 """Segments that an HTTP library, a proxy or a server takes for a way to somewhere else."""
 
-_FILTER: Final = re.compile(r"""[<>"()]|=\s*[^=/\s]|\A[^/]*\s[^/]*\Z""")
-"""What filters have and parents do not: comparisons, calls, words. An id may end in ``=``."""
+_FILTER: Final = re.compile(r"""["]|[=:]'|\s(?:[<>!]?=|[<>:]|AND|OR)\s""")
+"""What shows a filter, though an id may hold any of these characters by itself (spec §3.1(2))."""
 
 _MESSAGES: Final = "an attrs or data class, a message of protobuf, a dict or an lro.Any"
 
@@ -57,13 +57,17 @@ def check_parent(parent: str) -> None:
     """Do nothing for what may be the parent of a list, or empty.
 
     Raises:
-        DeclarationError: It is a URL or a filter, or has an odd segment.
+        DeclarationError: It is a URL or a filter, has a segment that is empty, ``.`` or ``..``, or
+            is neither pairs of collection and id nor the collection ``operations`` (spec §3.3(2)).
     """
     check_no_url("parent", parent)
+    if not parent:
+        return
+    check_segments("parent", parent)
+    segments = parent.split("/")
+    pairs = len(segments) % 2 == 0 or segments[-1] == "operations"
     wanted = "a parent such as projects/p, or empty (a filter is given as filter=...)"
-    check("parent", parent, wanted, fine=not _FILTER.search(parent))
-    if parent:
-        check_segments("parent", parent)
+    check("parent", parent, wanted, fine=pairs and not _FILTER.search(parent))
 
 
 def check_no_url(subject: str, name: str) -> None:

@@ -178,7 +178,20 @@ def test_arguments_of_a_list(face: Face, server: respx.Router) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["state() = FAILED", "done=true", 'name = "operations/a"', "a/b > 5", "NOT done", "f()"]
+    "text",
+    [
+        "state() = FAILED",
+        "done=true",
+        "done",
+        "metadata.x:3",
+        'name = "operations/a"',
+        "name='operations/a'",
+        "a/b > 5",
+        "a/b AND c",
+        "NOT done",
+        "f()",
+        "projects/p/locations",
+    ],
 )
 def test_a_filter_in_the_place_of_the_parent(text: str, face: Face, server: respx.Router) -> None:
     """The sentence says where it belongs."""
@@ -187,7 +200,19 @@ def test_a_filter_in_the_place_of_the_parent(text: str, face: Face, server: resp
     assert not server.calls
 
 
-@pytest.mark.parametrize("parent", ["projects/a b", "projects/YQ==/locations/l", "projects/x.y:z"])
+@pytest.mark.parametrize(
+    "parent",
+    [
+        "projects/a b",
+        "projects/YQ==/locations/l",
+        "projects/x.y:z",
+        "projects/p=x",
+        "projects/(x)",
+        "projects/a<b",
+        "projects/o'brien",
+        "projects/p/locations/-",
+    ],
+)
 def test_parents_that_look_odd(parent: str, face: Face, server: respx.Router) -> None:
     """They are asked for as they are."""
     server.get().mock(return_value=reply({}))

@@ -528,6 +528,41 @@ def test_a_task_that_is_cancelled_in_its_sleep() -> None:
     assert clock() == 2.0
 
 
+def test_sleeps_that_begin_again_and_again_do_not_hold_the_others_up() -> None:
+    """A task that cancels each sleep and begins another delays them by a bounded count of turns."""
+    clock = VirtualClock(0.0)
+
+    async def main() -> int:
+        short = asyncio.create_task(clock.asleep(1.0))
+        begun = 0
+        while not short.done() and begun < 5000:
+            restarted = asyncio.create_task(clock.asleep(50.0))
+            await asyncio.sleep(0)
+            restarted.cancel()
+            begun += 1
+        short.cancel()
+        return begun
+
+    assert asyncio.run(main()) < 5000
+    assert clock() == 1.0
+
+
+@pytest.mark.parametrize(
+    "seconds", [float("nan"), float("inf"), 10**400], ids=["NaN", "infinity", "beyond a float"]
+)
+def test_seconds_that_never_pass(seconds: float) -> None:
+    """Each way to let time pass refuses them, and stays as it was."""
+    clock = VirtualClock(5.0)
+    wanted = "^seconds: must be a finite number of seconds, got "
+    for blocks in (clock.sleep, clock.advance):
+        with pytest.raises(ValueError, match=wanted):
+            blocks(seconds)
+    for awaited in (clock.asleep, clock.aadvance):
+        with pytest.raises(ValueError, match=wanted):
+            asyncio.run(awaited(seconds))
+    assert (clock(), clock.sleeps) == (5.0, [])
+
+
 def test_many_operations_at_once() -> None:
     """Many handles on one event loop take the time of the longest."""
     server = ScriptedServer()

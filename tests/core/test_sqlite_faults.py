@@ -292,11 +292,32 @@ def test_a_folder_that_is_missing_is_unavailable(tmp_path):
         SQLiteStore(path)
 
 
-@pytest.mark.parametrize("url", ["sqlite:///x.db", "file:/tmp/x.db", "postgresql://host/x"])
-def test_a_url_is_refused(url):
-    """It would be the path of a file in a directory of that name."""
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:///x.db",
+        "file:/tmp/x.db",
+        "postgresql://host/x",
+        "file:x.db?mode=memory",
+        "file::memory:",
+        "sqlite:x.db",
+        "FILE:x.db",
+    ],
+)
+def test_a_url_is_refused(url, tmp_path, monkeypatch):
+    """It would be the path of a file of that name, or in a directory of that name."""
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(DeclarationError, match="is a URL, and a path is wanted, such as"):
         SQLiteStore(url)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["c:x.db", "file.db", "a:b.db"])
+def test_a_path_with_a_colon_is_no_url(name, tmp_path, monkeypatch):
+    """One letter and a colon is a drive of Windows; other names may hold a colon elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    SQLiteStore(name).close()
+    assert (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("table", ["operations", "inputs", "starts", "secrets"])

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import sys
 import threading
 import weakref
 from typing import Final
 
 import attrs
 
+from lro_client import _arguments
+
 _TURNS: Final = 10
 """So many turns of the event loop the others may go on before time passes."""
+_MOST_TURNS: Final = 1000
+"""After so many turns time passes, even if a new sleep begins again and again."""
 
 
 @attrs.frozen(order=True)
@@ -27,6 +32,8 @@ class _Sleeping:
 
     sleepers: list[_Sleeper] = attrs.field(factory=list)
     turns: int = 0
+    most: int = 0
+    """Time passes after so many turns, whoever else begins to sleep."""
 
 
 class VirtualClock:
@@ -50,36 +57,59 @@ class VirtualClock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let so many seconds pass, as ``time.sleep`` does."""
-        self.sleeps.append(seconds)
+        """Let so many seconds pass, as ``time.sleep`` does; those below 0 are none.
+
+        Raises:
+            DeclarationError: ``seconds`` is NaN, infinite, or more than a float can hold.
+        """
+        self.sleeps.append(_checked(seconds))
         self.advance(seconds)
 
     async def asleep(self, seconds: float) -> None:
-        """Let so many seconds pass for this task, as ``asyncio.sleep`` does."""
-        self.sleeps.append(seconds)
+        """Let so many seconds pass for this task, as ``asyncio.sleep`` does.
+
+        Raises:
+            DeclarationError: As for :meth:`sleep`.
+        """
+        self.sleeps.append(_checked(seconds))
         await self.aadvance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass that count as nobody's sleep."""
+        """Let so many seconds pass that count as nobody's sleep.
+
+        Raises:
+            DeclarationError: As for :meth:`sleep`.
+        """
+        passed = max(_checked(seconds), 0.0)
         with self._lock:
-            self.now += max(seconds, 0.0)
+            self.now += passed
 
     async def aadvance(self, seconds: float) -> None:
-        """The same for this task, while the others go on."""
+        """The same for this task, while the others go on.
+
+        Raises:
+            DeclarationError: As for :meth:`sleep`.
+        """
+        passed = max(_checked(seconds), 0.0)
         loop = asyncio.get_running_loop()
         with self._lock:
             self._count += 1
-            sleeper = _Sleeper(self.now + max(seconds, 0.0), self._count, loop.create_future())
+            sleeper = _Sleeper(self.now + passed, self._count, loop.create_future())
             sleeping = self._sleeping.setdefault(loop, _Sleeping())
         heapq.heappush(sleeping.sleepers, sleeper)
         sleeping.turns = _TURNS  # anew: whoever went on beside this one may be at work still
         if len(sleeping.sleepers) == 1:  # else the turns are counted already
-            self._later(loop, sleeping)
+            self._begin(loop, sleeping)
         await sleeper.woken
 
+    def _begin(self, loop: asyncio.AbstractEventLoop, sleeping: _Sleeping) -> None:
+        sleeping.turns, sleeping.most = _TURNS, _MOST_TURNS
+        self._later(loop, sleeping)
+
     def _later(self, loop: asyncio.AbstractEventLoop, sleeping: _Sleeping) -> None:
-        if sleeping.turns:
+        if sleeping.turns and sleeping.most:
             sleeping.turns -= 1
+            sleeping.most -= 1
             loop.call_soon(self._later, loop, sleeping)
             return
         sleepers = sleeping.sleepers
@@ -94,5 +124,11 @@ class VirtualClock:
             if not woken.done():
                 woken.set_result(None)
         if sleepers:
-            sleeping.turns = _TURNS
-            self._later(loop, sleeping)
+            self._begin(loop, sleeping)
+
+
+def _checked(seconds: float) -> float:
+    # NaN is never reached, and no time comes after infinity: all others would sleep for ever.
+    fine = seconds <= sys.float_info.max
+    _arguments.check("seconds", seconds, "a finite number of seconds", fine=fine)
+    return seconds

@@ -13,8 +13,8 @@ from typing import Final
 from lro._errors import Unavailable
 from lro._faults import DeclarationError
 
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/")
-"""At least two letters: one is a drive of Windows."""
+_URL: Final = re.compile(r"(?:file|sqlite):|[A-Za-z][A-Za-z0-9+.\-]+:/", re.IGNORECASE)
+"""At least two letters: one is a drive of Windows. Two schemes need no slash: ``file::memory:``."""
 SEEN_SECONDS: Final = 1.0
 """How long a file that was seen in its place counts as being there; asking costs a read's time."""
 
