@@ -5,6 +5,7 @@ Plain classes: each keeps exactly its arguments in ``args``, so that unpickling 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar
@@ -367,6 +368,15 @@ def got(value: object) -> str:
     """A value as error texts quote it: its repr, cut to a readable length."""
     try:
         text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
-    except Exception:  # an integer of thousands of digits is not written out; a repr may fail
-        text = f"{'a huge' if isinstance(value, int) else 'some'} {type(value).__name__}"
+    except BaseException as exc:  # the application may have written the repr
+        if interrupts(exc):
+            raise
+        # An integer of thousands of digits is not written out either.
+        text = f"{'a huge' if issubclass(type(value), int) else 'some'} {type(value).__name__}"
     return text if len(text) <= 64 else text[:61] + "..."
+
+
+def interrupts(error: BaseException) -> bool:
+    """Whether this is Ctrl-C, which Python raises in the main thread, wherever that is."""
+    main = threading.current_thread() is threading.main_thread()
+    return main and isinstance(error, KeyboardInterrupt)
