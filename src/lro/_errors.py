@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from lro._details import (
     BadRequest,
@@ -22,6 +22,9 @@ from lro._details import (
 from lro._status import Code
 
 OPERATION_TYPE = "google.longrunning.Operation"
+
+MAX_CHALLENGE: Final = 1000
+"""Characters of the challenge of an Unauthenticated."""
 
 
 class LroError(Exception):
@@ -272,7 +275,7 @@ class Unauthenticated(Described):
     or ``Basic realm="pictures"``.
 
     Raises:
-        ValueError: The challenge is empty, or cannot stand in a header.
+        ValueError: The challenge is no text of 1 to 1000 characters that can stand in a header.
     """
 
     code = Code.UNAUTHENTICATED
@@ -281,10 +284,23 @@ class Unauthenticated(Described):
 
     def __init__(self, description: str = "", challenge: str = "Bearer") -> None:
         super().__init__(description)
-        if not challenge.strip() or not (challenge.isascii() and challenge.isprintable()):
-            raise ValueError(f"challenge: must be printable ASCII, got {challenge!r}")
         self.args = (description, challenge)
-        self.challenge = challenge
+        self.challenge = checked_challenge(challenge)
+
+
+def checked_challenge(challenge: object) -> str:
+    """The same, if it can be a header ``WWW-Authenticate``.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if isinstance(challenge, str) and 0 < len(challenge) <= MAX_CHALLENGE:
+        # Servers refuse a header that begins or ends with a space (RFC 9110 §5.5).
+        bare = challenge == challenge.strip()
+        if bare and challenge.isascii() and challenge.isprintable():
+            return challenge
+    wanted = f"printable ASCII, 1 to {MAX_CHALLENGE} characters without spaces around them"
+    raise ValueError(f"challenge: must be {wanted}, got {got(challenge)}")
 
 
 class PermissionDenied(Described):

@@ -27,7 +27,7 @@ import lro.wsgi
 from lro._bodies import MAX_CONTENT_TYPE, read_object
 from lro._budget import LARGE_AT_ONCE, ByteBudget, CallCount, Turn
 from lro._disclosure import MAX_DETAILS, MAX_TEXT
-from lro._errors import InvalidPageToken
+from lro._errors import MAX_CHALLENGE, InvalidPageToken
 from lro._filters._parse import MAX_DEPTH as FILTER_DEPTH
 from lro._filters._parse import MAX_LENGTH, MAX_UNITS
 from lro._jsontext import MAX_DEPTH, MAX_LISTS
@@ -83,6 +83,7 @@ CONSTANTS: Final = {
     "details of an error's reply, bytes": MAX_DETAILS,
     "message of an error over gRPC, bytes": MAX_GRPC_MESSAGE,
     "code, message and details of an error over gRPC, bytes": MAX_GRPC_DETAILS,
+    "challenge of an `Unauthenticated`, characters": MAX_CHALLENGE,
     "`MemoryStore(request_ids=...)`": 100_000,
     **{f"`Limits.{field.name}`": field.default for field in attrs.fields(lro.Limits)},
 }
@@ -311,6 +312,7 @@ ELSEWHERE: Final = {
     "details of an error's reply, bytes",
     "message of an error over gRPC, bytes",  # tests/grpc/test_server.py
     "code, message and details of an error over gRPC, bytes",  # tests/grpc/test_server.py
+    "challenge of an `Unauthenticated`, characters",  # tests/edges/test_operations_edge.py
     "request ids kept in memory, each for 24 hours",
 }
 """Those that refuse nothing; each has a test of its own."""
