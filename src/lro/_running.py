@@ -217,11 +217,11 @@ class Running:
 
     def stop(self, drain: timedelta) -> None:
         """Start nothing more; give running work time to end; hand the rest back (design §5)."""
-        self.stopping = True
         # A store that is away is not asked once for each: what it does not hear of is taken over
         # when the leases run out.
         there, over = True, False
         try:
+            self.stopping = True
             for task in self._executor.stop():
                 run = self._runs.get(task.name)
                 if run is not None:
