@@ -64,7 +64,7 @@ FLOORS: Final = {
 EFFECTS: Final = "asyncio logging random secrets socket sqlite3 threading time"
 """What the values of the ground floor must do without: they get ``now`` and names as arguments."""
 
-ASKS_FOR_ITS_THREAD: Final = "_containing"
+ASKS_FOR_ITS_THREAD: Final = "_errors"
 """Whether Ctrl-C is meant for the program depends on the thread."""
 
 OPTIONAL: Final = (

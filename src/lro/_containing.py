@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from lro._errors import interrupts
 from lro._faults import HookFailed
 
 R = TypeVar("R")
@@ -37,7 +37,4 @@ def failed(name: str, error: BaseException) -> HookFailed:
 
 def passes(error: BaseException) -> bool:
     """Whether an error is one that no server ends of, or the program is to end by."""
-    # Ctrl-C raises KeyboardInterrupt in the main thread, wherever that is.
-    interrupted = isinstance(error, KeyboardInterrupt)
-    main = threading.current_thread() is threading.main_thread()
-    return isinstance(error, Exception) or (interrupted and main)
+    return isinstance(error, Exception) or interrupts(error)

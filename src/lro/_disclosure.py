@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from typing import Any as Anything
 from typing import Final, TypeVar
 
 import attrs
 
-from lro._details import ErrorInfo
+from lro._details import PACKAGE, ErrorInfo
 from lro._errors import LroError, StatusError
+from lro._limits import size_of
 from lro._status import Code, Status
 from lro._types import TypeRegistry
 
 log = logging.getLogger("lro")
 
 M = TypeVar("M")
+
+MAX_TEXT: Final = 4000
+"""Characters of the message of an error as callers are told it, and of each text in details."""
+
+MAX_DETAILS: Final = 128 * 1024
+"""Bytes of all details of an error as callers are told it: room for an ErrorInfo at least."""
 
 _DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
 """Codes that tell of the server's own fault; OK is no code of an error."""
@@ -35,12 +43,13 @@ def disclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str)
     What is the server's own fault, as every exception that is no :class:`LroError`, goes into the
     log; ``asked`` is what the log calls the request. Callers are told its code and no more, since
     messages must not disclose internals (spec §6.2). An error that cannot be told, such as one
-    whose ``details`` raise, is INTERNAL.
+    whose ``details`` raise, is INTERNAL. Long texts are cut, and details that do not fit into
+    :data:`MAX_DETAILS` are left out.
     """
     code, reason = Code.INTERNAL, ""
     if isinstance(error, LroError):
         try:
-            status = types.status_of(error, domain)
+            status = _bounded(types.status_of(error, domain), types)
         except Exception as exc:  # the application may have written the error
             return undisclosed(exc, types, domain, asked=asked)
         code = Code(status.code)
@@ -53,6 +62,33 @@ def disclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str)
             reason = info.reason
     log.error("%s ended with %s", asked, code.name, exc_info=error)
     return _fault(code, types, domain, reason)
+
+
+def _bounded(status: Status, types: TypeRegistry) -> Status:
+    details, room = [], MAX_DETAILS
+    for detail in status.details:
+        packed = detail
+        if packed.type_name.startswith(PACKAGE):  # a class of the application may check its texts
+            packed = attrs.evolve(packed, payload=_cut(packed.payload))
+        if packed.type_name == types.name_of(ErrorInfo) and size_of(packed) > room:
+            # Every error must have one (spec §6.3(1)).
+            info = types.unpack(packed, ErrorInfo)
+            packed = types.pack(attrs.evolve(info, metadata={}))
+        size = size_of(packed)
+        if size <= room:
+            details.append(packed)
+            room -= size
+    return attrs.evolve(status, message=_cut(status.message), details=tuple(details))
+
+
+def _cut(value: Anything) -> Anything:
+    if isinstance(value, str):
+        return value if len(value) <= MAX_TEXT else value[: MAX_TEXT - 3] + "..."
+    if isinstance(value, list):
+        return [_cut(each) for each in value]
+    if isinstance(value, dict):
+        return {_cut(key): _cut(each) for key, each in value.items()}
+    return value
 
 
 def undisclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> Told:

@@ -5,9 +5,10 @@ Plain classes: each keeps exactly its arguments in ``args``, so that unpickling 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from lro._details import (
     BadRequest,
@@ -21,6 +22,9 @@ from lro._details import (
 from lro._status import Code
 
 OPERATION_TYPE = "google.longrunning.Operation"
+
+MAX_CHALLENGE: Final = 1000
+"""Characters of the challenge of an Unauthenticated."""
 
 
 class LroError(Exception):
@@ -271,7 +275,7 @@ class Unauthenticated(Described):
     or ``Basic realm="pictures"``.
 
     Raises:
-        ValueError: The challenge is empty, or cannot stand in a header.
+        ValueError: The challenge is no text of 1 to 1000 characters that can stand in a header.
     """
 
     code = Code.UNAUTHENTICATED
@@ -280,10 +284,23 @@ class Unauthenticated(Described):
 
     def __init__(self, description: str = "", challenge: str = "Bearer") -> None:
         super().__init__(description)
-        if not challenge.strip() or not (challenge.isascii() and challenge.isprintable()):
-            raise ValueError(f"challenge: must be printable ASCII, got {challenge!r}")
         self.args = (description, challenge)
-        self.challenge = challenge
+        self.challenge = checked_challenge(challenge)
+
+
+def checked_challenge(challenge: object) -> str:
+    """The same, if it can be a header ``WWW-Authenticate``.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if isinstance(challenge, str) and 0 < len(challenge) <= MAX_CHALLENGE:
+        # Servers refuse a header that begins or ends with a space (RFC 9110 §5.5).
+        bare = challenge == challenge.strip()
+        if bare and challenge.isascii() and challenge.isprintable():
+            return challenge
+    wanted = f"printable ASCII, 1 to {MAX_CHALLENGE} characters without spaces around them"
+    raise ValueError(f"challenge: must be {wanted}, got {got(challenge)}")
 
 
 class PermissionDenied(Described):
@@ -367,6 +384,15 @@ def got(value: object) -> str:
     """A value as error texts quote it: its repr, cut to a readable length."""
     try:
         text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
-    except Exception:  # an integer of thousands of digits is not written out; a repr may fail
-        text = f"{'a huge' if isinstance(value, int) else 'some'} {type(value).__name__}"
+    except BaseException as exc:  # the application may have written the repr
+        if interrupts(exc):
+            raise
+        # An integer of thousands of digits is not written out either.
+        text = f"{'a huge' if issubclass(type(value), int) else 'some'} {type(value).__name__}"
     return text if len(text) <= 64 else text[:61] + "..."
+
+
+def interrupts(error: BaseException) -> bool:
+    """Whether this is Ctrl-C, which Python raises in the main thread, wherever that is."""
+    main = threading.current_thread() is threading.main_thread()
+    return main and isinstance(error, KeyboardInterrupt)

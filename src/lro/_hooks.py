@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import inspect
 from collections.abc import Awaitable, Callable, Generator, Mapping
+from types import CoroutineType
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 from typing import Any as Anything
 
@@ -111,7 +111,7 @@ class Hook:
 def _mistake(name: str, found: object, wanted: str) -> HookFailed:
     """The error of a hook that returned what it must not return."""
     text = f"must return {wanted}, got {got(found)}"
-    if inspect.iscoroutine(found):
+    if type(found) is CoroutineType:
         found.close()  # or Python warns that it was never awaited
     return HookFailed(name, text)
 
@@ -154,17 +154,21 @@ def ask_validity(validate: Callable[[Anything], object], request: object) -> Non
         HookFailed: It returns anything else.
         BaseException: What else it raises passes, as for :func:`contained`.
     """
-    try:
-        found = contained("validate", validate, request)
-    except LroError:  # some of these are a ValueError too, and have a code of their own
-        raise
-    except ValueError as exc:
-        raise InvalidArgument("request", str(exc) or _REFUSED) from exc
+    found = contained("validate", _validated, validate, request)
     if found is False:
         raise InvalidArgument("request", _REFUSED)
     if found is not None and found is not True:
         wanted = "None or True to accept, False to refuse (a ValueError says why)"
         raise _mistake("validate", found, wanted)
+
+
+def _validated(validate: Callable[[Anything], object], request: object) -> object:
+    try:
+        return validate(request)
+    except LroError:  # some of these are a ValueError too, and have a code of their own
+        raise
+    except ValueError as exc:  # the application may have written its text too
+        raise InvalidArgument("request", str(exc) or _REFUSED) from exc
 
 
 def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:

@@ -78,7 +78,7 @@ class Limits:
             _check(result.type_name, result, self.response_bytes, "response_bytes")
         elif result is not None:
             size = len(result.message.encode("utf-8", "surrogatepass"))
-            size += sum(map(_size, result.details))
+            size += sum(map(size_of, result.details))
             if size > self.response_bytes:
                 name = "google.rpc.Status"
                 raise MessageTooLarge(name, size, self.response_bytes, "response_bytes")
@@ -89,12 +89,12 @@ DEFAULT_LIMITS: Final = Limits()
 
 def _check(name: str, packed: Any, limit: int, setting: str) -> None:
     if not _surely_within(packed, limit):
-        size = _size(packed)
+        size = size_of(packed)
         if size > limit:
             raise MessageTooLarge(name, size, limit, setting)
 
 
-def _size(packed: Any) -> int:
+def size_of(packed: Any) -> int:
     """The bytes of a packed message; 0 of one that has no JSON text, which the store refuses."""
     payload = packed.payload
     if isinstance(payload, bytes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
@@ -10,16 +11,25 @@ import attrs
 
 from lro._any import Json
 from lro._budget import Turn
+from lro._containing import contained
 from lro._details import RetryInfo
 from lro._disclosure import Told, detail_of, disclosed, undisclosed
 from lro._enums import with_enum_numbers
-from lro._errors import RequestTooLarge, Unauthenticated, UnsupportedMediaType
+from lro._errors import (
+    LroError,
+    RequestTooLarge,
+    Unauthenticated,
+    UnsupportedMediaType,
+    checked_challenge,
+)
 from lro._faults import HttpMethodNotAllowed
 from lro._jsontext import dumps
 from lro._operation import Operation
 from lro._status import Code
 from lro._types import TypeRegistry
 from lro._wire import error_body, operation_to_json
+
+log = logging.getLogger("lro")
 
 GUARDS: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
 """The headers of every reply: not to be stored, and only what its type says (spec §5.14)."""
@@ -137,20 +147,28 @@ def error_reply(
     """The reply that tells of an error, as :func:`disclosed` does (spec §5.12, §6.3)."""
     told = disclosed(error, types, domain, asked=asked)
     try:
-        return _tell(told, types)
+        return _tell(told, types, asked)
     except Exception as exc:  # details that the application gave, which may be anything
-        return _tell(undisclosed(exc, types, domain, asked=asked), types)
+        return _tell(undisclosed(exc, types, domain, asked=asked), types, asked)
 
 
-def _tell(told: Told, types: TypeRegistry) -> HttpReply:
+def _challenge(error: LroError, asked: str) -> str:
+    if isinstance(error, Unauthenticated):
+        try:  # a class of the application may have set anything
+            return checked_challenge(contained("challenge", getattr, error, "challenge"))
+        except Exception as exc:
+            log.error("the challenge of the error of %s cannot be told", asked, exc_info=exc)
+    return Unauthenticated().challenge
+
+
+def _tell(told: Told, types: TypeRegistry, asked: str) -> HttpReply:
     error, status = told.error, told.status
     http = _OWN_STATUS.get(type(error), Code(status.code).http)
     more = []
     if isinstance(error, HttpMethodNotAllowed):
         more.append(("allow", ", ".join(error.allow)))
     if http == HTTPStatus.UNAUTHORIZED:  # RFC 9110 §11.6.1
-        known = error if isinstance(error, Unauthenticated) else Unauthenticated()
-        more.append(("www-authenticate", known.challenge))
+        more.append(("www-authenticate", _challenge(error, asked)))
     retry = detail_of(status, types, RetryInfo)
     if retry is not None and retry.retry_delay is not None:
         seconds = -(-retry.retry_delay.total_seconds() // 1)  # rounded up (spec §5.13(2))

@@ -220,16 +220,17 @@ class Running:
 
     def stop(self, drain: timedelta) -> None:
         """Start nothing more; give running work time to end; hand the rest back (design §5)."""
-        self.stopping = True
-        runs = list(self._runs.values())
-        if runs:
-            seconds = drain.total_seconds()
-            text = "stopping: operations in hand: %d, time to end: %g s at most"
-            log.info(text, len(runs), seconds)
         # A store that is away is not asked once for each: what it does not hear of is taken over
         # when the leases run out.
         there, over = True, False
+        runs: list[Run] = []
         try:
+            self.stopping = True
+            runs = list(self._runs.values())
+            if runs:
+                seconds = drain.total_seconds()
+                text = "stopping: operations in hand: %d, time to end: %g s at most"
+                log.info(text, len(runs), seconds)
             for task in self._executor.stop():
                 run = self._runs.get(task.name)
                 if run is not None:

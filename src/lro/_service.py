@@ -411,22 +411,21 @@ class Service(MethodHost, ManyOperations):
             InvalidArgument: The drain is no span of time.
         """
         span = self.drain if drain is None else _span(drain)
-        with self._closing:
-            first = self._closing_by is None
-            if first:
-                self._closing_by = threading.get_ident()
-        if not first:
-            if self._closing_by != threading.get_ident():  # else it is called in the midst of it
-                self._closed.wait()
-            return
-        with contextlib.ExitStack() as steps:  # each is taken, whatever becomes of the others
-            steps.callback(no_longer_open, self)
-            steps.callback(self._closed.set)
-            steps.callback(self.store.close)
-            steps.callback(self._background.stop)
-            steps.callback(self.replies.close)
-            steps.callback(self.end_waits)
-            self._background.running.stop(span)
+        caller = threading.get_ident()
+        # Each step is taken, whatever becomes of the others: a second signal may raise anywhere.
+        with contextlib.ExitStack() as steps, self._closing:
+            if self._closing_by is None:
+                steps.callback(no_longer_open, self)
+                steps.callback(self._closed.set)
+                steps.callback(self.store.close)
+                steps.callback(self._background.stop)
+                steps.callback(self.replies.close)
+                steps.callback(self.end_waits)
+                steps.callback(self._background.running.stop, span)
+                self._closing_by = caller
+                return
+        if self._closing_by != caller:  # else it is called in the midst of it
+            self._closed.wait()
 
     def end_waits(self) -> None:
         """Tell all who wait or watch that the service is stopping: UNAVAILABLE, to be tried again.

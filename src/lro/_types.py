@@ -6,6 +6,9 @@ import contextlib
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import Any as Anything
+
+import attrs
 
 from lro._any import Any, Json, declared_name, type_url
 from lro._arguments import check, check_class, check_function, check_instance, check_text
@@ -19,7 +22,7 @@ from lro._codecs import (
     protobuf_name,
 )
 from lro._containing import contained
-from lro._details import DETAIL_TYPES
+from lro._details import DETAIL_TYPES, ErrorInfo
 from lro._errors import InvalidArgument, LroError
 from lro._faults import DeclarationError, EncodingError, MissingExtra, UnknownType
 from lro._shapes import check_full_name, is_message_class, no_message
@@ -375,8 +378,24 @@ _ALWAYS: Final = frozenset((*MESSAGES, *DETAIL_TYPES))
 
 
 def _said(error: LroError, domain: str) -> tuple[Code, str, tuple[object, ...]]:
-    text = str(error).encode("utf-8", "backslashreplace").decode()
-    return error.status_code, text, tuple(error.details(domain))
+    details = tuple(_sayable(detail) for detail in error.details(domain))
+    return error.status_code, _sayable(str(error)), details
+
+
+def _sayable(said: Anything) -> Anything:
+    """The same without half surrogate pairs, which no reply can hold (spec §1.9).
+
+    The name of a file may have some. Details of classes of the application are as it made them.
+    """
+    if isinstance(said, str):
+        return str.encode(said, "utf-8", "backslashreplace").decode()
+    if isinstance(said, tuple):
+        return tuple(map(_sayable, said))
+    if isinstance(said, dict):
+        return {_sayable(key): _sayable(value) for key, value in said.items()}
+    if type(said).__module__ == ErrorInfo.__module__:
+        return type(said)(**_sayable(attrs.asdict(said, recurse=False)))
+    return said
 
 
 def _check_packed(packed: object) -> None:

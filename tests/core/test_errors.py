@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import re
+import threading
 from datetime import timedelta
 
 import pytest
@@ -26,6 +27,7 @@ from lro._errors import (
     StatusError,
     TargetBusy,
     Unavailable,
+    got,
 )
 from lro._faults import (
     BatchTooLarge,
@@ -189,3 +191,30 @@ def test_a_precondition():
     (detail,) = CancellationNotRequested("n").more_details()
     assert isinstance(detail, PreconditionFailure)
     assert detail.violations[0].subject == "n"
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, GeneratorExit])
+def test_a_value_whose_repr_fails_is_quoted_by_its_class(error):
+    """The application may have written the repr; what it raises must not stop a server."""
+
+    class Odd:
+        def __repr__(self):
+            raise error
+
+    assert got(Odd()) == "some Odd"
+
+
+def test_ctrl_c_passes_while_a_value_is_quoted():
+    """It is to end the program; in any other thread than the main one it is not Ctrl-C."""
+    found = []
+
+    class Odd:
+        def __repr__(self):
+            raise KeyboardInterrupt
+
+    thread = threading.Thread(target=lambda: found.append(got(Odd())))
+    thread.start()
+    thread.join()
+    assert found == ["some Odd"]
+    with pytest.raises(KeyboardInterrupt):
+        got(Odd())

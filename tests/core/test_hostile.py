@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from datetime import timedelta
@@ -15,6 +16,7 @@ from lro._types import TypeRegistry
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
+from lro.http import error_reply
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from tests.core.kit import recovered
@@ -196,6 +198,20 @@ def test_words_with_surrogates_are_told():
     """A file name that is no text does not keep an operation from being printed."""
     error = lro.StatusError(lro.Code.ABORTED, "no file \udcff.png")
     assert TypeRegistry().status_of(error, "d").message == "no file \\udcff.png"
+
+
+def test_details_with_surrogates_are_told():
+    """So is which field is wrong: the caller is told INVALID_ARGUMENT, not INTERNAL."""
+    told = "no file \\udcff.png"
+    error = lro.InvalidArgument("half\ud800", "no file \udcff.png")
+    types = TypeRegistry()
+    status = types.status_of(error, "d")
+    info, wrong = (detail.payload for detail in status.details)
+    assert info["metadata"] == {"field": "half\\ud800"}
+    assert wrong["fieldViolations"] == [{"field": "half\\ud800", "description": told}]
+    reply = error_reply(error, types, "d")
+    assert reply.status == 400
+    assert told in json.loads(reply.body)["error"]["message"]
 
 
 def test_an_async_method_without_a_loop(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from datetime import timedelta
 
 import pytest
@@ -26,6 +27,7 @@ from lro._status import Code, Status
 from lro._types import TypeRegistry
 from lro._wellknown import Empty
 from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse
 
@@ -424,3 +426,40 @@ def test_seconds_to_drain(clock):
     service = Service(MemoryStore(clock), InlineExecutor(), upkeep=False)
     service.close(0.5)
     service.close(timedelta(seconds=1))
+
+
+def test_a_second_signal_in_the_first_lines_of_close():
+    """The work is handed back and the store closed; a later call, from any thread, returns."""
+    begun, closed, interrupted = threading.Event(), [], []
+
+    class Closing(MemoryStore):
+        def close(self):
+            closed.append(1)
+
+    class Lock:
+        def __enter__(self):
+            pass
+
+        def __exit__(self, *_):
+            if not interrupted:
+                interrupted.append(1)
+                raise KeyboardInterrupt
+
+    def work(_: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        job.sleep(60)
+
+    store = Closing()
+    service = Service(store, ThreadExecutor(1), upkeep=False)
+    name = service.method(NAME)(work).start(WorkRequest()).name
+    assert begun.wait(30)
+    service._closing = Lock()
+    with pytest.raises(KeyboardInterrupt):
+        service.close(0)
+    record = store.get(name)
+    assert (record.done, record.owner, closed) == (False, "", [1])
+    later = threading.Thread(target=service.close, daemon=True)
+    later.start()
+    later.join(30)
+    assert not later.is_alive()
+    assert closed == [1]

@@ -13,7 +13,8 @@ import pytest
 
 import lro
 from lro import Code
-from lro.http import Authenticate, HttpReply, HttpRequest, OperationsEdge
+from lro._errors import MAX_CHALLENGE
+from lro.http import Authenticate, HttpReply, HttpRequest, OperationsEdge, error_reply
 from tests.edges.house import (
     DOMAIN,
     URL,
@@ -244,11 +245,38 @@ def test_unauthenticated_reply_has_a_challenge(error: lro.LroError, challenge: s
     assert "www-authenticate" not in headers_of(found)
 
 
-@pytest.mark.parametrize("challenge", ["", " ", "Bearer\r\nx: y", "Bär"])
-def test_challenge_that_no_header_can_hold_is_refused(challenge: str) -> None:
-    """Before it could end the header, and begin another."""
-    with pytest.raises(ValueError, match="challenge: must be printable ASCII, got"):
+def leave(_: object) -> str:
+    """Raise what would stop a server."""
+    raise SystemExit
+
+
+@pytest.mark.parametrize(
+    "challenge", ["", " ", "Bearer ", "Bearer\r\nx: y", "Bär", "B" * 1001, None, b"Bearer", leave]
+)
+def test_challenge_that_no_header_can_hold_is_refused(
+    challenge: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before it could end the header, and begin another; if it is set later, Bearer is sent."""
+    with pytest.raises(ValueError, match="challenge: must be printable ASCII, 1 to 1000 char"):
         lro.Unauthenticated("who?", challenge)
+
+    class Expired(lro.Unauthenticated):
+        def __getattribute__(self, name: str) -> Any:
+            if name != "challenge":
+                return super().__getattribute__(name)
+            return challenge(self) if challenge is leave else challenge
+
+    reply = error_reply(Expired(), lro.TypeRegistry(), DOMAIN, asked="GET /v1/x")
+    check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
+    assert headers_of(reply)["www-authenticate"] == "Bearer"
+    assert "the challenge of the error of GET /v1/x cannot be told" in caplog.text
+
+
+def test_challenge_may_have_a_thousand_characters() -> None:
+    """Which is room for several ways to prove who one is."""
+    error = lro.Unauthenticated("who?", "B" * MAX_CHALLENGE)
+    reply = error_reply(error, lro.TypeRegistry(), DOMAIN)
+    assert headers_of(reply)["www-authenticate"] == error.challenge
 
 
 @EACH_VERB

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import attrs
@@ -410,11 +410,42 @@ def leave(*_: object) -> Any:
     raise SystemExit
 
 
-@pytest.mark.parametrize("wrong", ["validate", "target", "parent", "metadata", "raw"])
-def test_function_that_raises_system_exit_fails_its_own_call_only(wrong: str) -> None:
-    """On an event loop it would stop the server: the caller is told INTERNAL, the log tells why."""
-    method_options = {wrong: leave} if wrong in ("validate", "target") else {}
-    options = {wrong: leave} if not method_options else {}
+class Leaving(ValueError):
+    """Has no text that could be had."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+    def __repr__(self) -> str:
+        raise SystemExit
+
+
+def refuse(*_: object) -> None:
+    """Refuse with an error that has no text."""
+    raise Leaving
+
+
+@pytest.mark.parametrize(
+    ("wrong", "function"),
+    [
+        ("validate", leave),
+        ("validate", refuse),
+        ("validate", lambda *_: Leaving()),
+        ("target", leave),
+        ("parent", leave),
+        ("metadata", leave),
+        ("raw", leave),
+    ],
+)
+def test_function_that_raises_system_exit_fails_its_own_call_only(
+    wrong: str, function: Callable[..., Any]
+) -> None:
+    """On an event loop it would stop the server: the caller is told INTERNAL, the log tells why.
+
+    So does what the function returns or raises, asked for its text.
+    """
+    method_options: dict[str, Any] = {wrong: function} if wrong in ("validate", "target") else {}
+    options: dict[str, Any] = {wrong: function} if not method_options else {}
     house = build()
     method = house.service.method(
         "acme.v1.Counters.Leave",

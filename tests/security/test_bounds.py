@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import json
 import re
 import threading
 import uuid
@@ -25,10 +26,12 @@ import lro
 import lro.wsgi
 from lro._bodies import MAX_CONTENT_TYPE, read_object
 from lro._budget import LARGE_AT_ONCE, ByteBudget, CallCount, Turn
-from lro._errors import InvalidPageToken
+from lro._disclosure import MAX_DETAILS, MAX_TEXT
+from lro._errors import MAX_CHALLENGE, InvalidPageToken
 from lro._filters._parse import MAX_DEPTH as FILTER_DEPTH
 from lro._filters._parse import MAX_LENGTH, MAX_UNITS
 from lro._jsontext import MAX_DEPTH, MAX_LISTS
+from lro._limits import size_of
 from lro._names import MAX_NAME, MAX_NAMES
 from lro._pages import MAX_PAGE_SIZE, MAX_TOKEN
 from lro._ports import READ_BYTES
@@ -38,6 +41,8 @@ from lro._steps import drive
 from lro._templates import MAX_PATH, check_path
 from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
 from lro.executors.inline import InlineExecutor
+from lro.grpc._replies import MAX_DETAILS as MAX_GRPC_DETAILS
+from lro.grpc._replies import MAX_MESSAGE as MAX_GRPC_MESSAGE
 from lro.grpc._replies import OperationWriter
 from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, MAX_PAGE, OperationsRpc
 from lro.http import DEFAULT_MAX_BODY, HttpRequest, OperationsEdge, error_reply
@@ -74,6 +79,11 @@ CONSTANTS: Final = {
     "request id, characters": len(str(uuid.uuid4())),
     "objects and lists in a body, levels": MAX_DEPTH,
     "lists in a body": MAX_LISTS,
+    "message of an error's reply, and each text in its details, characters": MAX_TEXT,
+    "details of an error's reply, bytes": MAX_DETAILS,
+    "message of an error over gRPC, bytes": MAX_GRPC_MESSAGE,
+    "code, message and details of an error over gRPC, bytes": MAX_GRPC_DETAILS,
+    "challenge of an `Unauthenticated`, characters": MAX_CHALLENGE,
     "`MemoryStore(request_ids=...)`": 100_000,
     **{f"`Limits.{field.name}`": field.default for field in attrs.fields(lro.Limits)},
 }
@@ -298,6 +308,11 @@ ELSEWHERE: Final = {
     "page of a list, bytes",
     "page of a list over gRPC, bytes",
     "operations of a page",
+    "message of an error's reply, and each text in its details, characters",
+    "details of an error's reply, bytes",
+    "message of an error over gRPC, bytes",  # tests/grpc/test_server.py
+    "code, message and details of an error over gRPC, bytes",  # tests/grpc/test_server.py
+    "challenge of an `Unauthenticated`, characters",  # tests/edges/test_operations_edge.py
     "request ids kept in memory, each for 24 hours",
 }
 """Those that refuse nothing; each has a test of its own."""
@@ -321,6 +336,50 @@ def test_a_bound_holds_at_its_number_and_not_one_over_it(what: str) -> None:
     assert status is None or error_reply(caught.value, lro.TypeRegistry(), "").status == int(
         status[0]
     )
+
+
+def told(error: lro.LroError) -> Any:
+    """The reply that tells of an error, as JSON."""
+    return json.loads(error_reply(error, lro.TypeRegistry(), "acme.test").body)["error"]
+
+
+@pytest.mark.parametrize("letter", ["x", "\U0001f600", "\x00"])
+def test_texts_of_an_error_are_cut(letter: str) -> None:
+    """One text of the application, or of a request that it quotes, is in the reply many times."""
+    whole = told(lro.InvalidArgument("", letter * MAX_TEXT))
+    assert whole["message"] == letter * MAX_TEXT
+    assert whole["details"][1]["fieldViolations"][0]["description"] == letter * MAX_TEXT
+    cut = told(lro.InvalidArgument(letter * 100_000, letter * (MAX_TEXT + 1)))
+    short = letter * (MAX_TEXT - 3) + "..."
+    info, wrong = cut["details"]
+    assert (cut["code"], cut["message"]) == (400, short)
+    assert info["metadata"] == {"field": short}
+    assert wrong["fieldViolations"] == [{"field": short, "description": short}]
+    odd = lro.Any("type.googleapis.com/google.rpc.Odd", {"number": 5})
+    assert told(lro.StatusError(lro.Code.ABORTED, "", (odd,)))["details"][1]["number"] == 5
+    reason = lro.StatusError(lro.Code.INTERNAL, "", why=letter * 100_000)
+    assert told(reason)["details"][0]["reason"] == short
+
+
+def test_details_of_an_error_are_bounded() -> None:
+    """What fits is told, in its order; the ErrorInfo always is, if need be without its facts."""
+    info = lro.ErrorInfo(reason="ABORTED", domain="acme.test")
+    room = MAX_DETAILS - size_of(lro.TypeRegistry().pack(info))
+    fits = lro.Any("type.googleapis.com/a.b.C", {"x": "y" * (room - len('{"x":""}'))})
+    over = lro.Any(fits.type_url, {"x": f"{fits.payload['x']}y"})
+    retry = lro.RetryInfo()
+    for extra, kept in (((fits, retry), ["a.b.C"]), ((over, retry), ["google.rpc.RetryInfo"])):
+        found = told(lro.StatusError(lro.Code.ABORTED, "no", extra))["details"]
+        assert [one["@type"].rpartition("/")[2] for one in found[1:]] == kept
+        assert found[0]["reason"] == "ABORTED"
+
+    class Talkative(lro.PermissionDenied):
+        def facts(self) -> dict[str, str]:
+            return {str(k): "x" * MAX_TEXT for k in range(40)}
+
+    assert [{**one, "@type": ""} for one in told(Talkative())["details"]] == [
+        {"@type": "", "reason": "PERMISSION_DENIED", "domain": "acme.test"}
+    ]
 
 
 def test_a_page_has_a_thousand_operations_and_no_more() -> None:
