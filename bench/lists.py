@@ -29,7 +29,7 @@ from bench.filling import (
     spec_of,
 )
 from bench.measure import Ratio, compare, percentile
-from lro._pages import seal
+from lro._model.page_tokens import seal
 
 PAGE: Final = 100
 CALLS: Final = 40

@@ -22,7 +22,7 @@ from bench.measure import percentile
 from bench.peer import ROOT, Place, declared, open_store, peer
 from bench.start_to_result import Request
 from bench.wake import WAITERS, bare
-from lro._ports import Store
+from lro._engine.store_port import Store
 from lro.stores.sqlite import SQLiteStore
 
 IDLE_SECONDS = 10.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,56 +16,31 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src"
 
 FLOORS: Final = {
-    "lro": [
-        """
-        _any _status _details _errors _faults _times _jsontext _shapes _scalars _arguments _limits
-        _wellknown _compiled _codec _codecs _protobuf _containing _types _names _operation _record
-        _watching _narrowing _states
-        _conventions _methods _filters _indexes _templates _spec _pages _wire _routes _query _bodies
-        _enums _mounts _origins
+    "lro": """
+        _base _messages _model _filters _engine
+        stores executors _http
+        http asgi wsgi protobuf grpc lint testing cli
+        __init__
         """,
-        "_jobs _ports _executing _forks _exits _signals _role",
-        """
-        _budget _hooks _access _bell _ledger _patience _outcomes _ends _calling _worker _running
-        _starting _method _hosting _listing _orphans _loops _waiting _hearing _lookouts _many
-        _upkeep _background _service
+    "lro_client": """
+        _errors _arguments _tokens _tracing _literals filters
+        _flow _watch _journal
+        transports google
+        _requests _state progress _handles _handle_flows _futures _group_flows _journal_recovery
+        _operation_handle _async_operation_handle _group _async_group _client _async_client
+        testing cli
+        __init__
         """,
-        """
-        stores._recent stores._rows stores._conditions stores._walks stores._lists
-        stores.memory stores.sqlite stores.postgres
-        executors._local executors._crew executors._backlog executors._staffed
-        executors.inline executors.threads executors.asyncio executors.processes
-        executors._broker executors._carrier executors.celery
-        _disclosure _replies _events _steps _edge _start_edge http asgi wsgi protobuf grpc lint cli
-        testing
-        """,
-        "__init__",
-    ],
-    "lro_client": [
-        """
-        _arguments _errors _policy _failures _calls _servers _tokens _tracing _entries _journal
-        _literals filters _requests _flows _polling _table _work _lanes _hands _mailboxes _drive
-        """,
-        """
-        transports._replies transports._events transports._truncation transports._encoding
-        transports._coding transports._bodies transports._redirects transports._prebuilt
-        transports.http transports.local transports._grpc_coding transports.grpc
-        google
-        """,
-        """
-        _core progress._fields progress._estimate progress._reading _handles _waits _futures
-        _groups _journaled _operation_handle _async_operation_handle _group _async_group
-        _client _async_client progress testing cli
-        """,
-        "__init__",
-    ],
 }
-"""From the ground up; on one floor, from left to right. A package stands for all its modules."""
+"""The packages and single modules of each distribution, each above all that it imports."""
+
+PURE: Final = ("_base", "_messages", "_model", "_filters")
+"""Values and pure functions."""
 
 EFFECTS: Final = "asyncio logging random secrets socket sqlite3 threading time"
-"""What the values of the ground floor must do without: they get ``now`` and names as arguments."""
+"""What values must do without: they get ``now`` and names as arguments."""
 
-ASKS_FOR_ITS_THREAD: Final = "_errors"
+ASKS_FOR_ITS_THREAD: Final = "_base.errors"
 """Whether Ctrl-C is meant for the program depends on the thread."""
 
 OPTIONAL: Final = (
@@ -95,13 +71,9 @@ MODULES: Final = [(p, name, path) for p in FLOORS for name, path in modules(p).i
 NAMES: Final = [f"{package}.{name}" for package, name, _ in MODULES]
 
 
-def place(package: str, name: str) -> tuple[int, int] | None:
-    """The floor of a module and its place there, or None if the list lacks it."""
-    for number, floor in enumerate(FLOORS[package]):
-        for position, entry in enumerate(floor.split()):
-            if name == entry or name.startswith(entry + "."):
-                return number, position
-    return None
+def floor(package: str, name: str) -> int:
+    """The place of a module's package, or of itself, in the list."""
+    return FLOORS[package].split().index(name.partition(".")[0])
 
 
 @functools.cache
@@ -130,22 +102,37 @@ def ours(path: Path) -> Iterator[tuple[str, str]]:
             yield package, rest or "__init__"
 
 
-def test_every_module_has_a_floor() -> None:
-    """A new module is put into the list, which is a decision about who may know it."""
-    assert [name for package, name, _ in MODULES if place(package, name) is None] == []
+def test_every_package_has_a_floor() -> None:
+    """A new package is put into the list, which is a decision about who may know it."""
+    assert {name.partition(".")[0] for package, name, _ in MODULES if package == "lro"} == {
+        *FLOORS["lro"].split()
+    }
+    assert {name.partition(".")[0] for package, name, _ in MODULES if package == "lro_client"} == {
+        *FLOORS["lro_client"].split()
+    }
 
 
 def test_imports_point_down() -> None:
-    """A module imports lower floors, what is earlier on its own, and the rest of its package.
-
-    The face is on top, so nobody imports through that of the own package: cycles begin there.
-    """
-    upward = []
-    for package, name, path in MODULES:
-        own = place(package, name) or (len(FLOORS[package]), 0)
-        below = {other for owner, other in ours(path) if owner == package}
-        upward += [(name, other) for other in below if (place(package, other) or own) > own]
+    """A module imports its own package, and those below."""
+    upward = [
+        (name, other)
+        for package, name, path in MODULES
+        for owner, other in ours(path)
+        if owner == package and floor(package, other) > floor(package, name)
+    ]
     assert upward == []
+
+
+def test_no_modules_import_each_other() -> None:
+    """Within a package too the imports have an order."""
+    graph = {
+        f"{package}.{name}": {f"{owner}.{other}" for owner, other in ours(path)}
+        for package, name, path in MODULES
+    }
+    for name in graph:
+        graph[name].discard(name)
+    order = graphlib.TopologicalSorter(graph).static_order()
+    assert {*NAMES} <= {*order}
 
 
 def test_the_packages_meet_at_the_face() -> None:
@@ -160,13 +147,12 @@ def test_the_packages_meet_at_the_face() -> None:
 
 
 def test_values_have_no_effects() -> None:
-    """The ground floor of ``lro`` knows no clock, randomness, lock, thread, file or network."""
+    """What is pure in ``lro`` knows no clock, randomness, lock, thread, file or network."""
     effects = set(EFFECTS.split())
     used = [
         (name, module)
         for package, name, path in MODULES
-        if package == "lro" and (place(package, name) or (1, 0))[0] == 0
-        if name != ASKS_FOR_ITS_THREAD
+        if package == "lro" and name.partition(".")[0] in PURE and name != ASKS_FOR_ITS_THREAD
         for module, _ in imports(path)
         if module.partition(".")[0] in effects
     ]

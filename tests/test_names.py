@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lro._errors import InvalidOperationName, InvalidParent
-from lro._names import OperationName, join_name, new_id, normalise_parent, parse_name
+from lro._base.errors import InvalidOperationName, InvalidParent
+from lro._model.names import OperationName, join_name, new_id, normalise_parent, parse_name
 
 CASES = json.loads((Path(__file__).parent / "vectors" / "names.json").read_text("utf-8"))["cases"]
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._errors import (
+from lro._base.errors import (
     InvalidPageSize,
     LroError,
     MalformedRequest,
 )
-from lro._faults import PartialSuccessNotSupported
-from lro._query import MAX_PARAMETERS, MAX_QUERY, Query, parse_query
+from lro._base.faults import PartialSuccessNotSupported
+from lro._http.query import MAX_PARAMETERS, MAX_QUERY, Query, parse_query
 
 VECTORS = Path(__file__).parent / "vectors" / "http_query.json"
 CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]

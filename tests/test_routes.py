@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._errors import LroError, MalformedRequest
-from lro._faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
-from lro._routes import Allowed, Match, Route, RouteTable, default_routes
-from lro._templates import MAX_PATH, RawPath, Template, Wild
+from lro._base.errors import LroError, MalformedRequest
+from lro._base.faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
+from lro._http.routes import Allowed, Match, Route, RouteTable, default_routes
+from lro._model.http_rules import MAX_PATH, RawPath, Template, Wild
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "http_route.json").read_text("utf-8"))
 

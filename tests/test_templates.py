@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._errors import InvalidArgument, MalformedRequest
-from lro._faults import DeclarationError
-from lro._templates import Template, Variable, Wild
+from lro._base.errors import InvalidArgument, MalformedRequest
+from lro._base.faults import DeclarationError
+from lro._model.http_rules import Template, Variable, Wild
 
 VECTORS = Path(__file__).parent / "vectors" / "path_match.json"
 CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]

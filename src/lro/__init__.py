@@ -6,9 +6,8 @@ Stores, executors and edges are imported by name: ``lro.stores.sqlite``, ``lro.e
 ``lro.asgi``, ``lro.wsgi``, ``lro.http``.
 """
 
-from lro._any import Any, Json, declared_name
-from lro._codecs import Codec, CodecFactory
-from lro._details import (
+from lro._base.any import Any, Json, declared_name
+from lro._base.details import (
     BadRequest,
     DebugInfo,
     ErrorInfo,
@@ -24,7 +23,7 @@ from lro._details import (
     ResourceInfo,
     RetryInfo,
 )
-from lro._errors import (
+from lro._base.errors import (
     CancellationNotRequested,
     Cancelled,
     DeadlineExceeded,
@@ -53,8 +52,7 @@ from lro._errors import (
     Unavailable,
     UnsupportedMediaType,
 )
-from lro._executing import Executor, Reach, Slot, Task
-from lro._faults import (
+from lro._base.faults import (
     BatchTooLarge,
     DeclarationError,
     EncodingError,
@@ -69,27 +67,14 @@ from lro._faults import (
     TooManyHeld,
     UnknownType,
 )
-from lro._jobs import Job
-from lro._jsontext import dumps, loads, loads_strict
-from lro._limits import Limits
-from lro._method import Method, Reporter
-from lro._methods import MethodName, OperationInfoRegistry
-from lro._names import OperationName, parse_name
-from lro._operation import (
-    BatchGetOperationsRequest,
-    BatchGetOperationsResponse,
-    CancelOperationRequest,
-    DeleteOperationRequest,
-    GetOperationRequest,
-    ListOperationsRequest,
-    ListOperationsResponse,
-    Operation,
-    OperationInfo,
-    WaitOperationRequest,
-    validate,
-)
-from lro._pages import Place
-from lro._ports import (
+from lro._base.status import Code, Status, code_from_http
+from lro._engine.executor_port import Executor, Reach, Slot, Task
+from lro._engine.job import Job
+from lro._engine.limits import Limits
+from lro._engine.method import Method, Reporter
+from lro._engine.method_spec import Options, WorkerLost
+from lro._engine.service import Service
+from lro._engine.store_port import (
     Ear,
     Expired,
     Found,
@@ -101,18 +86,14 @@ from lro._ports import (
     RequestKey,
     Store,
 )
-from lro._record import Record, State
-from lro._routes import Route, RouteTable, default_routes, extension_routes
-from lro._service import Service
-from lro._shapes import Float, Int32, Int64, UInt32, UInt64, message, number
-from lro._spec import Options, WorkerLost
-from lro._states import Change
-from lro._status import Code, Status, code_from_http
-from lro._templates import Template
-from lro._times import Duration, Timestamp, parse_duration
-from lro._types import TypeRegistry
-from lro._watching import MissingOperation
-from lro._wellknown import (
+from lro._engine.watching import MissingOperation
+from lro._http.routes import Route, RouteTable, default_routes, extension_routes
+from lro._messages.codecs import Codec, CodecFactory
+from lro._messages.json_text import dumps, loads, loads_strict
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import Float, Int32, Int64, UInt32, UInt64, message, number
+from lro._messages.times import Duration, Timestamp, parse_duration
+from lro._messages.wellknown import (
     BoolValue,
     BytesValue,
     DoubleValue,
@@ -128,7 +109,8 @@ from lro._wellknown import (
     UInt64Value,
     Value,
 )
-from lro._wire import (
+from lro._model.http_rules import Template
+from lro._model.json import (
     batch_from_json,
     batch_to_json,
     error_body,
@@ -140,6 +122,24 @@ from lro._wire import (
     status_from_json,
     status_to_json,
 )
+from lro._model.method_names import MethodName, OperationInfoRegistry
+from lro._model.names import OperationName, parse_name
+from lro._model.operation import (
+    BatchGetOperationsRequest,
+    BatchGetOperationsResponse,
+    CancelOperationRequest,
+    DeleteOperationRequest,
+    GetOperationRequest,
+    ListOperationsRequest,
+    ListOperationsResponse,
+    Operation,
+    OperationInfo,
+    WaitOperationRequest,
+    validate,
+)
+from lro._model.page_tokens import Place
+from lro._model.record import Record, State
+from lro._model.transitions import Change
 
 __all__ = [
     "Any",

@@ -18,15 +18,15 @@ from collections.abc import (
 from typing import Any as Anything
 from typing import Final, TypeAlias, TypeVar
 
-from lro._arguments import check_instance, check_takes
-from lro._budget import Turn
-from lro._errors import MalformedRequest
-from lro._events import HEARTBEAT_SECONDS
-from lro._method import Method
-from lro._mounts import below_mount, raw_form, wire_text
-from lro._operation import Operation
-from lro._service import Service
-from lro._waiting import stopping
+from lro._base.arguments import check_instance, check_takes
+from lro._base.errors import MalformedRequest
+from lro._engine.budget import Turn
+from lro._engine.method import Method
+from lro._engine.service import Service
+from lro._engine.waiting import stopping
+from lro._http.raw_path import below_mount, raw_form, wire_text
+from lro._http.sse import HEARTBEAT_SECONDS
+from lro._model.operation import Operation
 from lro.http import (
     DEFAULT_MAX_BODY,
     Authenticate,

@@ -15,19 +15,17 @@ from typing import Final
 
 import attrs
 
-from lro._arguments import check_seconds, check_texts
-from lro._bodies import MANY_BYTES, read_names, read_request
-from lro._budget import Turn
-from lro._edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
-from lro._errors import InvalidTimeout, MalformedRequest, got
-from lro._events import HEARTBEAT_SECONDS, EventStream, event_stream
-from lro._faults import HttpMethodNotAllowed, RouteNotFound
-from lro._hooks import Flow, flow_of
-from lro._listing import Listing
-from lro._names import normalise_parent, parse_name
-from lro._operation import ListOperationsRequest, Operation, Show, WaitOperationRequest
-from lro._query import Query, parse_query
-from lro._replies import (
+from lro._base.arguments import check_seconds, check_texts
+from lro._base.errors import InvalidTimeout, MalformedRequest, got
+from lro._base.faults import HttpMethodNotAllowed, RouteNotFound
+from lro._engine.budget import Turn
+from lro._engine.hooks import Flow, flow_of
+from lro._engine.listing import Listing
+from lro._engine.service import Service
+from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
+from lro._http.query import Query, parse_query
+from lro._http.request_bodies import MANY_BYTES, read_names, read_request
+from lro._http.responses import (
     HttpReply,
     allow_reply,
     batch_reply,
@@ -37,10 +35,12 @@ from lro._replies import (
     page_reply,
     shown_together,
 )
-from lro._routes import Allowed, RouteTable, default_routes, extension_routes
-from lro._service import Service
-from lro._start_edge import StartEdge, answer
-from lro._steps import Call, Exchange, Follow, Hold, Reserve, Steps, adrive, drive
+from lro._http.routes import Allowed, RouteTable, default_routes, extension_routes
+from lro._http.sse import HEARTBEAT_SECONDS, EventStream, event_stream
+from lro._http.start_edge import StartEdge, answer
+from lro._http.steps import Call, Exchange, Follow, Hold, Reserve, Steps, adrive, drive
+from lro._model.names import normalise_parent, parse_name
+from lro._model.operation import ListOperationsRequest, Operation, Show, WaitOperationRequest
 
 __all__ = [
     "DEFAULT_MAX_BODY",

@@ -14,11 +14,11 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
-from lro._arguments import check_instance, check_plain_function, check_takes
-from lro._errors import LroError, MalformedRequest
-from lro._method import Method
-from lro._mounts import below_mount, raw_form, wire_text
-from lro._service import Service
+from lro._base.arguments import check_instance, check_plain_function, check_takes
+from lro._base.errors import LroError, MalformedRequest
+from lro._engine.method import Method
+from lro._engine.service import Service
+from lro._http.raw_path import below_mount, raw_form, wire_text
 from lro.http import (
     DEFAULT_MAX_BODY,
     Authenticate,

@@ -7,7 +7,6 @@
 from lro_client._async_client import AsyncClient, AsyncPager
 from lro_client._async_group import AsyncGroup
 from lro_client._async_operation_handle import AsyncOperationHandle
-from lro_client._calls import AsyncTransport, Call, Reply, StartRequest, Transport
 from lro_client._client import Client, Pager
 from lro_client._errors import (
     CallError,
@@ -21,12 +20,13 @@ from lro_client._errors import (
     PollTimeout,
     UnreadableReply,
 )
+from lro_client._flow.policy import NO_RETRY, Polling, Retry, wait_exponential, wait_proportional
+from lro_client._flow.steps import AsyncTransport, Call, Reply, StartRequest, Transport
 from lro_client._group import Group
-from lro_client._groups import Waited
+from lro_client._group_flows import Waited
 from lro_client._handles import Update
-from lro_client._journal import Journal, JournalError
+from lro_client._journal.journal import Journal, JournalError
 from lro_client._operation_handle import OperationHandle
-from lro_client._policy import NO_RETRY, Polling, Retry, wait_exponential, wait_proportional
 from lro_client.transports.http import AsyncHttpTransport, HttpTransport, Routes
 from lro_client.transports.local import AsyncLocalTransport, LocalTransport
 

@@ -22,15 +22,16 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _arguments, _flows, _journaled, _requests, _waits
+from lro_client import _arguments, _handle_flows, _journal_recovery, _requests
 from lro_client._async_group import AsyncGroup
 from lro_client._async_operation_handle import AsyncOperationHandle
-from lro_client._calls import AsyncTransport
-from lro_client._core import Core
-from lro_client._drive import AsyncDriver
+from lro_client._flow import single
+from lro_client._flow.drivers import AsyncDriver
+from lro_client._flow.policy import Polling, Retry
+from lro_client._flow.steps import AsyncTransport
 from lro_client._handles import Meta, Resp, known, register
-from lro_client._journal import Journal
-from lro_client._policy import Polling, Retry
+from lro_client._journal.journal import Journal
+from lro_client._state import Core
 from lro_client._tracing import Trace
 from lro_client.filters import Expression
 from lro_client.transports.http import AsyncHttpTransport, Routes
@@ -111,7 +112,7 @@ class AsyncClient:
         types = self._core.types
         request = _requests.starting(types, target, message, request_id, validate_only)
         register(types, response=response, metadata=metadata, message=type(message))
-        flow = _waits.start(self._core, request, response, metadata)
+        flow = _handle_flows.start(self._core, request, response, metadata)
         operation, trace = await self._driver.run(flow)
         return self._handle(operation, response, metadata, trace)
 
@@ -203,7 +204,7 @@ class AsyncClient:
             JournalError: It cannot be read.
         """
         register(self._core.types, response=response, metadata=metadata)
-        flow = _journaled.pending(self._core, response, metadata)
+        flow = _journal_recovery.pending(self._core, response, metadata)
         async with aclosing(self._driver.walk(flow)) as steps:
             async for operation, error in steps:
                 yield self._handle(operation, response, metadata, error=error)
@@ -239,10 +240,10 @@ class AsyncClient:
         )
 
     async def _ask(self, request: Anything) -> Operation:
-        return _flows.read(await self._driver.run(_flows.single(self._core.setting, request)))
+        return single.read(await self._driver.run(single.single(self._core.setting, request)))
 
     async def _tell(self, request: Anything) -> None:
-        await self._driver.run(_flows.single(self._core.setting, request))
+        await self._driver.run(single.single(self._core.setting, request))
 
 
 class AsyncPager:
@@ -255,7 +256,7 @@ class AsyncPager:
     async def pages(self) -> AsyncGenerator[ListOperationsResponse, None]:
         """The raw pages, one call each."""
         client = self._client
-        flow = _flows.pages(client._core.setting, self._request)
+        flow = single.pages(client._core.setting, self._request)
         async with aclosing(client._driver.walk(flow)) as steps:
             async for page in steps:
                 yield page

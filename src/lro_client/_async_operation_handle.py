@@ -9,10 +9,11 @@ from datetime import timedelta
 from typing import Any as Anything
 
 from lro import GetOperationRequest, Operation
-from lro_client import _flows, _futures, _polling, _requests, _waits
-from lro_client._core import Core
-from lro_client._drive import AsyncDriver
+from lro_client import _futures, _handle_flows, _requests
+from lro_client._flow import polling, single
+from lro_client._flow.drivers import AsyncDriver
 from lro_client._handles import HandleBase, Meta, Resp, Update
+from lro_client._state import Core
 from lro_client._tracing import Trace
 
 
@@ -54,8 +55,8 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             CallError: The call failed.
         """
         self._check_there()
-        flow = _flows.single(self._core.setting, GetOperationRequest(self.name))
-        return self._seen(_flows.read(await self._driver.run(flow)))
+        flow = single.single(self._core.setting, GetOperationRequest(self.name))
+        return self._seen(single.read(await self._driver.run(flow)))
 
     async def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done; its last state, whatever the outcome.
@@ -68,7 +69,9 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             OperationGone: It was deleted or has expired.
             CallError: A poll failed for a reason that does not pass.
         """
-        return await self._driver.run(_waits.wait(self._core, self, _requests.seconds(timeout)))
+        return await self._driver.run(
+            _handle_flows.wait(self._core, self, _requests.seconds(timeout))
+        )
 
     async def result(self, timeout: timedelta | float | None = None) -> Resp:
         """Wait as :meth:`wait` does, then give the response.
@@ -79,7 +82,9 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             DecodingError: The response is not of the declared type.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
-        return await self._driver.run(_waits.result(self._core, self, _requests.seconds(timeout)))
+        return await self._driver.run(
+            _handle_flows.result(self._core, self, _requests.seconds(timeout))
+        )
 
     def future(self) -> asyncio.Future[Resp]:
         """The result as a future of this event loop; costs no task while it waits.
@@ -100,7 +105,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         limit = _requests.seconds(timeout)
-        flow = _polling.updates(
+        flow = polling.updates(
             self._core.setting,
             self.name,
             self.operation,
@@ -119,7 +124,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
-        await self._driver.run(_waits.cancel(self._core, self))
+        await self._driver.run(_handle_flows.cancel(self._core, self))
 
     async def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
@@ -129,7 +134,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
         """
         limit = _requests.seconds(timeout)
-        return await self._driver.run(_waits.cancel_and_wait(self._core, self, limit))
+        return await self._driver.run(_handle_flows.cancel_and_wait(self._core, self, limit))
 
     async def delete(self) -> None:
         """Remove the record; does not stop the work.
@@ -137,13 +142,13 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
-        await self._driver.run(_waits.delete(self._core, self))
+        await self._driver.run(_handle_flows.delete(self._core, self))
 
     async def __aenter__(self) -> AsyncOperationHandle[Resp, Meta]:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._driver.run(_waits.leave(self._core, [self]))
+        await self._driver.run(_handle_flows.leave(self._core, [self]))
 
     def __await__(self) -> Generator[Anything, None, Resp]:
         return self.result().__await__()

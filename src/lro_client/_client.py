@@ -20,15 +20,16 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _arguments, _flows, _journaled, _requests, _waits
-from lro_client._calls import Transport
-from lro_client._core import Core
-from lro_client._drive import Driver
+from lro_client import _arguments, _handle_flows, _journal_recovery, _requests
+from lro_client._flow import single
+from lro_client._flow.drivers import Driver
+from lro_client._flow.policy import Polling, Retry
+from lro_client._flow.steps import Transport
 from lro_client._group import Group
 from lro_client._handles import Meta, Resp, known, register
-from lro_client._journal import Journal
+from lro_client._journal.journal import Journal
 from lro_client._operation_handle import OperationHandle
-from lro_client._policy import Polling, Retry
+from lro_client._state import Core
 from lro_client._tracing import Trace
 from lro_client.filters import Expression
 from lro_client.transports.http import HttpTransport, Routes
@@ -109,7 +110,7 @@ class Client:
         types = self._core.types
         request = _requests.starting(types, target, message, request_id, validate_only)
         register(types, response=response, metadata=metadata, message=type(message))
-        flow = _waits.start(self._core, request, response, metadata)
+        flow = _handle_flows.start(self._core, request, response, metadata)
         operation, trace = self._driver.run(flow)
         return self._handle(operation, response, metadata, trace)
 
@@ -201,7 +202,7 @@ class Client:
             JournalError: It cannot be read.
         """
         register(self._core.types, response=response, metadata=metadata)
-        flow = _journaled.pending(self._core, response, metadata)
+        flow = _journal_recovery.pending(self._core, response, metadata)
         for operation, error in self._driver.walk(flow):
             yield self._handle(operation, response, metadata, error=error)
 
@@ -235,10 +236,10 @@ class Client:
         )
 
     def _ask(self, request: Anything) -> Operation:
-        return _flows.read(self._driver.run(_flows.single(self._core.setting, request)))
+        return single.read(self._driver.run(single.single(self._core.setting, request)))
 
     def _tell(self, request: Anything) -> None:
-        self._driver.run(_flows.single(self._core.setting, request))
+        self._driver.run(single.single(self._core.setting, request))
 
 
 class Pager:
@@ -251,7 +252,7 @@ class Pager:
     def pages(self) -> Iterator[ListOperationsResponse]:
         """The raw pages, one call each."""
         client = self._client
-        yield from client._driver.walk(_flows.pages(client._core.setting, self._request))
+        yield from client._driver.walk(single.pages(client._core.setting, self._request))
 
     def __iter__(self) -> Iterator[Operation]:
         for page in self.pages():

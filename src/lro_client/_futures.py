@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from typing import Any as Anything
 from typing import TypeVar
 
-from lro_client._core import Core
 from lro_client._errors import ClientError, OperationFailed, again
+from lro_client._flow.threads import HANDS
+from lro_client._handle_flows import AFTERWARDS_SECONDS, noted
 from lro_client._handles import HandleBase
-from lro_client._hands import HANDS
-from lro_client._table import Lost, News, Seen, Want
-from lro_client._waits import AFTERWARDS_SECONDS, noted
+from lro_client._state import Core
+from lro_client._watch.registry import Lost, News, Seen, Want
 
 Resp = TypeVar("Resp")
 

@@ -10,8 +10,8 @@ import attrs
 
 from lro import Any, Empty, InvalidArgument, Operation, Status, TypeRegistry, declared_name
 from lro_client._arguments import check_class, check_name
-from lro_client._core import Core
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
+from lro_client._state import Core
 from lro_client._tokens import Token, read_token, server_of, token_of
 from lro_client._tracing import Trace, log_ended
 

@@ -7,10 +7,11 @@ from concurrent.futures import Future
 from datetime import timedelta
 
 from lro import GetOperationRequest, Operation
-from lro_client import _flows, _futures, _polling, _requests, _waits
-from lro_client._core import Core
-from lro_client._drive import Driver
+from lro_client import _futures, _handle_flows, _requests
+from lro_client._flow import polling, single
+from lro_client._flow.drivers import Driver
 from lro_client._handles import HandleBase, Meta, Resp, Update
+from lro_client._state import Core
 from lro_client._tracing import Trace
 
 
@@ -52,8 +53,8 @@ class OperationHandle(HandleBase[Resp, Meta]):
             CallError: The call failed.
         """
         self._check_there()
-        flow = _flows.single(self._core.setting, GetOperationRequest(self.name))
-        return self._seen(_flows.read(self._driver.run(flow)))
+        flow = single.single(self._core.setting, GetOperationRequest(self.name))
+        return self._seen(single.read(self._driver.run(flow)))
 
     def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done; its last state, whatever the outcome.
@@ -66,7 +67,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             OperationGone: It was deleted or has expired.
             CallError: A poll failed for a reason that does not pass.
         """
-        return self._driver.run(_waits.wait(self._core, self, _requests.seconds(timeout)))
+        return self._driver.run(_handle_flows.wait(self._core, self, _requests.seconds(timeout)))
 
     def result(self, timeout: timedelta | float | None = None) -> Resp:
         """Wait as :meth:`wait` does, then give the response.
@@ -77,7 +78,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             DecodingError: The response is not of the declared type.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
-        return self._driver.run(_waits.result(self._core, self, _requests.seconds(timeout)))
+        return self._driver.run(_handle_flows.result(self._core, self, _requests.seconds(timeout)))
 
     def future(self) -> Future[Resp]:
         """The result as a future of the standard library; costs no thread while it waits.
@@ -98,7 +99,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         limit = _requests.seconds(timeout)
-        flow = _polling.updates(
+        flow = polling.updates(
             self._core.setting,
             self.name,
             self.operation,
@@ -116,7 +117,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
-        self._driver.run(_waits.cancel(self._core, self))
+        self._driver.run(_handle_flows.cancel(self._core, self))
 
     def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
@@ -126,7 +127,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
         """
         limit = _requests.seconds(timeout)
-        return self._driver.run(_waits.cancel_and_wait(self._core, self, limit))
+        return self._driver.run(_handle_flows.cancel_and_wait(self._core, self, limit))
 
     def delete(self) -> None:
         """Remove the record; does not stop the work.
@@ -134,10 +135,10 @@ class OperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
-        self._driver.run(_waits.delete(self._core, self))
+        self._driver.run(_handle_flows.delete(self._core, self))
 
     def __enter__(self) -> OperationHandle[Resp, Meta]:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._driver.run(_waits.leave(self._core, [self]))
+        self._driver.run(_handle_flows.leave(self._core, [self]))

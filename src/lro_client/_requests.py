@@ -11,7 +11,7 @@ import attrs
 
 from lro import Duration, ListOperationsRequest, TypeRegistry, WaitOperationRequest
 from lro_client import _arguments
-from lro_client._calls import StartRequest
+from lro_client._flow.steps import StartRequest
 from lro_client.filters import Expression
 
 R = TypeVar("R")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any as Anything
 from typing import Final
 
-from lro._hearing import LOOK_AGAIN_SECONDS
+from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from tests.across.conftest import place_of
 from tests.across.delays import delays
 from tests.across.ids import identical_starts

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from lro._ports import Store
+from lro._engine.store_port import Store
 from tests.services.postgres import PostgresServer
 
 TABLES = ("operations", "inputs", "starts")

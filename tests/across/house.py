@@ -14,15 +14,15 @@ from typing import Any as Anything
 from typing import cast
 from unittest import mock
 
-from lro import _hearing
-from lro._bell import Bell, Listener
-from lro._errors import LroError
-from lro._executing import Executor
-from lro._hearing import LOOK_AGAIN_SECONDS
-from lro._operation import ListOperationsRequest, Operation
-from lro._ports import Store
-from lro._service import Service
-from lro._status import Code, Status
+from lro._base.errors import LroError
+from lro._base.status import Code, Status
+from lro._engine import change_listener
+from lro._engine.change_listener import LOOK_AGAIN_SECONDS
+from lro._engine.executor_port import Executor
+from lro._engine.notifier import Bell, Listener
+from lro._engine.service import Service
+from lro._engine.store_port import Store
+from lro._model.operation import ListOperationsRequest, Operation
 from tests.across import works
 from tests.across.places import Muffled, Place
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
@@ -84,7 +84,7 @@ class House:
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._store = Muffled(place.open())
-        with mock.patch("lro._service.Bell", Attendance):
+        with mock.patch("lro._engine.service.Bell", Attendance):
             self._service = Service(cast(Store, self._store), make_executor(executor))
         assert isinstance(self._service._ledger.bell, Attendance)
         self._bell = self._service._ledger.bell
@@ -262,7 +262,7 @@ class House:
         self._store.pauses.clear()
         self._store.plugged.clear()
         self._store.deaf = deaf
-        _hearing.LOOK_AGAIN_SECONDS = look_again  # type: ignore[misc]  # injected
+        change_listener.LOOK_AGAIN_SECONDS = look_again  # type: ignore[misc]  # injected
         self._service._background.hearing._look_at = 0.0  # the next look goes by it already
 
     def unhearing(self) -> None:

@@ -9,8 +9,8 @@ from typing import Any as Anything
 
 import attrs
 
-from lro._hearing import LOOK_AGAIN_SECONDS
-from lro._ports import Ear, Glance, Store
+from lro._engine.change_listener import LOOK_AGAIN_SECONDS
+from lro._engine.store_port import Ear, Glance, Store
 
 
 @attrs.frozen

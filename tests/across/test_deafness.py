@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from lro._bell import Bell
-from lro._errors import Unavailable
-from lro._hearing import Hearing
-from lro._ledger import Ledger
-from lro._service import Service
-from lro._states import request_cancel
+from lro._base.errors import Unavailable
+from lro._engine.change_listener import Hearing
+from lro._engine.notifier import Bell
+from lro._engine.record_updater import Ledger
+from lro._engine.service import Service
+from lro._model.transitions import request_cancel
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

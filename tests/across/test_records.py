@@ -23,13 +23,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lro import _states as states
-from lro._any import Any
-from lro._errors import LroError, OperationNotFound
-from lro._pages import Place
-from lro._ports import RequestKey
-from lro._record import Record
-from lro._status import Code, Status
+from lro._base.any import Any
+from lro._base.errors import LroError, OperationNotFound
+from lro._base.status import Code, Status
+from lro._engine.store_port import RequestKey
+from lro._model import transitions as states
+from lro._model.page_tokens import Place
+from lro._model.record import Record
 from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

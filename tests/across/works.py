@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any as Anything
 from typing import Final
 
-from lro._errors import Cancelled
-from lro._jobs import Job
+from lro._base.errors import Cancelled
+from lro._engine.job import Job
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
 
 UNBEGUN: Final = 0

@@ -18,8 +18,8 @@ import cattrs
 import uvicorn
 
 import lro
-from lro._executing import Executor
-from lro._ports import Store
+from lro._engine.executor_port import Executor
+from lro._engine.store_port import Store
 from lro.asgi import EdgeApp, OperationsApp
 from lro.http import StartEdge
 from tests.chaos.trapped import trapped

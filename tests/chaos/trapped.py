@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any as Anything
 from typing import cast
 
-from lro._ports import Store
-from lro._record import Record
-from lro._states import Change
+from lro._engine.store_port import Store
+from lro._model.record import Record
+from lro._model.transitions import Change
 from tests.chaos.traps import Moment, Point, point_of, step_on, waits_for, writing
 
 

@@ -9,9 +9,9 @@ import attrs
 
 import lro
 from lro_client import CallError, Polling, Reply, StartRequest
-from lro_client._calls import Call, Pause, Show
-from lro_client._flows import Setting
-from lro_client._polling import until_done, updates
+from lro_client._flow.polling import until_done, updates
+from lro_client._flow.single import Setting
+from lro_client._flow.steps import Call, Pause, Show
 from tests.client.faces import Clock
 from tests.client.messages import NAME
 

@@ -26,11 +26,11 @@ from lro_client import (
     StartRequest,
     wait_exponential,
 )
-from lro_client._calls import BatchGetOperationsRequest, Call, WatchOperationsRequest
+from lro_client._flow.polling import until_done
+from lro_client._flow.steps import BatchGetOperationsRequest, Call, WatchOperationsRequest
 from lro_client._futures import _set
-from lro_client._groups import Gathering
-from lro_client._polling import until_done
-from lro_client._table import Entry, Seen, Want
+from lro_client._group_flows import Gathering
+from lro_client._watch.registry import Entry, Seen, Want
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse

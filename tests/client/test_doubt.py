@@ -9,7 +9,8 @@ import pytest
 import respx
 
 import lro
-from lro_client import NO_RETRY, CallError, Polling, PollTimeout, _servers
+from lro_client import NO_RETRY, CallError, Polling, PollTimeout
+from lro_client._flow import capabilities
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
@@ -39,7 +40,7 @@ def results(face: Face, client: Any, names: list[str], many: bool, timeout: Any 
 def offers_wait(face: Face, client: Any, clock: Clock) -> bool:
     """Whether the client would ask its server for a Wait."""
     core = face.inside(client)._core
-    found: bool = core.setting.server.offers(_servers.WAIT, clock())
+    found: bool = core.setting.server.offers(capabilities.WAIT, clock())
     return found
 
 

@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 import lro
-from lro_client import AsyncClient, Call, CallError, Client, Polling, PollTimeout, Reply, _hands
-from lro_client._calls import Do
-from lro_client._drive import AsyncDriver, Driver
+from lro_client import AsyncClient, Call, CallError, Client, Polling, PollTimeout, Reply
+from lro_client._flow import threads as _hands
+from lro_client._flow.drivers import AsyncDriver, Driver
+from lro_client._flow.steps import Do
 from tests.client.faces import Awaited, Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse, packed
 from tests.client.sockets import serving, silent

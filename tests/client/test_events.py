@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import lro
 from lro_client import CallError, Routes, UnreadableReply
-from lro_client._calls import Call
+from lro_client._flow.steps import Call
 from lro_client.transports import _events
 from lro_client.transports._coding import Coder
 from lro_client.transports._events import Events, EventTooLarge

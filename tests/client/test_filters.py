@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import lro
 import lro_client
 from lro._filters import MessageType, compile_filter, parse
-from lro._filters._tree import Comparison, Member
-from lro._shapes import shape_of
+from lro._filters.tree import Comparison, Member
+from lro._messages.schema import shape_of
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import AsyncLocalTransport, LocalTransport

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lro_client import AsyncClient, CallError, Client, _core
+from lro_client import AsyncClient, CallError, Client, _state
 from lro_client.testing import ScriptedServer
 from lro_client.transports.http import HttpTransport
 from tests.client.messages import NAME, TYPES, ResizeResponse
@@ -155,7 +155,7 @@ def test_where_flows_run(monkeypatch: pytest.MonkeyPatch) -> None:
                 pass
 
         with monkeypatch.context() as patch:
-            patch.setattr(_core, "_MOVING", Moving())
+            patch.setattr(_state, "_MOVING", Moving())
             assert core.table is parents
         core._here = None
         assert core.table is not parents

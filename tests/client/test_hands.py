@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from lro_client import _hands
-from lro_client._hands import Hands, Late, _Hand
+from lro_client._flow import threads
+from lro_client._flow.threads import Hands, Late, _Hand
 
 
 @pytest.fixture
 def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
     """Those of one test, whose threads do not linger for long."""
-    monkeypatch.setattr(_hands, "LINGER_SECONDS", 0.5)
+    monkeypatch.setattr(threads, "LINGER_SECONDS", 0.5)
     before = {*threading.enumerate()}
     yield Hands()
     for one in {*threading.enumerate()} - before:
@@ -39,7 +39,7 @@ def test_an_idle_thread_is_taken_again(hands: Hands) -> None:
 
 def test_few_threads_are_kept(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those above their number end with their call, however many were lent at once."""
-    monkeypatch.setattr(_hands, "KEPT", 2)
+    monkeypatch.setattr(threads, "KEPT", 2)
     over = threading.Event()
     told: queue.SimpleQueue[object] = queue.SimpleQueue()
     before = {*threading.enumerate()}
@@ -63,7 +63,7 @@ def test_late(hands: Hands) -> None:
 
 def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its order is on the way: it stays for that."""
-    monkeypatch.setattr(_hands, "LINGER_SECONDS", 0.001)
+    monkeypatch.setattr(threads, "LINGER_SECONDS", 0.001)
     leaving, told = threading.Event(), threading.Event()
 
     class Taken(list[_Hand]):
@@ -83,13 +83,13 @@ def test_a_forked_process_has_no_idle_threads(
 ) -> None:
     """They stayed with the parent."""
     first = hands.ask(threading.current_thread, 10, set())
-    monkeypatch.setattr(_hands.os, "getpid", lambda: -1)
+    monkeypatch.setattr(threads.os, "getpid", lambda: -1)
     assert hands.ask(threading.current_thread, 10, set()) is not first
 
 
 def test_another_may_answer(hands: Hands) -> None:
     """Whoever is asking is told, instead of what the call gives later."""
-    asking: set[_hands.Answer] = set()
+    asking: set[threads.Answer] = set()
     over, begun = threading.Event(), threading.Event()
 
     def call() -> None:

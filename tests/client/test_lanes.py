@@ -8,10 +8,10 @@ import pytest
 
 import lro
 from lro_client import CallError, OperationGone, Polling, Reply
-from lro_client._calls import Call
-from lro_client._servers import BATCH, LIST, WAIT, WATCH
-from lro_client._table import Lost, Seen, Want
-from lro_client._work import Choice, How
+from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH
+from lro_client._flow.steps import Call
+from lro_client._watch.registry import Lost, Seen, Want
+from lro_client._watch.strategy import Choice, How
 from tests.client.schedules import Tally, main, run_schedule
 from tests.client.worlds import ALL, ENTIRELY, World, error
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro_client import Polling, wait_exponential, wait_proportional
-from lro_client._policy import Wait
+from lro_client._flow.policy import Wait
 from tests.client.simulation import Simulation
 
 PLAIN = Polling(jitter=0.0, wait_first=False)

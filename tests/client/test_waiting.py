@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import OperationGone, Polling, PollTimeout, _servers, wait_exponential
-from lro_client._polling import _TICK_SECONDS, MARGIN_SECONDS
+from lro_client import OperationGone, Polling, PollTimeout, wait_exponential
+from lro_client._flow import capabilities
+from lro_client._flow.polling import _TICK_SECONDS, MARGIN_SECONDS
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,
@@ -124,11 +125,11 @@ def test_doubt_outlasts_failures() -> None:
     """A Wait that was not found is decided by the first Get that gets an answer."""
     faults = [None, call_error(lro.Code.UNAVAILABLE), call_error(lro.Code.NOT_FOUND)]
     simulation = Simulation(ends_at=0, max_hold=60, fault=lambda _: faults.pop())
-    known = _servers.Server()
+    known = capabilities.Server()
     assert simulation.wait(PLAIN, server=known).done
     assert simulation.holds == [20.0, None, None]
     assert simulation.pauses == [0.5]
-    assert not known.offers(_servers.WAIT, simulation.clock())
+    assert not known.offers(capabilities.WAIT, simulation.clock())
 
 
 def test_a_proxy_that_cuts_held_calls(face: Face, clock: Clock, server: respx.Router) -> None:

@@ -13,7 +13,9 @@ import attrs
 
 import lro
 from lro_client import CallError, Polling
-from lro_client._calls import (
+from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH, Server
+from lro_client._flow.single import Setting
+from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
     Enough,
@@ -22,11 +24,9 @@ from lro_client._calls import (
     Stream,
     WatchOperationsRequest,
 )
-from lro_client._flows import Setting
-from lro_client._lanes import Lanes
-from lro_client._servers import BATCH, LIST, WAIT, WATCH, Server
-from lro_client._table import Lost, Seen, Table, Want
-from lro_client._work import Choice, How
+from lro_client._watch.poller import Lanes
+from lro_client._watch.registry import Lost, Seen, Table, Want
+from lro_client._watch.strategy import Choice, How
 
 ALL = frozenset({WAIT, WATCH, BATCH, LIST})
 ENTIRELY = frozenset(How)

@@ -10,10 +10,10 @@ from typing import Final, TypeAlias
 import attrs
 from hypothesis import strategies as st
 
-from lro._any import Json
-from lro._record import Record
-from lro._shapes import json_name
-from lro._types import TypeRegistry
+from lro._base.any import Json
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import json_name
+from lro._model.record import Record
 from lro.stores._rows import micros
 from tests.core.drawn import seldom
 from tests.filters.messages import vectors

@@ -13,8 +13,8 @@ from typing import Any as Anything
 import celery
 
 import lro
-from lro._ports import Store
-from lro._service import Service
+from lro._engine.service import Service
+from lro._engine.store_port import Store
 from lro.executors.celery import CeleryExecutor
 from lro.stores.sqlite import SQLiteStore
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse

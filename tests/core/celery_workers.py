@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from lro._operation import ListOperationsRequest, Operation
+from lro._model.operation import ListOperationsRequest, Operation
 from tests.core import celery_app
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, unpacked
 

@@ -10,9 +10,9 @@ from typing import Any as Anything
 
 import pytest
 
-from lro._executing import Executor
-from lro._ports import Store
-from lro._service import Service
+from lro._engine.executor_port import Executor
+from lro._engine.service import Service
+from lro._engine.store_port import Store
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

@@ -12,11 +12,11 @@ import attrs
 from hypothesis import strategies as st
 
 from lro import message
-from lro._any import Any, Json, declared_name, type_url
-from lro._jsontext import dumps, reread
-from lro._record import Record
-from lro._shapes import Field, Int32, Kind, Label, number, shape_of
-from lro._status import Status
+from lro._base.any import Any, Json, declared_name, type_url
+from lro._base.status import Status
+from lro._messages.json_text import dumps, reread
+from lro._messages.schema import Field, Int32, Kind, Label, number, shape_of
+from lro._model.record import Record
 from lro.testing import START
 from tests.core.kit import WorkMetadata
 from tests.filters.everything import Everything

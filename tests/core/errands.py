@@ -19,8 +19,8 @@ from typing import Final
 import attrs
 
 from lro import message
-from lro._any import Any
-from lro._errors import (
+from lro._base.any import Any
+from lro._base.errors import (
     Cancelled,
     DeadlineExceeded,
     InvalidArgument,
@@ -29,15 +29,15 @@ from lro._errors import (
     StatusError,
     Unavailable,
 )
-from lro._executing import Executor, Through
-from lro._jobs import Job
-from lro._ports import Store
-from lro._role import hands_only
-from lro._service import Service
-from lro._spec import MethodSpec, Options
-from lro._status import Code
-from lro._types import TypeRegistry
-from lro._wellknown import Empty
+from lro._base.status import Code
+from lro._engine.executor_port import Executor, Through
+from lro._engine.job import Job
+from lro._engine.method_spec import MethodSpec, Options
+from lro._engine.process_role import hands_only
+from lro._engine.service import Service
+from lro._engine.store_port import Store
+from lro._messages.registry import TypeRegistry
+from lro._messages.wellknown import Empty
 from lro.executors.processes import ProcessExecutor
 from lro.testing import START
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse

@@ -15,10 +15,10 @@ from typing import TypeVar
 import attrs
 
 from lro import message
-from lro._executing import Executor
-from lro._operation import Operation
-from lro._service import Service
-from lro._shapes import Int32
+from lro._engine.executor_port import Executor
+from lro._engine.service import Service
+from lro._messages.schema import Int32
+from lro._model.operation import Operation
 from lro.testing import ManualClock
 
 T = TypeVar("T")

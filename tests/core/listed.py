@@ -18,16 +18,16 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lro import _listing
-from lro._any import Any
-from lro._errors import InvalidFilter
+from lro._base.any import Any
+from lro._base.errors import InvalidFilter
+from lro._engine import listing
+from lro._engine.service import Service
+from lro._engine.store_port import Store
 from lro._filters import Filter, MessageType, compile_filter
-from lro._indexes import CALLER
-from lro._operation import ListOperationsRequest
-from lro._ports import Store
-from lro._record import Record
-from lro._service import Service
-from lro._types import TypeRegistry
+from lro._filters.indexes import CALLER
+from lro._messages.registry import TypeRegistry
+from lro._model.operation import ListOperationsRequest
+from lro._model.record import Record
 from lro.stores._walks import Walk
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -72,7 +72,7 @@ class Tally(collections.Counter[str]):
         """Count a filter, and which way a store goes for it."""
         specs, types = service.specs.values(), service.types
         request = ListOperationsRequest(filter=text)
-        query = _listing.Query.of(request, service.store, specs, types, service.indexes)
+        query = listing.Query.of(request, service.store, specs, types, service.indexes)
         walk = Walk.of(query.narrowing(only), None, service.indexes.keys, DIALECT)
         way = "nowhere"
         if not walk.nothing:
@@ -229,7 +229,7 @@ def run(kinds: Sequence[str], sets: int, tally: Tally, seed: int | None = None) 
             tally["records"] += len(past.records)
             both = Comparison(past=past, house=house, services=services, tally=tally)
             facts = facts_of(past.records.values(), KNOWN, house.paths(ask.release))
-            with patch.multiple(_listing, SCAN=ask.scan, _BATCH=ask.batch):
+            with patch.multiple(listing, SCAN=ask.scan, _BATCH=ask.batch):
                 for _ in range(FILTERS_EACH):
                     text, parent = (
                         data.draw(filters(facts)),

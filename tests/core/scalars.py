@@ -10,9 +10,16 @@ import attrs
 from hypothesis import strategies as st
 
 from lro import message
-from lro._any import Any
-from lro._shapes import Float, Int32, UInt32, UInt64
-from lro._wellknown import BytesValue, DoubleValue, Int64Value, ListValue, StringValue, Value
+from lro._base.any import Any
+from lro._messages.schema import Float, Int32, UInt32, UInt64
+from lro._messages.wellknown import (
+    BytesValue,
+    DoubleValue,
+    Int64Value,
+    ListValue,
+    StringValue,
+    Value,
+)
 from tests.filters.messages import ExportMetadata, Stage, Step, Window
 
 

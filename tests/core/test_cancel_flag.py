@@ -8,9 +8,9 @@ from typing import Any as Anything
 import attrs
 import pytest
 
-from lro._operation import ListOperationsRequest
-from lro._ports import Store
-from lro._service import Service
+from lro._engine.service import Service
+from lro._engine.store_port import Store
+from lro._model.operation import ListOperationsRequest
 from lro.executors.inline import InlineExecutor
 from tests.core.conftest import MakeService
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse, unpacked

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("celery")
 
-from lro._errors import Unavailable
-from lro._patience import patiently
-from lro._status import Code
+from lro._base.errors import Unavailable
+from lro._base.status import Code
+from lro._engine.patience import patiently
 from lro.executors import _broker
 from lro.testing._executors import Work
 from tests.core.celery_workers import House, Worker

@@ -23,10 +23,10 @@ from celery.signals import worker_ready
 from kombu.exceptions import OperationalError
 
 import lro.executors.celery as module
-from lro._errors import Unavailable
-from lro._executing import Reach
-from lro._faults import DeclarationError, MissingExtra
-from lro._service import Service
+from lro._base.errors import Unavailable
+from lro._base.faults import DeclarationError, MissingExtra
+from lro._engine.executor_port import Reach
+from lro._engine.service import Service
 from lro.executors import _broker, _carrier
 from lro.executors._broker import Broker
 from lro.executors._carrier import Carrier

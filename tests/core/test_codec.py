@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro import _codec
-from lro._any import Any
-from lro._codec import JsonCodec
-from lro._errors import InvalidArgument, LroError
-from lro._jsontext import dumps, loads, loads_strict
-from lro._shapes import Int32
-from lro._types import TypeRegistry
+from lro._base.any import Any
+from lro._base.errors import InvalidArgument, LroError
+from lro._messages import json_codec
+from lro._messages.json_codec import JsonCodec
+from lro._messages.json_text import dumps, loads, loads_strict
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import Int32
 from lro.testing._clock import together
 from tests.core.kit import by_id, vectors
 from tests.core.scalars import METADATA, SCALARS, Scalars, signs
@@ -113,8 +113,8 @@ def test_a_packed_message_survives(message):
 def general():
     """Codecs without compiled readers and writers: the general code alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_codec, "compile_loader", lambda cls, shape, hook, slow, drop: slow)
-        patch.setattr(_codec, "compile_dumper", lambda cls, shape, hook, slow: slow)
+        patch.setattr(json_codec, "compile_loader", lambda cls, shape, hook, slow, drop: slow)
+        patch.setattr(json_codec, "compile_dumper", lambda cls, shape, hook, slow: slow)
         made = {s: JsonCodec(strict=s, check_any=TYPES.checked) for s in (True, False)}
         for codec in made.values():
             for cls in (Scalars, ExportMetadata, Book, Step):

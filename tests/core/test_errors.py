@@ -11,9 +11,9 @@ from datetime import timedelta
 
 import pytest
 
-from lro import _errors, _faults
-from lro._details import BadRequest, ErrorInfo, PreconditionFailure, ResourceInfo, RetryInfo
-from lro._errors import (
+from lro._base import errors, faults
+from lro._base.details import BadRequest, ErrorInfo, PreconditionFailure, ResourceInfo, RetryInfo
+from lro._base.errors import (
     CancellationNotRequested,
     Cancelled,
     Described,
@@ -29,7 +29,7 @@ from lro._errors import (
     Unavailable,
     got,
 )
-from lro._faults import (
+from lro._base.faults import (
     BatchTooLarge,
     DeclarationError,
     EncodingError,
@@ -42,8 +42,8 @@ from lro._faults import (
     TooManyHeld,
     UnknownType,
 )
-from lro._status import Code
-from lro._types import TypeRegistry
+from lro._base.status import Code
+from lro._messages.registry import TypeRegistry
 
 REASON = re.compile(r"[A-Z][A-Z0-9_]+[A-Z0-9]")
 FACT = re.compile(r"[a-z][a-zA-Z0-9-_]+")
@@ -81,7 +81,7 @@ def example(cls):
 CLASSES = sorted(
     {
         cls
-        for module in (_errors, _faults)
+        for module in (errors, faults)
         for cls in vars(module).values()
         if inspect.isclass(cls) and issubclass(cls, LroError)
     },

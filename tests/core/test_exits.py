@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lro import _exits
-from lro._record import Record, State
+from lro._engine import exits
+from lro._model.record import Record, State
 from tests.core.exiting import EXECUTORS, STORES
 from tests.services.postgres import shared_server
 
@@ -127,7 +127,7 @@ def test_close_that_a_second_signal_interrupts_leaves_the_others_to_be_closed(mo
             raise SystemExit
 
     both = [Open(), Open()]
-    monkeypatch.setattr(_exits, "_open", weakref.WeakSet(both))
-    _exits._close_all()
+    monkeypatch.setattr(exits, "_open", weakref.WeakSet(both))
+    exits._close_all()
     assert set(closed) == set(both)
     assert caplog.text.count("was interrupted") == 2

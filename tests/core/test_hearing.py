@@ -8,14 +8,14 @@ import threading
 
 import pytest
 
-from lro._bell import Bell
-from lro._errors import OperationNotFound, Unavailable
-from lro._hearing import LINGER_SECONDS, LOOK_AGAIN_SECONDS, Hearing
-from lro._jobs import Job
-from lro._ledger import Ledger
-from lro._ports import Glance
-from lro._states import request_cancel
-from lro._status import Code
+from lro._base.errors import OperationNotFound, Unavailable
+from lro._base.status import Code
+from lro._engine.change_listener import LINGER_SECONDS, LOOK_AGAIN_SECONDS, Hearing
+from lro._engine.job import Job
+from lro._engine.notifier import Bell
+from lro._engine.record_updater import Ledger
+from lro._engine.store_port import Glance
+from lro._model.transitions import request_cancel
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

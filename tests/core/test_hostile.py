@@ -11,8 +11,8 @@ import attrs
 import pytest
 
 import lro
-from lro._jsontext import loads_strict
-from lro._types import TypeRegistry
+from lro._messages.json_text import loads_strict
+from lro._messages.registry import TypeRegistry
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

@@ -16,20 +16,20 @@ import attrs
 import pytest
 
 from lro import message
-from lro._any import Any, Json, type_url
-from lro._faults import DeclarationError
+from lro._base.any import Any, Json, type_url
+from lro._base.faults import DeclarationError
+from lro._engine.method_spec import Options
+from lro._engine.service import Service
+from lro._engine.store_port import RequestKey, Store
 from lro._filters import compile_filter
-from lro._indexes import CALLER, Indexes
-from lro._narrowing import ABSENT, Keyed, key_value
-from lro._operation import ListOperationsRequest
-from lro._ports import RequestKey, Store
-from lro._record import Record
-from lro._service import Service
-from lro._shapes import Int64, shape_of
-from lro._spec import Options
-from lro._states import report
-from lro._types import TypeRegistry
-from lro._wellknown import Empty
+from lro._filters.indexes import CALLER, Indexes
+from lro._filters.prefilter import ABSENT, Keyed, key_value
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import Int64, shape_of
+from lro._messages.wellknown import Empty
+from lro._model.operation import ListOperationsRequest
+from lro._model.record import Record
+from lro._model.transitions import report
 from lro.executors.inline import InlineExecutor
 from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro import _jsontext
-from lro._errors import got
-from lro._jsontext import (
+from lro._base.errors import got
+from lro._messages import json_text
+from lro._messages.json_text import (
     MAX_DEPTH,
     deeper_than,
     dumps,
@@ -35,7 +35,7 @@ READERS = {"loads": loads, "strict": loads_strict}
 def library(request, monkeypatch):
     """Each of the two libraries in turn."""
     if request.param == "standard":
-        monkeypatch.setattr(_jsontext, "orjson", None)
+        monkeypatch.setattr(json_text, "orjson", None)
     else:
         pytest.importorskip("orjson")
     return request.param
@@ -180,7 +180,7 @@ def test_big_integers(library):
 
 def test_special_floats_by_the_standard_library(monkeypatch):
     """Where it decides, NaN is no JSON; our codecs never give one."""
-    monkeypatch.setattr(_jsontext, "orjson", None)
+    monkeypatch.setattr(json_text, "orjson", None)
     with pytest.raises(ValueError):
         dumps([math.nan])
 
@@ -212,9 +212,9 @@ JSON_TEXT = st.recursive(
 def by_each_library(action, value):
     """What it gives with orjson and without: a value, or None where it is refused."""
     found = []
-    for library in (_jsontext.orjson, None):
+    for library in (json_text.orjson, None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_jsontext, "orjson", library)
+            patch.setattr(json_text, "orjson", library)
             try:
                 found.append(repr(action(value)))
             except (ValueError, TypeError):
@@ -281,9 +281,9 @@ def test_any_number_is_written_alike_by_either_library(number):
 @given(JSON)
 def test_every_value_survives(value):
     """By either library, and by both readers."""
-    for library in (_jsontext.orjson, None):
+    for library in (json_text.orjson, None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_jsontext, "orjson", library)
+            patch.setattr(json_text, "orjson", library)
             text = dumps(value)
             assert loads(text) == loads_strict(text) == value
             assert loads(text.decode()) == value
@@ -303,7 +303,7 @@ def test_the_depth_of_a_value(value):
 def test_without_the_faster_library(monkeypatch):
     """The extra is optional: the module then reads and writes all the same."""
     monkeypatch.setitem(sys.modules, "orjson", None)
-    spec = importlib.util.spec_from_file_location("jsontext_alone", _jsontext.__file__)
+    spec = importlib.util.spec_from_file_location("jsontext_alone", json_text.__file__)
     alone = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(alone)
     assert alone.orjson is None

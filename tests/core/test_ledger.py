@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lro._any import Any
-from lro._bell import Bell
-from lro._ledger import Ledger
-from lro._record import Record
-from lro._states import claim, delete, end, report, request_cancel
+from lro._base.any import Any
+from lro._engine.notifier import Bell
+from lro._engine.record_updater import Ledger
+from lro._model.record import Record
+from lro._model.transitions import claim, delete, end, report, request_cancel
 from lro.stores.memory import MemoryStore
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

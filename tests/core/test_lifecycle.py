@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from lro._any import Any
-from lro._errors import LroError
-from lro._operation import ListOperationsRequest
-from lro._service import VERBS
-from lro._status import Code, Status
-from lro._times import parse_duration
-from lro._types import TypeRegistry
-from lro._wellknown import Empty
+from lro._base.any import Any
+from lro._base.errors import LroError
+from lro._base.status import Code, Status
+from lro._engine.service import VERBS
+from lro._messages.registry import TypeRegistry
+from lro._messages.times import parse_duration
+from lro._messages.wellknown import Empty
+from lro._model.operation import ListOperationsRequest
 from lro.executors.inline import InlineExecutor
 from tests.core.kit import WorkRequest, by_id, vectors
 from tests.filters.messages import ExportMetadata

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from lro._filters import _narrow
-from lro._record import Record, State
+from lro._filters import narrow
+from lro._model.record import Record, State
 from lro.testing import ManualClock
 from tests.core.drawn import Put
 from tests.core.houses import EXPORT, PATHS, RELEASES, House, Past
@@ -113,6 +113,6 @@ def test_the_long_form_goes_on_until_it_has_enough(capsys: pytest.CaptureFixture
 
 def test_a_disagreement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here: of stores that look for a field's name where a filter asks for the default."""
-    monkeypatch.setattr(_narrow, "_default_holds", lambda route: False)
+    monkeypatch.setattr(narrow, "_default_holds", lambda route: False)
     with pytest.raises(AssertionError, match=r"sqlite: .* wanted"):
         run(EMBEDDED, 100, Tally(), 3)

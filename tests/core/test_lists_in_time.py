@@ -9,12 +9,12 @@ from datetime import timedelta
 
 import pytest
 
-from lro._bell import Bell
-from lro._errors import Unavailable
-from lro._ledger import Ledger
-from lro._narrowing import UNKNOWN, Keyed
-from lro._ports import SCAN
-from lro._upkeep import Upkeep
+from lro._base.errors import Unavailable
+from lro._engine.maintenance import Upkeep
+from lro._engine.notifier import Bell
+from lro._engine.record_updater import Ledger
+from lro._engine.store_port import SCAN
+from lro._filters.prefilter import UNKNOWN, Keyed
 from lro.stores._walks import TooFar, Walk, in_time
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore, _pages, _readers, _store

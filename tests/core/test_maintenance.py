@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lro import asgi, wsgi
-from lro._operation import ListOperationsRequest
-from lro._role import become_hands
-from lro._service import Service
-from lro._upkeep import Upkeep
+from lro._engine.maintenance import Upkeep
+from lro._engine.process_role import become_hands
+from lro._engine.service import Service
+from lro._model.operation import ListOperationsRequest
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
@@ -108,7 +108,7 @@ def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch: pytest.M
     closed.close()
     closed.start_maintenance()
     assert closed._background.upkeep._thread is None
-    monkeypatch.setattr("lro._role._hands_only", False)
+    monkeypatch.setattr("lro._engine.process_role._hands_only", False)
     become_hands()
     child, _ = made()
     child.start_maintenance()

@@ -11,8 +11,7 @@ from typing import Any as Anything
 
 import pytest
 
-from lro._access import VERBS
-from lro._errors import (
+from lro._base.errors import (
     InvalidArgument,
     InvalidOperationName,
     InvalidParent,
@@ -20,12 +19,13 @@ from lro._errors import (
     PermissionDenied,
     Unavailable,
 )
-from lro._faults import MethodNotSupported, NameRefused
-from lro._names import parse_names
-from lro._operation import BatchGetOperationsResponse
-from lro._ports import Store
-from lro._service import Service
-from lro._watching import MissingOperation
+from lro._base.faults import MethodNotSupported, NameRefused
+from lro._engine.access import VERBS
+from lro._engine.service import Service
+from lro._engine.store_port import Store
+from lro._engine.watching import MissingOperation
+from lro._model.names import parse_names
+from lro._model.operation import BatchGetOperationsResponse
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

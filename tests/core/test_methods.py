@@ -8,15 +8,20 @@ from datetime import UTC, datetime
 import attrs
 import pytest
 
-from lro._any import Any
-from lro._conventions import Conventions
-from lro._faults import DeclarationError
-from lro._jobs import Job
-from lro._methods import MethodName, OperationInfoRegistry, Signature, convention_findings
-from lro._operation import Operation, OperationInfo, validate
-from lro._shapes import shape_of
-from lro._states import Record
-from lro._status import Code, Status
+from lro._base.any import Any
+from lro._base.faults import DeclarationError
+from lro._base.status import Code, Status
+from lro._engine.job import Job
+from lro._messages.schema import shape_of
+from lro._model.method_names import (
+    MethodName,
+    OperationInfoRegistry,
+    Signature,
+    convention_findings,
+)
+from lro._model.operation import Operation, OperationInfo, validate
+from lro._model.standard_metadata import Conventions
+from lro._model.transitions import Record
 from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse
 
 EMPTY = "google.protobuf.Empty"

@@ -10,10 +10,10 @@ from datetime import timedelta
 
 import pytest
 
-from lro._errors import InvalidArgument
-from lro._jobs import Job
-from lro._spec import WorkerLost
-from lro._status import Code
+from lro._base.errors import InvalidArgument
+from lro._base.status import Code
+from lro._engine.job import Job
+from lro._engine.method_spec import WorkerLost
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

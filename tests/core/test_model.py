@@ -20,10 +20,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lro._errors import LroError
-from lro._operation import ListOperationsRequest
-from lro._service import Service
-from lro._status import Code, Status
+from lro._base.errors import LroError
+from lro._base.status import Code, Status
+from lro._engine.service import Service
+from lro._model.operation import ListOperationsRequest
 from lro.executors.inline import InlineExecutor
 from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore
@@ -219,7 +219,7 @@ class Traces(RuleBasedStateMachine):
             )
             return self.answer(started)
 
-        with mock.patch("lro._starting.new_id", return_value=f"{self.count:03d}"):
+        with mock.patch("lro._engine.starting.new_id", return_value=f"{self.count:03d}"):
             self.all(call, expected)
         return name if expected[0] == name else multiple()
 

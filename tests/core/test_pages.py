@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._errors import InvalidPageSize, InvalidPageToken, PageTokenExpired
-from lro._pages import KEY_BYTES, TOKEN_LIFE, Place, effective_page_size, seal, unseal
+from lro._base.errors import InvalidPageSize, InvalidPageToken, PageTokenExpired
+from lro._model.page_tokens import KEY_BYTES, TOKEN_LIFE, Place, effective_page_size, seal, unseal
 
 KEY = bytes(range(KEY_BYTES))
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -120,10 +120,10 @@ def test_a_token_lives_for_three_days():
 
 def test_a_token_of_another_version(monkeypatch):
     """What a later version of this library seals is not guessed at."""
-    from lro import _pages
+    from lro._model import page_tokens
 
     with monkeypatch.context() as patch:
-        patch.setattr(_pages, "_VERSION", 2)
+        patch.setattr(page_tokens, "_VERSION", 2)
         token = sealed()
     with pytest.raises(InvalidPageToken):
         unsealed(token)

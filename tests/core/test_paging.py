@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from lro._any import Any
-from lro._errors import LroError
-from lro._names import parse_name
-from lro._operation import ListOperationsRequest, ListOperationsResponse
-from lro._record import Record
-from lro._states import delete, end
-from lro._status import Code
-from lro._types import TypeRegistry
-from lro._wellknown import Empty
+from lro._base.any import Any
+from lro._base.errors import LroError
+from lro._base.status import Code
+from lro._messages.registry import TypeRegistry
+from lro._messages.wellknown import Empty
+from lro._model.names import parse_name
+from lro._model.operation import ListOperationsRequest, ListOperationsResponse
+from lro._model.record import Record
+from lro._model.transitions import delete, end
 from lro.executors.inline import InlineExecutor
 from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse, by_id, vectors
 
@@ -114,11 +114,11 @@ def declare(service):
 
 def test_the_numbers_are_those_of_the_vectors():
     """Page sizes and the life of tokens."""
-    from lro import _pages
+    from lro._model import page_tokens
 
     wanted = [CONTENT[key] for key in ("default_page_size", "max_page_size", "token_ttl_seconds")]
-    life = _pages.TOKEN_LIFE.total_seconds()
-    assert [_pages.DEFAULT_PAGE_SIZE, _pages.MAX_PAGE_SIZE, life] == wanted
+    life = page_tokens.TOKEN_LIFE.total_seconds()
+    assert [page_tokens.DEFAULT_PAGE_SIZE, page_tokens.MAX_PAGE_SIZE, life] == wanted
     assert set(CONTENT["mutations"]) == set(MUTATIONS)
 
 

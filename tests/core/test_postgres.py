@@ -23,14 +23,14 @@ from hypothesis import example, given
 
 import lro.stores.postgres
 from lro import testing
-from lro._any import Any
-from lro._errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
-from lro._faults import DeclarationError, MissingExtra
-from lro._narrowing import EVERYTHING, Column, InState, Keyed, Named, Says, all_of
-from lro._pages import Place
-from lro._ports import Inserted, Renewed
-from lro._record import State
-from lro._states import claim, report, request_cancel
+from lro._base.any import Any
+from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
+from lro._base.faults import DeclarationError, MissingExtra
+from lro._engine.store_port import Inserted, Renewed
+from lro._filters.prefilter import EVERYTHING, Column, InState, Keyed, Named, Says, all_of
+from lro._model.page_tokens import Place
+from lro._model.record import State
+from lro._model.transitions import claim, report, request_cancel
 from lro.stores._walks import Walk
 from lro.stores.postgres import SCHEMA_VERSION, PostgresStore, _pages, _schema
 from lro.stores.postgres import _announcer as announcer
@@ -47,9 +47,9 @@ from tests.services.postgres import PostgresServer, shared_server, store_maker
 OPENER = """
 import sys
 from datetime import UTC, datetime
-from lro._any import Any
-from lro._ports import RequestKey
-from lro._record import Record
+from lro._base.any import Any
+from lro._engine.store_port import RequestKey
+from lro._model.record import Record
 from lro.stores.postgres import PostgresStore
 
 print("ready", flush=True)
@@ -68,9 +68,9 @@ store.close()
 FORKER = """
 import os, sys, warnings
 from datetime import UTC, datetime
-from lro._any import Any
-from lro._errors import Unavailable
-from lro._record import Record
+from lro._base.any import Any
+from lro._base.errors import Unavailable
+from lro._model.record import Record
 from lro.stores.postgres import PostgresStore
 
 warnings.simplefilter("error")

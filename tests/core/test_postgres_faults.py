@@ -16,14 +16,14 @@ pytest.importorskip("psycopg")
 import psycopg
 from psycopg import errors
 
-from lro._errors import (
+from lro._base.errors import (
     InvalidArgument,
     OperationNotFound,
     RequestIdConflict,
     TargetBusy,
     Unavailable,
 )
-from lro._states import claim, request_cancel
+from lro._model.transitions import claim, request_cancel
 from lro.stores._rows import to_row
 from lro.stores.postgres import PostgresStore, _connections, _groups
 from lro.stores.postgres._connections import Lost

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro import _role
-from lro._any import Any
-from lro._errors import Cancelled, DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
-from lro._faults import DeclarationError
-from lro._jobs import Job, WorkerDied
-from lro._service import Service
-from lro._spec import Options
-from lro._status import Code, Status
+from lro._base.any import Any
+from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
+from lro._base.faults import DeclarationError
+from lro._base.status import Code, Status
+from lro._engine import process_role
+from lro._engine.job import Job, WorkerDied
+from lro._engine.method_spec import Options
+from lro._engine.service import Service
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import _child, _messages, _pool, _prepare
 from lro.executors.processes._attempt import Attempt, Unprepared
@@ -619,10 +619,10 @@ def test_dying_takes_the_group_along(monkeypatch, leads):
 
 def test_a_role_is_taken_once_and_for_all(monkeypatch):
     """By a process that is nothing else from then on."""
-    monkeypatch.setattr(_role, "_hands_only", False)
-    assert not _role.hands_only()
-    _role.become_hands()
-    assert _role.hands_only()
+    monkeypatch.setattr(process_role, "_hands_only", False)
+    assert not process_role.hands_only()
+    process_role.become_hands()
+    assert process_role.hands_only()
 
 
 MAIN = """

@@ -15,13 +15,13 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from lro._errors import InvalidArgument
-from lro._faults import DeclarationError
-from lro._jobs import Job
-from lro._service import Service
-from lro._spec import MethodSpec, Options
-from lro._status import Code
-from lro._types import TypeRegistry
+from lro._base.errors import InvalidArgument
+from lro._base.faults import DeclarationError
+from lro._base.status import Code
+from lro._engine.job import Job
+from lro._engine.method_spec import MethodSpec, Options
+from lro._engine.service import Service
+from lro._messages.registry import TypeRegistry
 from lro.executors.processes import ProcessExecutor, _executor, _pool, _process, _recipe
 from lro.stores.memory import MemoryStore
 from tests.core import errands
@@ -33,7 +33,7 @@ UNFIT = (Code.INTERNAL, "METHOD_FAILED")
 
 HEAD = """
 import lro, os, sys
-from lro._role import hands_only
+from lro._engine.process_role import hands_only
 from lro.executors.processes import ProcessExecutor
 from lro.stores.memory import MemoryStore
 from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse
@@ -85,7 +85,7 @@ def refused(service, function, caplog, **classes):
 
 DECLARED = """
 import attrs
-from lro._codecs import ClassCodec
+from lro._messages.codecs import ClassCodec
 
 class Plain:
     def __init__(self, text):
@@ -154,8 +154,8 @@ def test_classes_keep_their_names(module, service):
         "named_place",
         """
         import attrs
-        from lro._errors import StatusError
-        from lro._status import Code
+        from lro._base.errors import StatusError
+        from lro._base.status import Code
 
         @attrs.frozen
         class Wish:
@@ -460,7 +460,7 @@ SCRIPT = (
     HEAD
     + """
 from datetime import timedelta
-from lro._spec import Options
+from lro._engine.method_spec import Options
 
 service = lro.Service(MemoryStore(), ProcessExecutor(1))
 

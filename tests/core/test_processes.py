@@ -14,16 +14,16 @@ from datetime import timedelta
 import pytest
 
 from lro import testing
-from lro._errors import Unavailable
-from lro._executing import Reach
-from lro._faults import DeclarationError
-from lro._limits import DEFAULT_LIMITS, Limits
-from lro._record import State
-from lro._role import hands_only
-from lro._service import Service
-from lro._spec import WorkerLost
-from lro._states import claim, take_over
-from lro._status import Code
+from lro._base.errors import Unavailable
+from lro._base.faults import DeclarationError
+from lro._base.status import Code
+from lro._engine.executor_port import Reach
+from lro._engine.limits import DEFAULT_LIMITS, Limits
+from lro._engine.method_spec import WorkerLost
+from lro._engine.process_role import hands_only
+from lro._engine.service import Service
+from lro._model.record import State
+from lro._model.transitions import claim, take_over
 from lro.executors.processes import ProcessExecutor, _executor
 from lro.executors.processes._inbox import Inbox
 from lro.executors.processes._process import Process

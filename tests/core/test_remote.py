@@ -10,12 +10,12 @@ from datetime import timedelta
 
 import pytest
 
-from lro._errors import OperationNotFound, ResourceExhausted, Unavailable
-from lro._executing import Reach
-from lro._jobs import Job, WorkerDied
-from lro._spec import WorkerLost
-from lro._states import take_over
-from lro._status import Code
+from lro._base.errors import OperationNotFound, ResourceExhausted, Unavailable
+from lro._base.status import Code
+from lro._engine.executor_port import Reach
+from lro._engine.job import Job, WorkerDied
+from lro._engine.method_spec import WorkerLost
+from lro._model.transitions import take_over
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.core.kit import (

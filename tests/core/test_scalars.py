@@ -8,9 +8,9 @@ import math
 import attrs
 import pytest
 
-from lro._errors import InvalidArgument, LroError
-from lro._shapes import Float, Int32, UInt32, UInt64
-from lro._types import TypeRegistry
+from lro._base.errors import InvalidArgument, LroError
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import Float, Int32, UInt32, UInt64
 
 TYPES = TypeRegistry()
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro._errors import (
+from lro._base.errors import (
     InvalidArgument,
     InvalidOperationName,
     InvalidParent,
@@ -18,14 +18,14 @@ from lro._errors import (
     OperationNotFound,
     PermissionDenied,
 )
-from lro._faults import DeclarationError, MethodNotSupported
-from lro._jobs import Job
-from lro._operation import ListOperationsRequest
-from lro._service import VERBS, Service
-from lro._spec import Options
-from lro._status import Code, Status
-from lro._types import TypeRegistry
-from lro._wellknown import Empty
+from lro._base.faults import DeclarationError, MethodNotSupported
+from lro._base.status import Code, Status
+from lro._engine.job import Job
+from lro._engine.method_spec import Options
+from lro._engine.service import VERBS, Service
+from lro._messages.registry import TypeRegistry
+from lro._messages.wellknown import Empty
+from lro._model.operation import ListOperationsRequest
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
@@ -283,7 +283,7 @@ def test_an_expiry_of_its_own(build, clock):
 
 def test_upkeep_removes_what_has_expired(build, clock, monkeypatch):
     """A minute later at the latest, in batches; reads never delete."""
-    monkeypatch.setattr("lro._upkeep._EXPIRY_BATCH", 100)
+    monkeypatch.setattr("lro._engine.maintenance._EXPIRY_BATCH", 100)
     service = build(expiry=timedelta(hours=1))
     names = [service.start(NAME, WorkRequest()).name for _ in range(150)]
     for name in names:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lro._any import Any
-from lro._errors import (
+from lro._base.any import Any
+from lro._base.errors import (
     InvalidArgument,
     NotApplied,
     OperationNotFound,
@@ -24,9 +24,9 @@ from lro._errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._record import Record, State
-from lro._states import claim, report, request_cancel
-from lro._status import Status
+from lro._base.status import Status
+from lro._model.record import Record, State
+from lro._model.transitions import claim, report, request_cancel
 from lro.stores._recent import RecentRecords
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite._connections import Connections
@@ -48,8 +48,8 @@ from tests.core.kit import PATIENCE
 WRITER = """
 import sys
 from datetime import UTC, datetime, timedelta
-from lro._any import Any
-from lro._states import Record, end
+from lro._base.any import Any
+from lro._model.transitions import Record, end
 from lro.stores._recent import RecentRecords
 from lro.stores.sqlite import SQLiteStore
 
@@ -72,8 +72,8 @@ while True:
 OPENER = """
 import sys
 from datetime import UTC, datetime
-from lro._any import Any
-from lro._states import Record
+from lro._base.any import Any
+from lro._model.transitions import Record
 from lro.stores._recent import RecentRecords
 from lro.stores.sqlite import SQLiteStore
 

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from lro._errors import Unavailable
+from lro._base.errors import Unavailable
 from lro.stores.sqlite import SQLiteStore, _ear
 from lro.stores.sqlite._watch import Watch
 from lro.testing import ManualClock

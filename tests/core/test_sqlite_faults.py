@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from lro._any import Any
-from lro._errors import InvalidArgument, OperationNotFound, Unavailable
-from lro._faults import DeclarationError
+from lro._base.any import Any
+from lro._base.errors import InvalidArgument, OperationNotFound, Unavailable
+from lro._base.faults import DeclarationError
 from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _schema, _statements
 from lro.stores.sqlite._schema import STEPS, prepare
 from lro.stores.sqlite._told import told

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lro._errors import LroError, Unavailable
+from lro._base.errors import LroError, Unavailable
 from lro.stores.sqlite import _turn
 from lro.stores.sqlite._connections import Connections
 from lro.stores.sqlite._groups import Unrelated, _Write

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from lro._errors import OperationNotFound, Unavailable
+from lro._base.errors import OperationNotFound, Unavailable
 from lro.stores.sqlite import SQLiteStore, _connections
 from lro.stores.sqlite._connections import Connections
 from lro.testing import ManualClock
@@ -22,8 +22,8 @@ from tests.core.kit import PATIENCE
 PRELUDE = """
 import os, sys, threading
 from datetime import UTC, datetime
-from lro._any import Any
-from lro._record import Record
+from lro._base.any import Any
+from lro._model.record import Record
 from lro.stores.sqlite import SQLiteStore
 
 def insert(store, unique_id):

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from lro._any import Any
-from lro._errors import (
+from lro._base.any import Any
+from lro._base.errors import (
     InvalidArgument,
     InvalidParent,
     InvalidRequestId,
@@ -18,13 +18,13 @@ from lro._errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._faults import DeclarationError, HookFailed
-from lro._jobs import Job
-from lro._operation import ListOperationsRequest, Operation
-from lro._spec import WorkerLost
-from lro._status import Code
-from lro._types import TypeRegistry
-from lro._wellknown import Empty
+from lro._base.faults import DeclarationError, HookFailed
+from lro._base.status import Code
+from lro._engine.job import Job
+from lro._engine.method_spec import WorkerLost
+from lro._messages.registry import TypeRegistry
+from lro._messages.wellknown import Empty
+from lro._model.operation import ListOperationsRequest, Operation
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

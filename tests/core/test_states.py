@@ -8,17 +8,18 @@ from itertools import product
 import attrs
 import pytest
 
-from lro._any import Any
-from lro._errors import (
+from lro._base.any import Any
+from lro._base.errors import (
     CancellationNotRequested,
     InvalidArgument,
     LeaseLost,
     NotApplied,
     OperationNotFound,
 )
-from lro._operation import Operation
-from lro._record import Record, State
-from lro._states import (
+from lro._base.status import Code, Status
+from lro._model.operation import Operation
+from lro._model.record import Record, State
+from lro._model.transitions import (
     TRANSITIONS,
     Event,
     abandon,
@@ -34,7 +35,6 @@ from lro._states import (
     take_over,
     withdraw,
 )
-from lro._status import Code, Status
 from lro.testing import START as NOW
 
 LATER = NOW + timedelta(seconds=30)

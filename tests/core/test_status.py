@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from lro._any import Any
-from lro._jsontext import loads
-from lro._status import HTTP_STATUS, Code, Status, code_from_http
-from lro._types import TypeRegistry
-from lro._wire import error_body, status_from_error_body, status_from_json, status_to_json
+from lro._base.any import Any
+from lro._base.status import HTTP_STATUS, Code, Status, code_from_http
+from lro._messages.json_text import loads
+from lro._messages.registry import TypeRegistry
+from lro._model.json import error_body, status_from_error_body, status_from_json, status_to_json
 from tests.core.kit import by_id, vectors
 
 CASES = vectors("status_http")["cases"]

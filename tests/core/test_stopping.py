@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from lro import _exits
-from lro._details import RetryInfo
-from lro._errors import Unavailable
-from lro._faults import DeclarationError
-from lro._jobs import Job
-from lro._service import Service
-from lro._signals import StopSignals
+from lro._base.details import RetryInfo
+from lro._base.errors import Unavailable
+from lro._base.faults import DeclarationError
+from lro._engine import exits
+from lro._engine.job import Job
+from lro._engine.service import Service
+from lro._engine.stop_signals import StopSignals
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
@@ -196,11 +196,11 @@ def test_start_is_refused_when_the_service_stops() -> None:
 @pytest.fixture
 def left() -> Iterator[Any]:
     """What is open at the end of the interpreter: of this test only."""
-    others = list(_exits._open)
-    _exits._open.clear()
-    yield _exits._open
-    _exits._open.clear()
-    _exits._open.update(others)
+    others = list(exits._open)
+    exits._open.clear()
+    yield exits._open
+    exits._open.clear()
+    exits._open.update(others)
 
 
 def test_exit_closes_all_services_within_one_drain(
@@ -208,7 +208,7 @@ def test_exit_closes_all_services_within_one_drain(
 ) -> None:
     """One that fails is logged, and the next ones have only what is left of the time."""
     now = [100.0]
-    monkeypatch.setattr(_exits.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(exits.time, "monotonic", lambda: now[0])
     given = []
 
     class Closing:
@@ -222,8 +222,8 @@ def test_exit_closes_all_services_within_one_drain(
 
     services = [Closing() for _ in range(3)]
     for one in services:
-        _exits.close_at_exit(one)
-    _exits._close_all()
+        exits.close_at_exit(one)
+    exits._close_all()
     assert given == [10, 3, 0]
     assert "could not be closed at the end of the process" in caplog.text
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._errors import InvalidArgument
-from lro._times import (
+from lro._base.errors import InvalidArgument
+from lro._messages.times import (
     Duration,
     Timestamp,
     datetime_text,

@@ -15,12 +15,14 @@ import attrs
 import pytest
 
 from lro import message
-from lro._any import Any, declared_name
-from lro._codecs import open_ended
-from lro._details import BadRequest, ErrorInfo, FieldViolation, RetryInfo
-from lro._errors import InvalidArgument, LroError, Unavailable
-from lro._faults import DeclarationError, EncodingError, MissingExtra, UnknownType
-from lro._shapes import (
+from lro._base.any import Any, declared_name
+from lro._base.details import BadRequest, ErrorInfo, FieldViolation, RetryInfo
+from lro._base.errors import InvalidArgument, LroError, Unavailable
+from lro._base.faults import DeclarationError, EncodingError, MissingExtra, UnknownType
+from lro._base.status import Code, Status
+from lro._messages.codecs import open_ended
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import (
     Field,
     Float,
     Int32,
@@ -33,10 +35,8 @@ from lro._shapes import (
     number,
     shape_of,
 )
-from lro._status import Code, Status
-from lro._times import Duration, Timestamp
-from lro._types import TypeRegistry
-from lro._wellknown import Empty, StringValue, Struct
+from lro._messages.times import Duration, Timestamp
+from lro._messages.wellknown import Empty, StringValue, Struct
 from tests.filters.messages import Book, ExportMetadata
 
 # -- registering ----------------------------------------------------------------------------------

@@ -14,17 +14,17 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from lro._bell import Bell
-from lro._errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
-from lro._jobs import Job
-from lro._ledger import Ledger
-from lro._orphans import adopt
-from lro._ports import Expired
-from lro._record import State
-from lro._spec import WorkerLost
-from lro._states import claim, lose, release, request_cancel, take_over
-from lro._status import Code
-from lro._upkeep import Upkeep
+from lro._base.errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
+from lro._base.status import Code
+from lro._engine.job import Job
+from lro._engine.maintenance import Upkeep
+from lro._engine.method_spec import WorkerLost
+from lro._engine.notifier import Bell
+from lro._engine.orphans import adopt
+from lro._engine.record_updater import Ledger
+from lro._engine.store_port import Expired
+from lro._model.record import State
+from lro._model.transitions import claim, lose, release, request_cancel, take_over
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

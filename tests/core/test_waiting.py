@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import pytest
 
-from lro._errors import InvalidTimeout, LroError, OperationNotFound, Unavailable
-from lro._service import VERBS
-from lro._status import Code
-from lro._times import Duration, parse_duration
-from lro._waiting import WaitingRoom, wait_limit
+from lro._base.errors import InvalidTimeout, LroError, OperationNotFound, Unavailable
+from lro._base.status import Code
+from lro._engine.service import VERBS
+from lro._engine.waiting import WaitingRoom, wait_limit
+from lro._messages.times import Duration, parse_duration
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
@@ -464,7 +464,7 @@ def test_nobody_has_waited_yet(service):
 
 def test_leaving_twice_is_leaving():
     """A listener that is not there is none."""
-    from lro._bell import Bell
+    from lro._engine.notifier import Bell
 
     bell = Bell()
     heard = []

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._access import Seen
-from lro._any import Any
-from lro._bell import Bell
-from lro._budget import ByteBudget
-from lro._errors import Unavailable
-from lro._hearing import LOOK_AGAIN_SECONDS
-from lro._ledger import Ledger
-from lro._lookouts import BATCH, GATHER_SECONDS, Lookouts
-from lro._record import State
-from lro._states import claim, delete, report, request_cancel
-from lro._watching import MissingOperation, WatchList
+from lro._base.any import Any
+from lro._base.errors import Unavailable
+from lro._engine.access import Seen
+from lro._engine.budget import ByteBudget
+from lro._engine.change_listener import LOOK_AGAIN_SECONDS
+from lro._engine.notifier import Bell
+from lro._engine.record_updater import Ledger
+from lro._engine.watch_hub import BATCH, GATHER_SECONDS, Lookouts
+from lro._engine.watching import MissingOperation, WatchList
+from lro._model.record import State
+from lro._model.transitions import claim, delete, report, request_cancel
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.testing._samples import end_of, held, insert, record_of

@@ -11,10 +11,10 @@ from typing import Any as Anything
 import attrs
 import pytest
 
-from lro._errors import InvalidArgument, LroError
-from lro._times import Duration
-from lro._types import TypeRegistry
-from lro._wellknown import (
+from lro._base.errors import InvalidArgument, LroError
+from lro._messages.registry import TypeRegistry
+from lro._messages.times import Duration
+from lro._messages.wellknown import (
     BoolValue,
     Empty,
     FieldMask,
@@ -116,7 +116,7 @@ def test_a_well_known_type_is_refused(name, value):
 def test_plain_data_is_copied_by_either_library(monkeypatch, fast):
     """Whole numbers of any size that a double has survive; larger ones are refused."""
     if not fast:
-        monkeypatch.setattr("lro._jsontext.orjson", None)
+        monkeypatch.setattr("lro._messages.json_text.orjson", None)
     data = {"a": [1, 2.5, None, True, {"b": "c"}], "big": 10**300}
     packed = TypeRegistry().pack(Struct(data))
     assert packed.payload == data

@@ -7,14 +7,13 @@ import json
 import attrs
 import pytest
 
-from lro._any import Any
-from lro._errors import InvalidArgument
-from lro._faults import EncodingError, UnknownType
-from lro._jsontext import dumps, loads_strict
-from lro._operation import BatchGetOperationsResponse, ListOperationsResponse, Operation, validate
-from lro._status import Code, Status
-from lro._types import TypeRegistry
-from lro._wire import (
+from lro._base.any import Any
+from lro._base.errors import InvalidArgument
+from lro._base.faults import EncodingError, UnknownType
+from lro._base.status import Code, Status
+from lro._messages.json_text import dumps, loads_strict
+from lro._messages.registry import TypeRegistry
+from lro._model.json import (
     batch_from_json,
     batch_to_json,
     operation_from_json,
@@ -24,6 +23,12 @@ from lro._wire import (
     status_from_error_body,
     status_from_json,
     status_to_json,
+)
+from lro._model.operation import (
+    BatchGetOperationsResponse,
+    ListOperationsResponse,
+    Operation,
+    validate,
 )
 from tests.core.kit import by_id, vectors
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata

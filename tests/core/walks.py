@@ -19,13 +19,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lro._operation import ListOperationsRequest
-from lro._record import Record
-from lro._service import Service
-from lro._states import end, report
-from lro._status import Code, Status
-from lro._types import TypeRegistry
-from lro._wellknown import Empty
+from lro._base.status import Code, Status
+from lro._engine.service import Service
+from lro._messages.registry import TypeRegistry
+from lro._messages.wellknown import Empty
+from lro._model.operation import ListOperationsRequest
+from lro._model.record import Record
+from lro._model.transitions import end, report
 from lro.executors.inline import InlineExecutor
 from lro.testing import START, ManualClock
 from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse

@@ -14,9 +14,9 @@ from typing import Final
 
 import attrs
 
-from lro._operation import ListOperationsRequest
-from lro._service import Service
-from lro._states import delete, end, report
+from lro._engine.service import Service
+from lro._model.operation import ListOperationsRequest
+from lro._model.transitions import delete, end, report
 from lro.testing import START
 from tests.across.places import Place
 from tests.core.walks import EMPTY, insert, metadata

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro import Code
-from lro._bodies import MANY_BYTES, media_type, read_object, read_request, take_field
-from lro._errors import (
+from lro._base.errors import (
     InvalidArgument,
     InvalidTimeout,
     LroError,
     MalformedRequest,
     UnsupportedMediaType,
 )
-from lro._operation import CancelOperationRequest, WaitOperationRequest
-from lro._shapes import shape_of
-from lro._times import Duration
-from lro._types import TypeRegistry
+from lro._http.request_bodies import MANY_BYTES, media_type, read_object, read_request, take_field
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import shape_of
+from lro._messages.times import Duration
+from lro._model.operation import CancelOperationRequest, WaitOperationRequest
 from lro.http import Call, OperationsEdge
 from tests.edges.house import CountRequest, ask, build, check_error
 

@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from lro._any import Any
-from lro._details import RetryInfo
-from lro._errors import StatusError
-from lro._jsontext import loads
-from lro._replies import error_reply
-from lro._status import Code
-from lro._types import TypeRegistry
+from lro._base.any import Any
+from lro._base.details import RetryInfo
+from lro._base.errors import StatusError
+from lro._base.status import Code
+from lro._http.responses import error_reply
+from lro._messages.json_text import loads
+from lro._messages.registry import TypeRegistry
 
 
 class Once(StatusError):

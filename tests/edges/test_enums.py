@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 import lro
-from lro._enums import with_enum_numbers
+from lro._model.enum_numbers import with_enum_numbers
 from lro.http import OperationsEdge
 from tests.edges.house import (
     URL,

@@ -13,7 +13,7 @@ import pytest
 
 import lro
 from lro import Code
-from lro._errors import MAX_CHALLENGE
+from lro._base.errors import MAX_CHALLENGE
 from lro.http import Authenticate, HttpReply, HttpRequest, OperationsEdge, error_reply
 from tests.edges.house import (
     DOMAIN,

@@ -15,10 +15,10 @@ import attrs
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lro._any import Any, type_url
-from lro._errors import InvalidFilter
+from lro._base.any import Any, type_url
+from lro._base.errors import InvalidFilter
+from lro._base.status import Status
 from lro._filters import Filter, compile_filter
-from lro._status import Status
 from tests.filters.everything import EVERYTHING, NAME
 from tests.filters.messages import START, TYPES, Row, row, vectors
 

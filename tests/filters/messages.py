@@ -11,11 +11,11 @@ from pathlib import Path
 import attrs
 
 from lro import message
-from lro._any import WRAPPED_TYPES, Any, Json
+from lro._base.any import WRAPPED_TYPES, Any, Json
+from lro._base.status import Status
 from lro._filters import MessageType
-from lro._shapes import Float, Int32, UInt64, shape_of
-from lro._status import Status
-from lro._wellknown import BoolValue, Empty, FieldMask, Int32Value, StringValue
+from lro._messages.schema import Float, Int32, UInt64, shape_of
+from lro._messages.wellknown import BoolValue, Empty, FieldMask, Int32Value, StringValue
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 

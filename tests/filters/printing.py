@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lro._filters._tree import (
+from lro._filters.tree import (
     And,
     Call,
     Comparison,

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._any import Any, Json, type_url
-from lro._errors import InvalidFilter
+from lro._base.any import Any, Json, type_url
+from lro._base.errors import InvalidFilter
+from lro._base.status import Status
 from lro._filters import MessageType, compile_filter
-from lro._filters._tree import Op
-from lro._shapes import shape_of
-from lro._status import Status
+from lro._filters.tree import Op
+from lro._messages.schema import shape_of
 from tests.filters.everything import NAME, Everything, compiled, matches, refusal
 from tests.filters.messages import TYPES, Row
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._filters._literals import (
+from lro._filters.literals import (
     SEPARATOR,
     Pattern,
     double,
@@ -24,7 +24,7 @@ from lro._filters._literals import (
     single_literal,
     timestamp,
 )
-from lro._filters._tree import Member, Part
+from lro._filters.tree import Member, Part
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lro._errors import InvalidFilter
+from lro._base.errors import InvalidFilter
 from lro._filters import Indexable, MessageType, Step, compile_filter, indexable
-from lro._narrowing import (
+from lro._filters.prefilter import (
     ABSENT,
     EVERYTHING,
     NOTHING,
@@ -33,7 +33,7 @@ from lro._narrowing import (
     digest,
     key_value,
 )
-from lro._record import State
+from lro._model.record import State
 from tests.filters.everything import EVERYTHING as EVERY_KIND
 from tests.filters.messages import TYPES
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._errors import InvalidFilter
+from lro._base.errors import InvalidFilter
 from lro._filters import Tree, compile_filter, parse
-from lro._filters._parse import MAX_DEPTH, MAX_LENGTH, MAX_UNITS
-from lro._filters._tokens import KEYWORDS
-from lro._filters._tree import (
+from lro._filters.parse import MAX_DEPTH, MAX_LENGTH, MAX_UNITS
+from lro._filters.tokens import KEYWORDS
+from lro._filters.tree import (
     And,
     Call,
     Comparison,

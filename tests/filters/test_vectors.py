@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lro._errors import Code, InvalidFilter
+from lro._base.errors import Code, InvalidFilter
 from lro._filters import compile_filter, parse
 from tests.filters.messages import Row, row, types, vectors
 from tests.filters.printing import to_json

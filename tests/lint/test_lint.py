@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("google.longrunning.operations_pb2")
 
-from lro._errors import InvalidArgument
-from lro._faults import DeclarationError, MissingExtra
-from lro._operation import OperationInfo
+from lro._base.errors import InvalidArgument
+from lro._base.faults import DeclarationError, MissingExtra
+from lro._model.operation import OperationInfo
 from lro.lint import BREAKING_CODES, LINT_CODES, Finding, Severity, breaking, lint, operation_infos
 from tests.lint.sets import (
     BARE,

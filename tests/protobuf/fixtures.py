@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from lro._types import TypeRegistry
+from lro._messages.registry import TypeRegistry
 from lro.protobuf import register_file_set
 from tests.core.kit import vectors
 from tests.core.scalars import Scalars

@@ -26,19 +26,19 @@ from google.rpc import error_details_pb2
 
 import lro
 from lro import message
-from lro._any import Any
-from lro._details import ErrorInfo
-from lro._enums import with_enum_numbers
-from lro._errors import InvalidArgument
-from lro._faults import DeclarationError, EncodingError, MissingExtra, UnknownType
-from lro._jsontext import MAX_MESSAGE_DEPTH
-from lro._operation import Operation
-from lro._protobuf import _binary
-from lro._protobuf._files import file_name
-from lro._service import Service
-from lro._shapes import Float, Int32, UInt64, number
-from lro._types import TypeRegistry
-from lro._wellknown import Empty, StringValue, Value
+from lro._base.any import Any
+from lro._base.details import ErrorInfo
+from lro._base.errors import InvalidArgument
+from lro._base.faults import DeclarationError, EncodingError, MissingExtra, UnknownType
+from lro._engine.service import Service
+from lro._messages.json_text import MAX_MESSAGE_DEPTH
+from lro._messages.protobuf import binary as _binary
+from lro._messages.protobuf.files import file_name
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import Float, Int32, UInt64, number
+from lro._messages.wellknown import Empty, StringValue, Value
+from lro._model.enum_numbers import with_enum_numbers
+from lro._model.operation import Operation
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set, register_module
 from lro.stores.memory import MemoryStore
@@ -471,7 +471,7 @@ def test_a_class_of_ones_own_for_a_known_message():
 def test_a_missing_extra_is_named(monkeypatch):
     """When the binary form is asked for, and when the part is imported."""
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "lro._protobuf._binary", None)
+        patch.setitem(sys.modules, "lro._messages.protobuf.binary", None)
         with pytest.raises(MissingExtra, match=r"pip install 'lro\[protobuf\]'"):
             TypeRegistry().binary  # noqa: B018
         patch.setitem(sys.modules, "google.longrunning.operations_proto_pb2", None)

@@ -8,8 +8,8 @@ pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from hypothesis import given
 
-from lro._any import Any, type_url
-from lro._jsontext import dumps, loads
+from lro._base.any import Any, type_url
+from lro._messages.json_text import dumps, loads
 from tests.core.scalars import METADATA, SCALARS
 from tests.protobuf.fixtures import of_attrs, of_protobuf
 

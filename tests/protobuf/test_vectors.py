@@ -10,11 +10,11 @@ pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from google.longrunning import operations_proto_pb2 as pb
 
-from lro._any import Any
-from lro._errors import InvalidArgument, LroError
-from lro._jsontext import loads_strict
-from lro._protobuf._binary import parsed, serialized
-from lro._wire import operation_from_json, operation_to_json, page_to_json
+from lro._base.any import Any
+from lro._base.errors import InvalidArgument, LroError
+from lro._messages.json_text import loads_strict
+from lro._messages.protobuf.binary import parsed, serialized
+from lro._model.json import operation_from_json, operation_to_json, page_to_json
 from lro.protobuf import from_proto, operation_from_proto, operation_to_proto, to_proto
 from tests.core.kit import by_id, vectors
 from tests.protobuf.fixtures import of_attrs, of_protobuf

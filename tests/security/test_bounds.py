@@ -24,21 +24,21 @@ from google.longrunning import operations_proto_pb2 as pb
 
 import lro
 import lro.wsgi
-from lro._bodies import MAX_CONTENT_TYPE, read_object
-from lro._budget import LARGE_AT_ONCE, ByteBudget, CallCount, Turn
-from lro._disclosure import MAX_DETAILS, MAX_TEXT
-from lro._errors import MAX_CHALLENGE, InvalidPageToken
-from lro._filters._parse import MAX_DEPTH as FILTER_DEPTH
-from lro._filters._parse import MAX_LENGTH, MAX_UNITS
-from lro._jsontext import MAX_DEPTH, MAX_LISTS
-from lro._limits import size_of
-from lro._names import MAX_NAME, MAX_NAMES
-from lro._pages import MAX_PAGE_SIZE, MAX_TOKEN
-from lro._ports import READ_BYTES
-from lro._query import MAX_PARAMETERS, MAX_QUERY, parse_query
-from lro._record import Record
-from lro._steps import drive
-from lro._templates import MAX_PATH, check_path
+from lro._base.errors import MAX_CHALLENGE, InvalidPageToken
+from lro._engine.budget import LARGE_AT_ONCE, ByteBudget, CallCount, Turn
+from lro._engine.limits import size_of
+from lro._engine.store_port import READ_BYTES
+from lro._filters.parse import MAX_DEPTH as FILTER_DEPTH
+from lro._filters.parse import MAX_LENGTH, MAX_UNITS
+from lro._http.public_errors import MAX_DETAILS, MAX_TEXT
+from lro._http.query import MAX_PARAMETERS, MAX_QUERY, parse_query
+from lro._http.request_bodies import MAX_CONTENT_TYPE, read_object
+from lro._http.steps import drive
+from lro._messages.json_text import MAX_DEPTH, MAX_LISTS
+from lro._model.http_rules import MAX_PATH, check_path
+from lro._model.names import MAX_NAME, MAX_NAMES
+from lro._model.page_tokens import MAX_PAGE_SIZE, MAX_TOKEN
+from lro._model.record import Record
 from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
 from lro.executors.inline import InlineExecutor
 from lro.grpc._replies import MAX_DETAILS as MAX_GRPC_DETAILS

@@ -22,10 +22,10 @@ import grpc
 import lro
 import lro.asgi
 from lro import Code
-from lro._budget import LARGE_AT_ONCE
+from lro._engine.budget import LARGE_AT_ONCE
 from lro_client import AsyncLocalTransport
-from lro_client._calls import BatchGetOperationsRequest, Call, StartRequest
 from lro_client._errors import CallError
+from lro_client._flow.steps import BatchGetOperationsRequest, Call, StartRequest
 from tests.edges.house import CountRequest, House, build
 from tests.edges.servers import HOST, uvicorn_serving
 from tests.grpc.serving import serving

@@ -23,9 +23,9 @@ import lro.asgi
 import lro.grpc
 import lro.wsgi
 from lro import Code
-from lro._arguments import is_coroutine_function
-from lro._hooks import Hook, ask_caller, on_loop, run
-from lro._record import Record
+from lro._base.arguments import is_coroutine_function
+from lro._engine.hooks import Hook, ask_caller, on_loop, run
+from lro._model.record import Record
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import LocalTransport

@@ -5,13 +5,13 @@ to a checked one (``_plan``), which is evaluated, and of which ``_narrow`` makes
 look for first.
 """
 
-from lro._filters._filter import Filter, compile_filter
-from lro._filters._indexable import Indexable, indexable
-from lro._filters._parse import parse
-from lro._filters._paths import Step
-from lro._filters._plan import Subject
-from lro._filters._tree import Tree
-from lro._filters._types import MessageType
+from lro._filters.filter import Filter, compile_filter
+from lro._filters.indexable import Indexable, indexable
+from lro._filters.parse import parse
+from lro._filters.paths import Step
+from lro._filters.plan import Subject
+from lro._filters.tree import Tree
+from lro._filters.types import MessageType
 
 __all__ = [
     "Filter",

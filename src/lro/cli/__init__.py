@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from lro._arguments import check_texts
-from lro._faults import MissingExtra
+from lro._base.arguments import check_texts
+from lro._base.faults import MissingExtra
 
 _PACKAGES: Final = ("click", "rich")
 """What the extra installs."""

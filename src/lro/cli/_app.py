@@ -12,7 +12,7 @@ from typing import Final, cast
 
 import click
 
-from lro._errors import LroError
+from lro._base.errors import LroError
 from lro.cli._breaking import breaking
 from lro.cli._ending import INTERRUPTED, Unusable, ending
 from lro.cli._lint import lint

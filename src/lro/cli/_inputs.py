@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from lro._errors import InvalidArgument
-from lro._service import Service
+from lro._base.errors import InvalidArgument
+from lro._engine.service import Service
 
 _SERVICE: Final = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<attribute>[\w.]+)")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lro._errors import InvalidArgument
+from lro._base.errors import InvalidArgument
 from lro.cli._inputs import read_service
 
 

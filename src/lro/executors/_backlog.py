@@ -7,9 +7,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from datetime import timedelta
 
-from lro._errors import ResourceExhausted, Unavailable
-from lro._executing import Task
-from lro._forks import after_fork
+from lro._base.errors import ResourceExhausted, Unavailable
+from lro._engine.executor_port import Task
+from lro._engine.forks import after_fork
 
 
 class Backlog:

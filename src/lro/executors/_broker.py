@@ -12,8 +12,8 @@ from typing import Final
 
 from kombu.exceptions import LimitExceeded, OperationalError
 
-from lro._errors import Unavailable
-from lro._forks import after_fork
+from lro._base.errors import Unavailable
+from lro._engine.forks import after_fork
 
 FRESH_SECONDS: Final = 1.0
 """For so long after an answer the broker counts as there, and after a failure as away."""

@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 
 from celery.exceptions import Reject, SoftTimeLimitExceeded
 
-from lro._errors import InvalidOperationName, Unavailable
-from lro._forks import after_fork
+from lro._base.errors import InvalidOperationName, Unavailable
+from lro._engine.forks import after_fork
 
 log = logging.getLogger("lro")
 

@@ -6,8 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from lro._errors import Unavailable
-from lro._forks import after_fork
+from lro._base.errors import Unavailable
+from lro._engine.forks import after_fork
 
 log = logging.getLogger("lro")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from lro._executing import Reach
-from lro._spec import MethodSpec
+from lro._engine.executor_port import Reach
+from lro._engine.method_spec import MethodSpec
 
 
 class LocalExecutor:

@@ -6,8 +6,8 @@ import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from lro._arguments import check_count
-from lro._executing import Task
+from lro._base.arguments import check_count
+from lro._engine.executor_port import Task
 from lro.executors._backlog import Backlog, BacklogSlot
 from lro.executors._crew import Crew
 from lro.executors._local import LocalExecutor

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from lro._arguments import check_count
-from lro._errors import Unavailable
-from lro._executing import Reach, Task
-from lro._forks import after_fork
+from lro._base.arguments import check_count
+from lro._base.errors import Unavailable
+from lro._engine.executor_port import Reach, Task
+from lro._engine.forks import after_fork
 from lro.executors._backlog import Backlog, BacklogSlot
 from lro.executors._local import LocalExecutor
 

@@ -24,11 +24,11 @@ from datetime import timedelta
 from typing import Any as Anything
 from typing import Final
 
-from lro._arguments import check_count, check_instance, check_span, check_text
-from lro._errors import Unavailable
-from lro._executing import Reach, Task
-from lro._faults import DeclarationError, MissingExtra
-from lro._spec import MethodSpec
+from lro._base.arguments import check_count, check_instance, check_span, check_text
+from lro._base.errors import Unavailable
+from lro._base.faults import DeclarationError, MissingExtra
+from lro._engine.executor_port import Reach, Task
+from lro._engine.method_spec import MethodSpec
 
 try:
     import celery

@@ -6,10 +6,10 @@ import concurrent.futures
 import threading
 from collections.abc import Sequence
 
-from lro._errors import Unavailable
-from lro._executing import Task
-from lro._forks import after_fork
-from lro._jobs import event_loop_runs
+from lro._base.errors import Unavailable
+from lro._engine.executor_port import Task
+from lro._engine.forks import after_fork
+from lro._engine.job import event_loop_runs
 from lro.executors._local import LocalExecutor
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from lro._executing import Task
+from lro._engine.executor_port import Task
 from lro.executors._staffed import StaffedExecutor
 
 

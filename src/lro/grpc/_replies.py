@@ -15,11 +15,11 @@ from google.protobuf.any_pb2 import Any as AnyProto
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status as StatusProto
 
-from lro._disclosure import disclosed
-from lro._operation import Operation
-from lro._service import Service
-from lro._status import Status
-from lro._types import TypeRegistry
+from lro._base.status import Status
+from lro._engine.service import Service
+from lro._http.public_errors import disclosed
+from lro._messages.registry import TypeRegistry
+from lro._model.operation import Operation
 from lro.protobuf import operation_to_proto, status_to_proto
 
 log = logging.getLogger("lro")

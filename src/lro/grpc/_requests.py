@@ -11,12 +11,12 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from lro._any import Any, type_url
-from lro._errors import InvalidArgument, MalformedRequest, got
-from lro._faults import PartialSuccessNotSupported
-from lro._operation import ListOperationsRequest, WaitOperationRequest
-from lro._protobuf._starts import StartOptions, read_options
-from lro._types import TypeRegistry
+from lro._base.any import Any, type_url
+from lro._base.errors import InvalidArgument, MalformedRequest, got
+from lro._base.faults import PartialSuccessNotSupported
+from lro._messages.protobuf.starts import StartOptions, read_options
+from lro._messages.registry import TypeRegistry
+from lro._model.operation import ListOperationsRequest, WaitOperationRequest
 from lro.protobuf import from_proto
 
 M = TypeVar("M", bound=Message)

@@ -10,18 +10,18 @@ from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 import attrs
 from google.longrunning import operations_proto_pb2 as pb
 
-from lro._access import INTERFACE
-from lro._arguments import check_instance, check_plain_function
-from lro._budget import Turn
-from lro._containing import contained
-from lro._errors import RequestTooLarge
-from lro._hooks import Flow, Hook, flow_of
-from lro._listing import Listing
-from lro._method import Method
-from lro._names import parse_name
-from lro._operation import Operation
-from lro._service import Service
-from lro._steps import Call, Hold, Reserve, identify
+from lro._base.arguments import check_instance, check_plain_function
+from lro._base.containing import contained
+from lro._base.errors import RequestTooLarge
+from lro._engine.access import INTERFACE
+from lro._engine.budget import Turn
+from lro._engine.hooks import Flow, Hook, flow_of
+from lro._engine.listing import Listing
+from lro._engine.method import Method
+from lro._engine.service import Service
+from lro._http.steps import Call, Hold, Reserve, identify
+from lro._model.names import parse_name
+from lro._model.operation import Operation
 from lro.grpc._replies import Answer, OperationWriter, refusal
 from lro.grpc._requests import read_list, read_name, read_start, read_wait
 

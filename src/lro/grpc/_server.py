@@ -13,11 +13,11 @@ import attrs
 import grpc
 import grpc.aio
 
-from lro._arguments import check, check_count, check_instance
-from lro._hooks import Hook
-from lro._operation import Operation
-from lro._service import Service
-from lro._steps import adrive, drive
+from lro._base.arguments import check, check_count, check_instance
+from lro._engine.hooks import Hook
+from lro._engine.service import Service
+from lro._http.steps import adrive, drive
+from lro._model.operation import Operation
 from lro.grpc._replies import Answer, OperationWriter
 from lro.grpc._rpcs import (
     DEFAULT_MAX_REQUEST,

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import attrs
 
-from lro._errors import InvalidArgument
+from lro._base.errors import InvalidArgument
 from lro.lint._finding import SEVERITIES, UNUSED_ALLOWANCE, Finding
 
 F = TypeVar("F", bound=Finding)

@@ -24,10 +24,10 @@ from google.protobuf.descriptor_pb2 import (
 )
 from google.protobuf.message import DecodeError
 
-from lro._errors import InvalidArgument
-from lro._methods import MethodName
-from lro._operation import OperationInfo
-from lro._protobuf._imports import HOW_TO_MAKE_A_SET
+from lro._base.errors import InvalidArgument
+from lro._messages.protobuf.imports import HOW_TO_MAKE_A_SET
+from lro._model.method_names import MethodName
+from lro._model.operation import OperationInfo
 
 OPERATION: Final = "google.longrunning.Operation"
 _OPERATION_INFO: Final[Anything] = operation_info  # has no type where its module has no stubs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lro._methods import OperationInfoRegistry
-from lro._operation import OperationInfo
+from lro._model.method_names import OperationInfoRegistry
+from lro._model.operation import OperationInfo
 from lro.lint._descriptors import DescriptorSet
 from lro.lint._lint import resolved_info
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from lro._methods import EMPTY, STANDARD, convention_findings
-from lro._operation import OperationInfo
+from lro._model.method_names import EMPTY, STANDARD, convention_findings
+from lro._model.operation import OperationInfo
 from lro.lint._allow import Allowances
 from lro.lint._descriptors import OPERATION, DescriptorSet, Rpc
 from lro.lint._finding import LINT_CODES, SEVERITIES, Finding, in_order

@@ -1,13 +1,13 @@
 """Protobuf beside attrs: messages of the interface, files of descriptors. Needs ``protobuf``."""
 
-from lro._faults import MissingExtra
+from lro._base.faults import MissingExtra
 
 try:
     import google.longrunning.operations_proto_pb2  # noqa: F401  # asks for both packages
 except ImportError as exc:
     raise MissingExtra("protobuf messages", "protobuf") from exc
 
-from lro._protobuf._starts import StartOptions, read_options, write_options
+from lro._messages.protobuf.starts import StartOptions, read_options, write_options
 from lro.protobuf._files import register_file_set, register_module
 from lro.protobuf._messages import (
     from_proto,

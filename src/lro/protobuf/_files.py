@@ -11,10 +11,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from lro._errors import InvalidArgument, got
-from lro._protobuf._binary import STANDARD, names_in
-from lro._protobuf._imports import HOW_TO_MAKE_A_SET, with_imports
-from lro._types import TypeRegistry
+from lro._base.errors import InvalidArgument, got
+from lro._messages.protobuf.binary import STANDARD, names_in
+from lro._messages.protobuf.imports import HOW_TO_MAKE_A_SET, with_imports
+from lro._messages.registry import TypeRegistry
 
 
 def register_file_set(types: TypeRegistry, file_set: bytes | FileDescriptorSet) -> tuple[str, ...]:

@@ -17,9 +17,12 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from google.rpc.status_pb2 import Status as StatusProto
 
-from lro._any import Any
-from lro._errors import InvalidArgument, got
-from lro._operation import (
+from lro._base.any import Any
+from lro._base.errors import InvalidArgument, got
+from lro._base.status import Status
+from lro._messages.registry import TypeRegistry
+from lro._messages.times import Duration
+from lro._model.operation import (
     CancelOperationRequest,
     DeleteOperationRequest,
     GetOperationRequest,
@@ -29,9 +32,6 @@ from lro._operation import (
     OperationInfo,
     WaitOperationRequest,
 )
-from lro._status import Status
-from lro._times import Duration
-from lro._types import TypeRegistry
 
 M = TypeVar("M", bound=Message)
 

@@ -11,14 +11,14 @@ from google.protobuf.descriptor_pb2 import (
 )
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from lro._methods import MethodName
-from lro._protobuf._files import ProtoFiles
-from lro._protobuf._imports import with_imports
-from lro._protobuf._options import HTTP, OPERATION_INFO
-from lro._protobuf._starts import add_fields
-from lro._service import Service
-from lro._shapes import Shape
-from lro._spec import MethodSpec
+from lro._engine.method_spec import MethodSpec
+from lro._engine.service import Service
+from lro._messages.protobuf.files import ProtoFiles
+from lro._messages.protobuf.imports import with_imports
+from lro._messages.protobuf.options import HTTP, OPERATION_INFO
+from lro._messages.protobuf.starts import add_fields
+from lro._messages.schema import Shape
+from lro._model.method_names import MethodName
 from lro.protobuf._source import source
 
 _ANNOTATIONS: Final = annotations_pb2.DESCRIPTOR

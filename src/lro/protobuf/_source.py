@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
-from lro._protobuf._options import HTTP, OPERATION_INFO
+from lro._messages.protobuf.options import HTTP, OPERATION_INFO
 
 _INDENT: Final = "  "
 _SCALARS: Final = {

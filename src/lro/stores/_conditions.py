@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from lro._narrowing import (
+from lro._filters.prefilter import (
     UNKNOWN,
     AllOf,
     AnyOf,

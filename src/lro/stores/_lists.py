@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from lro._narrowing import UNKNOWN, Bounds, Span
-from lro._pages import Place
-from lro._record import Record, State
+from lro._filters.prefilter import UNKNOWN, Bounds, Span
+from lro._model.page_tokens import Place
+from lro._model.record import Record, State
 from lro.stores._rows import micros
 
 _Entry: TypeAlias = tuple[datetime, str]

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
-from lro._record import Record
+from lro._model.record import Record
 
 SIZE: Final = 4096
 WEIGHT: Final = 4 * 1024 * 1024

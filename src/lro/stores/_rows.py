@@ -9,12 +9,12 @@ from typing import Final
 
 import attrs
 
-from lro._any import Any, Json
-from lro._errors import InvalidArgument
-from lro._jsontext import dumps_bounded, reread
-from lro._ports import RequestKey
-from lro._record import Record, State, weight_of
-from lro._status import Status
+from lro._base.any import Any, Json
+from lro._base.errors import InvalidArgument
+from lro._base.status import Status
+from lro._engine.store_port import RequestKey
+from lro._messages.json_text import dumps_bounded, reread
+from lro._model.record import Record, State, weight_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

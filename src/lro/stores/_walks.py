@@ -7,11 +7,11 @@ from typing import Final, TypeVar
 
 import attrs
 
-from lro._errors import LroError
-from lro._narrowing import UNKNOWN, Bounds, Test, bounds_of
-from lro._pages import Place
-from lro._ports import Page, place_of
-from lro._record import Record
+from lro._base.errors import LroError
+from lro._engine.store_port import Page, place_of
+from lro._filters.prefilter import UNKNOWN, Bounds, Test, bounds_of
+from lro._model.page_tokens import Place
+from lro._model.record import Record
 from lro.stores._conditions import Condition, Dialect, condition
 from lro.stores._rows import micros, moment
 

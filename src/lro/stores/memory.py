@@ -11,13 +11,11 @@ from typing import TypeAlias
 
 import attrs
 
-from lro._any import Any
-from lro._arguments import check_count, check_function
-from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
-from lro._forks import after_fork
-from lro._narrowing import EVERYTHING, Test, bounds_of
-from lro._pages import KEY_BYTES, Place
-from lro._ports import (
+from lro._base.any import Any
+from lro._base.arguments import check_count, check_function
+from lro._base.errors import OperationNotFound, RequestIdConflict, TargetBusy
+from lro._engine.forks import after_fork
+from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
     Expired,
@@ -30,8 +28,10 @@ from lro._ports import (
     RequestKey,
     place_of,
 )
-from lro._record import Record
-from lro._states import Change
+from lro._filters.prefilter import EVERYTHING, Test, bounds_of
+from lro._model.page_tokens import KEY_BYTES, Place
+from lro._model.record import Record
+from lro._model.transitions import Change
 from lro.stores._lists import Lists
 from lro.stores._rows import refuse_untextual, taken
 

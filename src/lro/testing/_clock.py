@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
-from lro._arguments import check
+from lro._base.arguments import check
 
 E = TypeVar("E", bound=Exception)
 

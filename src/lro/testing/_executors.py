@@ -1,4 +1,4 @@
-"""What every executor promises (``lro._executing.Executor``), one check a promise."""
+"""What every executor promises (``lro._engine.executor_port.Executor``), one check a promise."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from lro._arguments import check_flag, check_function
-from lro._errors import ResourceExhausted, Unavailable
-from lro._executing import Executor, Reach, Through
+from lro._base.arguments import check_flag, check_function
+from lro._base.errors import ResourceExhausted, Unavailable
+from lro._engine.executor_port import Executor, Reach, Through
 from lro.testing._clock import expect, refuses, same
 
 MakeExecutor = Callable[[int, int], Executor]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import UTC, timedelta
 
-from lro._any import Any
-from lro._errors import TargetBusy
-from lro._pages import KEY_BYTES
-from lro._ports import Inserted, Orphans, Store
-from lro._record import Record, State
-from lro._states import claim, delete, release, request_cancel
-from lro._status import Code, Status
+from lro._base.any import Any
+from lro._base.errors import TargetBusy
+from lro._base.status import Code, Status
+from lro._engine.store_port import Inserted, Orphans, Store
+from lro._model.page_tokens import KEY_BYTES
+from lro._model.record import Record, State
+from lro._model.transitions import claim, delete, release, request_cancel
 from lro.testing._clock import ManualClock, expect, refuses, same, together
 from lro.testing._samples import METHODS, end_of, gone, held, ids, insert, record_of
 

@@ -8,12 +8,12 @@ from functools import partial
 
 import attrs
 
-from lro._any import Any
-from lro._errors import InvalidArgument, NotApplied, OperationNotFound
-from lro._ports import Store
-from lro._record import Record
-from lro._states import Change, delete, report
-from lro._status import Code, Status
+from lro._base.any import Any
+from lro._base.errors import InvalidArgument, NotApplied, OperationNotFound
+from lro._base.status import Code, Status
+from lro._engine.store_port import Store
+from lro._model.record import Record
+from lro._model.transitions import Change, delete, report
 from lro.testing._clock import ManualClock, expect, refuses, same, together
 from lro.testing._samples import DONE, METHODS, REQUEST, end_of, gone, insert, key_of, record_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
-from lro._errors import Unavailable
-from lro._ports import Glance, Store
-from lro._states import delete, request_cancel
-from lro._status import Code, Status
+from lro._base.errors import Unavailable
+from lro._base.status import Code, Status
+from lro._engine.store_port import Glance, Store
+from lro._model.transitions import delete, request_cancel
 from lro.testing._clock import ManualClock, expect, refuses, same
 from lro.testing._samples import end_of, held, insert, record_of
 

@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
-from lro._any import Any, Json
-from lro._narrowing import (
+from lro._base.any import Any, Json
+from lro._base.status import Code, Status
+from lro._engine.store_port import Store, place_of
+from lro._filters.prefilter import (
     EVERYTHING,
     NOTHING,
     AllOf,
@@ -28,11 +30,9 @@ from lro._narrowing import (
     all_of,
     any_of,
 )
-from lro._pages import Place
-from lro._ports import Store, place_of
-from lro._record import Record, State
-from lro._states import delete, request_cancel
-from lro._status import Code, Status
+from lro._model.page_tokens import Place
+from lro._model.record import Record, State
+from lro._model.transitions import delete, request_cancel
 from lro.stores._rows import COLUMNS, micros, to_row
 from lro.testing._clock import ManualClock, expect, same
 from lro.testing._samples import end_of, ids, insert, record_of

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from lro._arguments import check_function
-from lro._errors import Unavailable
-from lro._executing import Executor, Reach
+from lro._base.arguments import check_function
+from lro._base.errors import Unavailable
+from lro._engine.executor_port import Executor, Reach
 from lro.testing._clock import expect, refuses, same
 from lro.testing._executors import PATIENCE, Work
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lro._errors import OperationNotFound, RequestIdConflict, TargetBusy
-from lro._ports import Inserted, Store
-from lro._states import delete, report
+from lro._base.errors import OperationNotFound, RequestIdConflict, TargetBusy
+from lro._engine.store_port import Inserted, Store
+from lro._model.transitions import delete, report
 from lro.testing._clock import ManualClock, expect, refuses, same, together
 from lro.testing._samples import DONE, end_of, gone, insert, key_of, record_of
 

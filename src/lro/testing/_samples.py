@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any as Anything
 from typing import Final, TypeAlias
 
-from lro._any import Any
-from lro._errors import OperationNotFound
-from lro._ports import Inserted, RequestKey, Store
-from lro._record import Record
-from lro._states import Change, end
-from lro._status import Status
+from lro._base.any import Any
+from lro._base.errors import OperationNotFound
+from lro._base.status import Status
+from lro._engine.store_port import Inserted, RequestKey, Store
+from lro._model.record import Record
+from lro._model.transitions import Change, end
 from lro.testing._clock import ManualClock, refuses
 
 StoreCheck: TypeAlias = Callable[[Store, ManualClock], None]

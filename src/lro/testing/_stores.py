@@ -1,4 +1,4 @@
-"""What every store promises (``lro._ports.Store``), one check a promise."""
+"""What every store promises (``lro._engine.store_port.Store``), one check a promise."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Final
 
-from lro._arguments import check_function
-from lro._ports import Store
+from lro._base.arguments import check_function
+from lro._engine.store_port import Store
 from lro.testing import _finding, _keeping, _noticing, _paging, _repeating
 from lro.testing._clock import ManualClock
 from lro.testing._samples import StoreCheck

@@ -34,13 +34,13 @@ from lro import (
     page_from_json,
     status_from_error_body,
 )
-from lro_client._calls import (
+from lro_client._errors import CallError, NothingServed, decoded, empty_reply, unreadable
+from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
     Reply,
     WatchOperationsRequest,
 )
-from lro_client._errors import CallError, NothingServed, decoded, empty_reply, unreadable
 from lro_client._tokens import public_address
 from lro_client.transports._encoding import Encoder, Routes
 from lro_client.transports._events import Events, EventTooLarge

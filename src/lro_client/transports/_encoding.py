@@ -23,7 +23,7 @@ from lro import (
     dumps,
 )
 from lro_client._arguments import check_segments
-from lro_client._calls import (
+from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
     Request,

@@ -30,14 +30,14 @@ from lro import (
     TypeRegistry,
 )
 from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
-from lro_client._calls import (
+from lro_client._errors import CallError, decoded, too_late, unreadable
+from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
     Reply,
     StartRequest,
     WatchOperationsRequest,
 )
-from lro_client._errors import CallError, decoded, too_late, unreadable
 from lro_client.transports._replies import check_operation
 
 Metadata = Iterable[tuple[str, str | bytes]]

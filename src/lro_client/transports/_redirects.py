@@ -7,8 +7,8 @@ from typing import Any as Anything
 from typing import Final
 
 from lro import Code, Status
-from lro_client._calls import Call
 from lro_client._errors import CallError
+from lro_client._flow.steps import Call
 
 _MOST_HOPS: Final = 5
 

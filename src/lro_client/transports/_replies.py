@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lro import Operation
-from lro_client._calls import Call, StartRequest
 from lro_client._errors import empty_reply, unreadable
+from lro_client._flow.steps import Call, StartRequest
 
 
 def check_operation(call: Call, operation: Operation, http_status: int | None = None) -> None:

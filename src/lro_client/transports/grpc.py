@@ -10,8 +10,8 @@ from typing import Any as Anything
 from typing import Final, Generic, TypeVar, cast
 
 from lro import Code, MissingExtra, Status, TypeRegistry
-from lro_client._calls import Call, Reply
 from lro_client._errors import CallError
+from lro_client._flow.steps import Call, Reply
 
 try:
     import grpc

@@ -20,14 +20,14 @@ from lro import (
     WaitOperationRequest,
 )
 from lro_client._arguments import check
-from lro_client._calls import (
+from lro_client._errors import CallError
+from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
     Reply,
     StartRequest,
     WatchOperationsRequest,
 )
-from lro_client._errors import CallError
 
 _MANY: Final = 1_000_000
 """Within a process a wait costs no connection, so that each may have a call for itself."""

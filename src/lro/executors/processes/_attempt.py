@@ -12,13 +12,13 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any as Anything
 
-from lro._errors import Cancelled, LeaseLost
-from lro._faults import EncodingError
-from lro._jobs import Ending, Job
-from lro._outcomes import failure
-from lro._patience import arepeated, repeated
-from lro._spec import MethodSpec
-from lro._status import Status
+from lro._base.errors import Cancelled, LeaseLost
+from lro._base.faults import EncodingError
+from lro._base.status import Status
+from lro._engine.job import Ending, Job
+from lro._engine.method_spec import MethodSpec
+from lro._engine.outcomes import failure
+from lro._engine.patience import arepeated, repeated
 from lro.executors.processes._messages import (
     Answer,
     Call,

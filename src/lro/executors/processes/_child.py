@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from lro._faults import EncodingError
-from lro._forks import after_fork
-from lro._role import become_hands
+from lro._base.faults import EncodingError
+from lro._engine.forks import after_fork
+from lro._engine.process_role import become_hands
 from lro.executors.processes._attempt import Attempt
 from lro.executors.processes._messages import (
     Answer,

@@ -11,13 +11,13 @@ from datetime import timedelta
 from typing import Any as Anything
 from typing import Final
 
-from lro._arguments import check_count, check_span
-from lro._errors import Unavailable
-from lro._executing import Reach, Task
-from lro._faults import DeclarationError
-from lro._jobs import Job
-from lro._role import hands_only
-from lro._spec import MethodSpec
+from lro._base.arguments import check_count, check_span
+from lro._base.errors import Unavailable
+from lro._base.faults import DeclarationError
+from lro._engine.executor_port import Reach, Task
+from lro._engine.job import Job
+from lro._engine.method_spec import MethodSpec
+from lro._engine.process_role import hands_only
 from lro.executors._backlog import BacklogSlot
 from lro.executors._staffed import StaffedExecutor
 from lro.executors.processes._messages import Call
@@ -147,7 +147,7 @@ class _Seat:
         self._spoilt = False
 
     def through(self, spec: MethodSpec, request: object, job: Job[Anything]) -> object:
-        """Have the method's function called in a child (``lro._executing.Through``)."""
+        """Have the method's function called in a child (``lro._engine.executor_port.Through``)."""
         try:
             call = self._call(spec, request, job)
             self._process = self._lend(job)

@@ -11,10 +11,10 @@ import attrs
 from cattrs import Converter
 from cattrs.strategies import configure_tagged_union
 
-from lro._any import Any
-from lro._errors import Cancelled, DeadlineExceeded, LeaseLost, LroError, Unavailable
-from lro._jsontext import dumps, reread
-from lro._status import Status
+from lro._base.any import Any
+from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, LroError, Unavailable
+from lro._base.status import Status
+from lro._messages.json_text import dumps, reread
 from lro.executors.processes._recipe import Recipe
 
 M = TypeVar("M")

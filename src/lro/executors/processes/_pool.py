@@ -8,7 +8,7 @@ import time
 import weakref
 from typing import Final
 
-from lro._forks import after_fork
+from lro._engine.forks import after_fork
 from lro.executors.processes._process import LEAVE_SECONDS, Process
 
 _pools: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()

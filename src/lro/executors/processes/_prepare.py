@@ -13,10 +13,10 @@ from typing import Final
 
 import attrs
 
-from lro._faults import DeclarationError
-from lro._method import Method
-from lro._spec import MethodSpec, Options
-from lro._types import TypeRegistry
+from lro._base.faults import DeclarationError
+from lro._engine.method import Method
+from lro._engine.method_spec import MethodSpec, Options
+from lro._messages.registry import TypeRegistry
 from lro.executors.processes._recipe import MAIN, Main, Recipe
 
 _MAIN_ELSEWHERE: Final = "__mp_main__"

@@ -10,12 +10,12 @@ from typing import Final
 
 import attrs
 
-from lro._codecs import ClassCodec
-from lro._faults import DeclarationError
-from lro._limits import DEFAULT_LIMITS, Limits
-from lro._method import Method
-from lro._spec import MethodSpec
-from lro._types import TypeRegistry
+from lro._base.faults import DeclarationError
+from lro._engine.limits import DEFAULT_LIMITS, Limits
+from lro._engine.method import Method
+from lro._engine.method_spec import MethodSpec
+from lro._messages.codecs import ClassCodec
+from lro._messages.registry import TypeRegistry
 
 MAIN: Final = "__main__"
 

@@ -7,11 +7,11 @@ import time
 from typing import Any as Anything
 from typing import Final
 
-from lro._any import Any
-from lro._errors import LeaseLost
-from lro._jobs import Ended, Ending, Job, WorkerDied
-from lro._outcomes import internal
-from lro._spec import MethodSpec
+from lro._base.any import Any
+from lro._base.errors import LeaseLost
+from lro._engine.job import Ended, Ending, Job, WorkerDied
+from lro._engine.method_spec import MethodSpec
+from lro._engine.outcomes import internal
 from lro.executors.processes._messages import (
     Answer,
     Call,

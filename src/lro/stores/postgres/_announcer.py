@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from lro._jsontext import dumps
+from lro._messages.json_text import dumps
 
 log = logging.getLogger("lro")
 

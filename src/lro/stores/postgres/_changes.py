@@ -6,11 +6,11 @@ from collections.abc import Collection
 from typing import Any as Anything
 from typing import Final
 
-from lro._errors import OperationNotFound, Unavailable
-from lro._jsontext import reread
-from lro._ports import Found
-from lro._record import Record
-from lro._states import Change
+from lro._base.errors import OperationNotFound, Unavailable
+from lro._engine.store_port import Found
+from lro._messages.json_text import reread
+from lro._model.record import Record
+from lro._model.transitions import Change
 from lro.stores._rows import COLUMNS, from_row, stamp_of, to_row
 from lro.stores.postgres._connections import Connections
 from lro.stores.postgres._groups import Groups

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import errors
 from psycopg.pq import TransactionStatus
 
-from lro._errors import InvalidArgument, Unavailable
+from lro._base.errors import InvalidArgument, Unavailable
 from lro.stores.postgres._clock import ASK, ServerClock
 from lro.stores.postgres._link import Address, Link, NoAnswer, unavailable
 

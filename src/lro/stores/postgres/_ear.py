@@ -12,9 +12,9 @@ from collections.abc import Collection
 import psycopg
 from psycopg import Notify, sql
 
-from lro._errors import Unavailable
-from lro._forks import after_fork
-from lro._jsontext import loads
+from lro._base.errors import Unavailable
+from lro._engine.forks import after_fork
+from lro._messages.json_text import loads
 from lro.stores.postgres._link import LEAKED, Link, unavailable
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import psycopg
 from psycopg import errors
 
-from lro._errors import InvalidArgument, Unavailable
+from lro._base.errors import InvalidArgument, Unavailable
 from lro.stores.postgres._connections import AGAIN, ATTEMPTS, Connections, Lost
 from lro.stores.postgres._link import unavailable
 from lro.stores.postgres._statements import statement_for

@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from lro._record import Record
+from lro._model.record import Record
 from lro.stores._rows import COLUMNS
 
 ROOM: Final = 32_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from lro._narrowing import UNKNOWN, Measures
+from lro._filters.prefilter import UNKNOWN, Measures
 from lro.stores._conditions import Condition
 from lro.stores._rows import COLUMNS
 from lro.stores._walks import Walk

@@ -7,8 +7,8 @@ import threading
 import weakref
 from collections.abc import Sequence
 
-from lro._errors import Unavailable
-from lro._jsontext import dumps
+from lro._base.errors import Unavailable
+from lro._messages.json_text import dumps
 from lro.stores.postgres._announcer import Announcer
 from lro.stores.postgres._changes import Changes
 from lro.stores.postgres._clock import ServerClock

@@ -9,9 +9,9 @@ from typing import Final
 
 import psycopg
 
-from lro._arguments import check
-from lro._faults import DeclarationError
-from lro._pages import KEY_BYTES
+from lro._base.arguments import check
+from lro._base.faults import DeclarationError
+from lro._model.page_tokens import KEY_BYTES
 from lro.stores._rows import COLUMNS
 from lro.stores.postgres._link import Link, unavailable
 

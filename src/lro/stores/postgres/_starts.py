@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any as Anything
 from typing import Final
 
-from lro._any import Any
-from lro._errors import RequestIdConflict, TargetBusy, Unavailable
-from lro._jsontext import reread
-from lro._ports import Inserted, RequestKey
-from lro._record import Record
+from lro._base.any import Any
+from lro._base.errors import RequestIdConflict, TargetBusy, Unavailable
+from lro._engine.store_port import Inserted, RequestKey
+from lro._messages.json_text import reread
+from lro._model.record import Record
 from lro.stores._rows import from_row, micros, moment, taken, to_row
 from lro.stores.postgres._connections import Connections
 from lro.stores.postgres._groups import Groups

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Final
 
-from lro._record import WEIGHT as RECORD_WEIGHT
+from lro._model.record import WEIGHT as RECORD_WEIGHT
 from lro.stores._rows import COLUMNS
 from lro.stores.postgres._writes import WRITTEN, Kind
 

@@ -11,14 +11,11 @@ from typing import Final
 
 import psycopg
 
-from lro._any import Any
-from lro._arguments import check_count, check_function, check_seconds, check_text
-from lro._errors import OperationNotFound, Unavailable
-from lro._forks import after_fork
-from lro._jsontext import dumps
-from lro._narrowing import EVERYTHING, Test
-from lro._pages import Place
-from lro._ports import (
+from lro._base.any import Any
+from lro._base.arguments import check_count, check_function, check_seconds, check_text
+from lro._base.errors import OperationNotFound, Unavailable
+from lro._engine.forks import after_fork
+from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
     Expired,
@@ -30,8 +27,11 @@ from lro._ports import (
     Renewed,
     RequestKey,
 )
-from lro._record import Record
-from lro._states import Change
+from lro._filters.prefilter import EVERYTHING, Test
+from lro._messages.json_text import dumps
+from lro._model.page_tokens import Place
+from lro._model.record import Record
+from lro._model.transitions import Change
 from lro.stores._rows import from_row, micros, moment, refuse_untextual, unpack
 from lro.stores._walks import TooFar, Walk, in_time
 from lro.stores.postgres import _statements as statements

@@ -11,10 +11,10 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from lro._any import Any, Json
-from lro._jsontext import dumps
-from lro._ports import RequestKey
-from lro._record import Record
+from lro._base.any import Any, Json
+from lro._engine.store_port import RequestKey
+from lro._messages.json_text import dumps
+from lro._model.record import Record
 from lro.stores._rows import COLUMNS, pack, refuse_untextual, stamp_of
 
 WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")

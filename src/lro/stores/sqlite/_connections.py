@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any as Anything
 from typing import Final, TypeVar
 
-from lro._forks import after_fork
+from lro._engine.forks import after_fork
 from lro.stores.sqlite._ear import CounterEar
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._groups import GroupCommit

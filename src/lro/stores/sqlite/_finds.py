@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from lro._ports import Found
-from lro._record import Record
+from lro._engine.store_port import Found
+from lro._model.record import Record
 from lro.stores._recent import RecentRecords
 from lro.stores._rows import stamp_of
 from lro.stores.sqlite import _statements as sql

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any as Anything
 from typing import Final, Generic, TypeVar
 
-from lro._errors import LroError
+from lro._base.errors import LroError
 from lro.stores.sqlite._told import TROUBLE, told
 from lro.stores.sqlite._writer import Writer
 

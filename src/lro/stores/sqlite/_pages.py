@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Collection
 from typing import Final
 
-from lro._narrowing import UNKNOWN, Measures
-from lro._ports import Page
+from lro._engine.store_port import Page
+from lro._filters.prefilter import UNKNOWN, Measures
 from lro.stores._conditions import Condition, among
 from lro.stores._rows import COLUMNS, textual
 from lro.stores._walks import Walk

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any as Anything
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from lro._record import Record
+from lro._model.record import Record
 from lro.stores._rows import from_row, row_weight
 from lro.stores._walks import TooFar
 from lro.stores.sqlite._file import DatabaseFile

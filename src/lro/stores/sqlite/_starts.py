@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any as Anything
 from typing import Final
 
-from lro._errors import RequestIdConflict
-from lro._jsontext import dumps, reread
-from lro._ports import RequestKey
-from lro._record import Record
+from lro._base.errors import RequestIdConflict
+from lro._engine.store_port import RequestKey
+from lro._messages.json_text import dumps, reread
+from lro._model.record import Record
 from lro.stores._rows import COLUMNS, from_row, micros, moment
 from lro.stores.sqlite._readers import Rows
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any as Anything
 from typing import Final
 
-from lro._record import State
+from lro._model.record import State
 from lro.stores._rows import COLUMNS, STAMP_COLUMNS, textual
 from lro.stores.sqlite._readers import Rows
 

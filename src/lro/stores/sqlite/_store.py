@@ -11,13 +11,11 @@ from os import PathLike, fsdecode
 from typing import Any as Anything
 from typing import Final
 
-from lro._any import Any
-from lro._arguments import check, check_function, check_seconds
-from lro._errors import OperationNotFound, TargetBusy, Unavailable
-from lro._forks import after_fork
-from lro._narrowing import EVERYTHING, Test
-from lro._pages import KEY_BYTES, Place
-from lro._ports import (
+from lro._base.any import Any
+from lro._base.arguments import check, check_function, check_seconds
+from lro._base.errors import OperationNotFound, TargetBusy, Unavailable
+from lro._engine.forks import after_fork
+from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
     Expired,
@@ -29,8 +27,10 @@ from lro._ports import (
     Renewed,
     RequestKey,
 )
-from lro._record import Record
-from lro._states import Change
+from lro._filters.prefilter import EVERYTHING, Test
+from lro._model.page_tokens import KEY_BYTES, Place
+from lro._model.record import Record
+from lro._model.transitions import Change
 from lro.stores._recent import RecentRecords
 from lro.stores._rows import (
     changes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from lro._errors import InvalidArgument, LroError, Unavailable
+from lro._base.errors import InvalidArgument, LroError, Unavailable
 
 TROUBLE: Final = (sqlite3.Error, UnicodeError)
 """What a statement may raise for reasons that are not ours: all of it is told by :func:`told`."""

@@ -1,0 +1,170 @@
+"""Checks of what an application hands to a constructor: one sentence for every wrong argument.
+
+An option that is silently misunderstood does its harm much later, far from the line with the
+mistake. So each public constructor checks the type and the bounds of what it is given, by these.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Final
+
+from lro._base.errors import got
+from lro._base.faults import DeclarationError
+
+LONGEST: Final = timedelta(days=36_500)
+"""The longest span that times can be reckoned with."""
+
+
+def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
+    """Do nothing if the argument of this name is ``fine``.
+
+    Raises:
+        DeclarationError: It is not; the sentence says what is ``wanted`` and what was given.
+    """
+    if not fine:
+        raise DeclarationError(name, f"must be {wanted}, got {got(value)}")
+
+
+def check_instance(name: str, value: object, cls: type | tuple[type, ...], wanted: str) -> None:
+    """Do nothing for an instance of ``cls``, a class or several, called ``wanted`` in the sentence.
+
+    Raises:
+        DeclarationError: It is of another type.
+    """
+    check(name, value, wanted, fine=isinstance(value, cls))
+
+
+def check_class(name: str, value: object, wanted: str = "a class") -> None:
+    """Do nothing for a class.
+
+    Raises:
+        DeclarationError: It is none, say an instance of one.
+    """
+    check_instance(name, value, type, wanted)
+
+
+def check_flag(name: str, value: object) -> None:
+    """Do nothing for a bool.
+
+    Raises:
+        DeclarationError: It is of another type.
+    """
+    check_instance(name, value, bool, "True or False")
+
+
+def check_text(name: str, value: object, *, empty: bool = True) -> None:
+    """Do nothing for a str, which may be ``empty``.
+
+    Raises:
+        DeclarationError: It is of another type, or empty although it must not be.
+    """
+    fine = isinstance(value, str) and (empty or value != "")
+    check(name, value, "a text" if empty else "a text that is not empty", fine=fine)
+
+
+def check_texts(name: str, value: object) -> None:
+    """Do nothing for a tuple, list, set or other collection of str. A str alone is none.
+
+    An iterator is none either: whoever looks at it has emptied it.
+
+    Raises:
+        DeclarationError: It is none.
+    """
+    fine = (
+        isinstance(value, Collection)
+        and not isinstance(value, (str, bytes))
+        and all(isinstance(text, str) for text in value)
+    )
+    check(name, value, "several texts, in a tuple or list", fine=fine)
+
+
+def check_count(name: str, value: object, *, least: int = 1, most: int | None = None) -> None:
+    """Do nothing for a whole number from ``least`` to ``most``.
+
+    Raises:
+        DeclarationError: It is none (a bool is none either), or out of its bounds.
+    """
+    fine = type(value) is int and value >= least and (most is None or value <= most)
+    bounds = f"from {least}" if most is None else f"from {least} to {most}"
+    check(name, value, f"a whole number {bounds}", fine=fine)
+
+
+def check_seconds(name: str, value: object, *, zero: bool = False, most: float = math.inf) -> None:
+    """Do nothing for a finite number of seconds above zero (or zero, if so), up to ``most``.
+
+    Raises:
+        DeclarationError: It is none, or out of its bounds.
+    """
+    fine = (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and (0 < value <= most or (zero and value == 0))
+        and value < math.inf
+    )
+    above = "seconds from 0" if zero else "seconds above 0"
+    check(name, value, above if most == math.inf else f"{above}, at most {most:g}", fine=fine)
+
+
+def check_span(
+    name: str, value: object, *, zero: bool = False, least: timedelta = timedelta()
+) -> None:
+    """Do nothing for a timedelta above zero (or zero, if so), from ``least`` to a hundred years.
+
+    Raises:
+        DeclarationError: It is none, or such that no time can be reckoned with it.
+    """
+    fine = isinstance(value, timedelta) and least <= value <= LONGEST
+    fine = fine and (zero or value != timedelta())
+    above = f"of {least.total_seconds():g} s or more" if least else "above zero"
+    above = "from zero" if zero else above
+    check(name, value, f"a timedelta {above}, at most {LONGEST.days} days", fine=fine)
+
+
+def check_function(name: str, value: object) -> None:
+    """Do nothing for what can be called.
+
+    Raises:
+        DeclarationError: It cannot.
+    """
+    check(name, value, "a function", fine=callable(value))
+
+
+def check_takes(name: str, value: object, count: int, wanted: str) -> None:
+    """Do nothing for what can be called with so many arguments, as far as Python can tell.
+
+    Raises:
+        DeclarationError: It cannot; it is none of what is ``wanted``.
+    """
+    fine = callable(value)
+    if callable(value):
+        try:
+            inspect.signature(value).bind(*range(count))
+        except TypeError:
+            fine = False
+        except ValueError:  # a function in C, of which Python knows no parameters
+            pass
+    check(name, value, wanted, fine=fine)
+
+
+def check_plain_function(name: str, value: object) -> None:
+    """Do nothing for a function that is called for its result, not awaited.
+
+    Raises:
+        DeclarationError: It cannot be called, or it is a coroutine function.
+    """
+    check_function(name, value)
+    plain = not is_coroutine_function(value)
+    check(name, value, "a plain function, which no event loop awaits", fine=plain)
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether a function, method, partial or callable object gives a coroutine when called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - its kind is asked
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -1,0 +1,156 @@
+"""What the service needs of an executor: the contract of those that run work."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any as Anything
+from typing import Protocol, TypeAlias
+
+from lro._engine.job import Job
+from lro._engine.method_spec import MethodSpec
+
+Through: TypeAlias = Callable[[MethodSpec, object, Job[Anything]], object]
+"""Has a method's function done elsewhere: given its request and job, what the function returns.
+
+The response may come packed. What the function raises is raised here;
+:class:`lro._engine.job.Ended` says that it ended with a status, and
+:class:`lro._engine.job.WorkerDied` that nobody is left to ask.
+"""
+
+
+class Reach(enum.Enum):
+    """How far a request to cancel reaches into work that has begun (spec §2.6)."""
+
+    NOT = "not"
+    """The work runs to its end."""
+    LOOKS = "looks"
+    """The function learns of it when it looks: ``job.report()``, ``job.raise_if_cancelled()``."""
+    AWAITS = "awaits"
+    """An async function is interrupted at its next ``await``; another one when it looks."""
+    KILLS = "kills"
+    """The function may look; if it has not ended after a while, its process is ended."""
+
+
+class Task(Protocol):
+    """A piece of work that an executor runs. It takes care of its own errors."""
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """Tasks of one group share a limit: the method's name."""
+        ...
+
+    @property
+    def group_limit(self) -> int | None:
+        """How many tasks of the group may run at once in this process; None: any number."""
+        ...
+
+    @property
+    def is_async(self) -> bool:
+        """Whether :meth:`arun` is this task's natural colour."""
+        ...
+
+    def run(self, through: Through | None = None) -> None:
+        """Do the work in this thread, or have the function itself done ``through`` another way."""
+        ...
+
+    async def arun(self) -> None:
+        """Do the work on this event loop; only of a task that ``is_async``."""
+        ...
+
+
+class Slot(Protocol):
+    """Room for one task, reserved before anything is stored. Used up by either call."""
+
+    @property
+    def at_once(self) -> bool:
+        """Whether somebody is free to begin the task: it is then stored as begun, in one write.
+
+        True is no promise: what is stored so and then has to wait for a worker does no harm.
+        """
+        ...
+
+    def submit(self, task: Task) -> None:
+        """Run the task as soon as possible.
+
+        An error makes the start fail and undoes it, except where the start has a request id, with
+        which others may have been answered: then the operation is begun later after Unavailable or
+        ResourceExhausted, and ends with INTERNAL after any other error.
+
+        Raises:
+            Unavailable: The executor is stopping or cannot be reached.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give the room back unused."""
+        ...
+
+
+class Executor(Protocol):
+    """Where work runs. ``lro.testing.check_executor`` is this contract as code."""
+
+    @property
+    def reach(self) -> Reach:
+        """How far a request to cancel reaches here."""
+        ...
+
+    @property
+    def redelivery(self) -> timedelta | None:
+        """None if work is done in the process that submits it, which holds its lease.
+
+        Else the work is done by whoever gets the name and claims it, and this is how long a
+        submitted name may take before it counts as lost on its way and is submitted once more.
+        """
+        ...
+
+    def attach(
+        self,
+        work: Callable[[str], None],
+        close: Callable[[timedelta], None],
+        begin: Callable[[], None],
+    ) -> None:
+        """Told once by the service: how work is done by its name alone, and how all of it is ended.
+
+        ``begin`` is for executors whose workers start by themselves: a worker that has started
+        calls it, so that it sees to lost work before it has any of its own.
+
+        ``close`` is for executors that learn of the end of a worker before the service does: work
+        that has not ended within the time given is handed back.
+        """
+        ...
+
+    def admit(self, spec: MethodSpec) -> None:
+        """Told of every method whose work is to be done here, when it is declared.
+
+        Raises:
+            DeclarationError: Its function cannot be called here.
+        """
+        ...
+
+    def reserve(self) -> Slot:
+        """Room for one task.
+
+        Raises:
+            ResourceExhausted: The queue is full.
+            Unavailable: The executor is stopping or cannot be reached.
+        """
+        ...
+
+    def withdraw(self, name: str) -> bool:
+        """Take back the task of this operation if it has not begun."""
+        ...
+
+    def stop(self) -> Sequence[Task]:
+        """Begin nothing more; the tasks that were waiting, now withdrawn. Idempotent."""
+        ...
+
+    def join(self, seconds: float) -> bool:
+        """Wait for running tasks, at most so long; whether none is left."""
+        ...

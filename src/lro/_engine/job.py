@@ -1,0 +1,196 @@
+"""What a running function holds, and how it can end: jobs and their outcomes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import attrs
+
+from lro._base.any import Any
+from lro._base.errors import Cancelled, DeadlineExceeded
+from lro._base.status import Code, Status
+from lro._model.record import State
+
+M = TypeVar("M")
+
+_HOLDS_UP_LOOP: Final = (
+    "job.sleep would block the event loop that runs in this thread: "
+    "use `await asyncio.sleep(...)` in an async function"
+)
+
+
+class Job(Generic[M]):
+    """One attempt at one operation, as its function sees it.
+
+    Safe to use from several threads. ``M`` is the metadata class.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        attempt: int,
+        publish: Callable[[M], None],
+        recall: Callable[[], M | None],
+        clock: Callable[[], float],
+        stop_at: float | None = None,
+        domain: str = "",
+    ) -> None:
+        self._name = name
+        self._attempt = attempt
+        self._publish = publish
+        self._recall: Callable[[], M | None] | None = recall
+        self._clock = clock
+        self._stop_at = stop_at
+        self._domain = domain  # of the service, for the details of errors
+        self._cancel = threading.Event()
+        self._wakes: list[Callable[[], None]] = []
+        self._metadata: M | None = None
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        return self._name
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self._attempt
+
+    @property
+    def metadata(self) -> M | None:
+        """What callers see: the last report, of this attempt or a lost one, or the start's."""
+        if self._recall is not None:
+            self._metadata, self._recall = self._recall(), None
+        return self._metadata
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether somebody asked for the work to stop."""
+        return self._cancel.is_set()
+
+    def report(self, metadata: M) -> None:
+        """Replace the operation's metadata: progress for whoever asks.
+
+        Raises:
+            Cancelled: The work was asked to stop; let it pass and the operation ends CANCELLED.
+            DeadlineExceeded: The method's time limit is over.
+            LeaseLost: Another worker has this operation now; this attempt's work is void.
+            EncodingError: The metadata cannot be encoded.
+        """
+        self.raise_if_cancelled()
+        self._metadata, self._recall = metadata, None
+        self._publish(metadata)
+
+    def raise_if_cancelled(self) -> None:
+        """Do nothing, or stop the work; call it at every unit of it.
+
+        Raises:
+            Cancelled: The work was asked to stop.
+            DeadlineExceeded: The method's time limit is over.
+        """
+        if self._cancel.is_set():
+            raise Cancelled()
+        if self._stop_at is not None and self._clock() >= self._stop_at:
+            raise _overdue()
+
+    def sleep(self, seconds: float) -> None:
+        """Pause the thread, but wake up for a cancellation.
+
+        For plain functions. An ``async def`` function awaits ``asyncio.sleep(seconds)`` instead,
+        which a cancellation and the time limit interrupt too.
+
+        Raises:
+            Cancelled: The work was asked to stop.
+            DeadlineExceeded: The method's time limit is over.
+            RuntimeError: An event loop runs in this thread: the pause would hold up all its work.
+        """
+        if event_loop_runs():
+            raise RuntimeError(_HOLDS_UP_LOOP)
+        self._pause(seconds)
+
+    def _pause(self, seconds: float) -> None:
+        # Also between calls of a plain function that a caller has started, and waits for, in the
+        # thread of an event loop.
+        left = None
+        if self._stop_at is not None:
+            left = max(0.0, self._stop_at - self._clock())
+        overdue = left is not None and left <= seconds
+        self._cancel.wait(left if overdue else seconds)
+        self.raise_if_cancelled()
+        if overdue:
+            raise _overdue()
+
+    def _stop(self) -> None:
+        # By the service, when CancelOperation was called or the work is handed back.
+        self._cancel.set()
+        for wake in tuple(self._wakes):
+            wake()
+
+    def _on_stop(self, wake: Callable[[], None]) -> None:
+        # By an executor that waits for the work elsewhere. It may be called more than once, soon
+        # after or at once: who stops the work now may not have seen it in the list.
+        self._wakes.append(wake)
+        if self._cancel.is_set():
+            wake()
+
+
+def event_loop_runs() -> bool:
+    """Whether an event loop runs in this thread, which what blocks would hold up."""
+    if "asyncio" not in sys.modules:  # it is not imported for this: no loop runs without it
+        return False
+    import asyncio
+
+    return asyncio._get_running_loop() is not None
+
+
+def _overdue() -> DeadlineExceeded:
+    return DeadlineExceeded("the time limit of the method is over")
+
+
+@attrs.frozen
+class Ending:
+    """How an attempt ended: the result, and whether it answers a request to cancel."""
+
+    result: Any | Status
+    acknowledge: bool = False
+
+    @property
+    def state(self) -> State:
+        """The state that it leads to."""
+        if isinstance(self.result, Any):
+            return State.SUCCEEDED
+        return State.CANCELLED if self.result.code == Code.CANCELLED else State.FAILED
+
+
+class Ended(Exception):
+    """Raised in place of a function that was called elsewhere and ended with a status there."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending)
+        self.ending = ending
+
+
+class WorkerDied(Exception):
+    """Raised in place of a function whose process has died; the text says how."""
+
+
+@attrs.frozen
+class HandBack:
+    """The attempt was interrupted by the process's own end: somebody else shall do the work."""
+
+
+@attrs.frozen
+class Void:
+    """Another worker has the operation: whatever this attempt did counts for nothing."""
+
+
+@attrs.frozen
+class Lost:
+    """The worker of this attempt is gone; what becomes of the operation is the method's choice."""
+
+
+Outcome: TypeAlias = Ending | HandBack | Void | Lost

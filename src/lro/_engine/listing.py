@@ -1,0 +1,252 @@
+"""A list call: parent, filter and token checked, then pages by place (spec §3.3, §3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import attrs
+
+from lro._base.any import Any
+from lro._engine.method_spec import MethodSpec
+from lro._engine.store_port import READ_BYTES, SCAN, Store, place_of
+from lro._filters.indexes import CALLER, Indexes
+from lro._filters.prefilter import EVERYTHING, Keyed, Test, all_of, bounds_of, key_value
+from lro._messages.registry import TypeRegistry
+from lro._model.names import normalise_parent
+from lro._model.operation import ListOperationsRequest, Operation, Show
+from lro._model.page_tokens import Place, effective_page_size, seal, unseal
+from lro._model.record import Record
+
+if TYPE_CHECKING:
+    from lro._filters import Filter, MessageType
+
+T = TypeVar("T")
+
+PAGE_SECONDS: Final = 0.5
+"""How long is looked for the matches of one page."""
+
+_BATCH: Final = 200
+"""The most records that are read at once: they may be large."""
+_SLACK: Final = 10
+_LOOKS: Final = 4
+"""A look may read this part of a page's bytes, however full the page is."""
+_MOST: Final = 10_000
+"""The most that a store is to look at, which are soon 10 MB, and may be more."""
+_SHORT_SECONDS: Final = 0.05
+"""A look that took less, and found little, may be followed by a longer one."""
+
+
+@attrs.frozen(kw_only=True)
+class Query:
+    """A list request whose arguments are known to be right."""
+
+    parent: str
+    filter_text: str
+    filter: Filter | None
+    page_size: int
+    after: Place | None
+    types: TypeRegistry
+    indexes: Indexes
+
+    @classmethod
+    def of(
+        cls,
+        request: ListOperationsRequest,
+        store: Store,
+        specs: Iterable[MethodSpec],
+        types: TypeRegistry,
+        indexes: Indexes,
+    ) -> Query:
+        """Check the arguments of a request.
+
+        Raises:
+            InvalidParent, InvalidPageSize, InvalidFilter: The argument of that name is wrong.
+            InvalidPageToken, PageTokenExpired: The token is not of this list, or too old.
+        """
+        parent = normalise_parent(request.name)
+        size = effective_page_size(request.page_size)
+        wanted = _compile(request.filter, specs) if request.filter else None
+        after = None
+        if request.page_token:
+            after = unseal(
+                request.page_token,
+                key=store.secret(),
+                parent=parent,
+                filter_text=request.filter,
+                now=store.now(),
+            )
+        return cls(
+            parent=parent,
+            filter_text=request.filter,
+            filter=wanted,
+            page_size=size,
+            after=after,
+            types=types,
+            indexes=indexes,
+        )
+
+    def page(
+        self,
+        store: Store,
+        *,
+        only_caller: str | None,
+        clock: Callable[[], float],
+        max_bytes: int,
+        show: Show[T],
+    ) -> tuple[list[T], str]:
+        """What ``show`` makes of the matching operations after the place, and a token.
+
+        The token is empty if no further one exists.
+
+        Where little matches, the page ends after ``PAGE_SECONDS`` by ``clock``, and may then be
+        short or empty with a token (spec §3.4(8)). It also ends before the operation with which it
+        would have more than ``max_bytes`` (spec §3.4(9)).
+        """
+        walk = _Walk(self, store, only_caller, clock, max_bytes, show)
+        more = walk.go(self.page_size)
+        token = ""
+        if more:
+            assert walk.place is not None
+            token = seal(
+                walk.place,
+                key=store.secret(),
+                parent=self.parent,
+                filter_text=self.filter_text,
+                now=store.now(),
+            )
+        return walk.shown, token
+
+    def narrowing(self, only_caller: str | None) -> Test:
+        """What the store may look for first."""
+        narrow: Test = EVERYTHING
+        if self.filter is not None:
+            narrow = self.filter.narrowing(self.indexes.of)
+        if only_caller is not None and CALLER in self.indexes.keys:
+            narrow = all_of([narrow, Keyed(CALLER, frozenset({key_value(only_caller)}))])
+        return narrow
+
+    def matches(self, record: Record, only_caller: str | None) -> bool:
+        """Whether a record belongs to the list."""
+        if only_caller is not None and record.caller != only_caller:
+            return False
+        return self.filter is None or self.filter.matches(_readable(record, self.types))
+
+
+class _Walk(Generic[T]):
+    """One way through a list: what is shown of it, and the place that it has reached."""
+
+    def __init__(
+        self,
+        query: Query,
+        store: Store,
+        only_caller: str | None,
+        clock: Callable[[], float],
+        max_bytes: int,
+        show: Show[T],
+    ) -> None:
+        self._query = query
+        self._store = store
+        self._caller = only_caller
+        self._clock = clock
+        self._end = clock() + PAGE_SECONDS
+        self._room = max_bytes
+        self._least = max(1, max_bytes // _LOOKS)
+        self._show = show
+        self._found = 0
+        self.shown: list[T] = []
+        self.place = query.after
+
+    def go(self, size: int) -> bool:
+        """Go on until so many are found or the time is over; whether there may be more.
+
+        The place is then that of the last one found, or the last one that was looked at.
+        """
+        query = self._query
+        narrowing = query.narrowing(self._caller)
+        if bounds_of(narrowing).nothing:
+            return False
+        reached, scan, looked, limit = query.after, SCAN, 0, min(size + 1, _BATCH)
+        while True:
+            began = self._clock()
+            # What does not match is let go, so that a page nearly full goes on in small steps.
+            room = min(max(self._room, self._least), READ_BYTES)
+            page = self._store.page(query.parent, reached, limit, narrowing, scan, room)
+            now, read, reached = self._clock(), len(page.records), page.reached
+            took, looked = now - began, looked + read
+            # What was read is made use of, however long that took.
+            if self._fill(page.records, size, until=now + PAGE_SECONDS):
+                return True
+            del page  # before more is read
+            if reached is None:
+                return False
+            if self._found < size:
+                self.place = reached
+            if self._clock() >= self._end:
+                return True
+            if took < _SHORT_SECONDS and read < limit:
+                scan = min(4 * scan, _MOST)
+            # As many as will do, if matches are no rarer than up to now.
+            missing = size + 1 - self._found
+            limit = min(_SLACK + missing * (looked + 1) // (self._found + 1), _BATCH)
+
+    def _fill(self, records: Sequence[Record], size: int, *, until: float) -> bool:
+        """Show what matches; whether the page is over, with more to come."""
+        found: list[Operation] = []
+        over = self._take(records, size, until, found)
+        self.shown.extend(self._show(found))
+        return over
+
+    def _take(
+        self, records: Sequence[Record], size: int, until: float, found: list[Operation]
+    ) -> bool:
+        for record in records:
+            if self._query.matches(record, self._caller):
+                # Either tells that a further match exists.
+                if self._found == size or (self._found and record.weight > self._room):
+                    return True
+                self._room -= record.weight
+                self._found += 1
+                found.append(record.operation)
+                self.place = place_of(record)
+            elif self._found < size:
+                self.place = place_of(record)
+            if self._clock() >= until:
+                return True
+        return False
+
+
+def _readable(record: Record, types: TypeRegistry) -> Record:
+    # Filters look into JSON values; what came in binary form is read for them.
+    seen: dict[str, Any] = {}
+    for name, packed in (("metadata", record.metadata), ("result", record.result)):
+        if isinstance(packed, Any) and isinstance(packed.payload, bytes):
+            seen[name] = types.readable(packed)
+    return record.moved(**seen) if seen else record
+
+
+def _compile(text: str, specs: Iterable[MethodSpec]) -> Filter:
+    # With the first filter: the language is a third of what importing this package would cost.
+    from lro._filters import compile_filter
+
+    known = list(specs)
+    return compile_filter(
+        text,
+        metadata=_types((spec, spec.info.metadata_type) for spec in known),
+        response=_types((spec, spec.info.response_type) for spec in known),
+    )
+
+
+def _types(declared: Iterable[tuple[MethodSpec, str]]) -> Sequence[MessageType]:
+    from lro._filters import MessageType
+
+    shapes = {name: spec.types.codec(name).shape for spec, name in declared}
+    return [MessageType(name, shape) for name, shape in shapes.items()]
+
+
+@attrs.frozen
+class Listing:
+    """A list that a caller may read; ``only_caller``: whose operations alone are shown."""
+
+    query: Query
+    only_caller: str | None

@@ -1,0 +1,300 @@
+"""All that a service knows of one of its methods."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any as Anything
+
+import attrs
+
+from lro._base.any import Any
+from lro._base.arguments import (
+    check,
+    check_class,
+    check_count,
+    check_instance,
+    check_plain_function,
+    check_span,
+    check_text,
+)
+from lro._base.errors import InvalidArgument, got
+from lro._base.faults import DeclarationError, EncodingError
+from lro._engine.limits import DEFAULT_LIMITS, Limits
+from lro._filters.indexes import Indexes
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import no_message
+from lro._messages.wellknown import Empty
+from lro._model.http_rules import path_template
+from lro._model.method_names import MethodName, Said, Signature
+from lro._model.operation import OperationInfo
+from lro._model.record import Record, State
+from lro._model.standard_metadata import Conventions
+
+
+class WorkerLost(enum.Enum):
+    """What happens to an operation whose worker died."""
+
+    FAIL = "fail"
+    """It ends with ABORTED, reason WORKER_LOST."""
+    RETRY = "retry"
+    """The work runs again; for work that may run twice."""
+
+
+def _listed(paths: Anything) -> Anything:
+    return tuple(paths) if isinstance(paths, list) else paths
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """How the work of a method is run.
+
+    ``concurrency``: how many run at once in one process. ``time_limit``: how long one attempt may
+    take before the operation ends with DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often
+    the function is called in all, while it raises one of these; None is once, which with
+    ``retry_on`` has to be said as 1. From two attempts on, both are needed. ``worker_lost``: see
+    there; an operation is given up after ``max_lost`` lost workers. ``target``: gives the resource
+    that one request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished
+    record is kept (None: as the service says). ``validate``: says whether a request is accepted,
+    before anything is stored. It accepts with None or True, and refuses with False or by raising:
+    callers are told the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as it
+    is. Anything else that it returns or raises is a mistake: callers are told INTERNAL, and the log
+    says what it was. ``settle``: the last metadata, given the present one and the state that the
+    operation ends in; it may be asked more than once. ``index``: paths of the metadata, such as
+    ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``:
+    of the POST that starts it, for proto files and ``StartApp``; by default made of its name
+    (``/v1/images:resize``).
+    """
+
+    concurrency: int | None = None
+    time_limit: timedelta | None = None
+    attempts: int | None = None
+    retry_on: tuple[type[Exception], ...] = ()
+    worker_lost: WorkerLost = WorkerLost.FAIL
+    max_lost: int = 3
+    target: Callable[[Anything], str] | None = None
+    expiry: timedelta | None = None
+    validate: Callable[[Anything], bool | None] | None = None
+    settle: Callable[[Anything, State], Anything] | None = None
+    index: tuple[str, ...] = attrs.field(default=(), converter=_listed)
+    path: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        if self.concurrency is not None:
+            check_count("concurrency", self.concurrency)
+        if self.attempts is not None:
+            check_count("attempts", self.attempts)
+        check_count("max_lost", self.max_lost)
+        for name in ("time_limit", "expiry"):
+            span = getattr(self, name)
+            if span is not None:
+                check_span(name, span)
+        for name in ("target", "validate", "settle"):
+            function = getattr(self, name)
+            if function is not None:
+                check_plain_function(name, function)
+        check(
+            "retry_on",
+            self.retry_on,
+            "a tuple of exception classes",
+            fine=isinstance(self.retry_on, tuple) and all(map(_is_exception, self.retry_on)),
+        )
+        if self.calls > 1 and not self.retry_on:
+            wanted = "which says after which exceptions: retry_on=(ConnectionError,), for instance"
+            raise DeclarationError("attempts", f"{self.attempts} need retry_on, {wanted}")
+        if self.retry_on and self.attempts is None:
+            wanted = "which says how often the function is called in all: attempts=3, for instance"
+            raise DeclarationError("retry_on", f"needs attempts, {wanted}")
+        lost = "WorkerLost.FAIL or WorkerLost.RETRY"
+        check_instance("worker_lost", self.worker_lost, WorkerLost, lost)
+        indexed = isinstance(self.index, tuple) and all(isinstance(p, str) for p in self.index)
+        check("index", self.index, "a tuple of paths", fine=indexed)
+        check_text("path", self.path)
+        if self.path:
+            path_template("path", self.path)
+
+    @property
+    def calls(self) -> int:
+        """How often the function is called at most while it raises one of ``retry_on``."""
+        return self.attempts or 1
+
+
+def _is_exception(cls: object) -> bool:
+    return isinstance(cls, type) and issubclass(cls, Exception)
+
+
+class Unsettled(Exception):
+    """``settle`` of the method of this name failed; why is the cause of this exception."""
+
+
+@attrs.frozen(kw_only=True)
+class MethodSpec:
+    """A declared method: name, message classes, function (None: others do the work), options."""
+
+    full_name: str
+    info: OperationInfo
+    request: type
+    response: type
+    metadata: type
+    function: Callable[..., object] | None
+    takes_job: bool
+    is_async: bool
+    options: Options
+    types: TypeRegistry
+    conventions: Conventions
+    expiry: timedelta
+    indexes: Indexes
+    limits: Limits = DEFAULT_LIMITS
+
+    @classmethod
+    def build(
+        cls,
+        full_name: str,
+        function: Callable[..., object] | None,
+        *,
+        request: type | None,
+        response: type | None,
+        metadata: type | None,
+        options: Options,
+        types: TypeRegistry,
+        expiry: timedelta,
+        indexes: Indexes | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> MethodSpec:
+        """Put a method together from what was given and what the annotations say.
+
+        Raises:
+            DeclarationError: A message class is missing or cannot be registered, or the metadata
+                has no such path to be indexed.
+        """
+        name = MethodName.parse(full_name)
+        said = Signature.of(function) if function else Signature()
+        request = _needed(full_name, "request", request, said.request)
+        response = _needed(full_name, "response", response, said.response)
+        metadata = _needed(full_name, "metadata", metadata, said.metadata)
+        names = [
+            _registered(name, request, said.request, types),
+            _registered(name, response, said.response, types),
+            _registered(name, metadata, said.metadata, types),
+        ]
+        codec = types.codec(names[2])
+        indexes = indexes or Indexes(types)
+        for path in options.index:
+            indexes.declare(path, names[2], codec.shape)
+        return cls(
+            full_name=full_name,
+            info=OperationInfo(names[1], names[2]),
+            request=request,
+            response=response,
+            metadata=metadata,
+            function=function,
+            takes_job=said.takes_job,
+            is_async=said.is_async,
+            options=options,
+            types=types,
+            conventions=Conventions.of(codec.shape, codec, names[2]),
+            expiry=expiry if options.expiry is None else options.expiry,
+            indexes=indexes,
+            limits=limits,
+        )
+
+    @property
+    def path(self) -> str:
+        """The path of the POST that starts an operation: as the options say, or of the name."""
+        return self.options.path or MethodName.parse(self.full_name).path
+
+    def stamp(self, record: Record) -> Record:
+        """The record with what it says of itself in its metadata (spec §9.6), and its keys."""
+        declared, packed = self.info.metadata_type, record.metadata
+        if record.cancel_requested if packed is None else packed.type_name == declared:
+            codec = self.types.codec(declared)
+            record = record.with_metadata(self.conventions.stamp(record, codec))
+        return self.indexes.mark(record)
+
+    def pack_response(self, returned: object) -> Any:
+        """What the function returned, packed, unless it is; None is fine if the response is Empty.
+
+        Raises:
+            EncodingError: It is of another class, or cannot be encoded.
+            MessageTooLarge: It has more bytes than the service keeps.
+        """
+        if returned is None and self.response is Empty:
+            returned = Empty()
+        if isinstance(returned, Any) and returned.type_name == self.info.response_type:
+            packed = returned
+        else:
+            packed = self._pack(returned, self.response, self.info.response_type)
+        self.limits.check_result(packed)
+        return packed
+
+    def unpack_metadata(self, packed: Any | None) -> Anything:
+        """The metadata as a message; None where there is none, or one of an older kind."""
+        if packed is None:
+            return None
+        try:
+            return self.types.unpack(packed, self.metadata)
+        except InvalidArgument:
+            return None
+
+    def pack_metadata(self, reported: object) -> Any:
+        """What the function reported, packed.
+
+        Raises:
+            EncodingError: It is of another class, or cannot be encoded.
+            MessageTooLarge: It has more bytes than the service keeps.
+        """
+        packed = self._pack(reported, self.metadata, self.info.metadata_type)
+        return self.limits.check_metadata(packed)
+
+    def _pack(self, message: object, cls: type, type_name: str) -> Any:
+        if not isinstance(message, cls):
+            wanted = f"must be a {cls.__name__}, got {got(message)}"
+            raise EncodingError(type_name, "", wanted)
+        return self.types.pack(message)
+
+    def settled(self, metadata: Any | None, state: State) -> Any | None:
+        """The last metadata of an operation that ends in this state.
+
+        Raises:
+            Unsettled: The method's ``settle`` failed, or gave what cannot be packed.
+        """
+        settle = self.options.settle
+        if settle is None or metadata is None:
+            return metadata
+        try:
+            return self.pack_metadata(settle(self.types.unpack(metadata, self.metadata), state))
+        except BaseException as exc:  # the application's code, in a thread that others need
+            raise Unsettled(self.full_name) from exc
+
+
+def _needed(method: str, role: str, given: type | None, said: Said) -> type:
+    if given is not None:
+        check_class(role, given, "a message class")
+        return given
+    annotation = said.annotation
+    if annotation is type(None):
+        more = ": the function may still return None" if role == "response" else ""
+        wanted = f"annotate lro.Empty instead{more}"
+        raise DeclarationError(method, f"has None annotated as its {role} class: {wanted}")
+    if annotation is None:
+        code = "" if role == "request" else f" ({role}-type-missing)"
+        how = {"response": " (lro.Empty for none)", "metadata": ", or take a job: lro.Job[M]"}
+        wanted = f"annotate it, or give {role}={how.get(role, '')}{code}"
+        raise DeclarationError(method, f"has no {role} class: {wanted}")
+    if not isinstance(annotation, type):
+        why = f"{said.where} is annotated {annotation}, which {no_message(annotation)}"
+        raise DeclarationError(method, why)
+    return annotation
+
+
+def _registered(method: MethodName, message: type, said: Said, types: TypeRegistry) -> str:
+    # A class without a name of its own belongs to the method's package (spec §8.3).
+    known = types.knows(message)
+    name = types.name_of(message) if known else method.qualify(message.__name__)
+    try:
+        return types.register(message, name)
+    except DeclarationError as exc:
+        if message is not said.annotation:
+            raise
+        raise DeclarationError(str(method), f"{said.where}: {exc}") from exc

@@ -1,0 +1,296 @@
+"""What the service needs of a store: the contract of those that keep operations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Final, Protocol
+
+import attrs
+
+from lro._base.any import Any
+from lro._filters.prefilter import EVERYTHING, Test
+from lro._model.page_tokens import Place
+from lro._model.record import Record
+from lro._model.transitions import Change
+
+SCAN: Final = 500
+"""How many records a store looks at for one page, unless told: a few milliseconds' worth."""
+
+
+READ_BYTES: Final = 1024 * 1024
+"""How much a store reads in one call, in bytes of ``Record.weight``, unless told.
+
+Messages of many small objects take twelve times this memory, until they are shown.
+"""
+
+
+@attrs.frozen
+class RequestKey:
+    """What makes a repeated start the same one: method, caller, request id (spec §9.2(2))."""
+
+    method: str
+    caller: str
+    request_id: str
+    fingerprint: str
+    """Hash of the request itself: the same id with another one is a conflict."""
+
+
+@attrs.frozen
+class Inserted:
+    """What became of an insert: the record, and whether it is a new one.
+
+    If not ``fresh``, the record is the present one of the first start, or, where that was deleted
+    or has expired, as it was first stored (spec §9.2(4)).
+    """
+
+    record: Record
+    fresh: bool
+
+
+@attrs.frozen
+class Orphans:
+    """Work whose lease ran out, and when the next lease now held will do so."""
+
+    records: tuple[Record, ...]
+    next_lease_end: datetime | None
+
+
+@attrs.frozen
+class Renewed:
+    """What a renewal has found: the work that is asked to stop, and the leases left as they were.
+
+    ``left`` are the names of records that another transaction has locked: they are this owner's,
+    and their leases could not be prolonged now.
+    """
+
+    asked: Sequence[str] = ()
+    left: Sequence[str] = ()
+
+
+@attrs.frozen
+class Expired:
+    """What a sweep has removed, and whether it has left something to the next one."""
+
+    names: Sequence[str]
+    more: bool
+
+
+def place_of(record: Record) -> Place:
+    """Where a record stands in the order of lists."""
+    return Place(record.create_time, record.name)
+
+
+@attrs.frozen
+class Page:
+    """A piece of a list: records in order, and the place up to which all were looked at.
+
+    ``reached`` is None if nothing comes after; the place may be one where no record is.
+    """
+
+    records: Sequence[Record]
+    reached: Place | None
+
+
+@attrs.frozen
+class Found:
+    """Records that were asked for by name, and those names that were left for another call."""
+
+    records: Sequence[Record]
+    rest: Sequence[str] = ()
+
+
+@attrs.frozen
+class Glance:
+    """Of the names asked for: which nobody need wait for, and which are asked to cancel."""
+
+    over: frozenset[str]
+    """Done, deleted, expired, or never there."""
+    asked: frozenset[str]
+    """In progress, visible or not, and asked to cancel."""
+
+
+class Ear(Protocol):
+    """Listens to what the other processes on a store announce. Used by one thread."""
+
+    def heard(self, seconds: float) -> Collection[str] | None:
+        """Wait, at most so long, until another process has changed something.
+
+        Returns:
+            The names of what has changed, none if nothing has, or None if anything may have.
+
+        Raises:
+            Unavailable: The store is closed or cannot be reached.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the ear holds. By any thread: ``heard`` returns soon. Idempotent."""
+        ...
+
+
+class Store(Protocol):
+    """Where operations are kept.
+
+    Calls are short, thread-safe, and never wait for an operation. What a call has answered is
+    committed, as durably as the store keeps anything. A store knows nothing of waiters: the
+    service rings the bell. ``lro.testing.check_store`` is this contract as code.
+    """
+
+    @property
+    def reads_block(self) -> bool:
+        """Whether ``get`` may block so long that an event loop must call it in a thread."""
+        ...
+
+    @property
+    def writes_block(self) -> bool:
+        """The same of every other verb."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may write to it, whose bells are not heard here."""
+        ...
+
+    def announce(self, name: str) -> None:
+        """Tell the other processes that this record has changed; the change is committed.
+
+        Never waits, never fails: an announcement may be late, merged with others, or lost, which
+        the next ``glance`` makes good.
+        """
+        ...
+
+    def listen(self) -> Ear:
+        """An ear for the announcements of other processes from now on.
+
+        Raises:
+            Unavailable: The store is closed or cannot be reached.
+        """
+        ...
+
+    def glance(self, names: Collection[str]) -> Glance:
+        """What has become of these operations, in one look however many they are."""
+        ...
+
+    def now(self) -> datetime:
+        """The moment by the store's clock, in UTC: the one clock of all its processes."""
+        ...
+
+    def secret(self) -> bytes:
+        """64 random bytes, made once per store and shared by all its processes, for page tokens."""
+        ...
+
+    def insert(
+        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+    ) -> Inserted:
+        """Add a record and its request; for a key of the last 24 hours, find the first one instead.
+
+        ``check_only`` makes every check and stores nothing (spec §9.7).
+
+        Raises:
+            RequestIdConflict: The key was used with another fingerprint.
+            TargetBusy: The record wants a target alone which other work in progress has.
+            InvalidArgument: The name is taken, or a text has U+0000 or half of a surrogate pair.
+        """
+        ...
+
+    def forget(self, name: str) -> None:
+        """Undo an insert whose work could not be submitted, its request key included."""
+        ...
+
+    def request(self, name: str) -> Any:
+        """The packed request of work in progress.
+
+        Raises:
+            OperationNotFound: There is none; it goes with the end of the work.
+        """
+        ...
+
+    def get(self, name: str) -> Record:
+        """The record of this name, visible to callers or not.
+
+        Raises:
+            OperationNotFound: There is none.
+        """
+        ...
+
+    def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
+        """Those records of these names that are there, each once, as ``get`` would give them.
+
+        In one read, however many names they are; a name that no record can have is not there. The
+        order is the store's. The records have at most ``max_bytes`` together (``Record.weight``),
+        or it is only one; names that were not looked at for that reason are the ``rest``. A store
+        must not hold in memory what it leaves out.
+        """
+        ...
+
+    def update(self, name: str, change: Change) -> Record | None:
+        """Replace the record by ``change(record)``, all or nothing; None removes it.
+
+        ``change`` may run more than once, so it must have no effects of its own. What it raises is
+        raised here, and nothing changes.
+
+        Raises:
+            OperationNotFound: There is no record of this name.
+        """
+        ...
+
+    def page(
+        self,
+        parent: str,
+        after: Place | None,
+        limit: int,
+        narrowing: Test = EVERYTHING,
+        scan: int = SCAN,
+        max_bytes: int = READ_BYTES,
+    ) -> Page:
+        """Up to ``limit`` visible records of exactly this parent, in order, after a place.
+
+        Together they have at most ``max_bytes`` (``Record.weight``), or it is only one: a page ends
+        before the record that would pass that bound, which a store must not hold in memory.
+
+        Records that do not meet ``narrowing`` may be left out, as far as the store can tell; all
+        others are there. So that no call takes long, a store may stop when it has looked at
+        ``scan`` records, found or not, and say how far it has come.
+        """
+        ...
+
+    def index(self, keys: Collection[str]) -> None:
+        """Make what is needed to find records quickly by these keys (``Record.keys``).
+
+        May take as long as reading all records takes. Idempotent.
+
+        Raises:
+            Unavailable: The store cannot be reached.
+        """
+        ...
+
+    def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
+        """Prolong the leases of this owner, all or those of these names; also one that is over.
+
+        One record that cannot be written now does not keep the others from being renewed. With no
+        names it is a write too, which changes nothing.
+
+        Raises:
+            Unavailable: The store cannot be written to now, even if it can be read.
+        """
+        ...
+
+    def orphans(self, methods: Collection[str], limit: int) -> Orphans:
+        """Up to ``limit`` records in progress of these methods whose lease has run out.
+
+        Only those that can be written now, which the store has tried: whoever holds a record that
+        cannot be written could not renew its lease.
+
+        Raises:
+            Unavailable: The store cannot be read, or there are some and it cannot be written to.
+        """
+        ...
+
+    def expire(self, limit: int) -> Expired:
+        """Remove up to ``limit`` records past their expiry, and as many keys past their day."""
+        ...
+
+    def close(self) -> None:
+        """Free what the store holds. Idempotent."""
+        ...

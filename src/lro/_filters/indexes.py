@@ -1,0 +1,126 @@
+"""Which metadata paths of a service are worth an index, and the keys of a record for them.
+
+A key is a hash of what stands at the end of a path. It is made by whoever writes the metadata, so
+that a database can find records by it without reading messages, in whatever form these are. Every
+record has a key for every path of its service, so that one without it was written by somebody who
+did not know of the path: it is looked at as if it had any value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from lro._base.any import Any, Json
+from lro._base.errors import InvalidFilter
+from lro._base.faults import DeclarationError, UnknownType
+from lro._filters.prefilter import ABSENT, key_value
+from lro._messages.registry import TypeRegistry
+from lro._model.record import Record
+
+if TYPE_CHECKING:
+    from lro._filters import Indexable, Step
+    from lro._messages.schema import Shape
+
+CALLER: Final = "caller"
+"""The key of a record's caller, for services that show their operations to their owners only."""
+
+
+class Indexes:
+    """The declared paths of one service. Of no use, and of no cost, until there is one."""
+
+    def __init__(self, types: TypeRegistry) -> None:
+        self._types = types
+        self._paths: Mapping[str, tuple[str, str]] = {}
+        """By the name of its key: each path, and the field, by its name in JSON, where it begins.
+
+        As all that others read while a method is declared: replaced, never changed.
+        """
+        self._callers = False
+        self._places: dict[str, Mapping[str, Indexable]] = {}
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The names of all keys."""
+        return frozenset(self._paths) | ({CALLER} if self._callers else frozenset())
+
+    def declare_caller(self) -> None:
+        """Have a key of the caller."""
+        self._callers = True
+
+    def declare(self, path: str, type_name: str, shape: Shape | None) -> None:
+        """Have a key of what stands at a path of the metadata; of this type, to begin with.
+
+        Raises:
+            DeclarationError: There is no such path in the type, or not one value at its end.
+        """
+        from lro._filters import MessageType, indexable
+
+        try:
+            place = indexable(path, MessageType(type_name, shape))
+        except InvalidFilter as exc:
+            text = f"cannot be an index of {type_name}: {exc.description}"
+            raise DeclarationError(f"index={path!r}", text) from None
+        self._paths = {**self._paths, place.key: (path, place.names[0])}
+        self._places = {}
+
+    def of(self, type_name: str, steps: tuple[Step, ...]) -> Indexable | None:
+        """The index of what these steps lead to in a metadata type; None if there is none."""
+        for place in self._of_type(type_name).values():
+            if place.steps == steps:
+                return place
+        return None
+
+    def mark(self, record: Record) -> Record:
+        """The record with the keys that it should have."""
+        if not self._paths and not self._callers:
+            # What others have written may not be true of new metadata.
+            return record if record.keys is None else record.with_keys(None)
+        return record.with_keys(json.dumps(dict(self._keys_of(record)), separators=(",", ":")))
+
+    def _keys_of(self, record: Record) -> Iterator[tuple[str, str]]:
+        if self._callers:
+            yield CALLER, key_value(record.caller)
+        if record.metadata is None:
+            yield from ((key, ABSENT) for key in self._paths)
+            return
+        packed = self._types.readable(record.metadata)
+        if not isinstance(packed.payload, bytes) and packed.type_name in self._types:
+            yield from self._keys_in(packed, packed.payload, born=record.metadata)
+        # Else others, who know the type, find something in it.
+
+    def _keys_in(self, packed: Any, payload: Json, *, born: Any) -> Iterator[tuple[str, str]]:
+        """The keys for what is in a message; none for what a later release may find in it."""
+        places = self._of_type(packed.type_name)
+        for key, place in places.items():
+            value = place.value_in(payload)
+            if value is not None:
+                yield key, value
+        others = {key: head for key, (_, head) in self._paths.items() if key not in places}
+        if others and (packed is born or self._types.binary_payload(packed) == born.payload):
+            found = payload if isinstance(payload, dict) else {}
+            yield from ((key, ABSENT) for key, head in others.items() if head not in found)
+
+    def _of_type(self, type_name: str) -> Mapping[str, Indexable]:
+        known = self._places.get(type_name)
+        if known is None:
+            places = self._places
+            known = dict(self._found_in(type_name))
+            places[type_name] = known  # of the paths as they were; if there are more, nobody has it
+        return known
+
+    def _found_in(self, type_name: str) -> Iterator[tuple[str, Indexable]]:
+        from lro._filters import MessageType, indexable
+
+        try:
+            shape = self._types.codec(type_name).shape
+        except UnknownType:
+            return
+        for key, (path, _) in self._paths.items():
+            try:
+                place = indexable(path, MessageType(type_name, shape))
+            except InvalidFilter:
+                continue
+            if place.key == key:  # else the field is of another kind in this type
+                yield key, place

@@ -1,0 +1,207 @@
+"""Where a path leads in a message, and the way there in its JSON form (spec §7.7, §7.8)."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
+
+import attrs
+
+from lro._base.any import Json
+from lro._filters.refusals import refusal, shown
+from lro._filters.tree import Op, Part
+from lro._filters.types import (
+    ValueType,
+    default_of,
+    enum_names,
+    implicit,
+    shape_below,
+    type_of_field,
+)
+from lro._messages.schema import VALUE, Field, Kind, Label, Shape
+
+
+class Step(Protocol):
+    """One step down a JSON value: what is found there, nothing if it is absent."""
+
+    def values(self, value: Json) -> Iterable[Json]:
+        """The values below this one."""
+        ...
+
+
+@attrs.frozen(kw_only=True, cache_hash=True)
+class FieldStep:
+    """To a field of a message, by its JSON name; ``default`` is given for a missing one.
+
+    A null is a value only for a Value, elsewhere it means unset (spec §1.8(3)).
+    """
+
+    key: str
+    has_default: bool = False
+    default: Json = None
+    null: bool = False
+
+    def values(self, value: Json) -> Iterable[Json]:
+        """The field's value, or its default, or nothing."""
+        if not isinstance(value, dict):
+            return ()
+        found = value.get(self.key)
+        if found is not None or (self.null and self.key in value):
+            return (found,)
+        return (self.default,) if self.has_default else ()
+
+
+@attrs.frozen(cache_hash=True)
+class KeyStep:
+    """To the value of a map's key."""
+
+    key: str
+
+    def values(self, value: Json) -> Iterable[Json]:
+        """The key's value, or nothing."""
+        return (value[self.key],) if isinstance(value, dict) and self.key in value else ()
+
+
+@attrs.frozen
+class EachStep:
+    """To every element of a repeated field."""
+
+    def values(self, value: Json) -> Iterable[Json]:
+        """The elements."""
+        return value if isinstance(value, list) else ()
+
+
+@attrs.frozen(cache_hash=True)
+class StructStep:
+    """To a key in a Struct, with ``:`` also through all lists on the way."""
+
+    key: str
+    through_lists: bool
+
+    def values(self, value: Json) -> Iterable[Json]:
+        """The values under the key, of every object found."""
+        found: list[Json] = []
+        pending = [value]
+        while pending:
+            match pending.pop():
+                case dict() as members if self.key in members:
+                    found.append(members[self.key])
+                case list() as elements if self.through_lists:
+                    pending += elements
+        return found
+
+
+class Many(enum.Enum):
+    """How many values stand at a place."""
+
+    ONE = "one"
+    REPEATED = "repeated"
+    MAP = "map"
+
+
+@attrs.frozen(kw_only=True)
+class Place:
+    """Where a path leads: the way there, and what is there.
+
+    ``shape`` is given for messages, ``names`` for enums, ``key_kind`` for maps; ``default`` is
+    what an implicit scalar is when it is missing (``implicit``); ``field`` is the last one on the
+    way.
+    """
+
+    steps: tuple[Step, ...] = ()
+    type: ValueType
+    many: Many = Many.ONE
+    implicit: bool = False
+    default: Json = None
+    shape: Shape | None = None
+    names: Mapping[str, str] | None = None
+    key_kind: Kind | None = None
+    field: Field | None = None
+
+
+_MANY: Final = {Label.REPEATED: Many.REPEATED, Label.MAP: Many.MAP}
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
+_RANGES: Final = {
+    Kind.INT32: range(-(2**31), 2**31),
+    Kind.INT64: range(-(2**63), 2**63),
+    Kind.UINT32: range(2**32),
+    Kind.UINT64: range(2**64),
+}
+
+
+def descend(place: Place, parts: Iterable[Part], op: Op) -> Place:
+    """The place at the end of a path.
+
+    Raises:
+        InvalidFilter: See :func:`below`.
+    """
+    steps = list(place.steps)
+    for part in parts:  # each adds to what is kept apart: a path may have thousands
+        place = below(attrs.evolve(place, steps=()), part, op)
+        steps += place.steps
+    return attrs.evolve(place, steps=tuple(steps))
+
+
+def below(place: Place, part: Part, op: Op) -> Place:
+    """The place one part further down.
+
+    Raises:
+        InvalidFilter: There is no such field, or nothing below this place can be asked for.
+    """
+    if place.many is Many.MAP:
+        key = _map_key(place, part)
+        return attrs.evolve(place, steps=(*place.steps, KeyStep(key)), many=Many.ONE)
+    steps = place.steps
+    if place.many is Many.REPEATED:
+        if op is not Op.HAS:
+            description = f"repeated fields can be traversed only with ':', not with {op.value!r}"
+            raise refusal(description, part.position)
+        if place.type is ValueType.MESSAGE:
+            steps = (*steps, EachStep())
+    if place.type in (ValueType.STRUCT, ValueType.DYNAMIC):
+        step = StructStep(part.text, op is Op.HAS)
+        return Place(steps=(*steps, step), type=ValueType.DYNAMIC)
+    if place.type is not ValueType.MESSAGE:
+        description = f"{shown(part.text)} cannot be below {place.type.value}"
+        raise refusal(description, part.position)
+    field = place.shape.spellings.get(part.text) if place.shape is not None else None
+    if field is None:
+        raise refusal(f"there is no field {shown(part.text)}", part.position)
+    return _at_field(steps, field)
+
+
+def _at_field(steps: tuple[Step, ...], field: Field) -> Place:
+    type_ = type_of_field(field)
+    has_default = implicit(field)
+    default = default_of(field) if has_default else None
+    null = field.message_name == VALUE and field.label is Label.OPTIONAL
+    step = FieldStep(key=field.json_name, has_default=has_default, default=default, null=null)
+    return Place(
+        steps=(*steps, step),
+        type=type_,
+        many=_MANY.get(field.label, Many.ONE),
+        implicit=has_default,
+        default=default,
+        shape=shape_below(field) if type_ is ValueType.MESSAGE else None,
+        names=enum_names(field) if type_ is ValueType.ENUM else None,
+        key_kind=field.key_kind,
+        field=field,
+    )
+
+
+def _map_key(place: Place, part: Part) -> str:
+    """The key as JSON spells it (spec §1.8(7), §7.8(4))."""
+    kind, text = place.key_kind, part.text
+    if kind is Kind.STRING:
+        return text
+    if kind is Kind.BOOL:
+        if text in ("true", "false"):
+            return text
+        raise refusal(f"expected the key true or false, found {shown(text)}", part.position)
+    number = int(text) if _INTEGER.fullmatch(text) else None
+    if number is None or kind is None or number not in _RANGES[kind]:
+        name = kind.value if kind else "no type"
+        raise refusal(f"expected a key of type {name}, found {shown(text)}", part.position)
+    return str(number)

@@ -1,0 +1,282 @@
+"""A checked filter: the tree that is evaluated, and that a store may read to narrow with SQL.
+
+Every name in it is resolved and every literal converted. Nodes are plain values; ``holds`` is the
+truth about one operation and never raises (spec §7.5 to §7.14).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Final, Protocol, TypeAlias
+
+import attrs
+
+from lro._base.any import Any, Json
+from lro._base.status import Status
+from lro._filters.conditions import Compare, Condition
+from lro._filters.literals import SEPARATOR, Pattern, moment
+from lro._filters.paths import Step
+from lro._filters.search import strings_in
+from lro._filters.types import READ, Comparable, MessageType, ValueType
+
+_FEW: Final = 16
+"""So many values are asked one by one."""
+
+
+class Subject(Protocol):
+    """An operation and what the server knows of it: all that a filter can ask about."""
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """True once it is over."""
+        ...
+
+    @property
+    def error(self) -> Status | None:
+        """Why it failed or was cancelled."""
+        ...
+
+    @property
+    def metadata(self) -> Any | None:
+        """Its packed metadata."""
+        ...
+
+    @property
+    def response(self) -> Any | None:
+        """Its packed response."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED (spec §2.1)."""
+        ...
+
+    @property
+    def create_time(self) -> datetime:
+        """When it was created, in UTC."""
+        ...
+
+    @property
+    def end_time(self) -> datetime | None:
+        """When it ended, in UTC; None while in progress."""
+        ...
+
+    @property
+    def cancel_requested(self) -> bool:
+        """True if cancellation was asked for while it was in progress."""
+        ...
+
+
+class Source(enum.Enum):
+    """Where a path begins: a field of Operation, or a function."""
+
+    NAME = "name"
+    DONE = "done"
+    ERROR = "error"
+    METADATA = "metadata"
+    RESPONSE = "response"
+    STATE = "state()"
+    CREATE_TIME = "create_time()"
+    END_TIME = "end_time()"
+    CANCEL_REQUESTED = "cancel_requested()"
+    METADATA_TYPE = "type(metadata)"
+    RESPONSE_TYPE = "type(response)"
+
+
+def _error(subject: Subject) -> Json:
+    error = subject.error
+    if error is None:
+        return None
+    details: list[Json] = [{} for _ in error.details]  # only their presence can be asked
+    return {"code": error.code, "message": error.message, "details": details}
+
+
+def _end(subject: Subject) -> Json:
+    return None if subject.end_time is None else moment(subject.end_time)
+
+
+def _set(packed: Any | None) -> Json:
+    return None if packed is None else True
+
+
+def _type_name(packed: Any | None) -> Json:
+    return None if packed is None else packed.type_name
+
+
+_READ: Final[Mapping[Source, Callable[[Subject], Json]]] = {
+    Source.NAME: lambda subject: subject.name,
+    Source.DONE: lambda subject: subject.done,
+    Source.ERROR: _error,
+    Source.METADATA: lambda subject: _set(subject.metadata),
+    Source.RESPONSE: lambda subject: _set(subject.response),
+    Source.STATE: lambda subject: subject.state,
+    Source.CREATE_TIME: lambda subject: moment(subject.create_time),
+    Source.END_TIME: _end,
+    Source.CANCEL_REQUESTED: lambda subject: subject.cancel_requested,
+    Source.METADATA_TYPE: lambda subject: _type_name(subject.metadata),
+    Source.RESPONSE_TYPE: lambda subject: _type_name(subject.response),
+}
+
+Registered: TypeAlias = Mapping[Source, Mapping[str, MessageType]]
+"""The registered types of METADATA and RESPONSE, by full name (spec §7.7(2))."""
+
+
+@attrs.define
+class View:
+    """A subject while one filter looks at it."""
+
+    subject: Subject
+    registered: Registered
+    _searched: str | None = attrs.field(default=None, init=False)
+    _found: dict[tuple[Source, tuple[Step, ...]], list[Json]] = attrs.field(
+        factory=dict, init=False
+    )
+    _read: dict[tuple[Source, tuple[Step, ...], ValueType], frozenset[Comparable | None]] = (
+        attrs.field(factory=dict, init=False)
+    )
+
+    def packed(self, source: Source) -> Any | None:
+        """The message in METADATA or RESPONSE."""
+        return self.subject.metadata if source is Source.METADATA else self.subject.response
+
+    def meets(self, source: Source, route: Route, payload: Json) -> bool:
+        """Whether the condition of a route holds somewhere in the message in METADATA or RESPONSE.
+
+        A filter may ask for hundreds of things at one place, and there may be many thousands: what
+        is found there is looked for once, and read once.
+        """
+        place = source, route.steps
+        values = self._found.get(place)
+        if values is None:
+            values = self._found[place] = route.values(payload)
+        condition = route.condition
+        if len(values) <= _FEW or not isinstance(condition, Compare) or not condition.equal:
+            return any(map(condition.holds, values))
+        known = self._read.get((*place, condition.type))
+        if known is None:
+            known = frozenset(map(READ[condition.type], values))
+            self._read[(*place, condition.type)] = known
+        return condition.operand in known
+
+    def searched(self) -> str:
+        """All strings that bare literals search, joined, letter case folded away (spec §7.6)."""
+        if self._searched is None:
+            self._searched = SEPARATOR.join(self._strings()).casefold()
+        return self._searched
+
+    def _strings(self) -> Iterable[str]:
+        yield self.subject.name
+        if self.subject.error is not None:
+            yield self.subject.error.message
+        for source, types in self.registered.items():
+            packed = self.packed(source)
+            if packed is not None and not isinstance(packed.payload, bytes):
+                type_ = types.get(packed.type_name)
+                if type_ is not None:
+                    yield from strings_in(packed.payload, type_)
+
+
+@attrs.frozen
+class All:
+    """True if every item is; without items it matches everything."""
+
+    items: tuple[Plan, ...]
+
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        return all(item.holds(view) for item in self.items)
+
+
+@attrs.frozen
+class Some:
+    """True if an item is."""
+
+    items: tuple[Plan, ...]
+
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        return any(item.holds(view) for item in self.items)
+
+
+@attrs.frozen
+class Untrue:
+    """True exactly when the item is not, for whatever reason (spec §7.5)."""
+
+    item: Plan
+
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        return not self.item.holds(view)
+
+
+@attrs.frozen
+class Contains:
+    """A bare literal: the folded pattern occurs in one of the searched strings (spec §7.6)."""
+
+    pattern: Pattern
+
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        return self.pattern.occurs_in(view.searched())
+
+
+@attrs.frozen
+class Route:
+    """The way down a JSON value, and what is asked of what is found there."""
+
+    steps: tuple[Step, ...]
+    condition: Condition
+
+    def holds(self, value: Json) -> bool:
+        """True if the condition holds for some value at the end of the way."""
+        return any(map(self.condition.holds, self.values(value)))
+
+    def values(self, value: Json) -> list[Json]:
+        """What is found at the end of the way."""
+        values = [value]
+        for step in self.steps:
+            values = [found for value in values for found in step.values(value)]
+        return values
+
+
+@attrs.frozen
+class RecordTest:
+    """A test of the operation itself or of a function's value. Absent values make it false."""
+
+    source: Source
+    route: Route
+
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        value = _READ[self.source](view.subject)
+        return value is not None and self.route.holds(value)
+
+
+@attrs.frozen
+class PackedTest:
+    """A test of what is inside METADATA or RESPONSE, by the type of the packed message.
+
+    A type that is missing here is not registered or does not accept the test: false. So is a
+    binary payload, whatever its type.
+    """
+
+    source: Source
+    routes: Mapping[str, Route]
+
+    def holds(self, view: View) -> bool:
+        """True if the filter's part matches."""
+        packed = view.packed(self.source)
+        if packed is None or isinstance(packed.payload, bytes):
+            return False
+        route = self.routes.get(packed.type_name)
+        return route is not None and view.meets(self.source, route, packed.payload)
+
+
+Plan: TypeAlias = All | Some | Untrue | Contains | RecordTest | PackedTest

@@ -1,0 +1,266 @@
+"""What a store may look for first: conditions that every match meets, and others may too.
+
+A filter is made of them by ``_filters._narrow``. A store may use any part of them to read less; the
+filter itself decides. Times are microseconds since 1970 in UTC, as rows keep them.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from typing import Final, TypeAlias, TypeVar
+
+import attrs
+
+from lro._model.record import State
+
+T = TypeVar("T")
+
+UNKNOWN: Final = "?"
+"""The value of a key that the writer of a record knew nothing of."""
+ABSENT: Final = "-"
+"""The value of a key where there is nothing at the end of its path."""
+
+_EXACT: Final = 2**53
+_VAST: Final = 2**1023
+
+
+def digest(text: str) -> str:
+    """The hash that stands for a path or a value: two of one hash cost a look, and nothing else."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def key_value(value: str | float | Fraction) -> str:
+    """What a key is for a value: the same for all that compare equal."""
+    if isinstance(value, bool):
+        return digest(str(value).lower())
+    if isinstance(value, int) and abs(value) > _EXACT:  # what JSON libraries may read as a float
+        value = float(value) if abs(value) < _VAST else math.inf
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return digest(str(value))
+
+
+class Column(enum.Enum):
+    """The texts of a record that can be searched."""
+
+    NAME = "name"
+    METADATA = "metadata"
+    RESULT = "result"
+
+
+@attrs.frozen
+class Span:
+    """A range of time, both ends included; None for no end."""
+
+    low: int | None = None
+    high: int | None = None
+
+    def both(self, other: Span) -> Span:
+        """What is in both."""
+        return Span(_or_none(max, self.low, other.low), _or_none(min, self.high, other.high))
+
+    def hull(self, other: Span) -> Span:
+        """The least range that has both in it."""
+        return Span(_if_both(min, self.low, other.low), _if_both(max, self.high, other.high))
+
+    @property
+    def empty(self) -> bool:
+        """Whether no moment is in it."""
+        return self.low is not None and self.high is not None and self.low > self.high
+
+
+@attrs.frozen
+class AllOf:
+    """Each of these; without any, every record."""
+
+    items: tuple[Test, ...]
+
+
+@attrs.frozen
+class AnyOf:
+    """At least one of these; without any, no record."""
+
+    items: tuple[Test, ...]
+
+
+@attrs.frozen
+class Named:
+    """The name is one of these."""
+
+    names: frozenset[str]
+
+
+@attrs.frozen
+class InState:
+    """The state is one of these."""
+
+    states: frozenset[State]
+
+
+@attrs.frozen
+class Created:
+    """Was created then."""
+
+    span: Span
+
+
+@attrs.frozen
+class Ended:
+    """Ended then."""
+
+    span: Span
+
+
+@attrs.frozen
+class Asked:
+    """Cancellation was asked for, or was not."""
+
+    cancel: bool
+
+
+@attrs.frozen
+class Keyed:
+    """The key of this name has one of these values, or is unknown (see :class:`Indexes`)."""
+
+    key: str
+    values: frozenset[str]
+
+
+@attrs.frozen
+class Says:
+    """One of these texts contains every piece as it stands there, or is in binary form.
+
+    ``folded``: letter case does not matter, and a text with other letters than ASCII's does, too.
+    """
+
+    columns: tuple[Column, ...]
+    pieces: tuple[str, ...]
+    folded: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Measures:
+    """The number at a path of the packed message is in this range, or that is in binary form.
+
+    Both ends are included. ``or_text``: or a text stands there, whatever it says.
+    """
+
+    column: Column
+    path: tuple[str, ...]
+    low: float | None
+    high: float | None
+    or_text: bool = False
+
+
+Test: TypeAlias = (
+    AllOf | AnyOf | Named | InState | Created | Ended | Asked | Keyed | Says | Measures
+)
+
+EVERYTHING: Final = AllOf(())
+NOTHING: Final = AnyOf(())
+
+
+def all_of(tests: Iterable[Test]) -> Test:
+    """Each of these, in the simplest form."""
+    return _joined(AllOf, AnyOf, tests)
+
+
+def any_of(tests: Iterable[Test]) -> Test:
+    """One of these, in the simplest form."""
+    return _joined(AnyOf, AllOf, tests)
+
+
+def _joined(
+    same: type[AllOf] | type[AnyOf], other: type[AllOf] | type[AnyOf], tests: Iterable[Test]
+) -> Test:
+    found: dict[Test, None] = {}
+    for test in tests:
+        if test == other(()):
+            return test
+        found.update(dict.fromkeys(test.items if isinstance(test, same) else (test,)))
+    return next(iter(found)) if len(found) == 1 else same(tuple(found))
+
+
+@attrs.frozen(kw_only=True)
+class Bounds:
+    """Between which records of an order all are that meet a test; None: it bounds nothing there."""
+
+    names: frozenset[str] | None = None
+    states: frozenset[State] | None = None
+    created: Span = Span()
+    keys: Mapping[str, frozenset[str]] = attrs.field(factory=dict)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no record can be within them."""
+        return self.created.empty or frozenset() in (self.names, self.states)
+
+    def both(self, other: Bounds) -> Bounds:
+        """What is within both."""
+        keys = dict(self.keys)
+        for key, values in other.keys.items():
+            keys[key] = values & keys.get(key, values)
+        return Bounds(
+            names=_or_none(_common, self.names, other.names),
+            states=_or_none(_common, self.states, other.states),
+            created=self.created.both(other.created),
+            keys=keys,
+        )
+
+    def either(self, other: Bounds) -> Bounds:
+        """The least bounds around both."""
+        if self.nothing or other.nothing:
+            return other if self.nothing else self
+        return Bounds(
+            names=_if_both(_union, self.names, other.names),
+            states=_if_both(_union, self.states, other.states),
+            created=self.created.hull(other.created),
+            keys={key: self.keys[key] | other.keys[key] for key in self.keys if key in other.keys},
+        )
+
+
+def bounds_of(test: Test) -> Bounds:
+    """The bounds that a test sets."""
+    match test:
+        case AllOf(items):
+            return functools.reduce(Bounds.both, map(bounds_of, items), Bounds())
+        case AnyOf(items):
+            return functools.reduce(Bounds.either, map(bounds_of, items), _NOWHERE)
+        case Named(names):
+            return Bounds(names=names)
+        case InState(states):
+            return Bounds(states=states)
+        case Created(span):
+            return Bounds(created=span)
+        case Ended(span):  # and so was created before
+            return Bounds(created=Span(high=span.high))
+        case Keyed(key, values):
+            return Bounds(keys={key: values})
+        case _:
+            return Bounds()
+
+
+_NOWHERE: Final = Bounds(names=frozenset())
+
+
+def _common(one: frozenset[T], other: frozenset[T]) -> frozenset[T]:
+    return one & other
+
+
+def _union(one: frozenset[T], other: frozenset[T]) -> frozenset[T]:
+    return one | other
+
+
+def _or_none(join: Callable[[T, T], T], one: T | None, other: T | None) -> T | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return join(one, other)
+
+
+def _if_both(join: Callable[[T, T], T], one: T | None, other: T | None) -> T | None:
+    return None if one is None or other is None else join(one, other)

@@ -1,0 +1,269 @@
+"""The HTTP rules of the service: which RPC a method and a path ask for (spec §3.11, §5.5-§5.7)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from lro._base.errors import InvalidParent, got
+from lro._base.faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
+from lro._model.http_rules import (
+    Literal,
+    RawPath,
+    Segment,
+    Template,
+    Variable,
+    Wild,
+    check_path,
+    keep_slashes,
+)
+from lro._model.names import normalise_parent
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")  # RFC 9110 §5.6.2
+_ONE: Final = r"[^/\ud800-\udfff]++"
+_MORE: Final = rf"(?:/{_ONE})*+"
+
+
+def _as_template(template: Template | str) -> Template:
+    return template if isinstance(template, Template) else Template.parse(template)
+
+
+@attrs.frozen(kw_only=True)
+class Route:
+    """One HTTP rule: this method on paths of this template asks for this RPC.
+
+    The template may be given as text. HEAD and OPTIONS are answered for every route by the table
+    itself and cannot be routes (spec §5.7(4)).
+
+    Raises:
+        DeclarationError: The template or the method is none.
+    """
+
+    method: str = attrs.field()
+    template: Template = attrs.field(converter=_as_template)
+    rpc: str
+
+    def __attrs_post_init__(self) -> None:
+        if self.method in ("HEAD", "OPTIONS") or not _TOKEN.fullmatch(self.method):
+            raise DeclarationError(self.template.text, f"{self.method!r} cannot be routed")
+
+
+@attrs.frozen(kw_only=True)
+class Match:
+    """What a request asks for: an RPC, the fields bound by the path, and whether without body.
+
+    ``head`` is true for HEAD, which asks as GET and is answered without a body (spec §5.7(4)).
+    """
+
+    rpc: str
+    bindings: Mapping[str, str]
+    head: bool
+
+
+@attrs.frozen
+class Allowed:
+    """The answer to OPTIONS: 204 with these methods, sorted, in ``Allow`` (spec §5.7(4))."""
+
+    allow: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class _Row:
+    """What a group of a :class:`_Dispatch` stands for."""
+
+    rpc: str
+    groups: tuple[tuple[str, int], ...]
+
+
+class _Dispatch:
+    """All routes of one method and verb in one regular expression, the most specific first.
+
+    It finds what :meth:`Template.bind` finds, for paths without escapes. An empty group ends each
+    alternative, so that ``lastindex`` tells which one matched.
+    """
+
+    def __init__(self, routes: Iterable[Route], *, head: bool) -> None:
+        self._head = head
+        self._rows: dict[int | None, _Row] = {}
+        patterns: list[str] = []
+        group = 0
+        for route in routes:
+            fields = [variable.field for variable in route.template.variables]
+            groups = tuple((field, group + n) for n, field in enumerate(fields, start=1))
+            group += len(fields) + 1
+            self._rows[group] = _Row(rpc=route.rpc, groups=groups)
+            patterns.append(rf"{_pattern(route.template)}\Z()")
+        self._match: Callable[[str], re.Match[str] | None] = re.compile("|".join(patterns)).match
+
+    def find(self, path: str) -> Match | None:
+        found = self._match(path)
+        if found is None:
+            return None
+        row = self._rows[found.lastindex]
+        bindings = {field: found[group] or "" for field, group in row.groups}
+        return Match(rpc=row.rpc, bindings=bindings, head=self._head)
+
+
+class RouteTable:
+    """Finds the route of a request by the rules of spec §5.7. Immutable, so safe to share."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._by_verb: dict[str | None, list[Route]] = {}
+        for route in sorted(routes, key=lambda route: route.template.specificity):
+            verb = route.template.verb
+            self._by_verb.setdefault(verb.text if verb else None, []).append(route)
+        self._dispatch: dict[tuple[str, str | None], _Dispatch] = {}
+        for name, candidates in self._by_verb.items():
+            for method in {route.method for route in candidates}:
+                chosen = [route for route in candidates if route.method == method]
+                self._dispatch[method, name] = _Dispatch(chosen, head=False)
+                if method == "GET":
+                    self._dispatch["HEAD", name] = _Dispatch(chosen, head=True)
+
+    def find(self, method: str, path: str) -> Match | Allowed:
+        """The route of this method and raw path without query; :class:`Allowed` for OPTIONS.
+
+        Raises:
+            RouteNotFound: No template matches the path.
+            HttpMethodNotAllowed: Templates match, but none with this method.
+            MalformedRequest: The path has a malformed escape or bytes that are not UTF-8, or is
+                too long to be read.
+        """
+        check_path(path)
+        if "%" not in path:  # the hot path: success on a path that needs no decoding
+            stem, verb = self._cut(path) if ":" in path else (path, None)
+            dispatch = self._dispatch.get((method, verb))
+            match = dispatch.find(stem) if dispatch is not None else None
+            if match is not None:
+                return match
+        return self._look(method, path)
+
+    def _cut(self, path: str) -> tuple[str, str | None]:
+        """A path without escapes, before its last colon and after, if a verb is there."""
+        stem, _, verb = path.rpartition(":")
+        return (stem, verb) if verb in self._by_verb and "/" not in verb else (path, None)
+
+    def _look(self, method: str, path: str) -> Match | Allowed:
+        """The rules of spec §5.7 as written, template by template."""
+        parsed = RawPath.parse(path)
+        if parsed is None:
+            raise RouteNotFound(path)
+        head = method == "HEAD"
+        wanted = "GET" if head else method
+        methods: set[str] = set()
+        for route in self._by_verb.get(parsed.verb if parsed.verb in self._by_verb else None, ()):
+            bindings = route.template.bind(parsed)
+            if bindings is not None and route.method == wanted:
+                return Match(rpc=route.rpc, bindings=bindings, head=head)
+            if bindings is not None:
+                methods.add(route.method)
+        if not methods:
+            raise RouteNotFound(path)
+        if method == "OPTIONS":
+            return Allowed(_allow(methods))
+        raise HttpMethodNotAllowed(method, path, _allow(methods))
+
+
+def default_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
+    """The five default rules (spec §5.5), and five more under each parent (spec §5.6).
+
+    A parent is a pattern such as ``projects/*/locations/*``: collections are literal, ids are
+    ``*`` or literal.
+
+    Raises:
+        DeclarationError: A parent is not such a pattern.
+    """
+    routes = _five("/v1/{name=operations}", "/v1/{name=operations/**}")
+    for parent in parents:
+        _check_parent(parent)
+        routes += _five(f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}")
+    return routes
+
+
+def extension_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
+    """The rules of the extensions for many operations, and those under each parent (spec §3.11).
+
+    ``parents`` are as :func:`default_routes` takes them.
+
+    Raises:
+        DeclarationError: A parent is not such a pattern.
+    """
+    routes = _three("/v1/{name=operations}", "/v1/{name=operations/**}")
+    for parent in parents:
+        _check_parent(parent)
+        routes += _three(f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}")
+    return routes
+
+
+def _three(many: str, one: str) -> tuple[Route, ...]:
+    return (
+        Route(method="POST", template=f"{many}:batchGet", rpc="BatchGetOperations"),
+        Route(method="POST", template=f"{many}:watch", rpc="WatchOperations"),
+        Route(method="GET", template=f"{one}:watch", rpc="WatchOperations"),
+    )
+
+
+def _five(many: str, one: str) -> tuple[Route, ...]:
+    return (
+        Route(method="GET", template=many, rpc="ListOperations"),
+        Route(method="GET", template=one, rpc="GetOperation"),
+        Route(method="DELETE", template=one, rpc="DeleteOperation"),
+        Route(method="POST", template=f"{one}:cancel", rpc="CancelOperation"),
+        Route(method="POST", template=f"{one}:wait", rpc="WaitOperation"),
+    )
+
+
+def _check_parent(parent: str) -> None:
+    if parent.startswith("/"):
+        raise _no_parent(parent, "it must not begin with a slash")
+    try:
+        pattern = Template.parse(f"/{parent}")
+    except DeclarationError as exc:
+        raise _no_parent(parent, exc.description) from None
+    if pattern.verb or pattern.variables or Wild.MANY in pattern.segments:
+        raise _no_parent(parent, "it is made of literals and '*' only")
+    if Wild.ONE in pattern.segments[::2]:
+        raise _no_parent(parent, "'*' stands for an id, where a collection is wanted")
+    # A parent that fits the pattern has to be a parent by spec §3.3(2), or nothing is ever there.
+    written = (s.written if isinstance(s, Literal) else "x" for s in pattern.segments)
+    sample = "/".join(map(keep_slashes, written))
+    try:
+        normal = normalise_parent(sample)
+    except InvalidParent as error:
+        raise _no_parent(parent, error.description) from None
+    if normal != sample:
+        raise _no_parent(parent, f"leave out the collection, the parent is {normal!r}")
+
+
+def _no_parent(parent: str, why: str) -> DeclarationError:
+    wanted = f"must be patterns such as projects/*/locations/*, got {got(parent)}"
+    return DeclarationError("parents", f"{wanted} ({why})")
+
+
+def _allow(methods: Iterable[str]) -> tuple[str, ...]:
+    asked = {*methods, "OPTIONS"}
+    return tuple(sorted(asked | {"HEAD"} if "GET" in asked else asked))
+
+
+def _pattern(template: Template) -> str:
+    """A regular expression for the paths of a template without its verb, a group per variable."""
+    text = ""
+    for part in template.parts:
+        segments = part.segments if isinstance(part, Variable) else (part,)
+        body = "/".join(_piece(segment) for segment in segments if segment is not Wild.MANY)
+        many = segments[-1] is Wild.MANY
+        optional = many and not body and text != ""  # '**' may be nothing, a path may not
+        body += (_MORE if body else _ONE + _MORE) if many else ""
+        body = f"({body})" if isinstance(part, Variable) else body
+        text += f"(?:/{body})?+" if optional else f"/{body}"
+    return text
+
+
+def _piece(segment: Segment) -> str:
+    if isinstance(segment, Wild):
+        return _ONE
+    # A literal with an escaped slash in it is matched by no path without escapes.
+    return re.escape(segment.text) if "/" not in segment.text else r"(?!)"

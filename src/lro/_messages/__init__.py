@@ -1,0 +1,1 @@
+"""Message classes and their JSON and binary forms (spec §1)."""

@@ -1,0 +1,376 @@
+"""Messages as JSON values: attrs classes and dataclasses by their shape (spec §1.8).
+
+cattrs finds the reader and the writer of a class; the hooks below say what they do. Every failure
+is an :class:`InvalidArgument` whose ``field`` is the path into the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any as Anything
+from typing import Final, TypeAlias
+
+import cattrs
+
+from lro._base.any import Any, Json
+from lro._base.errors import InvalidArgument, got
+from lro._messages.compiled import compile_dumper, compile_loader
+from lro._messages.scalars import DUMPERS, LOADERS, Dumper, Loader, enum_codec
+from lro._messages.schema import Field, Kind, Label, is_message_class, shape_of
+from lro._messages.wellknown import NULL_IS_A_VALUE, SPECIAL, dump_any, load_any
+
+DROP: Final = object()
+"""What an unknown enum name reads as where unknown things are ignored (spec §1.8(5))."""
+
+Row: TypeAlias = tuple[str, Loader, bool]
+"""How a key of an object is read: field name, reader of its value, whether null is a value."""
+
+
+def below(path: str, error: InvalidArgument) -> InvalidArgument:
+    """The same complaint, seen from one level further up."""
+    inner = error.field
+    if not inner:
+        whole = path
+    elif inner.startswith("["):
+        whole = path + inner
+    else:
+        whole = f"{path}.{inner}"
+    return InvalidArgument(whole, error.description)
+
+
+class JsonCodec:
+    """Reads and writes messages as JSON values.
+
+    ``strict`` is the mode of a server reading requests: unknown fields, enum names and Any types
+    are errors. Without it they are dropped (an Any of an unknown type is carried as it came).
+    ``check_any`` validates an Any and gives its canonical form, ``show_any`` prints one; the type
+    registry provides both.
+    """
+
+    def __init__(
+        self,
+        *,
+        strict: bool,
+        check_any: Callable[[Any], Any],
+        show_any: Callable[[Any], Json] = dump_any,
+    ) -> None:
+        self.strict = strict
+        self._check_any = check_any
+        self._show_any = show_any
+        self._converter = cattrs.Converter(detailed_validation=False)
+        self._register()
+
+    def load(self, value: Json, cls: type) -> Anything:
+        """The message of this class that a JSON value says.
+
+        Raises:
+            InvalidArgument: The value does not say one; ``field`` is the path of the culprit.
+        """
+        return self._converter.get_structure_hook(cls)(value, cls)
+
+    def reader(self, cls: type) -> Callable[[Json], Anything]:
+        """:meth:`load` for one class."""
+        hook = self._converter.get_structure_hook(cls)
+        return lambda value: hook(value, cls)
+
+    def writer(self, cls: type) -> Dumper:
+        """:meth:`dump` for one class."""
+        hook: Dumper = self._converter.get_unstructure_hook(cls)
+        return hook
+
+    def dump(self, message: object, cls: type | None = None) -> Json:
+        """The canonical JSON value of a message (spec §1.8(1)).
+
+        Raises:
+            InvalidArgument: A field holds what its type does not allow.
+        """
+        written: Json = self._converter.get_unstructure_hook(cls or type(message))(message)
+        return written
+
+    def _register(self) -> None:
+        converter = self._converter
+        converter.register_structure_hook_factory(is_message_class, self._message_loader)
+        converter.register_unstructure_hook_factory(is_message_class, self._message_dumper)
+        for cls, (load, dump) in SPECIAL.items():
+            converter.register_structure_hook_func(_same(cls), _ignoring_type(load))
+            converter.register_unstructure_hook_func(_same(cls), dump)
+        converter.register_structure_hook_func(_same(Any), _ignoring_type(self._load_any))
+        converter.register_unstructure_hook_func(_same(Any), self._show_any)
+
+    def _load_any(self, value: Json) -> Any:
+        found = load_any(value, strict=self.strict)
+        return found if found.empty or not self.strict else self._check_any(found)
+
+    # -- fields -------------------------------------------------------------------------------
+
+    def _one_loader(self, field: Field) -> Loader:
+        if field.kind in LOADERS:
+            return LOADERS[field.kind]
+        if field.kind is Kind.ENUM:  # cattrs would take an IntEnum for an int
+            return enum_codec(field.python, None if self.strict else DROP)[0]
+        hook = self._converter.get_structure_hook(field.python)
+        return lambda value: hook(value, field.python)
+
+    def _one_dumper(self, field: Field) -> Dumper:
+        if field.kind in DUMPERS:
+            return DUMPERS[field.kind]
+        if field.kind is Kind.ENUM:
+            return enum_codec(field.python, None)[1]
+        dumper: Dumper = self._converter.get_unstructure_hook(field.python)
+        return dumper
+
+    def _field_loader(self, field: Field) -> Loader:
+        null_ok = field.python in NULL_IS_A_VALUE
+        one = self._one_loader(field)
+        return labelled(one, field.label, field.key_kind, null_ok, field.container)
+
+    def _field_dumper(self, field: Field) -> Dumper:
+        one = self._one_dumper(field)
+        if field.label is Label.REPEATED:
+            return _list_dumper(one)
+        if field.label is Label.MAP:
+            return _map_dumper(one, DUMPERS[field.key_kind or Kind.STRING])
+        return one
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def _message_loader(self, cls: type) -> Callable[[Json, object], object]:
+        required = {f.name: f for f in shape_of(cls).fields if f.required}
+
+        def make(known: dict[str, object]) -> object:
+            if required and not required.keys() <= known.keys():
+                _fill(known, required)
+            return _construct(cls, known)
+
+        read = object_loader(cls.__name__, lambda: self._rows(cls).get, make, strict=self.strict)
+        return compile_loader(
+            cls, shape_of(cls), self._field_loader, lambda value, _: read(value), DROP
+        )
+
+    def _rows(self, cls: type) -> Mapping[str, Row]:
+        return {
+            spelling: (
+                field.name,
+                self._field_loader(field),
+                field.label is Label.OPTIONAL and field.python in NULL_IS_A_VALUE,
+            )
+            for spelling, field in shape_of(cls).spellings.items()
+        }
+
+    def _message_dumper(self, cls: type) -> Dumper:
+        shape = shape_of(cls)
+        rows: Sequence[tuple[str, str, bool, object, Dumper]] | None = None
+
+        def dump(message: object) -> Json:
+            nonlocal rows
+            if rows is None:  # at the first message: a class may contain itself
+                rows = [
+                    (f.name, f.json_name, f.label is Label.OPTIONAL, f.zero, self._field_dumper(f))
+                    for f in shape.fields
+                ]
+            if not isinstance(message, cls):
+                raise InvalidArgument("", f"must be a {cls.__name__}, got {got(message)}")
+            shown: dict[str, Json] = {}
+            for name, key, presence, zero, write in rows:
+                value = getattr(message, name)
+                if value is None and presence:
+                    continue
+                try:
+                    written = write(value)
+                except InvalidArgument as exc:
+                    raise below(name, exc) from None
+                if presence or not (_is_zero(value, zero) or written == {} or written == []):
+                    shown[key] = written
+            return shown
+
+        return compile_dumper(cls, shape, self._field_dumper, dump)
+
+
+def object_loader(
+    named: str,
+    rows: Callable[[], Callable[[str], Row | None]],
+    make: Callable[[dict[str, object]], object],
+    *,
+    strict: bool,
+) -> Loader:
+    """The reader of the objects that are messages called ``named`` (spec §1.8).
+
+    ``rows`` is called once, by the first message, as a message may contain itself; what it gives
+    finds the row of a key. ``make`` makes a message of values by field name. Unknown keys are
+    refused if ``strict``, else dropped.
+    """
+    find: Callable[[str], Row | None] | None = None
+
+    def load(value: Json) -> object:
+        nonlocal find
+        if find is None:
+            find = rows()
+        if type(value) is not dict:
+            raise InvalidArgument("", f"must be an object, got {got(value)}")
+        given: set[str] = set()
+        known: dict[str, object] = {}
+        for key, item in value.items():
+            row = find(key)
+            if row is None:
+                if strict:
+                    raise InvalidArgument(key, f"is not a field of {named}")
+                continue
+            name, read, null_ok = row
+            if name in given:
+                raise InvalidArgument(name, "is given twice, in both spellings")
+            given.add(name)
+            if item is None and not null_ok:
+                continue
+            try:
+                found = read(item)
+            except InvalidArgument as exc:
+                raise below(name, exc) from None
+            if found is not DROP:
+                known[name] = found
+        return make(known)
+
+    return load
+
+
+def labelled(
+    one: Loader,
+    label: Label,
+    key_kind: Kind | None,
+    null_ok: bool,
+    container: type = tuple,
+) -> Loader:
+    """The reader of a field's whole value, of the reader ``one`` of a single value.
+
+    ``null_ok`` says that null is a value, ``container`` what a repeated field is read as.
+    """
+    if label is Label.REPEATED:
+        return _list_loader(one if null_ok else _element(one), container)
+    if label is Label.MAP:
+        keys = _key_loader(key_kind or Kind.STRING)
+        return _map_loader(one if null_ok else _element(one), keys)
+    return one
+
+
+def _same(cls: object) -> Callable[[object], bool]:
+    return lambda asked: asked is cls
+
+
+def _ignoring_type(load: Loader) -> Callable[[Json, object], object]:
+    return lambda value, _: load(value)
+
+
+def _is_zero(value: object, zero: object) -> bool:
+    # -0.0 equals zero but is not the default (spec §1.7(7)).
+    return value == zero and not (isinstance(value, float) and str(value)[0] == "-")
+
+
+def _fill(known: dict[str, object], required: Mapping[str, Field]) -> None:
+    for name, field in required.items():
+        if name in known:
+            continue
+        if field.label is Label.IMPLICIT:
+            known[name] = field.zero if field.python is not dict else {}
+        elif field.label is Label.REPEATED:
+            known[name] = field.container()
+        elif field.label is Label.MAP:
+            known[name] = {}
+        elif field.nullable:
+            known[name] = None
+        else:
+            raise InvalidArgument(name, "is required")
+
+
+def _construct(cls: type, known: dict[str, object]) -> object:
+    try:
+        return cls(**known)
+    except InvalidArgument:
+        raise
+    except (ValueError, TypeError) as exc:
+        raise InvalidArgument("", str(exc) or f"is no valid {cls.__name__}") from exc
+
+
+def _element(one: Loader) -> Loader:
+    def load(value: Json) -> object:
+        if value is None:
+            raise InvalidArgument("", "must not be null inside a list or map")
+        return one(value)
+
+    return load
+
+
+def _list_loader(one: Loader, container: type) -> Loader:
+    def load(value: Json) -> object:
+        if type(value) is not list:
+            raise InvalidArgument("", f"must be a list, got {got(value)}")
+        found = []
+        for place, item in enumerate(value):
+            try:
+                element = one(item)
+            except InvalidArgument as exc:
+                raise below(f"[{place}]", exc) from None
+            if element is not DROP:
+                found.append(element)
+        return found if container is list else tuple(found)
+
+    return load
+
+
+def _map_loader(one: Loader, read_key: Loader) -> Loader:
+    def load(value: Json) -> object:
+        if type(value) is not dict:
+            raise InvalidArgument("", f"must be an object, got {got(value)}")
+        found = {}
+        for key, item in value.items():
+            try:
+                element = one(item)
+                if element is not DROP:
+                    found[read_key(key)] = element
+            except InvalidArgument as exc:
+                raise below(f"[{got(key)}]", exc) from None
+        return found
+
+    return load
+
+
+def _key_loader(kind: Kind) -> Loader:
+    if kind is Kind.BOOL:
+        names: dict[Json, bool] = {"true": True, "false": False}
+
+        def load(key: Json) -> object:
+            if key not in names:
+                raise InvalidArgument("", "must be 'true' or 'false' as a map key")
+            return names[key]
+
+        return load
+    return LOADERS[kind]
+
+
+def _list_dumper(one: Dumper) -> Dumper:
+    def dump(value: object) -> Json:
+        if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+            raise InvalidArgument("", f"must be a list, got {got(value)}")
+        shown: list[Json] = []
+        for place, item in enumerate(value):
+            try:
+                shown.append(one(item))
+            except InvalidArgument as exc:
+                raise below(f"[{place}]", exc) from None
+        return shown
+
+    return dump
+
+
+def _map_dumper(one: Dumper, key_dumper: Dumper) -> Dumper:
+    def dump(value: object) -> Json:
+        if not isinstance(value, Mapping):
+            raise InvalidArgument("", f"must be a mapping, got {got(value)}")
+        shown: dict[str, Json] = {}
+        for key, item in value.items():
+            try:
+                text = key_dumper(key)
+                shown[text if isinstance(text, str) else str(text).lower()] = one(item)
+            except InvalidArgument as exc:
+                raise below(f"[{got(key)}]", exc) from None
+        return shown
+
+    return dump

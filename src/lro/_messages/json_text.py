@@ -1,0 +1,235 @@
+"""JSON text: the one seam where a JSON library is chosen (RFC 8259, spec §1.8).
+
+The extra ``fast`` changes no result: the standard library says what can be read and written, and
+how. orjson does what both do alike; whatever it refuses, and whatever it may take otherwise, is
+given to the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any as Anything
+from typing import Final, NoReturn
+
+from lro._base.any import Json
+
+try:
+    import orjson
+except ImportError:  # the extra "fast" is not installed
+    orjson = None  # type: ignore[assignment]
+
+_OPTIONS: Final = (
+    0 if orjson is None else orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+)
+
+MAX_DEPTH: Final = 100
+"""Deepest nesting of objects and lists that is read or written (spec §1.8(8))."""
+
+MAX_MESSAGE_DEPTH: Final = 32
+"""Deepest nesting of a packed message (spec §1.8(8)).
+
+In binary form an object in a Struct takes three levels, and protobuf reads a hundred: what has a
+JSON form here has a binary form that can be read. Replies and stores put a few levels around it.
+"""
+
+_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER: Final = b"0" * 19
+"""From so many digits on, an integer may have more than 64 bits: orjson makes it a float."""
+_BEYOND_DOUBLE: Final = b"0" * 309
+_EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
+"""A number with an exponent, all digits as 0: orjson and the standard library differ in these."""
+MAX_LISTS: Final = 100_000
+"""Most lists in a request. To read that many takes some 50 ms, in which no other thread runs."""
+
+
+def dumps(value: Json) -> bytes:
+    """The compact UTF-8 text of a JSON value. What is written here can be read again.
+
+    An enum member or a UUID is no JSON value: with orjson it may be written, without it is refused.
+    To look for those takes four times as long as to write.
+
+    Raises:
+        ValueError: The value is nested too deeply, or holds a number or text that JSON has not.
+        TypeError: It holds something that is no JSON value.
+    """
+    if orjson is not None:
+        try:
+            text: bytes = orjson.dumps(value, option=_OPTIONS)
+        except TypeError:  # integers over 64 bits, and more
+            return _standard_dumps(value)
+        if not _written_otherwise(text):
+            return text
+    return _standard_dumps(value)
+
+
+def dumps_bounded(value: Json) -> bytes:
+    """The same for what is kept and read again: also refused if :func:`loads` would refuse it.
+
+    Raises:
+        ValueError, TypeError: As for :func:`dumps`; or the value is nested too deeply.
+    """
+    text = dumps(value)
+    _check_depth(text, value)
+    return text
+
+
+def loads(data: bytes | str) -> Json:
+    """Read one JSON text, as a client reads replies: fast; the last of equal keys wins.
+
+    Raises:
+        ValueError: The text is not JSON in UTF-8, or is nested too deeply.
+    """
+    value = _parsed(data)
+    _check_depth(data, value)
+    return value
+
+
+def reread(text: str) -> Json:
+    """Read a text that :func:`dumps` wrote, without a look at how deep it is.
+
+    Raises:
+        ValueError: The text is not JSON.
+    """
+    return _parsed(text)
+
+
+def loads_strict(data: bytes | str) -> Json:
+    """Read one JSON text, as a server reads requests: equal keys are an error (spec §1.8(2)).
+
+    Raises:
+        ValueError: The text is not JSON in UTF-8, has a key twice, is nested too deeply, or holds
+            very many lists.
+    """
+    _check_lists(data.encode(errors="replace") if isinstance(data, str) else data)
+    value = _standard_parsed(data, _unique, _fraction)
+    _check_depth(data, value)
+    return value
+
+
+def deeper_than(value: Json, limit: int) -> bool:
+    """Whether objects and lists are nested in more than ``limit`` levels."""
+    layer: list[Anything] = [value]
+    for _ in range(limit):
+        # Types are compared, not asked: what is looked at came from JSON or was just made for it.
+        below: list[Anything] = []
+        for item in layer:
+            kind = item.__class__
+            if kind is dict:
+                below.extend(item.values())
+            elif kind is list:
+                below.extend(item)
+        if not below:
+            return False
+        layer = below
+    return any(item.__class__ is dict or item.__class__ is list for item in layer)
+
+
+def plain_copy(value: dict[Anything, Anything] | list[Anything]) -> Json | None:
+    """An equal copy of a value that is JSON data through and through, at the speed of C.
+
+    None for any other value, and for None: a tuple, a NaN or a key that is no text comes back
+    from JSON as something else, if it comes back at all.
+    """
+    try:
+        text = dumps(value)
+        if _BEYOND_DOUBLE in text.translate(_DIGITS):
+            return None  # it may be beyond the range of double
+        copy = _parsed(text)
+    except (ValueError, TypeError):
+        return None
+    return copy if copy == value else None
+
+
+_Pairs = list[tuple[str, Json]]
+
+
+def _standard_dumps(value: Json) -> bytes:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except RecursionError:
+        raise _too_deep() from None
+    return text.encode()
+
+
+def _written_otherwise(text: bytes) -> bool:
+    """Whether the standard library may write otherwise what orjson wrote so, or refuse it.
+
+    orjson writes null for what is no number, and the smallest and largest numbers its own way.
+    """
+    if b"null" in text or b"0.0000" in text:
+        return True
+    return _EXPONENT.search(text.translate(_DIGITS)) is not None
+
+
+def _parsed(data: bytes | str) -> Json:
+    if orjson is not None:
+        try:
+            text = data.encode() if isinstance(data, str) else data
+            if _LONG_NUMBER not in text.translate(_DIGITS):
+                value: Json = orjson.loads(text)
+                return value
+        except ValueError:  # the standard library says why, or knows better
+            pass
+    return _standard_parsed(data)
+
+
+def _standard_parsed(
+    data: bytes | str,
+    pairs: Callable[[_Pairs], Json] | None = None,
+    fraction: Callable[[str], float] | None = None,
+) -> Json:
+    try:
+        text = data.decode() if isinstance(data, bytes) else data
+        value: Json = json.loads(
+            text, object_pairs_hook=pairs, parse_float=fraction, parse_constant=_no_constant
+        )
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError as exc:
+        if "set_int_max_str_digits" in str(exc):  # advice for us, not for callers
+            raise ValueError("it holds a number of too many digits") from None
+        raise
+    return value
+
+
+def _unique(pairs: _Pairs) -> Json:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise ValueError(f"the key {twice[:60]!r} stands twice in one object")
+    return found
+
+
+def _fraction(text: str) -> float:
+    # In Python: at each call other threads may have their turn. A body of 1 MB has 260,000
+    # fractions, and C would read them in one go.
+    return float(text)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _check_depth(text: bytes | str, value: Json) -> None:
+    # Nearly every text has fewer brackets than the limit allows levels, and is not walked.
+    if isinstance(text, bytes):
+        brackets = text.count(b"[") + text.count(b"{")
+    else:
+        brackets = text.count("[") + text.count("{")
+    if brackets > MAX_DEPTH and deeper_than(value, MAX_DEPTH):
+        raise _too_deep()
+
+
+def _check_lists(data: bytes) -> None:
+    if data.count(b"[") > MAX_LISTS:  # strings may hold any number of brackets
+        pieces = data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
+        if sum(piece.count(b"[") for piece in pieces[::2]) > MAX_LISTS:
+            raise ValueError(f"it holds more than {MAX_LISTS} lists")
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it is nested deeper than {MAX_DEPTH} levels")

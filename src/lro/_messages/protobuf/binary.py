@@ -1,0 +1,270 @@
+"""Messages between JSON values and the binary form, by descriptors (spec §1.7, §1.10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import Any as Anything
+from typing import Final, TypeVar, cast
+
+from google.longrunning import operations_proto_pb2
+from google.protobuf import (
+    any_pb2,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    json_format,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
+from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, EncodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc import error_details_pb2, status_pb2
+
+from lro._base.any import Json
+from lro._base.errors import InvalidArgument
+from lro._base.faults import DeclarationError, UnknownType
+from lro._messages.json_text import dumps, dumps_bounded, reread
+from lro._messages.protobuf.files import ProtoFiles
+from lro._messages.protobuf.reading import ProtoReader
+from lro._messages.schema import Shape
+
+T = TypeVar("T")
+
+STANDARD: Final = tuple(
+    module.DESCRIPTOR
+    for module in (
+        any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2,
+        status_pb2, error_details_pb2, operations_proto_pb2,
+    )
+)  # fmt: skip
+"""The files of the messages that are always known."""
+
+_KEPT: Final = 1024
+_KEPT_BYTES: Final = 4096
+
+
+class Binary:
+    """The binary form of the messages of one registry.
+
+    ``shapes`` are those of its attrs classes and dataclasses by full name, ``names`` all names of
+    its classes, ``classes`` its protobuf classes.
+
+    Raises:
+        DeclarationError: The classes say what proto cannot say.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Shape | None],
+        names: Mapping[type, str],
+        classes: Iterable[type],
+    ) -> None:
+        self.pool = DescriptorPool()
+        self._files: dict[bytes, tuple[str, ...]] = {}
+        self._taken: set[str] = set()
+        self._symbols: dict[str, str] = {}
+        """The file of all that is declared at the top of one, by full name."""
+        self.known: dict[str, str] = {}
+        """The file of each message that has a descriptor of its own, by full name."""
+        self._classes: dict[str, type[Message]] = {}
+        for file in STANDARD:
+            self._add(file)
+        for cls in classes:
+            descriptor = cast(Descriptor, cast("type[Message]", cls).DESCRIPTOR)
+            self._add(descriptor.file)
+        own = {n: shape for n, shape in shapes.items() if shape and n not in self.known}
+        files = ProtoFiles(own, self.known, names)
+        self.names = files.names
+        """The full names of all classes, given or made up."""
+        for said in files:
+            self._put(said)
+        self._written: dict[tuple[str, bytes], bytes] = {}
+        self._strict = ProtoReader(self.message_class, strict=True)
+        self._lenient = ProtoReader(self.message_class, strict=False)
+
+    def message_class(self, full_name: str) -> type[Message]:
+        """The protobuf class of a message.
+
+        Raises:
+            UnknownType: There is none of this name.
+        """
+        found = self._classes.get(full_name)
+        if found is None:
+            try:
+                descriptor = self.pool.FindMessageTypeByName(full_name)
+            except (KeyError, TypeError):  # TypeError: a name that is no text
+                raise UnknownType(full_name) from None
+            if descriptor.GetOptions().map_entry:
+                raise UnknownType(full_name)
+            found = GetMessageClass(descriptor)
+            self._classes[full_name] = found
+        return found
+
+    def descriptor(self, full_name: str) -> Descriptor:
+        """The descriptor of a message.
+
+        Raises:
+            UnknownType: There is none of this name.
+        """
+        return cast(Descriptor, self.message_class(full_name).DESCRIPTOR)
+
+    def to_binary(self, full_name: str, value: Json) -> bytes:
+        """The deterministic binary form of the message that a JSON value says (spec §1.7(7)).
+
+        Raises:
+            UnknownType: There is no such message.
+            InvalidArgument: The value says none.
+        """
+        # What was carried may have more.
+        return serialized(self.read(self.message_class(full_name), value, strict=False))
+
+    def read(self, cls: type[Message], value: Json, *, strict: bool) -> Message:
+        """The message of a JSON value; unknown fields are refused if ``strict``, else dropped.
+
+        Raises:
+            InvalidArgument: The value says no such message; ``field`` is the path of what is wrong.
+        """
+        return (self._strict if strict else self._lenient).read(cls, value)
+
+    def to_json(self, full_name: str, payload: bytes) -> Json:
+        """The canonical JSON value of a message in binary form.
+
+        Raises:
+            UnknownType: There is no such message.
+            InvalidArgument: The bytes are no such message, or it has no JSON form.
+        """
+        key = (full_name, payload)
+        text = self._written.get(key)
+        if text is None:
+            message = parsed(self.message_class(full_name), payload)
+            value = json_of(message, pool=self.pool)
+            # Protobuf gives dictionaries of another class here and there.
+            text = _told(lambda: dumps_bounded(reread(dumps(value).decode())))
+            if len(payload) <= _KEPT_BYTES:
+                if len(self._written) >= _KEPT:
+                    self._written = {}  # in one step: several threads may be here
+                self._written[key] = text
+        return reread(text.decode())  # everybody's own, to do with as they like
+
+    def _add(self, file: FileDescriptor) -> tuple[str, ...]:
+        """Add what a file and its imports declare; the names of the files that have it here.
+
+        What another file has declared already is left out: it comes from another edition of that
+        file, as ``protoc`` and ``buf`` put the imports of an API into its set.
+        """
+        found = self._files.get(file.serialized_pb)
+        if found is not None:
+            return found
+        said = FileDescriptorProto.FromString(file.serialized_pb)
+        homes = self._leave_out_known(said)
+        if homes and not any(map(len, _declared(said))):
+            found = tuple(dict.fromkeys(homes))
+        else:
+            self._add_new(said, [self._add(one) for one in file.dependencies], homes)
+            found = (said.name,)
+        self._files[file.serialized_pb] = found
+        for name in names_in(file.message_types_by_name.values()):
+            self.known.setdefault(name, said.name)
+        return found
+
+    def _add_new(
+        self, said: FileDescriptorProto, imported: list[tuple[str, ...]], homes: list[str]
+    ) -> None:
+        public = {name for at in said.public_dependency for name in imported[at]}
+        names = list(dict.fromkeys([*chain.from_iterable(imported), *homes]))
+        said.dependency[:] = names
+        said.public_dependency[:] = [at for at, name in enumerate(names) if name in public]
+        said.ClearField("weak_dependency")
+        while said.name in self._taken:  # by another file, from elsewhere
+            said.name = f"other/{said.name}"
+        self._taken.add(said.name)
+        self._put(said)
+        for declared in _declared(said):
+            self._symbols.update((_full_name(said, one), said.name) for one in declared)
+
+    def _leave_out_known(self, said: FileDescriptorProto) -> list[str]:
+        """Take out of a file what others have declared; the names of these."""
+        homes = []
+        for declared in _declared(said):
+            for at in reversed(range(len(declared))):
+                home = self._symbols.get(_full_name(said, declared[at]))
+                if home is not None:
+                    homes.append(home)
+                    del declared[at]
+        return homes
+
+    def _put(self, said: FileDescriptorProto) -> None:
+        try:
+            self.pool.AddSerializedFile(said.SerializeToString())
+        except TypeError as exc:  # what the protobuf library raises for whatever is wrong
+            raise DeclarationError(said.name, f"is no proto file: {exc}") from exc
+
+
+def _declared(said: FileDescriptorProto) -> tuple[Anything, ...]:
+    return said.message_type, said.enum_type, said.service, said.extension
+
+
+def _full_name(said: FileDescriptorProto, one: Anything) -> str:
+    return ".".join(filter(None, (said.package, one.name)))
+
+
+def names_in(descriptors: Iterable[Descriptor]) -> list[str]:
+    """The full names of messages and of those nested in them, but for the entries of maps."""
+    found = []
+    for descriptor in descriptors:
+        if not descriptor.GetOptions().map_entry:
+            found += [descriptor.full_name, *names_in(descriptor.nested_types)]
+    return found
+
+
+def parsed(cls: type[Message], payload: bytes) -> Message:
+    """A message in binary form.
+
+    Raises:
+        InvalidArgument: The bytes are no such message.
+    """
+    try:
+        return cls.FromString(payload)
+    except DecodeError as exc:
+        text = f"{len(payload)} bytes are no {cls.DESCRIPTOR.full_name} in binary form"
+        raise InvalidArgument("", text) from exc
+
+
+def serialized(message: Message) -> bytes:
+    """The deterministic binary form (spec §1.7(7)).
+
+    Raises:
+        InvalidArgument: It cannot be written.
+    """
+    try:
+        return bytes(message.SerializeToString(deterministic=True))
+    except (EncodeError, ValueError) as exc:
+        raise InvalidArgument("", str(exc)) from exc
+
+
+def json_of(message: Message, *, pool: DescriptorPool | None = None) -> Json:
+    """The canonical JSON value of a message (spec §1.8(1)).
+
+    Raises:
+        InvalidArgument: It has none.
+    """
+    return _told(lambda: json_format.MessageToDict(message, descriptor_pool=pool))
+
+
+_WRONG: Final = (
+    *(json_format.Error, DecodeError, RecursionError),
+    *(ValueError, TypeError, OverflowError, AttributeError),
+)
+"""What the protobuf library raises for messages that have no JSON form."""
+
+
+def _told(action: Callable[[], T]) -> T:
+    try:
+        return action()
+    except _WRONG as exc:
+        raise InvalidArgument("", str(exc)) from exc

@@ -1,0 +1,259 @@
+"""Message classes as proto files: what their shapes say, in descriptors (spec §1.7, §1.14).
+
+There is one file for each package. A class without a name of its own gets that of its class, in the
+package of the first message that has it as a field. An enum stands beside the messages of its
+package; where another one has a value of the same name already, within a message of its own, as
+proto has no two such values side by side.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import attrs
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
+
+from lro._base.any import declared_name
+from lro._base.faults import DeclarationError
+from lro._messages.scalars import enum_numbers
+from lro._messages.schema import Field, Kind, Label, Shape, shape_of
+
+_TYPES: Final = {
+    Kind.STRING: FieldDescriptorProto.TYPE_STRING,
+    Kind.BYTES: FieldDescriptorProto.TYPE_BYTES,
+    Kind.BOOL: FieldDescriptorProto.TYPE_BOOL,
+    Kind.INT32: FieldDescriptorProto.TYPE_INT32,
+    Kind.INT64: FieldDescriptorProto.TYPE_INT64,
+    Kind.UINT32: FieldDescriptorProto.TYPE_UINT32,
+    Kind.UINT64: FieldDescriptorProto.TYPE_UINT64,
+    Kind.FLOAT: FieldDescriptorProto.TYPE_FLOAT,
+    Kind.DOUBLE: FieldDescriptorProto.TYPE_DOUBLE,
+    Kind.ENUM: FieldDescriptorProto.TYPE_ENUM,
+    Kind.MESSAGE: FieldDescriptorProto.TYPE_MESSAGE,
+}
+
+
+_VERSION: Final = re.compile(r"v[0-9]+((alpha|beta|p[0-9]+)[a-z0-9]*)?")
+
+
+def file_name(package: str) -> str:
+    """Where the messages of a package stand: ``acme/images/v1/images.proto``."""
+    parts = list(filter(None, package.split(".")))
+    named = [part for part in parts if not _VERSION.fullmatch(part)]
+    return "/".join([*parts, f"{named[-1] if named else 'messages'}.proto"])
+
+
+@attrs.frozen
+class _Place:
+    """Where something stands: its package, and its name within that, dots for nesting."""
+
+    package: str
+    path: str
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.package}.{self.path}" if self.package else self.path
+
+
+class ProtoFiles:
+    """The files of some message classes, and of those in their fields.
+
+    ``shapes`` are the shapes of the named classes, ``known`` the file of each message that has a
+    descriptor elsewhere already, ``names`` the full names of classes.
+
+    Raises:
+        DeclarationError: The classes say what proto cannot say.
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, Shape], known: Mapping[str, str], names: Mapping[type, str]
+    ) -> None:
+        self._known = known
+        self._taken_names = frozenset(known.values())
+        self._names = {**names}
+        self._shapes = {**shapes}
+        self._enums: dict[type[enum.Enum], _Place] = {}
+        self._taken: dict[str, set[str]] = {}
+        self._files: dict[str, FileDescriptorProto] = {}
+        self._messages: dict[str, DescriptorProto] = {}
+        for name in shapes:
+            self._gather(name)
+        for name in sorted(self._shapes, key=lambda name: (name.count("."), name)):
+            self._declare(name)
+        for name, shape in self._shapes.items():
+            self._fill(name, shape)
+
+    def __iter__(self) -> Iterator[FileDescriptorProto]:
+        """The files, each behind those that it imports.
+
+        Raises:
+            DeclarationError: Two packages import each other.
+        """
+        done: set[str] = set()
+        for name in sorted(self._files):
+            yield from self._in_order(name, done, ())
+
+    @property
+    def names(self) -> Mapping[type, str]:
+        """The full names of all classes, given or made up."""
+        return self._names
+
+    def message(self, full_name: str) -> DescriptorProto:
+        """What is said of a message, to be added to."""
+        return self._messages[full_name]
+
+    def file_of(self, full_name: str) -> str:
+        """The name of the file in which a message stands."""
+        return self._known.get(full_name) or self._file_name(self._package(full_name))
+
+    def file(self, package: str) -> FileDescriptorProto:
+        """The file of a package, to be added to."""
+        name = self._file_name(package)
+        if name not in self._files:
+            self._files[name] = FileDescriptorProto(name=name, package=package, syntax="proto3")
+        return self._files[name]
+
+    def _file_name(self, package: str) -> str:
+        name = file_name(package)
+        if name not in self._taken_names:  # by a file that protoc was given
+            return name
+        return name.removesuffix(".proto") + "_lro.proto"
+
+    def _in_order(
+        self, name: str, done: set[str], above: tuple[str, ...]
+    ) -> Iterator[FileDescriptorProto]:
+        if name in above:
+            raise DeclarationError(self._files[name].package, "imports itself by way of others")
+        if name in done or name not in self._files:
+            return
+        for imported in self._files[name].dependency:
+            yield from self._in_order(imported, done, (*above, name))
+        done.add(name)
+        yield self._files[name]
+
+    # -- names --------------------------------------------------------------------------------
+
+    def _gather(self, name: str) -> None:
+        for field in self._shapes[name].fields:
+            cls = field.python
+            if field.kind is not Kind.MESSAGE or field.message_name in self._known:
+                continue
+            inner = self._names.get(cls) or declared_name(cls)
+            if inner is None:
+                inner = _Place(self._package(name), cls.__name__).full_name
+            self._names[cls] = inner
+            if inner in self._known:
+                continue
+            if inner not in self._shapes:
+                self._shapes[inner] = shape_of(cls)
+                self._gather(inner)
+            elif self._shapes[inner].python is not cls:
+                raise DeclarationError(f"{name}.{field.name}", f"{inner} is another class already")
+
+    def _package(self, name: str) -> str:
+        package = name.rpartition(".")[0]
+        while _is_message(package):  # it is nested in that one
+            package = package.rpartition(".")[0]
+        return package
+
+    # -- descriptors --------------------------------------------------------------------------
+
+    def _declare(self, name: str) -> None:
+        outer, _, simple = name.rpartition(".")
+        if _is_message(outer):
+            if outer not in self._messages:
+                self._declare(outer)
+            made = self._messages[outer].nested_type.add(name=simple)
+        else:
+            made = self.file(outer).message_type.add(name=simple)
+            self._taken.setdefault(outer, set()).add(simple)
+        self._messages[name] = made
+
+    def _fill(self, name: str, shape: Shape) -> None:
+        made, package = self._messages[name], self._package(name)
+        for field in shape.fields:
+            said = made.field.add(name=field.name, json_name=field.json_name, number=field.number)
+            said.label = FieldDescriptorProto.LABEL_OPTIONAL
+            if field.label is Label.MAP:
+                self._map(name, field, said, package)
+                continue
+            self._type(field, said, package)
+            if field.label is Label.REPEATED:
+                said.label = FieldDescriptorProto.LABEL_REPEATED
+            elif field.label is Label.OPTIONAL and field.kind is not Kind.MESSAGE:
+                said.proto3_optional = True
+        for said in made.field:  # these one-ofs stand behind all others
+            if said.proto3_optional:
+                said.oneof_index = len(made.oneof_decl)
+                made.oneof_decl.add(name=f"_{said.name}")
+
+    def _map(self, name: str, field: Field, said: FieldDescriptorProto, package: str) -> None:
+        simple = "".join(part[:1].upper() + part[1:] for part in field.name.split("_")) + "Entry"
+        entry = self._messages[name].nested_type.add(name=simple)
+        entry.options.map_entry = True
+        key = entry.field.add(name="key", json_name="key", number=1)
+        key.type = _TYPES[field.key_kind or Kind.STRING]
+        value = entry.field.add(name="value", json_name="value", number=2)
+        self._type(field, value, package)
+        key.label = value.label = FieldDescriptorProto.LABEL_OPTIONAL
+        said.label = FieldDescriptorProto.LABEL_REPEATED
+        said.type, said.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{name}.{simple}"
+
+    def _type(self, field: Field, said: FieldDescriptorProto, package: str) -> None:
+        said.type = _TYPES[field.kind]
+        if field.kind is Kind.ENUM:
+            place = self._enum(field.python, package)
+            said.type_name = f".{place.full_name}"
+            self._import(package, self._file_name(place.package))
+        elif field.kind is Kind.MESSAGE:
+            name = field.message_name or self._names[field.python]
+            said.type_name = f".{name}"
+            self._import(package, self.file_of(name))
+
+    def _import(self, package: str, imported: str) -> None:
+        file = self.file(package)
+        if imported != file.name and imported not in file.dependency:
+            file.dependency.append(imported)
+
+    # -- enums --------------------------------------------------------------------------------
+
+    def _enum(self, cls: type[enum.Enum], package: str) -> _Place:
+        if cls in self._enums:
+            return self._enums[cls]
+        file, taken = self.file(package), self._taken.setdefault(package, set())
+        names = {cls.__name__, *cls.__members__}
+        if names.isdisjoint(taken):
+            taken |= names
+            place, made = _Place(package, cls.__name__), file.enum_type.add(name=cls.__name__)
+        else:
+            holder = f"{cls.__name__}Enum"
+            if holder in taken:
+                raise DeclarationError(cls.__qualname__, f"{package}.{holder} is there already")
+            taken.add(holder)
+            outer = file.message_type.add(name=holder)
+            place = _Place(package, f"{holder}.{cls.__name__}")
+            made = outer.enum_type.add(name=cls.__name__)
+        _fill_enum(made, cls)
+        self._enums[cls] = place
+        return place
+
+
+def _is_message(name: str) -> bool:
+    # Packages are written small, whoever makes their messages known, and when.
+    return name.rpartition(".")[2][:1].isupper()
+
+
+def _fill_enum(made: EnumDescriptorProto, cls: type[enum.Enum]) -> None:
+    numbers = {member: number for number, member in enum_numbers(cls).items()}
+    for name, member in cls.__members__.items():
+        made.value.add(name=name, number=numbers[member])
+    if len(cls.__members__) != len(numbers):
+        made.options.allow_alias = True

@@ -1,0 +1,234 @@
+"""Messages of protobuf from JSON values (spec §1.8 to §1.14).
+
+Fields are read by the readers of those of attrs classes, so that both kinds of classes accept and
+refuse the same JSON, with the same path in the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any as Anything
+from typing import Final, cast
+
+import attrs
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, EncodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from lro._base.any import WRAPPED_TYPES, Json
+from lro._base.errors import InvalidArgument
+from lro._base.faults import UnknownType
+from lro._messages.json_codec import DROP, Row, labelled, object_loader
+from lro._messages.protobuf.schema import NULL_VALUE, ProtoField, fields_of
+from lro._messages.scalars import LOADERS, Loader, enum_loader
+from lro._messages.schema import ANY, STRUCT, VALUE, Kind, Label
+from lro._messages.wellknown import MESSAGES, SPECIAL, ListValue, Struct, Value, load_any
+
+_LIST_VALUE: Final = "google.protobuf.ListValue"
+_SPECIAL: Final[Mapping[str, Loader]] = {
+    f"google.protobuf.{cls.__name__}": SPECIAL[cls][0] for cls in MESSAGES if cls in SPECIAL
+}
+"""The readers of the well-known types with a JSON form of their own, as Python values."""
+_INT32: Final = range(-(2**31), 2**31)
+
+
+class ProtoReader:
+    """Reads JSON values as messages; with ``strict`` refuses unknown fields and enum names.
+
+    ``message_class`` gives the class of the message in an Any by its full name.
+    """
+
+    def __init__(self, message_class: Callable[[str], type[Message]], *, strict: bool) -> None:
+        self._message_class = message_class
+        self._strict = strict
+        self._loaders: dict[Descriptor, Loader] = {}
+
+    def read(self, cls: type[Message], value: Json) -> Message:
+        """The message of this class that a JSON value says.
+
+        Raises:
+            InvalidArgument: It says none; ``field`` is the path of what is wrong.
+        """
+        try:
+            message: Anything = self._loader(cast(Descriptor, cls.DESCRIPTOR))(value)
+        except (RecursionError, DecodeError, EncodeError):
+            # What is put into a message goes through the binary form, which has a bound of its own.
+            raise InvalidArgument("", "is nested too deeply for the binary form") from None
+        if not message.IsInitialized():  # of proto2
+            raise InvalidArgument(message.FindInitializationErrors()[0], "is required")
+        found: Message = message
+        return found
+
+    def _loader(self, descriptor: Descriptor) -> Loader:
+        found = self._loaders.get(descriptor)
+        if found is None:
+            found = self._loaders[descriptor] = self._made(descriptor)
+        return found
+
+    def _made(self, descriptor: Descriptor) -> Loader:
+        cls, name = GetMessageClass(descriptor), descriptor.full_name
+        if name == ANY:
+            return lambda value: self._read_any(cls, value)
+        if name in WRAPPED_TYPES:
+            load, put = _SPECIAL[name], _PUT.get(name, _put_fields)
+
+            def special(value: Json) -> Message:
+                message = cls()
+                put(message, load(value))
+                return message
+
+            return special
+        return object_loader(
+            descriptor.name, lambda: self._rows(descriptor), _maker(cls), strict=self._strict
+        )
+
+    def _read_any(self, cls: type[Message], value: Json) -> Message:
+        packed = load_any(value, strict=self._strict)
+        if packed.empty:
+            return cls()
+        try:
+            inner = self._message_class(packed.type_name)
+        except UnknownType as exc:
+            raise InvalidArgument("@type", str(exc)) from None
+        message = self.read(inner, cast(Json, packed.payload))
+        made: Anything = cls
+        found: Message = made(
+            type_url=packed.type_url, value=message.SerializeToString(deterministic=True)
+        )
+        return found
+
+    # -- fields -------------------------------------------------------------------------------
+
+    def _rows(self, descriptor: Descriptor) -> Callable[[str], Row | None]:
+        fields = [(one.field, self._row(one)) for one in fields_of(descriptor)]
+        by_name = {field.name: row for field, row in fields}
+        # The JSON name counts more: it is what is written.
+        rows = {**by_name, **{field.json_name: row for field, row in fields}}
+        if not descriptor.is_extendable:
+            return rows.get
+
+        def find(key: str) -> Row | None:
+            row = rows.get(key)
+            return self._extension(descriptor, key) if row is None else row
+
+        return find
+
+    def _row(self, said: ProtoField) -> Row:
+        label = said.label
+        whole = labelled(self._one(said.value), label, said.key_kind, said.null_ok)
+        return said.field.name, whole, said.null_ok and label is Label.OPTIONAL
+
+    def _one(self, value: FieldDescriptor) -> Loader:
+        kind = ProtoField(value, value, Label.IMPLICIT).kind
+        if kind is Kind.ENUM:
+            enum_type = cast(EnumDescriptor, value.enum_type)
+            return _enum_loader(enum_type, None if self._strict else DROP)
+        if kind is Kind.MESSAGE:
+            return self._loader(cast(Descriptor, value.message_type))
+        return LOADERS[kind]
+
+    def _extension(self, descriptor: Descriptor, key: str) -> Row | None:
+        field = _extension(descriptor, key)
+        if field is None:
+            return None
+        label = Label.OPTIONAL if field.has_presence else Label.REPEATED
+        _, read, null_ok = self._row(ProtoField(field, field, label))
+        return key, read, null_ok
+
+
+def _maker(cls: type[Message]) -> Callable[[dict[str, object]], Message]:
+    make: Anything = cls
+    descriptor = cast(Descriptor, cls.DESCRIPTOR)
+    one_ofs = [
+        frozenset(field.name for field in one.fields)
+        for one in descriptor.oneofs
+        if len(one.fields) > 1
+    ]
+
+    def checked(known: dict[str, object]) -> Message:
+        for one_of in one_ofs:
+            given = [name for name in known if name in one_of]
+            if len(given) > 1:
+                raise InvalidArgument(given[1], f"cannot be given beside {given[0]}")
+        if descriptor.is_extendable:
+            return _with_extensions(make(), descriptor, known)
+        made: Message = make(**known)
+        return made
+
+    return checked
+
+
+def _extension(descriptor: Descriptor, key: str) -> FieldDescriptor | None:
+    """The extension of a message that is called ``[its.full.name]`` in JSON."""
+    if key[:1] != "[" or key[-1:] != "]" or not key.isascii():
+        return None
+    try:
+        found = descriptor.file.pool.FindExtensionByName(key[1:-1])
+    except KeyError:
+        return None
+    return found if found.containing_type is descriptor else None
+
+
+def _with_extensions(
+    message: Message, descriptor: Descriptor, known: Mapping[str, object]
+) -> Message:
+    extensions: Anything = message.Extensions
+    own = {}
+    for name, value in known.items():
+        field = _extension(descriptor, name)
+        if field is None:
+            own[name] = value
+        elif not field.has_presence:
+            extensions[field].extend(value)
+        elif field.message_type is not None:
+            extensions[field].SetInParent()
+            extensions[field].MergeFrom(value)
+        else:
+            extensions[field] = value
+    make: Anything = type(message)
+    message.MergeFrom(make(**own))
+    return message
+
+
+def _enum_loader(descriptor: EnumDescriptor, unknown: object) -> Loader:
+    names = {value.name: value.number for value in descriptor.values}
+    known = set(names.values()) if descriptor.is_closed else _INT32
+    load = enum_loader(names, lambda number: number if number in known else None, unknown)
+    if descriptor.full_name == NULL_VALUE:
+        return lambda value: 0 if value is None else load(value)
+    return load
+
+
+# -- well-known types: Python values put into messages --------------------------------------------
+
+
+def _put_fields(message: Anything, found: Anything) -> None:
+    for field in attrs.fields(type(found)):
+        value = getattr(found, field.name)
+        if isinstance(value, tuple):
+            getattr(message, field.name).extend(value)
+        else:
+            setattr(message, field.name, value)
+
+
+def _put_struct(message: Anything, found: Struct) -> None:
+    message.update(found.fields)
+
+
+def _put_list(message: Anything, found: ListValue) -> None:
+    message.extend(found.values)
+
+
+def _put_value(message: Anything, found: Value) -> None:
+    # Only a list takes values of all types.
+    fields = message.DESCRIPTOR.fields_by_name
+    holder: Anything = GetMessageClass(fields["list_value"].message_type)()
+    holder.extend([found.value])
+    message.CopyFrom(holder.values[0])
+
+
+_PUT: Final[Mapping[str, Callable[[Anything, Anything], None]]] = {
+    STRUCT: _put_struct,
+    VALUE: _put_value,
+    _LIST_VALUE: _put_list,
+}

@@ -1,0 +1,409 @@
+"""The type registry: full names of message types and how each is packed (spec §1.14)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import Any as Anything
+
+import attrs
+
+from lro._base.any import Any, Json, declared_name, type_url
+from lro._base.arguments import check, check_class, check_function, check_instance, check_text
+from lro._base.containing import contained
+from lro._base.details import DETAIL_TYPES, ErrorInfo
+from lro._base.errors import InvalidArgument, LroError
+from lro._base.faults import DeclarationError, EncodingError, MissingExtra, UnknownType
+from lro._base.status import Code, Status
+from lro._messages.codecs import (
+    ClassCodec,
+    Codec,
+    CodecFactory,
+    open_ended,
+    payload_of,
+    protobuf_name,
+)
+from lro._messages.json_codec import JsonCodec
+from lro._messages.schema import check_full_name, is_message_class, no_message
+from lro._messages.times import Duration, Timestamp
+from lro._messages.wellknown import MESSAGES, dump_any, load_any
+
+if TYPE_CHECKING:
+    from lro._messages.protobuf.binary import Binary
+
+M = TypeVar("M")
+
+
+class TypeRegistry:
+    """Full name <-> message class. The well-known types and error details are always there.
+
+    Message classes are attrs classes, dataclasses, and those of protobuf (with its extra).
+    ``factories`` make codecs for classes of other libraries (pydantic, msgspec, ...), asked before
+    the built-in one for attrs classes and dataclasses.
+
+    Raises (the constructor and every method):
+        DeclarationError: An argument is not of the type that its name says.
+    """
+
+    def __init__(self, *classes: type, factories: Iterable[CodecFactory] = ()) -> None:
+        self._strict = JsonCodec(strict=True, check_any=self.checked, show_any=self._shown)
+        self._lenient = JsonCodec(strict=False, check_any=self.checked, show_any=self._shown)
+        several = isinstance(factories, Iterable) and not isinstance(factories, (str, bytes))
+        check("factories", factories, "several functions, in a tuple or list", fine=several)
+        factories = tuple(factories)
+        for factory in factories:
+            check_function("factories", factory)
+        self._factories = (*factories, self._class_codec, self._protobuf_codec)
+        self._codecs: dict[str, Codec] = {}
+        self._names: dict[type, str] = {}
+        self._of_class: dict[type, Codec] = {}
+        self._binary: tuple[int, Binary] | None = None
+        self._generation = 0
+        self._plain: dict[type, tuple[str, ClassCodec]] = {}
+        """Type URL and codec of the classes that need no look at how deep a message is."""
+        for cls in (*MESSAGES, *DETAIL_TYPES, *classes):
+            self.register(cls)
+
+    def register(self, cls: type, full_name: str | None = None) -> str:
+        """Make a message class known, under the name it declares or the one given.
+
+        Returns:
+            The full name.
+
+        Raises:
+            DeclarationError: The class has no name, another name already, or a field that no
+                message can have; or the name belongs to another class.
+        """
+        check_class("cls", cls)
+        if full_name is not None:
+            check_text("full_name", full_name)
+        known = self._names.get(cls)
+        name = declared_name(cls) or protobuf_name(cls) or full_name or known
+        if name is None:
+            raise DeclarationError(cls.__qualname__, "has no full name; decorate it: @lro.message")
+        check_full_name(name)
+        if known == name:
+            return name
+        if known is not None:
+            raise DeclarationError(cls.__qualname__, f"is registered as {known}, not as {name}")
+        taken = self._codecs.get(name)
+        # Protobuf's own class for a message that is always known goes by the same name.
+        if taken is not None and (taken.python not in _ALWAYS or protobuf_name(cls) != name):
+            raise DeclarationError(name, f"is the name of {taken.python!r} already")
+        codec = self._of_class[cls] = self._make_codec(cls)
+        self._codecs.setdefault(name, codec)
+        self._names[cls] = name
+        self._generation += 1  # last: what is made of the classes without this one is outdated
+        if isinstance(codec, ClassCodec) and not codec.open_ended:
+            self._plain[cls] = (type_url(name), codec)
+        return name
+
+    def __contains__(self, full_name: object) -> bool:
+        return full_name in self._codecs
+
+    def knows(self, cls: type) -> bool:
+        """Whether this class is registered."""
+        check_class("cls", cls)
+        return cls in self._names
+
+    def codec(self, full_name: str) -> Codec:
+        """The codec of a type.
+
+        Raises:
+            UnknownType: No such type is registered.
+        """
+        if not isinstance(full_name, str):
+            check_text("full_name", full_name)
+        try:
+            return self._codecs[full_name]
+        except KeyError:
+            raise UnknownType(full_name) from None
+
+    def name_of(self, cls: type) -> str:
+        """The full name of a registered class.
+
+        Raises:
+            UnknownType: The class is not registered.
+        """
+        if not isinstance(cls, type):
+            check_class("cls", cls)
+        try:
+            return self._names[cls]
+        except KeyError:
+            raise UnknownType(cls.__qualname__) from None
+
+    def pack(self, message: object) -> Any:
+        """Pack a message of a registered class; an Any is passed through.
+
+        Raises:
+            UnknownType: Its class is not registered.
+            EncodingError: It cannot be encoded; the error names the field.
+        """
+        known = self._plain.get(message.__class__)
+        if known is not None:
+            url, codec = known
+            try:
+                return Any(url, codec.write(message))
+            except InvalidArgument as exc:
+                raise EncodingError(url.rpartition("/")[2], exc.field, exc.description) from exc
+        return self._pack(message)
+
+    def _pack(self, message: object) -> Any:
+        if isinstance(message, Any):
+            return message
+        if isinstance(message, timedelta):
+            message = Duration.from_timedelta(message)
+        elif isinstance(message, datetime):
+            message = _timestamp(message)
+        name = self.name_of(type(message))
+        try:
+            return Any(type_url(name), payload_of(self._of_class[type(message)], message))
+        except InvalidArgument as exc:
+            raise EncodingError(name, exc.field, exc.description) from exc
+
+    def unpack(self, packed: Any, cls: type[M], *, strict: bool = False) -> M:
+        """The message inside, as an instance of ``cls``.
+
+        Raises:
+            InvalidArgument: The Any holds another type, or its payload does not fit.
+            UnknownType: ``cls`` is not registered.
+        """
+        if not isinstance(packed, Any) or not isinstance(cls, type):
+            _check_packed(packed)
+            check_class("cls", cls)
+        known, payload = self._plain.get(cls), packed.payload
+        if (
+            known is not None
+            and not strict
+            and packed.type_url == known[0]
+            and not isinstance(payload, bytes)
+        ):
+            return cast(M, known[1].load(payload, strict=False))
+        name = self.name_of(cls)
+        if packed.type_name != name:
+            found = packed.type_name or "nothing"
+            raise InvalidArgument("@type", f"must be {name}, got {found}")
+        return cast(M, self._load(self._of_class[cls], name, payload, strict=strict))
+
+    def unpack_any(self, packed: Any, *, strict: bool = False) -> object:
+        """The message inside, of whatever registered type it is.
+
+        Raises:
+            UnknownType: Its type is not registered.
+            InvalidArgument: Its payload does not fit the type.
+        """
+        _check_packed(packed)
+        name = packed.type_name
+        return self._load(self.codec(name), name, packed.payload, strict=strict)
+
+    def checked(self, packed: Any) -> Any:
+        """The same Any with its payload validated, in canonical form (spec §1.10(4)).
+
+        Raises:
+            InvalidArgument: Its type is not registered, or its payload does not fit.
+        """
+        _check_packed(packed)
+        try:
+            codec = self.codec(packed.type_name)
+        except UnknownType as exc:
+            raise InvalidArgument("@type", str(exc)) from None
+        found = self._load(codec, packed.type_name, packed.payload, strict=True)
+        return Any(packed.type_url, codec.dump(found))
+
+    def to_json(self, packed: Any) -> Json:
+        """The JSON form of an Any, ``@type`` and all.
+
+        Raises:
+            EncodingError: It cannot be printed.
+        """
+        try:
+            return self._shown(packed)
+        except InvalidArgument as exc:
+            raise EncodingError(packed.type_name, exc.field, exc.description) from exc
+
+    def from_json(self, value: Json, *, strict: bool = False) -> Any:
+        """Read the JSON form of an Any; ``strict`` also validates the payload.
+
+        Raises:
+            InvalidArgument: It is none.
+        """
+        found = load_any(value, strict=strict)
+        return self.checked(found) if strict and not found.empty else found
+
+    def load(self, value: Json, cls: type[M], *, strict: bool = True) -> M:
+        """A message of any attrs class or dataclass from its JSON value, named or not.
+
+        Raises:
+            InvalidArgument: The value says no such message.
+        """
+        check_class("cls", cls)
+        codec = self._of_class.get(cls)
+        if codec is not None:
+            return cast(M, codec.load(value, strict=strict))
+        return cast(M, (self._strict if strict else self._lenient).load(value, cls))
+
+    def dump(self, message: object) -> Json:
+        """The JSON value of any message, without a type.
+
+        Raises:
+            EncodingError: It cannot be encoded.
+        """
+        codec = self._of_class.get(type(message))
+        try:
+            shown = payload_of(codec, message) if codec is not None else self._strict.dump(message)
+            if isinstance(shown, bytes):
+                return self.binary.to_json(self._names[type(message)], shown)
+            return shown
+        except (UnknownType, MissingExtra):  # of another library, which gives bytes
+            raise EncodingError(type(message).__qualname__, "", "has no JSON form") from None
+        except InvalidArgument as exc:
+            raise EncodingError(type(message).__qualname__, exc.field, exc.description) from exc
+
+    @property
+    def binary(self) -> Binary:
+        """The binary form of the registered messages, by descriptors.
+
+        Raises:
+            MissingExtra: The protobuf library is not installed.
+            DeclarationError: A registered class says what proto cannot say.
+        """
+        found = self._binary
+        if found is not None and found[0] == self._generation:
+            return found[1]
+        try:
+            from lro._messages.protobuf.binary import Binary
+        except ImportError as exc:
+            raise MissingExtra("the binary form of messages", "protobuf") from exc
+        generation = self._generation
+        codecs, classes = self._codecs.copy(), self._of_class.copy()
+        theirs = [cls for cls in classes if protobuf_name(cls) is not None]
+        shapes = {name: codec.shape for name, codec in codecs.items() if codec.python not in theirs}
+        made = Binary(shapes, self._names.copy(), theirs)
+        self._binary = (generation, made)
+        return made
+
+    def binary_payload(self, packed: Any) -> bytes:
+        """The payload of an Any in binary form (spec §1.7(7)); bytes are passed through.
+
+        Raises:
+            UnknownType: It is a JSON value, and no such type is registered.
+            EncodingError: It has no binary form.
+            MissingExtra, DeclarationError: As for :attr:`binary`.
+        """
+        _check_packed(packed)
+        if isinstance(packed.payload, bytes):
+            return packed.payload
+        name = packed.type_name
+        try:
+            return b"" if packed.empty else self.binary.to_binary(name, packed.payload)
+        except InvalidArgument as exc:
+            raise EncodingError(name, exc.field, exc.description) from exc
+
+    def json_payload(self, packed: Any) -> Json:
+        """The payload of an Any as a JSON value, which is passed through.
+
+        Raises:
+            UnknownType: It is in binary form, and no such type is registered.
+            InvalidArgument: Its bytes are no such message, or one without a JSON form.
+            MissingExtra, DeclarationError: As for :attr:`binary`.
+        """
+        _check_packed(packed)
+        if not isinstance(packed.payload, bytes):
+            return packed.payload
+        self.codec(packed.type_name)
+        return self.binary.to_json(packed.type_name, packed.payload)
+
+    def status_of(self, error: LroError, domain: str) -> Status:
+        """The status that tells a caller of an error, details and all (spec §6.3).
+
+        The application may have written the error. It is asked here alone what it says, once. What
+        it raises then passes, but for what would stop a server, such as SystemExit.
+
+        Raises:
+            DeclarationError: It is no LroError, or its ``status_code`` no Code.
+            HookFailed: It raised what would stop a server.
+            EncodingError, UnknownType: A detail cannot be packed.
+        """
+        check_instance("error", error, LroError, "an LroError")
+        check_text("domain", domain)
+        code, text, details = contained(f"the error {type(error).__name__}", _said, error, domain)
+        check_instance("status_code", code, Code, "a Code")
+        return Status(int(code), text, tuple(self.pack(detail) for detail in details))
+
+    def readable(self, packed: Any) -> Any:
+        """The same Any with a JSON value in it, if one can be had of its bytes."""
+        _check_packed(packed)
+        if not isinstance(packed.payload, bytes):
+            return packed
+        try:
+            return Any(packed.type_url, self.json_payload(packed))
+        except LroError:
+            return packed
+
+    def _shown(self, packed: Any) -> Json:
+        if isinstance(packed, Any) and isinstance(packed.payload, bytes) and not packed.empty:
+            with contextlib.suppress(UnknownType, MissingExtra):  # it is told below
+                packed = Any(packed.type_url, self.json_payload(packed))
+        return dump_any(packed)
+
+    def _load(self, codec: Codec, name: str, payload: Json | bytes, *, strict: bool) -> object:
+        if isinstance(payload, bytes) and isinstance(codec, ClassCodec):
+            payload = self.binary.to_json(name, payload)
+        return codec.load(payload, strict=strict)
+
+    def _protobuf_codec(self, cls: type) -> Codec | None:
+        if protobuf_name(cls) is None:
+            return None
+        from lro._messages.protobuf.codec import ProtobufCodec
+
+        return ProtobufCodec(cls, lambda: self.binary)
+
+    def _class_codec(self, cls: type) -> Codec | None:
+        if cls not in MESSAGES and not is_message_class(cls):
+            return None
+        # A field that no message can have is refused here, in the classes below this one too.
+        return ClassCodec(cls, self._strict, self._lenient, open_ended(cls))
+
+    def _make_codec(self, cls: type) -> Codec:
+        for factory in self._factories:
+            codec = factory(cls)
+            if codec is not None:
+                return codec
+        raise DeclarationError(cls.__qualname__, no_message(cls))
+
+
+_ALWAYS: Final = frozenset((*MESSAGES, *DETAIL_TYPES))
+
+
+def _said(error: LroError, domain: str) -> tuple[Code, str, tuple[object, ...]]:
+    details = tuple(_sayable(detail) for detail in error.details(domain))
+    return error.status_code, _sayable(str(error)), details
+
+
+def _sayable(said: Anything) -> Anything:
+    """The same without half surrogate pairs, which no reply can hold (spec §1.9).
+
+    The name of a file may have some. Details of classes of the application are as it made them.
+    """
+    if isinstance(said, str):
+        return str.encode(said, "utf-8", "backslashreplace").decode()
+    if isinstance(said, tuple):
+        return tuple(map(_sayable, said))
+    if isinstance(said, dict):
+        return {_sayable(key): _sayable(value) for key, value in said.items()}
+    if type(said).__module__ == ErrorInfo.__module__:
+        return type(said)(**_sayable(attrs.asdict(said, recurse=False)))
+    return said
+
+
+def _check_packed(packed: object) -> None:
+    check_instance("packed", packed, Any, "an lro.Any")
+
+
+def _timestamp(moment: datetime) -> Timestamp:
+    try:
+        return Timestamp.from_datetime(moment)
+    except ValueError as exc:
+        raise EncodingError("google.protobuf.Timestamp", "", str(exc)) from None

@@ -1,0 +1,343 @@
+"""The well-known types as Python values, and their special JSON forms (spec §1.13)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, cast
+
+import attrs
+
+from lro._base.any import WRAPPED_TYPES, Any, Json, named
+from lro._base.errors import InvalidArgument, got
+from lro._messages.json_text import plain_copy
+from lro._messages.scalars import (
+    DUMPERS,
+    LOADERS,
+    Dumper,
+    Loader,
+    dump_string,
+    is_text,
+    load_string,
+)
+from lro._messages.schema import Kind
+from lro._messages.times import (
+    Duration,
+    Timestamp,
+    datetime_text,
+    duration_text,
+    parse_datetime,
+    parse_duration,
+    parse_timestamp,
+    timestamp_text,
+)
+
+PACKAGE: Final = "google.protobuf."
+_SNAKE: Final = re.compile(r"_([a-z])")
+_HUMP: Final = re.compile(r"[A-Z]")
+
+
+@named(PACKAGE + "Empty")
+@attrs.frozen
+class Empty:
+    """A message without fields: the response of methods that have nothing to say."""
+
+
+@named(PACKAGE + "FieldMask")
+@attrs.frozen
+class FieldMask:
+    """Paths of fields, in proto spelling."""
+
+    paths: tuple[str, ...] = ()
+
+
+@named(PACKAGE + "Struct")
+@attrs.frozen
+class Struct:
+    """Any JSON object."""
+
+    fields: Mapping[str, object] = attrs.field(factory=dict, hash=False)
+
+
+@named(PACKAGE + "Value")
+@attrs.frozen
+class Value:
+    """Any JSON value; None is JSON's null."""
+
+    value: object = attrs.field(default=None, hash=False)
+
+
+@named(PACKAGE + "ListValue")
+@attrs.frozen
+class ListValue:
+    """Any JSON array."""
+
+    values: Sequence[object] = attrs.field(factory=list, hash=False)
+
+
+@named(PACKAGE + "StringValue")
+@attrs.frozen
+class StringValue:
+    """A string which may be absent where it is a field."""
+
+    value: str = ""
+
+
+@named(PACKAGE + "BoolValue")
+@attrs.frozen
+class BoolValue:
+    """A bool which may be absent where it is a field."""
+
+    value: bool = False
+
+
+@named(PACKAGE + "BytesValue")
+@attrs.frozen
+class BytesValue:
+    """Bytes which may be absent where they are a field."""
+
+    value: bytes = b""
+
+
+@named(PACKAGE + "Int32Value")
+@attrs.frozen
+class Int32Value:
+    """An int32 which may be absent where it is a field."""
+
+    value: int = 0
+
+
+@named(PACKAGE + "Int64Value")
+@attrs.frozen
+class Int64Value:
+    """An int64 which may be absent where it is a field."""
+
+    value: int = 0
+
+
+@named(PACKAGE + "UInt32Value")
+@attrs.frozen
+class UInt32Value:
+    """A uint32 which may be absent where it is a field."""
+
+    value: int = 0
+
+
+@named(PACKAGE + "UInt64Value")
+@attrs.frozen
+class UInt64Value:
+    """A uint64 which may be absent where it is a field."""
+
+    value: int = 0
+
+
+@named(PACKAGE + "FloatValue")
+@attrs.frozen
+class FloatValue:
+    """A 32-bit float which may be absent where it is a field."""
+
+    value: float = 0.0
+
+
+@named(PACKAGE + "DoubleValue")
+@attrs.frozen
+class DoubleValue:
+    """A double which may be absent where it is a field."""
+
+    value: float = 0.0
+
+
+WRAPPER_KINDS: Final[Mapping[type, Kind]] = {
+    StringValue: Kind.STRING,
+    BoolValue: Kind.BOOL,
+    BytesValue: Kind.BYTES,
+    Int32Value: Kind.INT32,
+    Int64Value: Kind.INT64,
+    UInt32Value: Kind.UINT32,
+    UInt64Value: Kind.UINT64,
+    FloatValue: Kind.FLOAT,
+    DoubleValue: Kind.DOUBLE,
+}
+
+
+def dump_json(value: object) -> Json:
+    """Plain Python data as a JSON value; containers are copied.
+
+    Raises:
+        InvalidArgument: It holds something that a Value cannot: NaN, bytes, keys that are no text.
+    """
+    if isinstance(value, (dict, list)):
+        copy = plain_copy(value)
+        if copy is not None:
+            return copy
+    return _walk(value)
+
+
+def _dump_object(value: object) -> Json:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument("", f"must be a mapping, got {got(value)}")
+    return dump_json(value)
+
+
+def _dump_list(value: object) -> Json:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
+        raise InvalidArgument("", f"must be a list, got {got(value)}")
+    return dump_json(value)
+
+
+def _walk(value: object) -> Json:
+    # For what is no plain data, if only in part, and to say where it goes wrong.
+    if isinstance(value, str):
+        return dump_string(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (int, float)):
+        _check_finite(value)
+        return value
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise InvalidArgument("", "must have text keys")
+        return {load_string(key): _walk(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [_walk(item) for item in value]
+    raise InvalidArgument("", f"must be plain JSON data, got {got(value)}")
+
+
+def _check_finite(value: float) -> None:
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of double
+        finite = False
+    if not finite:
+        raise InvalidArgument("", f"must be within the range of double, got {got(value)}")
+
+
+def load_any(value: Json, *, strict: bool) -> Any:
+    """Read the JSON form of an Any, its payload as it came (spec §1.10).
+
+    Unless ``strict``, what does not belong beside the ``value`` of a special type is dropped.
+
+    Raises:
+        InvalidArgument: The value is no object, or has no usable ``@type``.
+    """
+    if not isinstance(value, dict):
+        raise InvalidArgument("", f"must be an object with '@type', got {got(value)}")
+    if not value:
+        return Any()
+    url = value.get("@type")
+    if not isinstance(url, str) or "/" not in url or not is_text(url):
+        raise InvalidArgument("@type", f"must be a type URL with a slash, got {got(url)}")
+    rest = value.copy()
+    del rest["@type"]
+    if url.rpartition("/")[2] not in WRAPPED_TYPES:
+        if url.endswith("/google.protobuf.Empty") and rest == {"value": {}}:
+            rest = {}  # some servers send it so
+        return Any(url, rest)
+    if "value" not in rest:
+        raise InvalidArgument("value", "is missing beside this '@type'")
+    if strict and len(rest) > 1:
+        extra = next(key for key in rest if key != "value")
+        raise InvalidArgument(extra, "does not belong beside this '@type'")
+    return Any(url, rest["value"])
+
+
+def dump_any(packed: object) -> Json:
+    """The JSON form of an Any whose payload is a JSON value.
+
+    Raises:
+        InvalidArgument: It is no Any, or its payload is bytes, which nobody here can print.
+    """
+    if not isinstance(packed, Any):
+        raise InvalidArgument("", f"must be an Any, got {got(packed)}")
+    payload = packed.payload
+    if packed.empty:
+        return {}
+    if isinstance(payload, bytes):
+        raise InvalidArgument("", f"is a {packed.type_name} in binary form, which has no JSON here")
+    if isinstance(payload, dict) and packed.type_name not in WRAPPED_TYPES:
+        return {"@type": packed.type_url, **payload}
+    return {"@type": packed.type_url, "value": payload}
+
+
+def _load_object(value: Json) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise InvalidArgument("", f"must be an object, got {got(value)}")
+    return cast("dict[str, Json]", dump_json(value))
+
+
+def _load_list(value: Json) -> ListValue:
+    if not isinstance(value, list):
+        raise InvalidArgument("", f"must be a list, got {got(value)}")
+    return ListValue(cast("list[Json]", dump_json(value)))
+
+
+def _load_mask(value: Json) -> FieldMask:
+    if not isinstance(value, str) or "_" in value or not is_text(value):
+        wanted = "must be paths in lowerCamelCase with commas between"
+        raise InvalidArgument("", f"{wanted}, got {got(value)}")
+    paths = value.split(",") if value else []
+    return FieldMask(tuple(_HUMP.sub(lambda hump: "_" + hump[0].lower(), path) for path in paths))
+
+
+def _dump_mask(mask: FieldMask) -> Json:
+    shown = [_SNAKE.sub(lambda low: low[1].upper(), path) for path in mask.paths]
+    text = ",".join(shown)
+    if "_" in text or _load_mask(text) != mask:
+        raise InvalidArgument("", f"has a path without a JSON form: {got(mask.paths)}")
+    return text
+
+
+def _checked(printer: Callable[..., Json], python: type) -> Dumper:
+    def dump(value: object) -> Json:
+        if not isinstance(value, python):
+            raise InvalidArgument("", f"must be a {python.__name__}, got {got(value)}")
+        try:
+            return printer(value)
+        except (ValueError, OverflowError) as exc:  # a date that is none in UTC overflows
+            raise InvalidArgument("", str(exc)) from None
+
+    return dump
+
+
+def _dump_timedelta(span: timedelta) -> str:
+    return duration_text(Duration.from_timedelta(span))
+
+
+def _load_timedelta(value: Json) -> timedelta:
+    return parse_duration(value).to_timedelta()
+
+
+def _wrapper(cls: type, kind: Kind) -> tuple[Loader, Dumper]:
+    load, dump = LOADERS[kind], DUMPERS[kind]
+    return (lambda value: cls(load(value))), _checked(lambda wrapped: dump(wrapped.value), cls)
+
+
+SPECIAL: Final[Mapping[object, tuple[Loader, Dumper]]] = {
+    Duration: (parse_duration, _checked(duration_text, Duration)),
+    Timestamp: (parse_timestamp, _checked(timestamp_text, Timestamp)),
+    timedelta: (_load_timedelta, _checked(_dump_timedelta, timedelta)),
+    datetime: (parse_datetime, _checked(datetime_text, datetime)),
+    FieldMask: (_load_mask, _checked(_dump_mask, FieldMask)),
+    Struct: (
+        lambda value: Struct(_load_object(value)),
+        _checked(lambda struct: _dump_object(struct.fields), Struct),
+    ),
+    Value: (
+        lambda value: Value(dump_json(value)),
+        _checked(lambda value: dump_json(value.value), Value),
+    ),
+    ListValue: (_load_list, _checked(lambda value: _dump_list(value.values), ListValue)),
+    dict: (_load_object, _dump_object),
+    object: (dump_json, dump_json),
+    **{cls: _wrapper(cls, kind) for cls, kind in WRAPPER_KINDS.items()},
+}
+"""Reader and writer of each Python class whose JSON form is not an object of its fields."""
+
+NULL_IS_A_VALUE: Final = frozenset({Value, object})
+"""Classes for which JSON's null is a value and not absence (spec §1.8(3))."""
+
+MESSAGES: Final[tuple[type, ...]] = (
+    Any, Empty, Duration, Timestamp, FieldMask, Struct, Value, ListValue, *WRAPPER_KINDS,
+)  # fmt: skip

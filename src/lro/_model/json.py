@@ -1,0 +1,226 @@
+"""Operations, statuses and error bodies in JSON (spec §1.8, §1.10, §5.12, §11.8)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
+
+from lro._base.any import WRAPPED_TYPES, Any, Json
+from lro._base.errors import InvalidArgument, LroError, got
+from lro._base.status import Code, Status, code_from_http
+from lro._messages.json_codec import below
+from lro._messages.registry import TypeRegistry
+from lro._messages.scalars import LOADERS, load_bool, load_string
+from lro._messages.schema import Kind
+from lro._model.operation import BatchGetOperationsResponse, ListOperationsResponse, Operation
+
+_OPERATION_KEYS: Final = ("name", "metadata", "done", "error", "response")
+_STATUS_KEYS: Final = ("code", "message", "details")
+
+T = TypeVar("T")
+
+
+def operation_to_json(operation: Operation, types: TypeRegistry) -> dict[str, Json]:
+    """The canonical JSON object of an operation.
+
+    Raises:
+        EncodingError: Its metadata, response or a detail cannot be printed.
+    """
+    shown: dict[str, Json] = {}
+    if operation.name:
+        shown["name"] = operation.name
+    if operation.metadata is not None:
+        shown["metadata"] = _any_to_json(operation.metadata, types)
+    if operation.done:
+        shown["done"] = True
+    result = operation.result
+    if isinstance(result, Any):
+        shown["response"] = _any_to_json(result, types)
+    elif result is not None:
+        shown["error"] = status_to_json(result, types)
+    return shown
+
+
+def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) -> Operation:
+    """Read an operation; ``strict`` refuses unknown fields and types, else they are ignored.
+
+    Raises:
+        InvalidArgument: The value is no operation; ``field`` is the path of the culprit.
+    """
+    fields = _fields(value, _OPERATION_KEYS, strict)
+    if "error" in fields and "response" in fields:
+        raise InvalidArgument("response", "must not be set beside error")
+    metadata: Any | None = None
+    result: Any | Status | None = None
+    at = "metadata"
+    try:
+        if at in fields:
+            metadata = types.from_json(fields[at], strict=strict)
+        at = "response"
+        if at in fields:
+            result = types.from_json(fields[at], strict=strict)
+        at = "error"
+        if at in fields:
+            result = status_from_json(fields[at], types, strict=strict)
+        at = "name"
+        name = load_string(fields.get(at, ""))
+        at = "done"
+        done = load_bool(fields.get(at, False))
+    except InvalidArgument as exc:
+        raise below(at, exc) from None
+    return Operation(name=name, metadata=metadata, done=done, result=result)
+
+
+def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
+    """The JSON object of a page of operations."""
+    shown: dict[str, Json] = {}
+    if page.operations:
+        shown["operations"] = [operation_to_json(one, types) for one in page.operations]
+    if page.next_page_token:
+        shown["nextPageToken"] = page.next_page_token
+    return shown
+
+
+def page_from_json(value: Json, types: TypeRegistry) -> ListOperationsResponse:
+    """Read a page of operations, ignoring what is unknown.
+
+    Raises:
+        InvalidArgument: The value is no page.
+    """
+    fields = _fields(value, ("operations", "nextPageToken", "next_page_token"), strict=False)
+    token = fields.get("nextPageToken", fields.get("next_page_token", ""))
+    return ListOperationsResponse(_operations(fields, types), load_string(token))
+
+
+def batch_to_json(batch: BatchGetOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
+    """The JSON object of the answer to BatchGet; both lists are always there (spec §3.11)."""
+    return {
+        "operations": [operation_to_json(one, types) for one in batch.operations],
+        "missing": list(batch.missing),
+    }
+
+
+def batch_from_json(value: Json, types: TypeRegistry) -> BatchGetOperationsResponse:
+    """Read an answer to BatchGet, ignoring what is unknown.
+
+    Raises:
+        InvalidArgument: The value is none.
+    """
+    fields = _fields(value, ("operations", "missing"), strict=False)
+    missing = tuple(load_string(name) for name in _list("missing", fields))
+    return BatchGetOperationsResponse(_operations(fields, types), missing)
+
+
+def status_to_json(status: Status, types: TypeRegistry) -> dict[str, Json]:
+    """The JSON object of a status; ``code`` is a number."""
+    shown: dict[str, Json] = {}
+    if status.code:
+        shown["code"] = int(status.code)
+    if status.message:
+        shown["message"] = status.message
+    if status.details:
+        shown["details"] = [_any_to_json(detail, types) for detail in status.details]
+    return shown
+
+
+def status_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) -> Status:
+    """Read a status; details of unknown types are carried as they came unless ``strict``.
+
+    Raises:
+        InvalidArgument: The value is no status.
+    """
+    fields = _fields(value, _STATUS_KEYS, strict)
+    details = _list("details", fields)
+    return Status(
+        code=_at("code", fields, _load_code) or 0,
+        message=_at("message", fields, load_string) or "",
+        details=tuple(types.from_json(detail, strict=strict) for detail in details),
+    )
+
+
+def error_body(status: Status, types: TypeRegistry, http: int | None = None) -> dict[str, Json]:
+    """The body of an error reply (spec §5.12); ``http`` where it is not the code's own status."""
+    code = Code.of(status.code)
+    error: dict[str, Json] = {
+        "code": http or code.http,
+        "message": status.message,
+        "status": code.name,
+    }
+    if status.details:
+        error["details"] = [_any_to_json(detail, types) for detail in status.details]
+    return {"error": error}
+
+
+def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status:
+    """What an error reply says, whoever sent it (spec §11.8). ``body`` None: it was no JSON."""
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]
+    error = body.get("error") if isinstance(body, dict) else None
+    if isinstance(error, str):
+        return Status(code_from_http(http), error)
+    if not isinstance(error, dict):
+        return Status(code_from_http(http), f"the server answered HTTP {http}")
+    name, text, details = error.get("status"), error.get("message"), error.get("details")
+    code = Code.__members__.get(name, Code.OK) if isinstance(name, str) else Code.OK
+    return Status(
+        code or code_from_http(http),  # OK is no code of an error
+        text if isinstance(text, str) else f"the server answered HTTP {http}",
+        tuple(_readable(details, types)) if isinstance(details, list) else (),
+    )
+
+
+def _readable(details: list[Json], types: TypeRegistry) -> list[Any]:
+    found = []
+    for detail in details:
+        try:
+            found.append(types.from_json(detail))
+        except LroError:  # a foreign server's detail must not hide its error
+            continue
+    return found
+
+
+def _any_to_json(packed: Any, types: TypeRegistry) -> Json:
+    payload = packed.payload
+    if isinstance(payload, dict) and _plain_url(packed.type_url):
+        return {"@type": packed.type_url, **payload}
+    return types.to_json(packed)
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain_url(url: str) -> bool:
+    return url != "" and url.rpartition("/")[2] not in WRAPPED_TYPES
+
+
+def _operations(fields: dict[str, Json], types: TypeRegistry) -> tuple[Operation, ...]:
+    return tuple(operation_from_json(item, types) for item in _list("operations", fields))
+
+
+def _list(key: str, fields: dict[str, Json]) -> list[Json]:
+    listed = fields.get(key, [])
+    if not isinstance(listed, list):
+        raise InvalidArgument(key, f"must be a list, got {got(listed)}")
+    return listed
+
+
+def _fields(value: Json, known: tuple[str, ...], strict: bool) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise InvalidArgument("", f"must be an object, got {got(value)}")
+    if strict:
+        for key in value:
+            if key not in known:
+                raise InvalidArgument(key, "is not a field of this message")
+    return {key: item for key, item in value.items() if item is not None}
+
+
+def _at(key: str, fields: dict[str, Json], load: Callable[[Json], T]) -> T | None:
+    if key not in fields:
+        return None
+    try:
+        return load(fields[key])
+    except InvalidArgument as exc:
+        raise below(key, exc) from None
+
+
+def _load_code(value: Json) -> int:
+    return cast(int, LOADERS[Kind.INT32](value))

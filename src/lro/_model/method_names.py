@@ -1,0 +1,192 @@
+"""Long-running methods: their names, their OperationInfo, and the registry of both (spec §8)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import attrs
+
+from lro._base.faults import DeclarationError
+from lro._model.operation import OperationInfo
+
+_METHOD_NAME: Final = re.compile(
+    r"(?:(?P<package>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.)?(?P<service>[A-Za-z_]\w*)\.(?P<name>[A-Za-z_]\w*)",
+    re.ASCII,
+)
+_VERSION: Final = re.compile(r"v[0-9]+[a-z0-9]*")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+STANDARD: Final = re.compile(r"(Get|Create|Update|Delete)([A-Z]\w*)", re.ASCII)
+_DELETE: Final = re.compile(r"(Batch)?Delete[A-Z]\w*", re.ASCII)
+FINDINGS: Final = {
+    "response-type-empty": "an empty response cannot grow; give the method a response of its own",
+    "response-type-convention": "the response should be called <Method>Response, or the resource",
+    "metadata-type-empty": "empty metadata cannot tell of progress; give the method its own",
+}
+"""What the warnings mean."""
+EMPTY: Final = "google.protobuf.Empty"
+
+
+@attrs.frozen
+class MethodName:
+    """A method's full name in its parts, for example ``acme.images.v1`` ``Images`` ``Resize``."""
+
+    package: str
+    service: str
+    name: str
+
+    def __str__(self) -> str:
+        return ".".join(part for part in (self.package, self.service, self.name) if part)
+
+    @classmethod
+    def parse(cls, full_name: str) -> MethodName:
+        """Read ``package.Service.Method``; the package may be missing.
+
+        Raises:
+            DeclarationError: The text is no such name.
+        """
+        if not isinstance(full_name, str):
+            wanted = 'is no name: write @service.method("acme.images.v1.Images.Resize")'
+            raise DeclarationError(repr(full_name), wanted)
+        found = _METHOD_NAME.fullmatch(full_name)
+        if found is None:
+            wanted = "is not a method's full name such as acme.images.v1.Images.Resize"
+            raise DeclarationError(repr(full_name), wanted)
+        return cls(found["package"] or "", found["service"], found["name"])
+
+    @property
+    def path(self) -> str:
+        """The path of the POST that calls it: version, service and method."""
+        version = next((p for p in self.package.split(".") if _VERSION.fullmatch(p)), "v1")
+        collection = _HUMP.sub("-", self.service).lower()
+        return f"/{version}/{collection}:{self.name[:1].lower()}{self.name[1:]}"
+
+    def qualify(self, type_name: str) -> str:
+        """The full name of a type that this method declares.
+
+        A type of the method's own package may be written without the package, a leading dot makes
+        a name absolute, any other name is fully qualified (spec §8.3(1)).
+        """
+        if type_name.startswith("."):
+            return type_name[1:]
+        if "." in type_name or not self.package:
+            return type_name
+        return f"{self.package}.{type_name}"
+
+
+def convention_findings(method: MethodName, info: OperationInfo) -> list[str]:
+    """Warnings about types that go against the conventions, as codes of spec §8.2 and §8.4.
+
+    Of a type that is not known, which is ``"."``, nothing is said.
+    """
+    findings = []
+    response = method.qualify(info.response_type)
+    standard = STANDARD.fullmatch(method.name)
+    simple = response.rpartition(".")[2]
+    wanted = method.name + "Response" if standard is None else standard[2]
+    if response == EMPTY:
+        if not _DELETE.fullmatch(method.name):
+            findings.append("response-type-empty")
+    elif response and simple != wanted:
+        findings.append("response-type-convention")
+    if method.qualify(info.metadata_type) == EMPTY:
+        findings.append("metadata-type-empty")
+    return findings
+
+
+class OperationInfoRegistry:
+    """Which methods return operations, and of which types."""
+
+    def __init__(self) -> None:
+        self._infos: dict[str, OperationInfo] = {}
+
+    def register(self, full_name: str, info: OperationInfo) -> list[str]:
+        """Declare a method. Both types are kept by their full names.
+
+        Returns:
+            The warnings of :func:`convention_findings`.
+
+        Raises:
+            DeclarationError: The name is malformed or taken, or a type is missing (spec §8.2).
+        """
+        method = MethodName.parse(full_name)
+        if not info.response_type:
+            raise DeclarationError(full_name, "declares no response type (response-type-missing)")
+        if not info.metadata_type:
+            raise DeclarationError(full_name, "declares no metadata type (metadata-type-missing)")
+        if full_name in self._infos:
+            raise DeclarationError(full_name, "is declared twice")
+        self._infos[full_name] = OperationInfo(
+            method.qualify(info.response_type), method.qualify(info.metadata_type)
+        )
+        return convention_findings(method, info)
+
+    def __getitem__(self, full_name: str) -> OperationInfo:
+        """The declaration of a method.
+
+        Raises:
+            DeclarationError: The method is not declared (missing-operation-info).
+        """
+        try:
+            return self._infos[full_name]
+        except KeyError:
+            raise DeclarationError(full_name, "is not declared (missing-operation-info)") from None
+
+    def __contains__(self, full_name: object) -> bool:
+        return full_name in self._infos
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._infos)
+
+
+@attrs.frozen
+class Said:
+    """What a function's annotations say of one of its message classes, and where they do.
+
+    ``annotation`` is None where nothing is said, and ``NoneType`` where None is annotated.
+    """
+
+    annotation: object = None
+    where: str = ""
+
+
+@attrs.frozen
+class Signature:
+    """What a function's annotations say, and whether it is given the job."""
+
+    request: Said = Said()
+    response: Said = Said()
+    metadata: Said = Said()
+    takes_job: bool = False
+    is_async: bool = False
+
+    @classmethod
+    def of(cls, function: Callable[..., object]) -> Signature:
+        """Read ``def f(request: R, job: Job[M]) -> S``; the job may be left out.
+
+        Raises:
+            DeclarationError: The function does not take a request, or a request and a job.
+        """
+        label = getattr(function, "__qualname__", repr(function))
+        parameters = list(inspect.signature(function).parameters.values())
+        if not 1 <= len(parameters) <= 2:
+            raise DeclarationError(label, "must take the request, or the request and the job")
+        names = [parameter.name for parameter in parameters]
+        if names == ["job", "request"]:
+            raise DeclarationError(label, "must take the request first, and then the job")
+        try:
+            hints = typing.get_type_hints(function)
+        except (NameError, TypeError) as exc:  # TypeError: a callable that is no function
+            raise DeclarationError(label, f"has annotations that cannot be read: {exc}") from exc
+        first, *rest = names
+        job = typing.get_args(hints.get(rest[0])) if rest else ()
+        return cls(
+            request=Said(hints.get(first), f"the parameter {first!r} of {label}"),
+            response=Said(hints.get("return"), f"the return of {label}"),
+            metadata=Said(job[0], f"the parameter {rest[0]!r} of {label}") if job else Said(),
+            takes_job=bool(rest),
+            is_async=inspect.iscoroutinefunction(function),
+        )

@@ -1,0 +1,1 @@
+"""Sequences of calls, written once as generators, and the two drivers that run them."""

@@ -1,0 +1,196 @@
+"""Waiting for many operations together, written once for both faces."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any as Anything
+from typing import Generic, TypeVar
+
+import attrs
+
+from lro import DeclarationError, Operation
+from lro_client._errors import ClientError, GroupTimeout, again
+from lro_client._flow import polling
+from lro_client._flow.steps import Flow, Show, Take
+from lro_client._handle_flows import taken
+from lro_client._handles import HandleBase, Update
+from lro_client._state import Core
+from lro_client._watch.registry import Entry, Lost, News, Seen, Want
+
+H = TypeVar("H", bound=HandleBase[Anything, Anything])
+
+
+@attrs.frozen
+class Waited(Generic[H]):
+    """Whom a wait has found done, in the order of their end, and whom not."""
+
+    done: tuple[H, ...]
+    pending: tuple[H, ...]
+
+
+class Gathering(Generic[H]):
+    """Handles whose ends, or changes, come into one box. A context: leaving it ends that."""
+
+    def __init__(
+        self, core: Core, handles: Sequence[H], timeout: float | None, *, curious: bool = False
+    ) -> None:
+        self._core = core
+        self._timeout = timeout
+        self.deadline = math.inf if timeout is None else core.setting.clock() + timeout
+        self._curious = curious
+        self._box = core.box()
+        self._lock = threading.Lock()
+        self._news: dict[str, News] = {}
+        """The last of each name, which is in the box as long as it is here."""
+        self._ready = [handle for handle in handles if handle._over]
+        self._pending: dict[str, list[H]] = {}
+        for handle in handles:
+            if not handle._over:
+                self._pending.setdefault(handle.name, []).append(handle)
+        self._entries: dict[str, Entry] = {}
+
+    def __enter__(self) -> Gathering[H]:
+        wants = {}
+        for name, handles in self._pending.items():
+            fits = functools.partial(_fits, tuple(handles))
+            want = Want(self._curious, self.deadline, fits)
+            # To the curious, the first state is news too.
+            wants[name] = want, None if self._curious else handles[0].operation
+        self._entries = self._core.table.subscribe_all(self._hear, wants)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, entry in self._entries.items():
+            self._core.table.leave(name, self._hear)
+            for handle in self._pending.get(name, ()):
+                handle._polled(entry.polls)
+
+    @property
+    def pending(self) -> tuple[H, ...]:
+        """Those of whom no end was heard."""
+        return tuple(handle for handles in self._pending.values() for handle in handles)
+
+    def next(self) -> Flow[list[H]]:
+        """Those who have changed next; none if nobody is left, or the time is over."""
+        if self._ready:
+            ready, self._ready = self._ready, []
+            return ready
+        if not self._pending:
+            return []
+        left = None
+        if self._timeout is not None:
+            left = self.deadline + polling.GRACE_SECONDS - self._core.setting.clock()
+        name: str | None = yield Take(self._box, left if left is None else max(0.0, left))
+        if name is None:
+            return []
+        with self._lock:
+            news = self._news.pop(name)
+        if isinstance(news, Lost) and self._core.table.closed is not None:
+            raise again(news.error)
+        entry, handles = self._entries[news.name], self._pending[news.name]
+        if isinstance(news, Lost):
+            for handle in handles:
+                handle._lost(news.error)
+        if isinstance(news, Lost) or news.operation.done:
+            del self._pending[news.name]
+            for handle in handles:
+                handle._polled(entry.polls)
+        if not isinstance(news, Lost):
+            for handle in handles:
+                handle._seen(news.operation)
+        return handles
+
+    def _hear(self, news: News) -> None:
+        # Who takes them slowly finds the last of each, and lanes may tell in another order.
+        with self._lock:
+            known = self._news.get(news.name)
+            if isinstance(known, Seen) and known.operation.done:
+                return
+            self._news[news.name] = news
+        if known is None:
+            self._box.put(news.name)
+
+    def late(self) -> GroupTimeout:
+        """The error of a group that is not over in time."""
+        pending = self.pending
+        first = self._entries[pending[0].name]
+        return GroupTimeout(
+            tuple(handle.name for handle in pending),
+            self._timeout or 0.0,
+            first.polls,
+            first.operation,
+            first.failures.last,
+        )
+
+
+def _fits(handles: Iterable[HandleBase[Anything, Anything]], operation: Operation) -> bool:
+    return all(handle._fits(operation) for handle in handles)
+
+
+def members(handles: Iterable[H]) -> tuple[H, ...]:
+    """The handles of a group.
+
+    Raises:
+        TypeError: One is none.
+    """
+    found = tuple(handles)
+    for one in found:
+        if not isinstance(one, HandleBase):
+            raise TypeError(f"a group is of handles, as client.operation() gives, not {one!r:.80}")
+    return found
+
+
+def as_completed(core: Core, handles: Sequence[H], timeout: float | None) -> Flow[None]:
+    """Shows each handle when its operation is over, the first one first."""
+    with Gathering(core, handles, timeout) as gathering:
+        while found := (yield from gathering.next()):
+            for handle in found:
+                yield Show(handle)
+        if gathering.pending:
+            raise gathering.late()
+
+
+def wait(
+    core: Core, handles: Sequence[H], count: int | None, timeout: float | None
+) -> Flow[Waited[H]]:
+    """Wait until so many operations are over (None: all), or the time is."""
+    if not (count is None or isinstance(count, int)):
+        raise TypeError(f"count is how many must be over, a whole number, got {count!r}")
+    wanted = len(handles) if count is None else min(count, len(handles))
+    done: list[H] = []
+    with Gathering(core, handles, timeout) as gathering:
+        while len(done) < wanted and (found := (yield from gathering.next())):
+            done += found
+        return Waited(tuple(done), gathering.pending)
+
+
+def results(
+    core: Core, handles: Sequence[H], timeout: float | None, *, collect: bool
+) -> Flow[list[Anything]]:
+    """The results in the order of the handles; the first failure is raised, unless collected."""
+    found: dict[int, Anything] = {}
+    with Gathering(core, handles, timeout) as gathering:
+        while ended := (yield from gathering.next()):
+            for handle in ended:
+                try:
+                    found[id(handle)] = yield from taken(core, handle, gathering.deadline)
+                except (ClientError, DeclarationError) as exc:  # of a name that cannot be sent
+                    if not collect:
+                        raise
+                    found[id(handle)] = exc
+        if gathering.pending:
+            raise gathering.late()
+    return [found[id(handle)] for handle in handles]
+
+
+def updates(core: Core, handles: Sequence[H], timeout: float | None) -> Flow[None]:
+    """Shows each change of each operation, the end included, until all are over."""
+    with Gathering(core, handles, timeout, curious=True) as gathering:
+        while found := (yield from gathering.next()):
+            for handle in found:
+                yield Show(Update(handle, handle.operation))
+        if gathering.pending:
+            raise gathering.late()

@@ -1,0 +1,1 @@
+"""A journal on disk of operations that were started and not collected."""

@@ -1,0 +1,341 @@
+"""Asking for many operations at once: lanes that share a table (spec §3.11, §11.2-§11.5).
+
+A lane is a flow: it takes work from the table, has it done, gives back what came of it. As many
+lanes as calls may be in flight share one table, so that ten thousand operations need no more
+connections than eight.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from lro import (
+    BatchGetOperationsResponse,
+    Code,
+    ErrorInfo,
+    ListOperationsResponse,
+    Operation,
+    OperationNotFound,
+    Status,
+)
+from lro_client._errors import CallError, OperationGone
+from lro_client._flow.capabilities import WATCH
+from lro_client._flow.failures import unanswered
+from lro_client._flow.polling import Doubt, is_fair, lost, says_no_wait
+from lro_client._flow.single import Setting
+from lro_client._flow.steps import Enough, Flow, Reply, Rest
+from lro_client._tracing import log_failed_poll
+from lro_client._watch.registry import NAMES_MOST, Entry, Table, Told, tell
+from lro_client._watch.strategy import (
+    MANY,
+    TRUST_SECONDS,
+    UNHEARD_SECONDS,
+    Choice,
+    How,
+    Work,
+    pause_after,
+)
+
+_DOUBT_SECONDS: Final = 30.0
+_AT_ONCE_SECONDS: Final = 0.5
+_ABSENT: Final = frozenset({Code.NOT_FOUND, Code.UNIMPLEMENTED})
+_FORBIDDEN: Final = frozenset({Code.PERMISSION_DENIED, Code.UNAUTHENTICATED})
+_PRESSURE: Final = frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED})
+_ENDED: Final = Status(Code.UNAVAILABLE, "the stream ended before the operation")
+
+
+def _too_large(work: Work, error: CallError) -> bool:
+    """Whether a server refuses a batch because its operations are too large together."""
+    if work.how is not How.BATCH or error.code is not Code.RESOURCE_EXHAUSTED:
+        return False
+    infos = (detail for detail in error.details() if isinstance(detail, ErrorInfo))
+    return any(info.reason == "BATCH_TOO_LARGE" for info in infos)
+
+
+class Lanes:
+    """What all lanes of a client make of what they hear."""
+
+    def __init__(self, setting: Setting, table: Table, choice: Choice) -> None:
+        self._setting = setting
+        self._server = setting.server
+        self._table = table
+        self._choice = choice
+
+    def lane(self) -> Flow[None]:
+        """Do what is due, until nobody waits for anything that others do not see to."""
+        table, failed = self._table, None
+        with table.lock:
+            table.came()
+        try:
+            yield from self._lane()
+        except Exception as exc:  # nobody must wait for ever for a lane that is no more
+            failed = exc
+            raise
+        finally:
+            with table.lock:
+                table.went()
+                told = [] if failed is None else table.all_lost(failed)
+            tell(told)
+
+    def _lane(self) -> Flow[None]:
+        while True:
+            work = self._take()
+            if work is None:
+                return
+            if isinstance(work, Rest):
+                try:
+                    yield work
+                finally:
+                    with self._table.lock:
+                        self._table.rose()
+                continue
+            try:
+                reply: Reply | None = yield self._choice.step(work, self._heard)
+            except CallError as exc:
+                self._failed(work, exc)
+            except Exception as exc:  # of a transport, or of a listener: nobody must wait for ever
+                self._broken(work, exc)
+            else:
+                self._answered(work, reply)
+
+    def _take(self) -> Work | Rest | None:
+        table = self._table
+        with table.lock:
+            if table.closed is not None or not table.entries:
+                return None
+            now = table.clock()
+            due = max(table.next_due, self._server.until)
+            if due <= now:
+                work = self._choice.work(now)
+                if work is not None:
+                    if table.next_due < math.inf:
+                        table.call_lane()
+                    return work
+                due = now + UNHEARD_SECONDS  # the lane that tries something is soon back
+            if due == math.inf or not table.lie_down(due):
+                return None
+            return Rest(due - now)
+
+    # -- good answers -------------------------------------------------------------------------
+
+    def _answered(self, work: Work, reply: Reply | None) -> None:
+        with self._table.lock:
+            now = self._table.clock()
+            self._choice.over(work)
+            try:
+                if reply is None:  # a stream has ended
+                    told = self._unfinished(work, now)
+                else:
+                    told = self._replied(work, reply, now)
+            except Exception as exc:  # a transport gave something else than was asked for
+                told = self._lost(work, exc)
+        tell(told)
+
+    def _replied(self, work: Work, reply: Reply, now: float) -> Told:
+        self._server.answered(now)
+        told: Told = []
+        value = reply.value
+        if isinstance(value, Operation):
+            (entry,) = work.entries.values()
+            if work.how is How.HOLD and value.done and not entry.fits(value):
+                entry.doubt = Doubt(value)
+                self._push(work, now)
+                return told
+            if entry.doubt is not None and work.how is How.ONE:
+                entry.doubt.settle(self._server, value, now)
+                entry.doubt = None
+            told += self._table.seen(entry, value)
+        elif isinstance(value, BatchGetOperationsResponse):
+            told += self._found(work, value.operations)
+            for name in work.entries.keys() & set(value.missing):
+                told += self._gone(work.entries[name])
+        else:
+            assert isinstance(value, ListOperationsResponse)
+            if not self._filtered(work, value, now):
+                return told
+            told += self._found(work, value.operations)
+        if work.how is not How.ONE:
+            self._server.has(work.how.value)
+        self._again(work, reply.retry_after, now)
+        return told
+
+    def _found(self, work: Work, operations: tuple[Operation, ...]) -> Told:
+        told: Told = []
+        for operation in operations:
+            entry = work.entries.get(operation.name)
+            if entry is not None:
+                told += self._table.seen(entry, operation)
+        return told
+
+    def _gone(self, entry: Entry) -> Told:
+        status = Status(Code.NOT_FOUND, str(OperationNotFound(entry.name)))
+        return self._table.lost(entry, OperationGone("GetOperation", status))
+
+    def _filtered(self, work: Work, page: ListOperationsResponse, now: float) -> bool:
+        """Whether the server lists by names; what it has not listed is asked for by itself."""
+        listed = {operation.name for operation in page.operations}
+        if not listed <= work.entries.keys():
+            self._server.lacks(work.how.value, now)
+            self._push(work, now)
+            return False
+        for name, entry in work.entries.items():
+            if name not in listed and not page.next_page_token:
+                entry.alone = True
+            elif name not in listed:  # on a page that the server has cut short
+                work.left.add(name)
+        return True
+
+    def _again(self, work: Work, retry_after: float | None, now: float) -> None:
+        waiting = self._waiting(work)
+        if not waiting:
+            return
+        for entry in waiting:
+            entry.polls += 1
+        if work.how is How.HOLD:
+            (entry,) = waiting
+            at_once = now - work.began < min(_AT_ONCE_SECONDS, work.hold / 2)
+            entry.at_once = entry.at_once + 1 if at_once else 0
+            if entry.at_once < 3:
+                self._table.push(entry, now)
+                return
+        pause = pause_after(self._setting, work, waiting, self._table, retry_after)
+        for entry in waiting:
+            left = work.how in MANY and (entry.alone or entry.name in work.left)
+            if not left:
+                entry.most = NAMES_MOST
+            trusted = TRUST_SECONDS if entry.heard else pause
+            self._table.push(entry, now if left else now + trusted)
+
+    # -- streams ------------------------------------------------------------------------------
+
+    def _heard(self, work: Work, item: Operation | str | None) -> None:
+        with self._table.lock:
+            if self._table.closed is not None or not self._anybody(work):
+                raise Enough
+            told: Told = []
+            if item is not None:
+                if WATCH not in self._server.proven:
+                    self._server.has(WATCH)
+                    self._table.call_lane()  # others may have waited for what comes of this try
+                told = self._told_by_stream(work, item)
+        tell(told)
+
+    def _told_by_stream(self, work: Work, item: Operation | str) -> Told:
+        name = item if isinstance(item, str) else item.name
+        entry = work.entries.get(name)
+        if entry is None:
+            return []
+        self._table.push(entry, self._table.clock() + TRUST_SECONDS)
+        entry.polls += 1
+        entry.heard = True
+        if isinstance(item, str) or item.done:
+            del work.entries[name]
+        return self._gone(entry) if isinstance(item, str) else self._table.seen(entry, item)
+
+    def _unfinished(self, work: Work, now: float) -> Told:
+        told: Told = []
+        for entry in self._waiting(work):
+            error = CallError("WatchOperations", _ENDED, passing=True)
+            told += self._failing(entry, error, now, work)
+        return told
+
+    # -- bad answers --------------------------------------------------------------------------
+
+    def _failed(self, work: Work, error: CallError) -> None:
+        with self._table.lock:
+            now = self._table.clock()
+            self._choice.over(work)
+            # A stream that breaks says nothing of the server, which may have closed it for its age.
+            broken = work.how is How.STREAM and error.http_status is None
+            if error.code in _PRESSURE and not broken and not _too_large(work, error):
+                polling = self._setting.polling
+                self._server.pressed(polling.honoured(error.retry_after), work.began, now)
+            told = self._told_of_failure(work, error, now)
+        tell(told)
+
+    def _told_of_failure(self, work: Work, error: CallError, now: float) -> Told:
+        server, waiting = self._server, self._waiting(work)
+        if _too_large(work, error):
+            self._halve(work, fewest=2)
+            self._push(work, now)
+            return []
+        passes = self._setting.polling.retry.pause(error, 1, 0.0) is not None
+        if passes and not waiting:  # their patience has cut it: that says nothing of the server
+            return []
+        if work.how is How.HOLD and says_no_wait(self._setting.polling, error):
+            for entry in waiting:
+                entry.doubt = Doubt()
+        elif work.how in MANY and (not passes or work.how.value not in server.proven):
+            self._refused(work, error, passes, now)
+        else:
+            return [one for entry in waiting for one in self._failing(entry, error, now, work)]
+        self._push(work, now)
+        return []
+
+    def _refused(self, work: Work, error: CallError, passes: bool, now: float) -> None:
+        """A call for many has failed: the server lacks the verb, or will not have all the names."""
+        verb = work.how.value
+        known = verb in self._server.proven
+        if passes:  # the verb may be there for all that
+            self._server.lacks(verb, now, _DOUBT_SECONDS)
+        elif error.code in _ABSENT or not (known or error.code in _FORBIDDEN):
+            self._server.lacks(verb, now)
+        else:  # one of them is refused, which is found by halves
+            if self._server.forbids(verb):
+                self._server.lacks(verb, now)
+            self._halve(work, fewest=1)
+
+    def _halve(self, work: Work, fewest: int) -> None:
+        """Ask for these in batches half as large; alone, where that would be below ``fewest``."""
+        half = len(work.entries) // 2
+        for entry in self._waiting(work):
+            entry.alone, entry.most = entry.alone or half < fewest, max(1, half)
+
+    def _failing(self, entry: Entry, error: CallError, now: float, work: Work) -> Told:
+        polling = self._setting.polling
+        silent = work.how is not How.STREAM and unanswered(error, now - work.began, work.budget)
+        fair = not silent or is_fair(self._setting, work.budget, work.hold)
+        entry.failures.add(error, now, fair=fair)
+        entry.polls += 1
+        if work.how is How.HOLD and silent:  # a Get may be answered
+            entry.doubt = Doubt() if fair else None
+            self._table.push(entry, now)
+            return []
+        # Where everybody has a deadline, that is the patience (spec §11.5(2)).
+        pause = entry.failures.pause(polling, error, now, patient=not entry.endless)
+        if pause is not None:
+            log_failed_poll(entry.name, error, pause)
+            self._table.push(entry, now + pause)
+            return []
+        return self._table.lost(entry, lost(error))
+
+    def _broken(self, work: Work, error: Exception) -> None:
+        with self._table.lock:
+            self._choice.over(work)
+            told = self._lost(work, error)
+        tell(told)
+
+    def _lost(self, work: Work, error: Exception) -> Told:
+        return [one for entry in self._waiting(work) for one in self._table.lost(entry, error)]
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def _waiting(self, work: Work) -> list[Entry]:
+        """Those of the work for which somebody still waits."""
+        known = self._table.entries
+        return [entry for name, entry in work.entries.items() if known.get(name) is entry]
+
+    def _anybody(self, work: Work) -> bool:
+        """Whether somebody waits for any of it; those that nobody waits for are left out of it."""
+        known = self._table.entries
+        while work.entries:
+            name = next(iter(work.entries))
+            if known.get(name) is work.entries[name]:
+                return True
+            del work.entries[name]
+        return False
+
+    def _push(self, work: Work, due: float) -> None:
+        for entry in self._waiting(work):
+            self._table.push(entry, due)

@@ -1,0 +1,323 @@
+"""All operations that are waited for together: who wants to know, what is known, what is due."""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeAlias
+
+import attrs
+
+from lro import Operation
+from lro_client._flow.failures import Failures
+from lro_client._flow.polling import Doubt
+from lro_client._tracing import log
+
+NAMES_MOST: Final = 1000
+"""The names in one BatchGet or Watch (spec §3.11)."""
+
+GATHER_SECONDS: Final = 0.01
+"""New names are due so long after they come: many that come at once are asked for at once."""
+
+
+@attrs.frozen
+class Seen:
+    """An operation has changed; perhaps it is done."""
+
+    name: str
+    operation: Operation
+
+
+@attrs.frozen
+class Lost:
+    """Nobody can say any more what becomes of an operation: it is gone, or cannot be asked for."""
+
+    name: str
+    error: Exception
+
+
+News: TypeAlias = Seen | Lost
+Listener: TypeAlias = Callable[[News], object]
+Told: TypeAlias = list[tuple[list[Listener], News]]
+
+
+@attrs.frozen
+class Want:
+    """What a listener wants: each change or only the end, and until when at most.
+
+    ``fits`` says whether the result of an operation that is done is as it was declared.
+    """
+
+    curious: bool = False
+    deadline: float = math.inf
+    fits: Callable[[Operation], bool] = lambda _: True
+
+
+@attrs.define(eq=False)
+class Entry:
+    """One operation: times are by the client's clock, in seconds."""
+
+    name: str
+    since: float
+    """When it was first waited for."""
+    due: float
+    """When to look at it next; infinite while a stream tells of it."""
+    operation: Operation | None = None
+    listeners: dict[Listener, Want] = attrs.field(factory=dict)
+    curious: bool = False
+    """Whether somebody wants each change."""
+    bounded: bool = False
+    """Whether somebody has a deadline."""
+    most: int = NAMES_MOST
+    """With so many others at most it is asked for together: fewer, where that was refused."""
+    polls: int = 0
+    at_once: int = 0
+    """How many Waits in a row came back at once, and not done."""
+    failures: Failures = attrs.field(factory=Failures)
+    alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
+    """It is not asked for together with others: it was refused so, not told of, or is in none."""
+    doubt: Doubt | None = None
+    """What a Wait said of it, which a Get has to confirm."""
+    streamed: bool = False
+    """A stream is to tell of it."""
+    heard: bool = False
+    """And has done so."""
+
+    @property
+    def collection(self) -> str:
+        """The collection of the name, up to and with "operations"; its id may have segments."""
+        parent, found, _ = self.name.rpartition("/operations/")
+        if found:
+            return f"{parent}/operations"
+        return "operations" if self.name.startswith("operations/") else self.name.rpartition("/")[0]
+
+    def wanted(self) -> None:
+        """Sum up what the listeners want."""
+        wants = self.listeners.values()
+        self.curious = any(want.curious for want in wants)
+        self.bounded = any(want.deadline < math.inf for want in wants)
+
+    def deadline(self, now: float) -> float:
+        """The next moment at which somebody's patience ends, for one last look."""
+        ends = (want.deadline for want in self.listeners.values())
+        return min((end for end in ends if end > now), default=math.inf)
+
+    def fits(self, operation: Operation) -> bool:
+        """Whether its result is as all who wait for it have declared it."""
+        return all(want.fits(operation) for want in self.listeners.values())
+
+    @property
+    def endless(self) -> bool:
+        """Whether somebody has no deadline."""
+        return any(want.deadline == math.inf for want in self.listeners.values())
+
+
+class Table:
+    """What is waited for. Safe to use by several threads; listeners are called without its lock.
+
+    ``hire`` is called, with the lock held, when one more lane is needed, of which there are now at
+    most ``most()``; ``ring`` when the one that rests is to look again. None may call back.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        *,
+        most: Callable[[], int],
+        hire: Callable[[], object],
+        ring: Callable[[], object],
+    ) -> None:
+        self.lock = threading.Lock()
+        self.clock = clock
+        self.entries: dict[str, Entry] = {}
+        self.collections: collections.Counter[str] = collections.Counter()
+        """How many of each collection are waited for."""
+        self.closed: Exception | None = None
+        self._most = most
+        self._hire = hire
+        self._ring = ring
+        self._heap: list[tuple[float, int, Entry]] = []
+        self._count = itertools.count()
+        self._lanes = 0
+        self._coming = 0
+        """Lanes that were called and have not yet looked."""
+        self._resting_until: float | None = None
+        """When the one lane that rests will look again; None: none rests."""
+
+    # -- for those who wait -------------------------------------------------------------------
+
+    def subscribe(
+        self, name: str, listener: Listener, want: Want, known: Operation | None = None
+    ) -> Entry:
+        """Have ``listener`` told when the operation is over, or, if curious, of each change."""
+        return self.subscribe_all(listener, {name: (want, known)})[name]
+
+    def subscribe_all(
+        self, listener: Listener, wants: Mapping[str, tuple[Want, Operation | None]]
+    ) -> dict[str, Entry]:
+        """The same for many names; no lane looks before all of them are there."""
+        news: list[News] = []
+        with self.lock:
+            found = {
+                name: self._joined(name, listener, *each, news) for name, each in wants.items()
+            }
+            if found and self.closed is None:
+                self.call_lane()
+        for one in news:
+            listener(one)
+        return found
+
+    def _joined(
+        self, name: str, listener: Listener, want: Want, known: Operation | None, news: list[News]
+    ) -> Entry:
+        now, entry = self.clock(), self.entries.get(name)
+        if self.closed is not None:
+            news.append(Lost(name, self.closed))
+            return Entry(name, now, now, known)
+        if entry is None:
+            entry = self.entries[name] = Entry(name, now, now + GATHER_SECONDS, known)
+            self._count_of(entry, 1)
+        elif want.curious:
+            entry.due = min(entry.due, now)  # a Wait may be held for it that nobody can hurry
+            if entry.polls and entry.operation is not None:
+                news.append(Seen(name, entry.operation))
+        entry.listeners[listener] = want
+        entry.wanted()
+        self.push(entry, entry.due)
+        return entry
+
+    def leave(self, name: str, listener: Listener) -> None:
+        """Tell ``listener`` nothing more."""
+        with self.lock:
+            entry = self.entries.get(name)
+            if entry is not None:
+                entry.listeners.pop(listener, None)
+                entry.wanted()
+                if not entry.listeners:
+                    self._drop(entry)
+
+    def close(self, error: Exception) -> None:
+        """Tell everybody that there will be no more news."""
+        with self.lock:
+            self.closed = error
+            entries = list(self.entries.values())
+            self.entries.clear()
+            self.collections.clear()
+            self._ring()
+        for entry in entries:
+            tell([(list(entry.listeners), Lost(entry.name, error))])
+
+    # -- for lanes, with the lock held --------------------------------------------------------
+
+    def push(self, entry: Entry, due: float) -> None:
+        """Have an entry looked at again at that moment, or when somebody's patience ends."""
+        if entry.bounded:
+            due = min(due, entry.deadline(self.clock()))
+        entry.due = due
+        if due < math.inf:
+            heapq.heappush(self._heap, (due, next(self._count), entry))
+
+    def due(self, until: float) -> Iterator[tuple[Entry, float]]:
+        """Take out the entries that are due by then, the first ones first, each with its time.
+
+        What is taken out is not due again before it is pushed.
+        """
+        while self.next_due <= until and self._heap:
+            due, _, entry = heapq.heappop(self._heap)
+            entry.due = math.inf
+            yield entry, due
+
+    @property
+    def next_due(self) -> float:
+        """When the next entry is due."""
+        while self._heap:
+            due, _, entry = self._heap[0]
+            if entry.due == due and self.entries.get(entry.name) is entry:
+                return due
+            heapq.heappop(self._heap)
+        return math.inf
+
+    def call_lane(self) -> None:
+        """See to it that somebody looks at what is due next."""
+        if self._resting_until is not None:
+            if self.next_due < self._resting_until:
+                self._ring()
+        elif not self._coming and self._lanes < self._most():
+            self._hire()  # which fails where there can be no more threads
+            self._lanes += 1
+            self._coming += 1
+
+    def came(self) -> None:
+        """A lane that was called is there."""
+        self._coming = max(0, self._coming - 1)
+
+    def rose(self) -> None:
+        """The lane that rested looks again."""
+        self._resting_until = None
+
+    def lie_down(self, until: float) -> bool:
+        """Let a lane rest until then; False: one rests already, and this one goes home."""
+        if self._resting_until is not None:
+            if until < self._resting_until:
+                self._ring()
+            return False
+        self._resting_until = until
+        return True
+
+    def went(self) -> None:
+        """A lane goes home; if nobody waits any more, the one that rests goes too."""
+        self._lanes -= 1
+        if not self.entries:
+            self._ring()
+
+    def seen(self, entry: Entry, operation: Operation) -> Told:
+        """Take in a state; who is to be told what."""
+        if self.entries.get(entry.name) is not entry:
+            return []
+        entry.failures.clear()
+        changed = operation != entry.operation
+        if entry.curious or operation.done or operation.metadata is not None:
+            entry.operation = operation  # else it may be a name alone
+        news = Seen(entry.name, operation)
+        if operation.done:
+            self._drop(entry)
+            return [(list(entry.listeners), news)]
+        if not entry.curious:
+            return []
+        curious = [one for one, want in entry.listeners.items() if want.curious and changed]
+        return [(curious, news)] if curious else []
+
+    def lost(self, entry: Entry, error: Exception) -> Told:
+        """Give an operation up; who is to be told what."""
+        if self.entries.get(entry.name) is not entry:
+            return []
+        self._drop(entry)
+        return [(list(entry.listeners), Lost(entry.name, error))]
+
+    def all_lost(self, error: Exception) -> Told:
+        """Give up everything; who is to be told what."""
+        return [one for entry in list(self.entries.values()) for one in self.lost(entry, error)]
+
+    def _drop(self, entry: Entry) -> None:
+        del self.entries[entry.name]
+        self._count_of(entry, -1)
+
+    def _count_of(self, entry: Entry, change: int) -> None:
+        collection = entry.collection
+        self.collections[collection] += change
+        if not self.collections[collection]:
+            del self.collections[collection]
+
+
+def tell(told: Told) -> None:
+    """Give everybody the news, without the lock. Nobody's failure is another one's."""
+    for listeners, news in told:
+        for listener in listeners:
+            try:
+                listener(news)
+            except Exception:
+                log.exception("%s: who waits for it could not be told", news.name)

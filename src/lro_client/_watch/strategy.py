@@ -1,0 +1,253 @@
+"""What a lane does next: by which verb, for which operations, and when again."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+
+from lro import (
+    Duration,
+    GetOperationRequest,
+    ListOperationsRequest,
+    Operation,
+    WaitOperationRequest,
+)
+from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH
+from lro_client._flow.polling import GRACE_SECONDS, hold_within, wait_budget
+from lro_client._flow.single import Setting
+from lro_client._flow.steps import (
+    BatchGetOperationsRequest,
+    Call,
+    Request,
+    Stream,
+    WatchOperationsRequest,
+)
+from lro_client._literals import literal
+from lro_client._watch.registry import NAMES_MOST, Entry, Table
+
+UNHEARD_SECONDS: Final = 5.0
+"""What a stream has not told of within so long is asked for: something on the way may keep it."""
+
+_HELD_MOST: Final = 4
+"""Up to so many operations are waited for by a Wait each."""
+
+_LISTED_CHARS: Final = 4000
+_LISTED_MOST: Final = 100
+"""The names in one List: as many as fit into an address that every proxy takes."""
+
+_SET_ASIDE: Final = 100
+_SLACK_SECONDS: Final = 0.05
+"""What is due so soon is asked for together with what is due."""
+
+_MANY_SECONDS: Final = 0.5
+_CALL_SECONDS: Final = 0.05
+"""Reads of many are made each half a second, or at twenty calls a second where they are more."""
+
+_MANY_SHARE: Final = 0.0125
+"""Nor is it worth while to read more often than each eightieth of the time that has passed."""
+
+_GETS_A_SECOND: Final = 400.0
+_CURIOUS_SECONDS: Final = 1.0
+"""How late a change may be seen that is not the end."""
+
+_BREAKS: Final = 2
+"""What was in so many streams that broke before they told of it is read in batches."""
+
+TRUST_SECONDS: Final = 60.0
+"""So often what a stream has told of as running is asked for by other means."""
+
+_SILENT_SECONDS: Final = 40.0
+"""A stream is given up that gives no sign of life for so long: there is one each 15 s."""
+
+
+class How(enum.Enum):
+    """By which verb."""
+
+    HOLD = WAIT
+    STREAM = WATCH
+    BATCH = BATCH
+    LISTED = LIST
+    ONE = "get"
+
+
+MANY: Final = frozenset({How.STREAM, How.BATCH, How.LISTED})
+"""Those that ask for many operations at once, where a server has them."""
+
+
+Sink = Callable[["Work", "Operation | str | None"], object]
+
+
+@attrs.define(eq=False)
+class Work:
+    """What one call asks for; ``hold`` in seconds, for a Wait, ``budget`` for the whole."""
+
+    how: How
+    entries: dict[str, Entry]
+    began: float
+    hold: float = 0.0
+    budget: float = 0.0
+    request: Request | None = None
+    left: set[str] = attrs.field(factory=set)
+    """Names that a good answer has left for the next call."""
+
+
+class Choice:
+    """Chooses work. ``offered`` are the ways that the transport has. Under the table's lock."""
+
+    def __init__(self, setting: Setting, table: Table, offered: frozenset[How]) -> None:
+        self._setting = setting
+        self._server = setting.server
+        self._table = table
+        self._offered = offered
+        self._flying: dict[How, int] = dict.fromkeys(How, 0)
+        self._began: dict[How, float] = {}
+
+    def work(self, now: float) -> Work | None:
+        """The work that is due; None: what is being tried now will tell how to do it."""
+        first, due = next(self._table.due(now))
+        how = self._how(first, now)
+        if how is None:
+            self._table.push(first, due)
+            return None
+        work = Work(how, {first.name: first}, now)
+        if how in MANY:
+            self._gather(work, first, now + _SLACK_SECONDS)
+        if how is How.HOLD:
+            work.hold = self._hold(first, now)
+        if how is How.STREAM:
+            for entry in work.entries.values():
+                entry.streamed = True
+                self._table.push(entry, now + UNHEARD_SECONDS)
+        self._flying[how] += 1
+        self._began[how] = now
+        seconds = self._setting.call_seconds
+        if how is How.HOLD:
+            seconds = wait_budget(self._setting, work.hold, first.deadline(now) - now)
+        work.budget = min(seconds, _patience(work, now))
+        work.request = _request(work)
+        return work
+
+    def over(self, work: Work) -> None:
+        """The work is done, well or not."""
+        self._flying[work.how] -= 1
+        if work.how is How.STREAM:
+            for entry in work.entries.values():
+                entry.streamed = entry.heard = False
+
+    def step(self, work: Work, sink: Sink) -> Call | Stream:
+        """What is to be asked, and how long it may take."""
+        assert work.request is not None
+        if work.how is How.STREAM:
+            call = Call(request=work.request, budget=_SILENT_SECONDS)
+            return Stream(call=call, sink=lambda item: sink(work, item))
+        return Call(request=work.request, budget=work.budget)
+
+    def _how(self, entry: Entry, now: float) -> How | None:
+        polling, server = self._setting.polling, self._server
+        few = len(self._table.entries) <= _HELD_MOST
+        waits = polling.wait_first and server.offers(WAIT, now) and How.HOLD in self._offered
+        if few and waits and not entry.failures.count and entry.doubt is None:
+            return How.HOLD if self._hold(entry, now) >= 0 else How.ONE
+        if few or entry.alone:
+            return How.ONE
+        for how in (How.STREAM, How.BATCH, How.LISTED):
+            if how not in self._offered or not server.offers(how.value, now):
+                continue
+            if how is How.STREAM and not self._may_stream(entry):
+                continue
+            if how.value in server.proven or not self._flying[how]:
+                return how
+            if now < self._began[how] + UNHEARD_SECONDS:
+                return None
+        return How.ONE
+
+    def _may_stream(self, entry: Entry) -> bool:
+        polling = self._setting.polling
+        most = self._setting.lanes - 2  # two are left for what is not in a stream
+        if not polling.wait_first or entry.streamed or self._flying[How.STREAM] >= most:
+            return False
+        return entry.failures.count < _BREAKS  # one that breaks too soon must not keep some from us
+
+    def _hold(self, entry: Entry, now: float) -> float:
+        """Seconds to hold a Wait for; negative: there is no time for one."""
+        hold = self._setting.polling.hold_seconds
+        if entry.curious:
+            hold = min(hold, _CURIOUS_SECONDS) if entry.polls else 0.0
+        found = hold_within(hold, entry.deadline(now) - now)
+        return -1.0 if found is None else found
+
+    def _gather(self, work: Work, first: Entry, until: float) -> None:
+        """Add what is due until then and can be asked for in the same call."""
+        aside: list[tuple[Entry, float]] = []
+        chars = len(first.name)
+        most = min(first.most, capacity(work.how))
+        collection = first.collection
+        for entry, due in self._table.due(until):
+            chars += len(entry.name) + len(" OR name = ")
+            fits = work.how is not How.LISTED or chars <= _LISTED_CHARS
+            streams = work.how is not How.STREAM or self._may_stream(entry)
+            if entry.alone or not streams or not fits or entry.collection != collection:
+                aside.append((entry, due))
+            else:
+                work.entries[entry.name] = entry
+                most = min(most, entry.most)
+            if len(work.entries) >= most or len(aside) >= _SET_ASIDE or not fits:
+                break
+        for entry, due in aside:
+            self._table.push(entry, due)
+
+
+def _patience(work: Work, now: float) -> float:
+    """Seconds for which somebody wants to know: a reply after that would hold up others only."""
+    wants = (want for entry in work.entries.values() for want in entry.listeners.values())
+    return max(max(want.deadline for want in wants) - now, 0.0) + GRACE_SECONDS
+
+
+def _request(work: Work) -> Request:
+    names = tuple(work.entries)
+    first = work.entries[names[0]]
+    ended = not any(entry.curious for entry in work.entries.values())
+    if work.how is How.STREAM:
+        return WatchOperationsRequest(first.collection, names, ended)
+    if work.how is How.BATCH:
+        return BatchGetOperationsRequest(first.collection, names, ended)
+    if work.how is How.LISTED:
+        wanted = " OR ".join(f"name = {literal(name)}" for name in names)
+        parent = first.collection.removesuffix("/operations")
+        return ListOperationsRequest(parent, wanted, len(names))
+    if work.how is How.HOLD:
+        span = divmod(round(work.hold * 1_000_000_000), 1_000_000_000)
+        return WaitOperationRequest(first.name, Duration(*span))
+    return GetOperationRequest(first.name)
+
+
+def capacity(how: How) -> int:
+    """How many names one call takes."""
+    return {How.LISTED: _LISTED_MOST, How.ONE: 1, How.HOLD: 1}.get(how, NAMES_MOST)
+
+
+def pause_after(
+    setting: Setting,
+    work: Work,
+    waiting: Sequence[Entry],
+    table: Table,
+    retry_after: float | None,
+) -> float:
+    """Seconds until the next look at those of the work who still wait."""
+    polling = setting.polling
+    asked = polling.honoured(retry_after)
+    if asked > 0:
+        return asked
+    youngest = max(waiting, key=lambda entry: entry.since)
+    elapsed = setting.clock() - youngest.since
+    pause = polling.pause(youngest.polls, elapsed, None, setting.chance())
+    everybody = len(table.entries)
+    if work.how in MANY:
+        calls = everybody / capacity(work.how) + len(table.collections)
+        return max(min(pause, max(_MANY_SECONDS, elapsed * _MANY_SHARE)), calls * _CALL_SECONDS)
+    if any(entry.curious for entry in waiting):
+        pause = min(pause, _CURIOUS_SECONDS)
+    return max(pause, everybody / _GETS_A_SECOND)
