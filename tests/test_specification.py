@@ -1,0 +1,79 @@
+"""Every rule that is cited stands in docs/reference/specification.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = ROOT / "docs" / "reference" / "specification.md"
+CITING: Final = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(
+        path
+        for folder in ("src", "docs", "tests", "examples", "bench")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in {".py", ".md"} and path != PAGE
+    ),
+]
+
+RULE: Final = r"§\d+(?:\.\d+)?(?:\(\d+\))?"
+CITED: Final = re.compile(rf"\bspec\s+({RULE}(?:(?:,\s+|\s+to\s+|\s+and\s+|-)(?:{RULE}|\(\d+\)))*)")
+"""``spec §1.8``, ``spec §5.1-§5.4, §5.15``, ``spec §11.5(2), (3)``."""
+
+
+def rules() -> set[str]:
+    """Each chapter, section and numbered item of the page, such as 2, 2.8 and 2.8(1)."""
+    found, section = set(), ""
+    for line in PAGE.read_text("utf-8").splitlines():
+        if heading := re.match(r"##+ (\d+(?:\.\d+)?) |- \*\*(\d+\.\d+)\*\* ", line):
+            section = heading[1] or heading[2]
+            found.add(section)
+        elif item := re.match(r"(\d+)\. ", line):
+            found.add(f"{section}({item[1]})")
+    return found
+
+
+def cited(text: str) -> list[str]:
+    """The rules that a text cites."""
+    found = []
+    for chain in CITED.findall(text):
+        for rule in re.findall(rf"{RULE}|\(\d+\)", chain):
+            section = found[-1].partition("(")[0] if rule.startswith("(") else ""
+            found.append(section + rule.removeprefix("§"))
+    return found
+
+
+def test_each_cited_rule_is_in_the_specification() -> None:
+    """A reader of a docstring finds what it goes by."""
+    known, seen, unknown = rules(), set(), []
+    for path in CITING:
+        for rule in cited(path.read_text("utf-8")):
+            seen.add(rule)
+            if rule not in known:
+                unknown.append(f"{path.relative_to(ROOT)}: {rule}")
+    assert unknown == []
+    assert len(seen) > 150
+
+
+def test_rules_point_at_rules() -> None:
+    """What the page cites of itself is there too."""
+    text = re.sub(r"RFC \d+ §[\d.]+", "", PAGE.read_text("utf-8"))
+    assert {rule.removeprefix("§") for rule in re.findall(RULE, text)} - {"N.M"} <= rules()
+
+
+def test_citations_are_read_in_each_form() -> None:
+    """One rule, several, a range, and further items of the last one."""
+    assert cited("(spec §1.8)") == ["1.8"]
+    assert cited("spec §5.1-§5.4, §5.15 and §9") == ["5.1", "5.4", "5.15", "9"]
+    assert cited("Patience (spec §11.5(2), (3)).") == ["11.5(2)", "11.5(3)"]
+    assert cited("RFC 9110 §11.6.1") == []
+
+
+def test_no_rule_stands_twice() -> None:
+    """Each number is one rule."""
+    text = PAGE.read_text("utf-8")
+    sections = re.findall(r"^(?:##+ |- \*\*)(\d+\.\d+)", text, re.MULTILINE)
+    assert len(sections) == len(set(sections))
