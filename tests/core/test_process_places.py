@@ -459,8 +459,11 @@ def test_a_child_runs_as_its_parent_does(service, monkeypatch):
 SCRIPT = (
     HEAD
     + """
+import logging
 from datetime import timedelta
 from lro._engine.method_spec import Options
+
+logging.getLogger("lro").setLevel(logging.ERROR)  # that a call is repeated is a warning
 
 service = lro.Service(MemoryStore(), ProcessExecutor(1))
 
