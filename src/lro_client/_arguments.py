@@ -184,15 +184,15 @@ def check_base_url(base_url: object, http: Anything) -> None:
     """Do nothing for a server's address, which ``http``, an HTTP client, may know instead.
 
     Raises:
-        DeclarationError: It is no URL of HTTP, or there is none, or ``http`` knows one too.
+        DeclarationError: It is no URL of HTTP, or there is none, or ``http`` knows another one.
     """
     check("base_url", base_url, "a text", fine=isinstance(base_url, str))
     text = str(base_url)
     known = "" if http is None else str(http.base_url)
     if not _URL.fullmatch(text):
         text = f"{known.rstrip('/')}{text}"
-    elif known:
-        wrong = "is given twice, here and by the HTTP client: leave one out, or give a path here"
+    elif known and known.rstrip("/") != text.rstrip("/"):
+        wrong = "is not that of the HTTP client: leave one of them out, or give a path here"
         raise DeclarationError("base_url", wrong)  # both may hold passwords
     try:
         parts = urlsplit(text)

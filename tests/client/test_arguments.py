@@ -287,14 +287,17 @@ def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
     with pytest.raises(lro.DeclarationError) as refused:
         face.client("http://u:secret@test", http=face.http(base_url="http://u:secret@other"))
     assert str(refused.value) == (
-        "base_url: is given twice, here and by the HTTP client: leave one out, or give a path here"
+        "base_url: is not that of the HTTP client: leave one of them out, or give a path here"
     )
 
 
-def test_a_base_url_that_the_http_client_knows(face: Face, server: respx.Router) -> None:
-    """A path alone goes below it."""
-    server.get(f"/api/v1/{NAME}").mock(return_value=reply(running()))
-    assert face.client("/api", http=face.http(base_url=URL)).get(NAME).name == NAME
+@pytest.mark.parametrize(("given", "path"), [("/api", "/api"), (URL, ""), (URL + "/", "")])
+def test_a_base_url_that_the_http_client_knows(
+    given: str, path: str, face: Face, server: respx.Router
+) -> None:
+    """A path alone goes below it; the same one again is no other."""
+    server.get(f"{path}/v1/{NAME}").mock(return_value=reply(running()))
+    assert face.client(given, http=face.http(base_url=URL)).get(NAME).name == NAME
 
 
 @pytest.mark.parametrize(
