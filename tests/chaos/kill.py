@@ -106,6 +106,8 @@ def _trap(world: World, row: Row) -> Trap | None:
         return None
     point, moment, most = world.random.choice(row.places)
     count, delay = world.random.randint(1, most), 0.0
+    if world.remote and row.scene == "hunt":  # two workers leave little, and less on a busy machine
+        count = 1
     if point is Point.EXPIRE and moment is _W:  # it has no change to be within: some time after
         moment, delay = _B, world.random.uniform(0.0001, 0.004)
     alone = row.scene == "child"
