@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Generator
 
@@ -13,12 +12,6 @@ pytest_plugins = ["pytester"]
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
-
-
-def pytest_collection_finish() -> None:
-    """Spare the garbage collector what was imported and collected: nothing of it goes away."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
