@@ -106,8 +106,6 @@ def _trap(world: World, row: Row) -> Trap | None:
         return None
     point, moment, most = world.random.choice(row.places)
     count, delay = world.random.randint(1, most), 0.0
-    if world.remote and row.scene == "hunt":  # two workers leave little, and less on a busy machine
-        count = 1
     if point is Point.EXPIRE and moment is _W:  # it has no change to be within: some time after
         moment, delay = _B, world.random.uniform(0.0001, 0.004)
     alone = row.scene == "child"
@@ -187,15 +185,16 @@ async def _hunting(world: World, trap: Trap | None) -> Server:
     victim = (await world.host(trap, hunts=True)).victim
     await victim.ready()
     world.callers.begin()
-    await _occupy(world, first)
+    await _occupy(world, first, first_steps=600)
     await first.kill()
     await victim.gone()
     return victim
 
 
-async def _occupy(world: World, host: Host) -> None:
+async def _occupy(world: World, host: Host, first_steps: int = 25) -> None:
     workers = _WORKERS[world.ground.executor]
-    stories = hold(world.journal, workers + 2)
+    # The first, which is not done again, lasts until it is killed, however busy the machine is.
+    stories = hold(world.journal, workers + 2, first_steps)
     for story in stories[:2]:  # one of each kind is begun
         await press(world, host.web, [story])
     await press(world, host.web, stories[2:])

@@ -30,10 +30,11 @@ def mixed(journal: Journal, count: int = 8) -> list[Story]:
     return [story() for story in chance.sample(stories, count)]
 
 
-def hold(journal: Journal, count: int) -> list[Story]:
-    """Long work of two kinds in turn."""
+def hold(journal: Journal, count: int, first_steps: int = 25) -> list[Story]:
+    """Long work of two kinds in turn; the first of it has so many steps of 0.1 s."""
     kinds = ("once", "again")
-    return [journal.new(kinds[n % 2], steps=25, pause_ms=100) for n in range(count)]
+    steps = (first_steps, *(count - 1) * (25,))
+    return [journal.new(kinds[n % 2], steps=each, pause_ms=100) for n, each in enumerate(steps)]
 
 
 async def press(world: World, server: Server, stories: Sequence[Story]) -> None:
