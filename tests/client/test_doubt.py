@@ -170,7 +170,7 @@ def test_a_wait_that_had_little_time_is_not_blamed(
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Face) -> None:
-    """Its client does not ask in a tight loop: a mock may say "not done" to every call."""
+    """But for the few calls that find it out: a mock may say "not done" to every one."""
     asked = []
     for offered in (False, True):
         server = ScriptedServer(wait=offered, max_hold=0.0)
@@ -178,7 +178,12 @@ def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Fa
         with pytest.raises(PollTimeout):
             results(face, client_of(face, server, polling=PLAIN), [NAME], many, 10.0)
         asked.append(len(server.calls))
-    assert max(asked) <= 100  # a tight loop makes thousands
+    polled, waited = asked
+    if many:  # threads take turns, as many as the machine gives them; a tight loop makes thousands
+        assert max(asked) <= 100
+    else:
+        assert polled <= 30
+        assert waited <= polled + 3
 
 
 @pytest.mark.parametrize("many", [False, True])
