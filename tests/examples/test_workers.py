@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +21,22 @@ pytestmark = [
 
 
 def children(pid: int) -> set[int]:
-    """The server processes of a parent."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return {int(one) for one in found if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()}
+    """The two server processes of a parent, once both are there: it answers before they are."""
+    for _ in range(600):
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        servers = {int(one) for one in found if _serves(one)}
+        if len(servers) == 2:
+            return servers
+        time.sleep(0.1)
+    raise AssertionError(f"of two server processes there are {servers}")
+
+
+def _serves(pid: str) -> bool:
+    """Whether a child is a server process, which the system may be beginning or ending."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.fixture(params=["threads", "processes"])
