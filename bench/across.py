@@ -58,7 +58,7 @@ def wakes(place: Place, tell: Callable[[str, str], float]) -> list[float]:
         found = []
         for _ in range(WAKES):
             name = method.start(Request()).name
-            waiter = asyncio.create_task(service.await_(name))
+            waiter = asyncio.create_task(service.wait_async(name))
             while not service.waiting:
                 await asyncio.sleep(0)
             await asyncio.sleep(draw.random() * 0.02)
@@ -146,11 +146,11 @@ def rings(place: Place, tell: Callable[[str, str], float]) -> Iterator[str]:
     names = [method.start(Request()).name for _ in range(WRITERS)]
     tell("listen", method.start(Request()).name)
     reporters = [service.reporter(name) for name in names]
-    announce = store.announce
+    announce = store.notify_others
 
     def sample(how: Callable[[str], None]) -> Callable[[], float]:
         def measure() -> float:
-            store.announce = how
+            store.notify_others = how
             return writing(lambda number: reporters[number].report(Progress(1)))
 
         return measure
@@ -162,7 +162,7 @@ def rings(place: Place, tell: Callable[[str, str], float]) -> Iterator[str]:
         rounds=WRITING_ROUNDS,
     )
     yield f"{ratio}  {1e6 / ratio.ours:,.0f}/s and {1e6 / ratio.floor:,.0f}/s"
-    store.announce = announce
+    store.notify_others = announce
     service.close(0)
     yield from raw_rings(place[1])
 

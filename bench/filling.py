@@ -249,7 +249,7 @@ def memory_store() -> tuple[MemoryStore, Fill]:
         for record in records:
             store.insert(record, _REQUEST, started(record) if keys else None)
             if record.done:
-                store.update(record.name, lambda present: present.moved())
+                store.update(record.name, lambda present: present.next_version())
 
     return store, fill
 

@@ -18,7 +18,7 @@ SECONDS: Final = 60.0
 WAITERS: Final = 100
 
 VERBS: Final = ("insert", "forget", "request", "get", "update", "page")
-CHORES: Final = ("renew", "orphans", "expire", "glance")
+CHORES: Final = ("renew", "orphans", "expire", "poll_states")
 
 
 class Counted:
@@ -52,7 +52,7 @@ def idle_load(stores: Mapping[str, Callable[[], Any]]) -> Iterator[str]:
 
         async def wait() -> None:
             waiters = [
-                asyncio.create_task(service.await_(method.start(Request()).name))
+                asyncio.create_task(service.wait_async(method.start(Request()).name))
                 for service, method in zip(services, methods, strict=True)
                 for _ in range(WAITERS)
             ]

@@ -29,7 +29,7 @@ from bench.filling import (
     spec_of,
 )
 from bench.measure import Ratio, compare, percentile
-from lro._model.page_tokens import seal
+from lro._model.page_tokens import encode_page_token
 
 PAGE: Final = 100
 CALLS: Final = 40
@@ -137,8 +137,10 @@ class Filled:
     def token(self, text: str, number: int) -> str:
         """What a page that ended with the operation of this number would have given."""
         store = self.service.store
-        place = lro.Place(self.population.facts(number).create_time, self.population.name(number))
-        return seal(place, key=store.secret(), parent=PARENT, filter_text=text, now=store.now())
+        place = lro.Cursor(self.population.facts(number).create_time, self.population.name(number))
+        return encode_page_token(
+            place, key=store.secret(), parent=PARENT, filter_text=text, now=store.now()
+        )
 
 
 class Pages:

@@ -70,7 +70,9 @@ def park(place: Place, names: int) -> dict[str, Any]:
         tracemalloc.start()
 
     async def main() -> dict[str, Any]:
-        tasks = [asyncio.create_task(service.await_(started[n % names])) for n in range(WAITERS)]
+        tasks = [
+            asyncio.create_task(service.wait_async(started[n % names])) for n in range(WAITERS)
+        ]
         while service.waiting < WAITERS:
             await asyncio.sleep(0.01)
         await settled(store)

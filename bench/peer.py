@@ -53,7 +53,7 @@ class Peer:
 
     def __init__(self, kind: str, where: str, schema: str) -> None:
         self._store = open_store(kind, where, schema)
-        self._announce, self._store.announce = self._store.announce, self._committed
+        self._announce, self._store.notify_others = self._store.notify_others, self._committed
         self._service, _ = declared(self._store)
         self._at = 0.0
         if kind == "sqlite":

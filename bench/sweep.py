@@ -150,7 +150,7 @@ class Sweep:
 
     def _live(self) -> None:
         while not self._over.is_set():
-            self._over.wait(self._service.turn())
+            self._over.wait(self._service.run_maintenance())
 
 
 def filled(database: Database, expired: int) -> tuple[lro.Service, Any]:

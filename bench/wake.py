@@ -28,7 +28,7 @@ async def ours(many_names: bool) -> tuple[float, float]:
     awake: list[float] = []
 
     async def wait(name: str) -> None:
-        operation = await service.await_(name)
+        operation = await service.wait_async(name)
         awake.append(time.perf_counter())
         assert operation.done
 

@@ -68,22 +68,22 @@ from lro._base.faults import (
     UnknownType,
 )
 from lro._base.status import Code, Status, code_from_http
-from lro._engine.executor_port import Executor, Reach, Slot, Task
+from lro._engine.executor_port import CancelSupport, Executor, Slot, Task
 from lro._engine.job import Job
 from lro._engine.limits import Limits
 from lro._engine.method import Method, Reporter
 from lro._engine.method_spec import Options, WorkerLost
 from lro._engine.service import Service
 from lro._engine.store_port import (
-    Ear,
+    ChangeSubscription,
     Expired,
     Found,
-    Glance,
     Inserted,
     Orphans,
     Page,
     Renewed,
     RequestKey,
+    StateSummary,
     Store,
 )
 from lro._engine.watching import MissingOperation
@@ -137,7 +137,7 @@ from lro._model.operation import (
     WaitOperationRequest,
     validate,
 )
-from lro._model.page_tokens import Place
+from lro._model.page_tokens import Cursor
 from lro._model.record import Record, State
 from lro._model.transitions import Change
 
@@ -150,19 +150,21 @@ __all__ = [
     "BoolValue",
     "BytesValue",
     "CancelOperationRequest",
+    "CancelSupport",
     "CancellationNotRequested",
     "Cancelled",
     "Change",
+    "ChangeSubscription",
     "Code",
     "Codec",
     "CodecFactory",
+    "Cursor",
     "DeadlineExceeded",
     "DebugInfo",
     "DeclarationError",
     "DeleteOperationRequest",
     "DoubleValue",
     "Duration",
-    "Ear",
     "Empty",
     "EncodingError",
     "ErrorInfo",
@@ -174,7 +176,6 @@ __all__ = [
     "FloatValue",
     "Found",
     "GetOperationRequest",
-    "Glance",
     "Help",
     "HelpLink",
     "HookFailed",
@@ -221,12 +222,10 @@ __all__ = [
     "PageTokenExpired",
     "PartialSuccessNotSupported",
     "PermissionDenied",
-    "Place",
     "PreconditionFailure",
     "PreconditionViolation",
     "QuotaFailure",
     "QuotaViolation",
-    "Reach",
     "Record",
     "Renewed",
     "Reporter",
@@ -244,6 +243,7 @@ __all__ = [
     "Service",
     "Slot",
     "State",
+    "StateSummary",
     "Status",
     "StatusError",
     "Store",

@@ -15,16 +15,15 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from typing import Any as Anything
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from lro._base.arguments import check_instance, check_takes
 from lro._base.errors import MalformedRequest
-from lro._engine.budget import Turn
+from lro._engine.budget import ReplyReservation
 from lro._engine.method import Method
 from lro._engine.service import Service
 from lro._engine.waiting import stopping
-from lro._http.raw_path import below_mount, raw_form, wire_text
+from lro._http.raw_path import raw_form, strip_mount, wire_text
 from lro._http.sse import HEARTBEAT_SECONDS
 from lro._model.operation import Operation
 from lro.http import (
@@ -39,9 +38,9 @@ from lro.http import (
     adrive,
 )
 
-Scope: TypeAlias = MutableMapping[str, Anything]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Anything]]]
-Send: TypeAlias = Callable[[MutableMapping[str, Anything]], Awaitable[None]]
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 T = TypeVar("T")
@@ -101,7 +100,7 @@ class EdgeApp:
     async def _answer_or_end(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         begun = over = False
 
-        async def tell(message: MutableMapping[str, Anything]) -> None:
+        async def tell(message: MutableMapping[str, Any]) -> None:
             nonlocal begun, over
             begun = True
             await send(message)
@@ -156,13 +155,13 @@ class EdgeApp:
             return
         heard = told = False
 
-        async def hear() -> MutableMapping[str, Anything]:
+        async def hear() -> MutableMapping[str, Any]:
             nonlocal heard
             message = await receive()
             heard = True
             return message
 
-        async def tell(message: MutableMapping[str, Anything]) -> None:
+        async def tell(message: MutableMapping[str, Any]) -> None:
             nonlocal told
             told = True
             await send(message)
@@ -226,7 +225,7 @@ class StartApp(EdgeApp):
     def __init__(
         self,
         service: Service,
-        method: Method[Req, Anything, Anything],
+        method: Method[Req, Any, Any],
         *,
         otherwise: App | None = None,
         path: str | None = "",
@@ -310,7 +309,7 @@ def _path(scope: Scope) -> str:
     raw = raw_form(wire_text(scope.get("raw_path") or b"").partition("?")[0], path)
     # Behind a proxy that cuts off the prefix it serves, only that of the mount is in the path.
     for mount in (root, root.removeprefix(scope.get("app_root_path", ""))):
-        below = below_mount(raw, mount)
+        below = strip_mount(raw, mount)
         if below is not None:
             return below
     return raw
@@ -390,7 +389,7 @@ async def _send_whole(reply: HttpReply, send: Send) -> None:
 
 
 @contextlib.contextmanager
-def _broken_off_if_slow(turn: Turn | None) -> Iterator[None]:
+def _broken_off_if_slow(turn: ReplyReservation | None) -> Iterator[None]:
     """What is sent meanwhile may be broken off, when others wait for the bytes that it holds.
 
     Raises:

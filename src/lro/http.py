@@ -10,15 +10,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from lro._base.arguments import check_seconds, check_texts
 from lro._base.errors import InvalidTimeout, MalformedRequest, got
 from lro._base.faults import HttpMethodNotAllowed, RouteNotFound
-from lro._engine.budget import Turn
+from lro._engine.budget import ReplyReservation
 from lro._engine.hooks import Flow, flow_of
 from lro._engine.listing import Listing
 from lro._engine.service import Service
@@ -38,7 +37,7 @@ from lro._http.responses import (
 from lro._http.routes import Allowed, RouteTable, default_routes, extension_routes
 from lro._http.sse import HEARTBEAT_SECONDS, EventStream, event_stream
 from lro._http.start_edge import StartEdge, answer
-from lro._http.steps import Call, Exchange, Follow, Hold, Reserve, Steps, adrive, drive
+from lro._http.steps import Call, Exchange, Reserve, Steps, Wait, Watch, adrive, drive
 from lro._model.names import normalise_parent, parse_name
 from lro._model.operation import ListOperationsRequest, Operation, Show, WaitOperationRequest
 
@@ -49,13 +48,13 @@ __all__ = [
     "Edge",
     "EventStream",
     "Exchange",
-    "Follow",
-    "Hold",
     "HttpReply",
     "HttpRequest",
     "OperationsEdge",
     "Reserve",
     "StartEdge",
+    "Wait",
+    "Watch",
     "adrive",
     "allow_reply",
     "answer",
@@ -159,14 +158,14 @@ class OperationsEdge(Edge):
 
     def _list(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = parse_query("ListOperations", request.query)
-        fields: Mapping[str, Anything] = query.fields
+        fields: Mapping[str, Any] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
 
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
         listing: Listing = yield Call(begin, blocks=True)
 
-        def listed(turn: Turn) -> HttpReply:
+        def listed(turn: ReplyReservation) -> HttpReply:
             return page_reply(*self.service.read_page(listing, turn.bytes, self._show(query)))
 
         return (yield from self._many(listed, self.service.limits.least_bytes))
@@ -186,7 +185,7 @@ class OperationsEdge(Edge):
         query = parse_query("WaitOperation", request.query)
         wanted: WaitOperationRequest = yield self._body(request, "WaitOperation", name)
         deadline = _deadline(request.headers.get("x-server-timeout"))
-        operation = yield Hold(wanted, deadline, caller)
+        operation = yield Wait(wanted, deadline, caller)
         return self._shown(operation, query.enum_numbers)
 
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
@@ -196,14 +195,14 @@ class OperationsEdge(Edge):
         begin = flow_of(self.service.begin_batch)(names, caller=caller)
         wanted: Sequence[str] = yield Call(begin, blocks=True)
 
-        def found(_: Turn) -> HttpReply:
+        def found(_: ReplyReservation) -> HttpReply:
             return batch_reply(*self.service.read_batch(wanted, caller, self._show(query)))
 
         return (yield from self._many(found, self.service.limits.page_bytes))
 
-    def _many(self, make: Callable[[Turn], HttpReply], least: int) -> Steps[HttpReply]:
+    def _many(self, make: Callable[[ReplyReservation], HttpReply], least: int) -> Steps[HttpReply]:
         """A reply of many operations, for which bytes are set aside until it is sent."""
-        turn: Turn = yield Reserve(least, self.service.limits.page_bytes)
+        turn: ReplyReservation = yield Reserve(least, self.service.limits.page_bytes)
 
         def made() -> Flow[HttpReply]:
             yield from ()  # asks no hook
@@ -226,7 +225,7 @@ class OperationsEdge(Edge):
         else:
             parse_name(name)
             names = (name,)
-        watching = yield Follow(names, caller)
+        watching = yield Watch(names, caller)
         return event_stream(
             watching,
             self.service.types,

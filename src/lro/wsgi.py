@@ -9,8 +9,7 @@ for as long as the operations run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any as Anything
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
@@ -18,7 +17,7 @@ from lro._base.arguments import check_instance, check_plain_function, check_take
 from lro._base.errors import LroError, MalformedRequest
 from lro._engine.method import Method
 from lro._engine.service import Service
-from lro._http.raw_path import below_mount, raw_form, wire_text
+from lro._http.raw_path import raw_form, strip_mount, wire_text
 from lro.http import (
     DEFAULT_MAX_BODY,
     Authenticate,
@@ -29,8 +28,8 @@ from lro.http import (
     StartEdge,
 )
 
-Environ: TypeAlias = dict[str, Anything]
-StartResponse: TypeAlias = Callable[..., Anything]
+Environ: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 Req = TypeVar("Req")
@@ -122,7 +121,7 @@ class StartApp(EdgeApp):
     def __init__(
         self,
         service: Service,
-        method: Method[Req, Anything, Anything],
+        method: Method[Req, Any, Any],
         *,
         otherwise: App | None = None,
         path: str | None = "",
@@ -170,7 +169,7 @@ def _path(environ: Environ) -> str:
     """The raw path below the point where the application is mounted."""
     decoded = _text(environ.get("PATH_INFO", "")) or "/"
     whole = _text(environ.get("RAW_URI") or environ.get("REQUEST_URI") or "").partition("?")[0]
-    below = below_mount(whole, _text(environ.get("SCRIPT_NAME", "")))
+    below = strip_mount(whole, _text(environ.get("SCRIPT_NAME", "")))
     return raw_form(whole if below is None else below, decoded)
 
 

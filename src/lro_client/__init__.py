@@ -23,7 +23,7 @@ from lro_client._errors import (
 from lro_client._flow.policy import NO_RETRY, Polling, Retry, wait_exponential, wait_proportional
 from lro_client._flow.steps import AsyncTransport, Call, Reply, StartRequest, Transport
 from lro_client._group import Group
-from lro_client._group_flows import Waited
+from lro_client._group_flows import GroupResult
 from lro_client._handles import Update
 from lro_client._journal.journal import Journal, JournalError
 from lro_client._operation_handle import OperationHandle
@@ -45,6 +45,7 @@ __all__ = [
     "ClientError",
     "DecodingError",
     "Group",
+    "GroupResult",
     "GroupTimeout",
     "HttpTransport",
     "Journal",
@@ -65,7 +66,6 @@ __all__ = [
     "Transport",
     "UnreadableReply",
     "Update",
-    "Waited",
     "wait_exponential",
     "wait_proportional",
 ]

@@ -11,9 +11,9 @@ import dataclasses
 import inspect
 import math
 import re
+import typing
 import uuid
 from collections.abc import Mapping
-from typing import Any as Anything
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -180,7 +180,7 @@ def check_function(name: str, value: object) -> None:
     check(name, value, "a function", fine=callable(value))
 
 
-def check_base_url(base_url: object, http: Anything) -> None:
+def check_base_url(base_url: object, http: typing.Any) -> None:
     """Do nothing for a server's address, which ``http``, an HTTP client, may know instead.
 
     Raises:

@@ -7,8 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING
-from typing import Any as Anything
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -31,7 +30,7 @@ from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import AsyncTransport
 from lro_client._handles import Meta, Resp, known, register
 from lro_client._journal.journal import Journal
-from lro_client._state import Core
+from lro_client._state import ClientState
 from lro_client._tracing import Trace
 from lro_client.filters import Expression
 from lro_client.transports.http import AsyncHttpTransport, Routes
@@ -75,7 +74,7 @@ class AsyncClient:
             transport = AsyncHttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = AsyncDriver(transport, sleep)
-        self._core = Core(
+        self._core = ClientState(
             transport,
             self._driver,
             types=types,
@@ -239,10 +238,10 @@ class AsyncClient:
             error=error,
         )
 
-    async def _ask(self, request: Anything) -> Operation:
+    async def _ask(self, request: Any) -> Operation:
         return single.read(await self._driver.run(single.single(self._core.setting, request)))
 
-    async def _tell(self, request: Anything) -> None:
+    async def _tell(self, request: Any) -> None:
         await self._driver.run(single.single(self._core.setting, request))
 
 

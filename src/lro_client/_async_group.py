@@ -10,10 +10,10 @@ from typing import Generic
 from lro_client import _group_flows, _handle_flows, _requests
 from lro_client._async_operation_handle import AsyncOperationHandle
 from lro_client._flow.drivers import AsyncDriver
-from lro_client._group_flows import Waited
+from lro_client._group_flows import GroupResult
 from lro_client._handle_flows import LAST_WORD_SECONDS
 from lro_client._handles import Meta, Resp, Update
-from lro_client._state import Core
+from lro_client._state import ClientState
 
 
 class AsyncGroup(Generic[Resp, Meta]):
@@ -28,7 +28,7 @@ class AsyncGroup(Generic[Resp, Meta]):
         self,
         handles: Iterable[AsyncOperationHandle[Resp, Meta]],
         *,
-        core: Core,
+        core: ClientState,
         driver: AsyncDriver,
     ) -> None:
         self.handles = _group_flows.members(handles)
@@ -54,7 +54,7 @@ class AsyncGroup(Generic[Resp, Meta]):
 
     async def wait(
         self, count: int | None = None, timeout: timedelta | float | None = None
-    ) -> Waited[AsyncOperationHandle[Resp, Meta]]:
+    ) -> GroupResult[AsyncOperationHandle[Resp, Meta]]:
         """Wait until ``count`` of them are over (1: any, None: all), or the time is.
 
         Returns:

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Any as Anything
+from typing import Any
 
 from lro import GetOperationRequest, Operation
 from lro_client import _futures, _handle_flows, _requests
 from lro_client._flow import polling, single
 from lro_client._flow.drivers import AsyncDriver
 from lro_client._handles import HandleBase, Meta, Resp, Update
-from lro_client._state import Core
+from lro_client._state import ClientState
 from lro_client._tracing import Trace
 
 
@@ -33,7 +33,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
-        core: Core,
+        core: ClientState,
         driver: AsyncDriver,
         trace: Trace | None = None,
         error: Exception | None = None,
@@ -150,5 +150,5 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
     async def __aexit__(self, *_: object) -> None:
         await self._driver.run(_handle_flows.leave(self._core, [self]))
 
-    def __await__(self) -> Generator[Anything, None, Resp]:
+    def __await__(self) -> Generator[Any, None, Resp]:
         return self.result().__await__()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
-from typing import Any as Anything
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -29,7 +28,7 @@ from lro_client._group import Group
 from lro_client._handles import Meta, Resp, known, register
 from lro_client._journal.journal import Journal
 from lro_client._operation_handle import OperationHandle
-from lro_client._state import Core
+from lro_client._state import ClientState
 from lro_client._tracing import Trace
 from lro_client.filters import Expression
 from lro_client.transports.http import HttpTransport, Routes
@@ -73,7 +72,7 @@ class Client:
             transport = HttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = Driver(transport, clock, sleep)
-        self._core = Core(
+        self._core = ClientState(
             transport,
             self._driver,
             types=types,
@@ -235,10 +234,10 @@ class Client:
             error=error,
         )
 
-    def _ask(self, request: Anything) -> Operation:
+    def _ask(self, request: Any) -> Operation:
         return single.read(self._driver.run(single.single(self._core.setting, request)))
 
-    def _tell(self, request: Anything) -> None:
+    def _tell(self, request: Any) -> None:
         self._driver.run(single.single(self._core.setting, request))
 
 

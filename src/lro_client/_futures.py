@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import functools
 from concurrent.futures import Future
-from typing import Any as Anything
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lro_client._errors import ClientError, OperationFailed, again
-from lro_client._flow.threads import HANDS
+from lro_client._flow.threads import CALL_THREADS
 from lro_client._handle_flows import AFTERWARDS_SECONDS, noted
 from lro_client._handles import HandleBase
-from lro_client._state import Core
-from lro_client._watch.registry import Lost, News, Seen, Want
+from lro_client._state import ClientState
+from lro_client._watch.registry import News, Seen, Unreachable, Want
 
 Resp = TypeVar("Resp")
 
 
-def blocking(core: Core, handle: HandleBase[Resp, Anything]) -> Future[Resp]:
+def blocking(core: ClientState, handle: HandleBase[Resp, Any]) -> Future[Resp]:
     """A future for threads. What waits for it is called in a lent thread: it may take its time."""
     future: Future[Resp] = Future()
 
     def hear(news: News) -> None:
-        HANDS.give(lambda: _set(future, core, handle, news), lambda _: None)
+        CALL_THREADS.give(lambda: _set(future, core, handle, news), lambda _: None)
 
     known = _known(handle)
     if known is not None:
@@ -34,7 +33,7 @@ def blocking(core: Core, handle: HandleBase[Resp, Anything]) -> Future[Resp]:
     return future
 
 
-def awaiting(core: Core, handle: HandleBase[Resp, Anything]) -> asyncio.Future[Resp]:
+def awaiting(core: ClientState, handle: HandleBase[Resp, Any]) -> asyncio.Future[Resp]:
     """A future of the running event loop."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Resp] = loop.create_future()
@@ -52,26 +51,28 @@ def awaiting(core: Core, handle: HandleBase[Resp, Anything]) -> asyncio.Future[R
     return future
 
 
-def _known(handle: HandleBase[Anything, Anything]) -> News | None:
+def _known(handle: HandleBase[Any, Any]) -> News | None:
     if handle.done:
         return Seen(handle.name, handle.operation)
     if not handle.name and handle._error is not None:
-        return Lost(handle.name, handle._error)
+        return Unreachable(handle.name, handle._error)
     return None
 
 
-def _set(future: Future[Resp], core: Core, handle: HandleBase[Resp, Anything], news: News) -> None:
+def _set(
+    future: Future[Resp], core: ClientState, handle: HandleBase[Resp, Any], news: News
+) -> None:
     if future.set_running_or_notify_cancel():
         _give(future, core, handle, news)
 
 
 def _give(
     future: Future[Resp] | asyncio.Future[Resp],
-    core: Core,
-    handle: HandleBase[Resp, Anything],
+    core: ClientState,
+    handle: HandleBase[Resp, Any],
     news: News,
 ) -> None:
-    if isinstance(news, Lost):
+    if isinstance(news, Unreachable):
         future.set_exception(again(news.error))
         return
     handle._seen(news.operation)
@@ -88,10 +89,10 @@ def _give(
     if owed and core.journal is not None:
         # Who crashes before finds it in the journal. One thread writes for all that come meanwhile.
         settle = functools.partial(core.journal.settle, AFTERWARDS_SECONDS)
-        HANDS.give(functools.partial(noted, handle._known_as, settle), lambda _: None)
+        CALL_THREADS.give(functools.partial(noted, handle._known_as, settle), lambda _: None)
 
 
-def _owe(core: Core, handle: HandleBase[Anything, Anything]) -> bool:
+def _owe(core: ClientState, handle: HandleBase[Any, Any]) -> bool:
     journal = core.journal
     if journal is None or not handle._known_as:
         return False

@@ -8,11 +8,11 @@ from typing import Generic
 
 from lro_client import _group_flows, _handle_flows, _requests
 from lro_client._flow.drivers import Driver
-from lro_client._group_flows import Waited
+from lro_client._group_flows import GroupResult
 from lro_client._handle_flows import LAST_WORD_SECONDS
 from lro_client._handles import Meta, Resp, Update
 from lro_client._operation_handle import OperationHandle
-from lro_client._state import Core
+from lro_client._state import ClientState
 
 
 class Group(Generic[Resp, Meta]):
@@ -27,7 +27,7 @@ class Group(Generic[Resp, Meta]):
         self,
         handles: Iterable[OperationHandle[Resp, Meta]],
         *,
-        core: Core,
+        core: ClientState,
         driver: Driver,
     ) -> None:
         self.handles = _group_flows.members(handles)
@@ -50,7 +50,7 @@ class Group(Generic[Resp, Meta]):
 
     def wait(
         self, count: int | None = None, timeout: timedelta | float | None = None
-    ) -> Waited[OperationHandle[Resp, Meta]]:
+    ) -> GroupResult[OperationHandle[Resp, Meta]]:
         """Wait until ``count`` of them are over (1: any, None: all), or the time is.
 
         Returns:

@@ -6,36 +6,40 @@ import functools
 import math
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any as Anything
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 
 from lro import DeclarationError, Operation
 from lro_client._errors import ClientError, GroupTimeout, again
 from lro_client._flow import polling
-from lro_client._flow.steps import Flow, Show, Take
+from lro_client._flow.steps import Emit, Flow, Receive
 from lro_client._handle_flows import taken
 from lro_client._handles import HandleBase, Update
-from lro_client._state import Core
-from lro_client._watch.registry import Entry, Lost, News, Seen, Want
+from lro_client._state import ClientState
+from lro_client._watch.registry import News, Seen, Unreachable, Want, WatchedOperation
 
-H = TypeVar("H", bound=HandleBase[Anything, Anything])
+H = TypeVar("H", bound=HandleBase[Any, Any])
 
 
 @attrs.frozen
-class Waited(Generic[H]):
+class GroupResult(Generic[H]):
     """Whom a wait has found done, in the order of their end, and whom not."""
 
     done: tuple[H, ...]
     pending: tuple[H, ...]
 
 
-class Gathering(Generic[H]):
+class GroupWatch(Generic[H]):
     """Handles whose ends, or changes, come into one box. A context: leaving it ends that."""
 
     def __init__(
-        self, core: Core, handles: Sequence[H], timeout: float | None, *, curious: bool = False
+        self,
+        core: ClientState,
+        handles: Sequence[H],
+        timeout: float | None,
+        *,
+        curious: bool = False,
     ) -> None:
         self._core = core
         self._timeout = timeout
@@ -50,9 +54,9 @@ class Gathering(Generic[H]):
         for handle in handles:
             if not handle._over:
                 self._pending.setdefault(handle.name, []).append(handle)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, WatchedOperation] = {}
 
-    def __enter__(self) -> Gathering[H]:
+    def __enter__(self) -> GroupWatch[H]:
         wants = {}
         for name, handles in self._pending.items():
             fits = functools.partial(_fits, tuple(handles))
@@ -83,22 +87,22 @@ class Gathering(Generic[H]):
         left = None
         if self._timeout is not None:
             left = self.deadline + polling.GRACE_SECONDS - self._core.setting.clock()
-        name: str | None = yield Take(self._box, left if left is None else max(0.0, left))
+        name: str | None = yield Receive(self._box, left if left is None else max(0.0, left))
         if name is None:
             return []
         with self._lock:
             news = self._news.pop(name)
-        if isinstance(news, Lost) and self._core.table.closed is not None:
+        if isinstance(news, Unreachable) and self._core.table.closed is not None:
             raise again(news.error)
         entry, handles = self._entries[news.name], self._pending[news.name]
-        if isinstance(news, Lost):
+        if isinstance(news, Unreachable):
             for handle in handles:
                 handle._lost(news.error)
-        if isinstance(news, Lost) or news.operation.done:
+        if isinstance(news, Unreachable) or news.operation.done:
             del self._pending[news.name]
             for handle in handles:
                 handle._polled(entry.polls)
-        if not isinstance(news, Lost):
+        if not isinstance(news, Unreachable):
             for handle in handles:
                 handle._seen(news.operation)
         return handles
@@ -126,7 +130,7 @@ class Gathering(Generic[H]):
         )
 
 
-def _fits(handles: Iterable[HandleBase[Anything, Anything]], operation: Operation) -> bool:
+def _fits(handles: Iterable[HandleBase[Any, Any]], operation: Operation) -> bool:
     return all(handle._fits(operation) for handle in handles)
 
 
@@ -143,36 +147,36 @@ def members(handles: Iterable[H]) -> tuple[H, ...]:
     return found
 
 
-def as_completed(core: Core, handles: Sequence[H], timeout: float | None) -> Flow[None]:
+def as_completed(core: ClientState, handles: Sequence[H], timeout: float | None) -> Flow[None]:
     """Shows each handle when its operation is over, the first one first."""
-    with Gathering(core, handles, timeout) as gathering:
+    with GroupWatch(core, handles, timeout) as gathering:
         while found := (yield from gathering.next()):
             for handle in found:
-                yield Show(handle)
+                yield Emit(handle)
         if gathering.pending:
             raise gathering.late()
 
 
 def wait(
-    core: Core, handles: Sequence[H], count: int | None, timeout: float | None
-) -> Flow[Waited[H]]:
+    core: ClientState, handles: Sequence[H], count: int | None, timeout: float | None
+) -> Flow[GroupResult[H]]:
     """Wait until so many operations are over (None: all), or the time is."""
     if not (count is None or isinstance(count, int)):
         raise TypeError(f"count is how many must be over, a whole number, got {count!r}")
     wanted = len(handles) if count is None else min(count, len(handles))
     done: list[H] = []
-    with Gathering(core, handles, timeout) as gathering:
+    with GroupWatch(core, handles, timeout) as gathering:
         while len(done) < wanted and (found := (yield from gathering.next())):
             done += found
-        return Waited(tuple(done), gathering.pending)
+        return GroupResult(tuple(done), gathering.pending)
 
 
 def results(
-    core: Core, handles: Sequence[H], timeout: float | None, *, collect: bool
-) -> Flow[list[Anything]]:
+    core: ClientState, handles: Sequence[H], timeout: float | None, *, collect: bool
+) -> Flow[list[Any]]:
     """The results in the order of the handles; the first failure is raised, unless collected."""
-    found: dict[int, Anything] = {}
-    with Gathering(core, handles, timeout) as gathering:
+    found: dict[int, Any] = {}
+    with GroupWatch(core, handles, timeout) as gathering:
         while ended := (yield from gathering.next()):
             for handle in ended:
                 try:
@@ -186,11 +190,11 @@ def results(
     return [found[id(handle)] for handle in handles]
 
 
-def updates(core: Core, handles: Sequence[H], timeout: float | None) -> Flow[None]:
+def updates(core: ClientState, handles: Sequence[H], timeout: float | None) -> Flow[None]:
     """Shows each change of each operation, the end included, until all are over."""
-    with Gathering(core, handles, timeout, curious=True) as gathering:
+    with GroupWatch(core, handles, timeout, curious=True) as gathering:
         while found := (yield from gathering.next()):
             for handle in found:
-                yield Show(Update(handle, handle.operation))
+                yield Emit(Update(handle, handle.operation))
         if gathering.pending:
             raise gathering.late()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import typing
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any as Anything
 from typing import Final, TypeVar, cast
 
 import attrs
@@ -24,14 +24,14 @@ from lro import (
 )
 from lro_client._errors import CallError, OperationFailed, PollTimeout, again
 from lro_client._flow import polling, single
-from lro_client._flow.steps import Call, Do, Flow, StartRequest, Take, Together
-from lro_client._handles import Answer, HandleBase
+from lro_client._flow.steps import Call, Flow, Gather, Receive, RunBlocking, StartRequest
+from lro_client._handles import HandleBase, StartedOperation
 from lro_client._journal.entries import Entry
 from lro_client._journal.journal import Journal, JournalError
-from lro_client._state import Core
+from lro_client._state import ClientState
 from lro_client._tokens import message_name
 from lro_client._tracing import Trace, log, log_gave_up, log_started, log_verb
-from lro_client._watch.registry import Lost, Want
+from lro_client._watch.registry import Unreachable, Want
 
 Resp = TypeVar("Resp")
 _CANCELS_AT_ONCE: Final = 8
@@ -53,7 +53,7 @@ _UNSURE: Final = frozenset(
 
 
 def start(
-    core: Core, request: StartRequest, response: type | None, metadata: type | None
+    core: ClientState, request: StartRequest, response: type | None, metadata: type | None
 ) -> Flow[tuple[Operation, Trace | None]]:
     """Start an operation; with a journal, what is sent is noted before, and its name after.
 
@@ -74,9 +74,13 @@ def start(
 
 
 def _start_noted(
-    core: Core, journal: Journal, request: StartRequest, entry: Entry, headers: Mapping[str, str]
+    core: ClientState,
+    journal: Journal,
+    request: StartRequest,
+    entry: Entry,
+    headers: Mapping[str, str],
 ) -> Flow[Operation]:
-    new: bool = yield Do(lambda: journal.begin(entry))
+    new: bool = yield RunBlocking(lambda: journal.begin(entry))
     failures: list[CallError] = []
     try:
         reply = yield from single.single(core.setting, request, headers, failed=failures.append)
@@ -85,13 +89,13 @@ def _start_noted(
         # A call that was not the first, here or in another process, may have started it.
         if new and all(exc.code not in _UNSURE for exc in failures):
             drop = functools.partial(journal.dropped, entry.request_id, within=AFTERWARDS_SECONDS)
-            yield Do(functools.partial(noted, entry.request_id, drop))
+            yield RunBlocking(functools.partial(noted, entry.request_id, drop))
         raise
     operation = single.read(reply)
     if operation.name:
         name = functools.partial(_name, journal, attrs.evolve(entry, name=operation.name))
-        yield Do(functools.partial(noted, operation.name, name))
-    return Answer.to(entry.request_id, operation)
+        yield RunBlocking(functools.partial(noted, operation.name, name))
+    return StartedOperation.to(entry.request_id, operation)
 
 
 def _name(journal: Journal, entry: Entry) -> None:
@@ -111,7 +115,7 @@ def noted(about: str, write: Callable[[], object]) -> None:
 
 
 def _entry(
-    core: Core, request: StartRequest, response: type | None, metadata: type | None
+    core: ClientState, request: StartRequest, response: type | None, metadata: type | None
 ) -> Entry:
     message = request.message
     if isinstance(message, Any):
@@ -137,7 +141,7 @@ def _entry(
 
 
 def wait(
-    core: Core, handle: HandleBase[Anything, Anything], timeout: float | None
+    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     """Wait until an operation is done; its last state.
 
@@ -160,7 +164,7 @@ def wait(
 
 
 def _alone(
-    core: Core, handle: HandleBase[Anything, Anything], timeout: float | None
+    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     known = handle.operation
     return polling.until_done(
@@ -169,7 +173,7 @@ def _alone(
 
 
 def _with_others(
-    core: Core, handle: HandleBase[Anything, Anything], timeout: float | None
+    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     clock = core.setting.clock
     deadline = math.inf if timeout is None else clock() + timeout
@@ -178,20 +182,22 @@ def _with_others(
     entry = core.table.subscribe(handle.name, box.put, want, handle.operation)
     try:
         left = None if timeout is None else max(0.0, timeout) + polling.GRACE_SECONDS
-        news = yield Take(box, left)
+        news = yield Receive(box, left)
     finally:
         core.table.leave(handle.name, box.put)
         handle._polled(entry.polls)
     if news is None:
         assert timeout is not None
         raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.failures.last)
-    if isinstance(news, Lost):
+    if isinstance(news, Unreachable):
         raise again(news.error)  # others are told of it too, each with a traceback of its own
     found: Operation = news.operation
     return found
 
 
-def result(core: Core, handle: HandleBase[Resp, Anything], timeout: float | None) -> Flow[Resp]:
+def result(
+    core: ClientState, handle: HandleBase[Resp, typing.Any], timeout: float | None
+) -> Flow[Resp]:
     """Wait as :func:`wait` does, then give the response.
 
     Raises:
@@ -205,7 +211,9 @@ def result(core: Core, handle: HandleBase[Resp, Anything], timeout: float | None
     return (yield from taken(core, handle, deadline))
 
 
-def taken(core: Core, handle: HandleBase[Resp, Anything], deadline: float = math.inf) -> Flow[Resp]:
+def taken(
+    core: ClientState, handle: HandleBase[Resp, typing.Any], deadline: float = math.inf
+) -> Flow[Resp]:
     """The result of an operation that is over; the journal need not keep it from now on.
 
     A journal that others hold is not waited for beyond the ``deadline``, by the client's clock.
@@ -223,7 +231,9 @@ def taken(core: Core, handle: HandleBase[Resp, Anything], deadline: float = math
     return found
 
 
-def _forget(core: Core, handle: HandleBase[Anything, Anything], deadline: float) -> Flow[None]:
+def _forget(
+    core: ClientState, handle: HandleBase[typing.Any, typing.Any], deadline: float
+) -> Flow[None]:
     if core.journal is None or not handle._known_as:
         return
     left = deadline - core.setting.clock()
@@ -234,11 +244,11 @@ def _forget(core: Core, handle: HandleBase[Anything, Anything], deadline: float)
         request_id=handle._request_id,
         within=min(max(left, _FLOOR_SECONDS), AFTERWARDS_SECONDS),
     )
-    yield Do(functools.partial(noted, handle._known_as, write))
+    yield RunBlocking(functools.partial(noted, handle._known_as, write))
 
 
 def cancel(
-    core: Core, handle: HandleBase[Anything, Anything], within: float | None = None
+    core: ClientState, handle: HandleBase[typing.Any, typing.Any], within: float | None = None
 ) -> Flow[None]:
     """Ask for the work to stop, for at most ``within`` seconds.
 
@@ -251,7 +261,7 @@ def cancel(
 
 
 def cancel_and_wait(
-    core: Core, handle: HandleBase[Anything, Anything], timeout: float | None
+    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     """Ask for the work to stop, and wait until it has, or has ended before (spec §2.6).
 
@@ -275,7 +285,7 @@ def cancel_and_wait(
     return (yield from wait(core, handle, max(0.0, deadline - clock())))
 
 
-def delete(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
+def delete(core: ClientState, handle: HandleBase[typing.Any, typing.Any]) -> Flow[None]:
     """Remove the record.
 
     Raises:
@@ -287,8 +297,8 @@ def delete(core: Core, handle: HandleBase[Anything, Anything]) -> Flow[None]:
 
 
 def leave(
-    core: Core,
-    handles: Sequence[HandleBase[Anything, Anything]],
+    core: ClientState,
+    handles: Sequence[HandleBase[typing.Any, typing.Any]],
     seconds: float = LAST_WORD_SECONDS,
 ) -> Flow[None]:
     """Cancel those that are not done, in so many seconds for all of them; never raises."""
@@ -302,7 +312,7 @@ def leave(
             break
         asked = [CancelOperationRequest(handle.name) for handle in some]
         budget = min(left, core.setting.call_seconds)
-        found = yield Together([Call(request=one, budget=budget) for one in asked])
+        found = yield Gather([Call(request=one, budget=budget) for one in asked])
         for handle, outcome in zip(some, found, strict=True):
             if isinstance(outcome, Exception):
                 log_gave_up(handle.name, outcome)

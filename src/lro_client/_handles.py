@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
+import typing
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
-from typing import Any as Anything
 
 import attrs
 
 from lro import Any, Empty, InvalidArgument, Operation, Status, TypeRegistry, declared_name
 from lro_client._arguments import check_class, check_name
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
-from lro_client._state import Core
+from lro_client._state import ClientState
 from lro_client._tokens import Token, read_token, server_of, token_of
 from lro_client._tracing import Trace, log_ended
 
@@ -25,18 +25,18 @@ EMPTY: Final = "google.protobuf.Empty"
 
 
 @attrs.frozen(kw_only=True)
-class Answer(Operation):
+class StartedOperation(Operation):
     """The operation that a start was answered with; the journal knows it by ``request_id``."""
 
     request_id: str = ""
 
     @classmethod
-    def to(cls, request_id: str, operation: Operation) -> Answer:
+    def to(cls, request_id: str, operation: Operation) -> StartedOperation:
         """The answer to this start."""
         return cls(**_fields(operation), request_id=request_id)
 
 
-def _fields(operation: Operation) -> dict[str, Anything]:
+def _fields(operation: Operation) -> dict[str, typing.Any]:
     return {field.name: getattr(operation, field.name) for field in attrs.fields(Operation)}
 
 
@@ -63,12 +63,12 @@ class HandleBase(Generic[Resp, Meta]):
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
-        core: Core,
+        core: ClientState,
         trace: Trace | None = None,
         error: Exception | None = None,
     ) -> None:
         self._request_id = ""
-        if isinstance(operation, Answer):
+        if isinstance(operation, StartedOperation):
             self._request_id = operation.request_id
             operation = Operation(**_fields(operation))
         self._name = operation.name
@@ -203,7 +203,7 @@ class HandleBase(Generic[Resp, Meta]):
 class Update(Generic[Meta]):
     """One changed state of an operation: its metadata decoded, and the whole."""
 
-    def __init__(self, handle: HandleBase[Anything, Meta], operation: Operation) -> None:
+    def __init__(self, handle: HandleBase[typing.Any, Meta], operation: Operation) -> None:
         self._handle = handle
         self.operation = operation
         self.error = handle._error

@@ -9,12 +9,12 @@ from typing import Final
 from lro import Any, LroError, Operation, loads
 from lro_client._errors import CallError
 from lro_client._flow import single
-from lro_client._flow.steps import Do, Flow, Show, StartRequest
+from lro_client._flow.steps import Emit, Flow, RunBlocking, StartRequest
 from lro_client._handle_flows import AFTERWARDS_SECONDS, noted
-from lro_client._handles import Answer
+from lro_client._handles import StartedOperation
 from lro_client._journal.entries import Entry
 from lro_client._journal.journal import Journal, JournalError
-from lro_client._state import Core
+from lro_client._state import ClientState
 from lro_client._tokens import message_name
 from lro_client._tracing import log_forgotten
 
@@ -22,7 +22,7 @@ ANSWERED_ONCE: Final = timedelta(hours=23)
 """So long a start may be repeated: a day later its server has forgotten it (spec §9.2(2))."""
 
 
-def pending(core: Core, response: type | None, metadata: type | None) -> Flow[None]:
+def pending(core: ClientState, response: type | None, metadata: type | None) -> Flow[None]:
     """Shows the operations of this server that were declared with these classes, each with None.
 
     Those with a name come first, then those whose start has to be repeated. One that cannot be is
@@ -37,13 +37,13 @@ def pending(core: Core, response: type | None, metadata: type | None) -> Flow[No
     if journal is None:
         raise ValueError("the client has no journal: give it one, as in Client(url, journal=...)")
     old = datetime.now(UTC) - ANSWERED_ONCE
-    entries: list[Entry] = yield Do(lambda: journal.pending(server=core.address))
+    entries: list[Entry] = yield RunBlocking(lambda: journal.pending(server=core.address))
     asked = message_name(response), message_name(metadata)
     everything = response is Any and metadata is Any
     wanted = [one for one in entries if everything or (one.response, one.metadata) == asked]
     for entry in sorted(wanted, key=lambda one: not one.name):
         if entry.name:
-            yield Show((Answer(name=entry.name, request_id=entry.request_id), None))
+            yield Emit((StartedOperation(name=entry.name, request_id=entry.request_id), None))
             continue
         if entry.started < old:
             log_forgotten(entry.target, entry.request_id)
@@ -51,14 +51,14 @@ def pending(core: Core, response: type | None, metadata: type | None) -> Flow[No
         try:
             reply = yield from single.single(core.setting, _again(journal, entry))
         except (CallError, JournalError) as exc:
-            yield Show((Operation(), exc))
+            yield Emit((Operation(), exc))
             continue
         operation = single.read(reply)
         if operation.name:
             name = entry.request_id, operation.name
             named = functools.partial(journal.named, *name, within=AFTERWARDS_SECONDS)
-            yield Do(functools.partial(noted, entry.request_id, named))
-        yield Show((Answer.to(entry.request_id, operation), None))
+            yield RunBlocking(functools.partial(noted, entry.request_id, named))
+        yield Emit((StartedOperation.to(entry.request_id, operation), None))
 
 
 def _again(journal: Journal, entry: Entry) -> StartRequest:

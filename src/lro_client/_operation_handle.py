@@ -11,7 +11,7 @@ from lro_client import _futures, _handle_flows, _requests
 from lro_client._flow import polling, single
 from lro_client._flow.drivers import Driver
 from lro_client._handles import HandleBase, Meta, Resp, Update
-from lro_client._state import Core
+from lro_client._state import ClientState
 from lro_client._tracing import Trace
 
 
@@ -31,7 +31,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
-        core: Core,
+        core: ClientState,
         driver: Driver,
         trace: Trace | None = None,
         error: Exception | None = None,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from typing import Any as Anything
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -26,7 +25,7 @@ def named(cls: type[R], request: str | R) -> R:
     Raises:
         DeclarationError: It is neither, or the name is none.
     """
-    whole: Anything = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
+    whole: Any = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
     wanted = f"a name or a {cls.__name__}"
     _arguments.check("name", request, wanted, fine=isinstance(whole, cls))
     _arguments.check_name(whole.name)

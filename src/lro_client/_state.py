@@ -11,13 +11,13 @@ from lro import Code, Status, TypeRegistry
 from lro_client import _arguments
 from lro_client._errors import CallError
 from lro_client._flow.policy import Polling, Retry
-from lro_client._flow.single import Setting
-from lro_client._flow.steps import Box, Flow
+from lro_client._flow.single import FlowConfig
+from lro_client._flow.steps import Channel, Flow
 from lro_client._journal.journal import Journal
 from lro_client._tokens import public_address
-from lro_client._watch.poller import Lanes
-from lro_client._watch.registry import Table
-from lro_client._watch.strategy import Choice, How
+from lro_client._watch.poller import Poller
+from lro_client._watch.registry import WatchRegistry
+from lro_client._watch.strategy import Scheduler, Strategy
 
 _SINGLES: Final = 4
 """Up to so many operations are waited for by a call each; more of them share a few connections."""
@@ -37,7 +37,7 @@ class Runner(Protocol):
         """End the rest of the one flow that rests."""
         ...
 
-    def box(self) -> Box:
+    def box(self) -> Channel:
         """A box that the driver can take from."""
         ...
 
@@ -54,7 +54,7 @@ class Runner(Protocol):
         ...
 
 
-class Core:
+class ClientState:
     """The part of a client that does nothing by itself."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Core:
         self.types = types
         self.journal = journal
         self.address = public_address(str(getattr(transport, "address", "")))
-        self.setting = Setting(
+        self.setting = FlowConfig(
             clock=clock,
             retry=retry or Retry(),
             polling=polling or Polling(),
@@ -89,7 +89,7 @@ class Core:
         self._lock, self._table = threading.Lock(), self._laid()
 
     @property
-    def table(self) -> Table:
+    def table(self) -> WatchRegistry:
         """What is waited for."""
         self._settle()
         return self._table
@@ -106,18 +106,18 @@ class Core:
                 self._lock, self._table = threading.Lock(), self._laid()
                 self._table.closed, self._here = closed, here
 
-    def _laid(self) -> Table:
+    def _laid(self) -> WatchRegistry:
         runner = self._runner
-        table = Table(
+        table = WatchRegistry(
             self.setting.clock,
             most=lambda: runner.lanes(self.setting.lanes),
             hire=lambda: runner.aside(lanes.lane()),
             ring=runner.ring,
         )
-        lanes = Lanes(self.setting, table, Choice(self.setting, table, self._offered))
+        lanes = Poller(self.setting, table, Scheduler(self.setting, table, self._offered))
         return table
 
-    def box(self) -> Box:
+    def box(self) -> Channel:
         """A box that the face's driver can take from."""
         return self._runner.box()
 
@@ -142,10 +142,10 @@ class Core:
         self._runner.close(error)
 
 
-def _offered(transport: object) -> frozenset[How]:
-    found = {How.ONE, How.HOLD, How.LISTED}
+def _offered(transport: object) -> frozenset[Strategy]:
+    found = {Strategy.ONE, Strategy.HOLD, Strategy.LISTED}
     if getattr(transport, "batches", False):
-        found.add(How.BATCH)
+        found.add(Strategy.BATCH)
     if hasattr(transport, "stream"):
-        found.add(How.STREAM)
+        found.add(Strategy.STREAM)
     return frozenset(found)

@@ -10,8 +10,7 @@ import importlib
 import logging
 import threading
 import time
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -28,9 +27,9 @@ _TRACEPARENT: Final = "traceparent"
 class _Api:
     """The parts of OpenTelemetry's API package that are needed."""
 
-    trace: Anything
-    propagator: Anything
-    context: Anything
+    trace: Any
+    propagator: Any
+    context: Any
 
 
 @functools.cache
@@ -109,7 +108,7 @@ class Trace:
             span.set_status(api.StatusCode.ERROR, error.message)
         span.end()
 
-    def _links(self) -> list[Anything]:
+    def _links(self) -> list[Any]:
         context = self._api.propagator.extract(self._headers, context=self._api.context())
         found = self._api.trace.get_current_span(context).get_span_context()
         return [self._api.trace.Link(found)] if found.is_valid else []

@@ -6,8 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
-from typing import Any as Anything
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import httpx
@@ -100,14 +99,14 @@ class GoogleAuth(_Auth):
     not pass is google-auth's own ``GoogleAuthError``.
     """
 
-    def __init__(self, credentials: Anything, *, request: Anything = None) -> None:
+    def __init__(self, credentials: Any, *, request: Any = None) -> None:
         self.credentials = credentials
         self._request = request or HttpxRequest()
         self._lock = threading.Lock()
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
         self._turns = weakref.WeakKeyDictionary()
 
-    def sync_auth_flow(self, request: Anything) -> Generator[Anything, Anything, None]:
+    def sync_auth_flow(self, request: Any) -> Generator[Any, Any, None]:
         """See ``httpx.Auth``."""
         request.read()  # it may have to be sent twice
         if not self._apply(request):
@@ -118,7 +117,7 @@ class GoogleAuth(_Auth):
             self._fetch(request, instead_of=token)
             yield request
 
-    async def async_auth_flow(self, request: Anything) -> AsyncGenerator[Anything, Anything]:
+    async def async_auth_flow(self, request: Any) -> AsyncGenerator[Any, Any]:
         """The same on an event loop, which goes on while a thread fetches a token."""
         await request.aread()
         if not self._apply(request):
@@ -129,7 +128,7 @@ class GoogleAuth(_Auth):
             await self._afetch(request, instead_of=token)
             yield request
 
-    def _apply(self, request: Anything, instead_of: str | None = None) -> bool:
+    def _apply(self, request: Any, instead_of: str | None = None) -> bool:
         """Use the token that is there, if that is a good one."""
         credentials = self.credentials
         good = credentials.token_state is TokenState.FRESH and credentials.token != instead_of
@@ -139,7 +138,7 @@ class GoogleAuth(_Auth):
             request.headers.update(headers)
         return good
 
-    def _fetch(self, request: Anything, instead_of: str | None = None) -> None:
+    def _fetch(self, request: Any, instead_of: str | None = None) -> None:
         with self._lock:
             if self._apply(request, instead_of):
                 return  # another thread has fetched it in the meantime
@@ -155,7 +154,7 @@ class GoogleAuth(_Auth):
                 raise
             request.headers.update(headers)
 
-    async def _afetch(self, request: Anything, instead_of: str | None = None) -> None:
+    async def _afetch(self, request: Any, instead_of: str | None = None) -> None:
         # One task at a time goes to a thread: hundreds that wait would take all threads there are.
         turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with turn:
@@ -164,7 +163,7 @@ class GoogleAuth(_Auth):
 
 
 def _transport_error(exc: Exception) -> Exception:
-    make: Anything = exceptions.TransportError  # some releases of google-auth have no types for it
+    make: Any = exceptions.TransportError  # some releases of google-auth have no types for it
     found: Exception = make(exc)
     return found
 
@@ -177,7 +176,7 @@ def default_auth(
     Raises:
         google.auth.exceptions.DefaultCredentialsError: It has none.
     """
-    request: Anything = HttpxRequest()
+    request: Any = HttpxRequest()
     credentials, _ = google.auth.default(
         scopes=list(scopes), request=request, quota_project_id=quota_project
     )

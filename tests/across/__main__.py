@@ -9,8 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from tests.across.conftest import place_of
@@ -88,7 +87,7 @@ def records(options: argparse.Namespace) -> None:
     from tests.across.test_records import run_traces as run_store_traces
     from tests.core.test_model import run_traces as run_service_traces
 
-    chosen: dict[str, Anything] = {"derandomize": False, "database": None}
+    chosen: dict[str, Any] = {"derandomize": False, "database": None}
     for what, run in (("stores", run_store_traces), ("services", run_service_traces)):
         with timed("all", what):
             run(options.examples, **chosen)

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any as Anything
-from typing import cast
+from typing import Any, cast
 from unittest import mock
 
 from lro._base.errors import LroError
@@ -19,7 +18,7 @@ from lro._base.status import Code, Status
 from lro._engine import change_listener
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from lro._engine.executor_port import Executor
-from lro._engine.notifier import Bell, Listener
+from lro._engine.notifier import Listener, Notifier
 from lro._engine.service import Service
 from lro._engine.store_port import Store
 from lro._model.operation import ListOperationsRequest, Operation
@@ -33,11 +32,11 @@ SWITCH_SECONDS = 1e-5
 REPORTS = ("complete", "fail", "acknowledge")
 """How an operation can be ended from outside."""
 
-View = dict[str, Anything]
+View = dict[str, Any]
 """An operation as an answer shows it, and the moment when it was seen."""
 
 
-class Attendance(Bell):
+class Attendance(Notifier):
     """A bell that tells how many listen."""
 
     def __init__(self) -> None:
@@ -84,10 +83,10 @@ class House:
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._store = Muffled(place.open())
-        with mock.patch("lro._engine.service.Bell", Attendance):
+        with mock.patch("lro._engine.service.Notifier", Attendance):
             self._service = Service(cast(Store, self._store), make_executor(executor))
-        assert isinstance(self._service._ledger.bell, Attendance)
-        self._bell = self._service._ledger.bell
+        assert isinstance(self._service._updater.notifier, Attendance)
+        self._bell = self._service._updater.notifier
         self._methods = {
             "outside": self._service.declare(
                 "acme.v1.Outside.Work",
@@ -110,12 +109,12 @@ class House:
 
     # -- starting -----------------------------------------------------------------------------
 
-    def start(self, method: str = "outside", number: int = 0, **plan: Anything) -> str:
+    def start(self, method: str = "outside", number: int = 0, **plan: Any) -> str:
         """Start an operation; its name."""
         return self._methods[method].start(WorkRequest(size=number, rest=plan)).name
 
     def starts(
-        self, method: str, request_id: str, texts: Sequence[str], number: int, **plan: Anything
+        self, method: str, request_id: str, texts: Sequence[str], number: int, **plan: Any
     ) -> list[str]:
         """Start one of each text with the same id, all at once; the name or reason of each."""
         barrier = threading.Barrier(len(texts))
@@ -232,7 +231,7 @@ class House:
 
         async def wait() -> View:
             try:
-                return self._view(await self._service.await_(name, timedelta(seconds=PATIENCE)))
+                return self._view(await self._service.wait_async(name, timedelta(seconds=PATIENCE)))
             except LroError as exc:
                 return _refusal(exc)
 
@@ -263,7 +262,7 @@ class House:
         self._store.plugged.clear()
         self._store.deaf = deaf
         change_listener.LOOK_AGAIN_SECONDS = look_again  # type: ignore[misc]  # injected
-        self._service._background.hearing._look_at = 0.0  # the next look goes by it already
+        self._service._background.change_listener._look_at = 0.0  # the next look goes by it already
 
     def unhearing(self) -> None:
         """Return when the ear that is listening is deaf."""
@@ -304,7 +303,7 @@ def _refusal(error: LroError) -> View:
     return {"state": error.code.name, "done": True, "at": time.monotonic()}
 
 
-def asked(house: House, verb: str, arguments: View) -> Anything:
+def asked(house: House, verb: str, arguments: View) -> Any:
     """What a house answers to a verb."""
     if verb.startswith("_") or not hasattr(House, verb):
         raise LookupError(f"no verb {verb!r}")

@@ -9,8 +9,7 @@ import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Protocol
-from typing import Any as Anything
+from typing import IO, Any, Protocol
 
 import attrs
 
@@ -24,11 +23,11 @@ ROOT = Path(__file__).resolve().parents[2]
 class Party(Protocol):
     """Somebody who can be asked the verbs of a house."""
 
-    def ask(self, verb: str, **arguments: Anything) -> Future[Anything]:
+    def ask(self, verb: str, **arguments: Any) -> Future[Any]:
         """What it will answer."""
         ...
 
-    def do(self, verb: str, **arguments: Anything) -> Anything:
+    def do(self, verb: str, **arguments: Any) -> Any:
         """What it answers."""
         ...
 
@@ -54,11 +53,11 @@ class Inside:
         self._house = House(place, executor)
         self._threads = ThreadPoolExecutor(64)
 
-    def ask(self, verb: str, **arguments: Anything) -> Future[Anything]:
+    def ask(self, verb: str, **arguments: Any) -> Future[Any]:
         """Ask in a thread."""
         return self._threads.submit(asked, self._house, verb, arguments)
 
-    def do(self, verb: str, **arguments: Anything) -> Anything:
+    def do(self, verb: str, **arguments: Any) -> Any:
         """Ask here."""
         return asked(self._house, verb, arguments)
 
@@ -73,7 +72,7 @@ class Apart:
     """A house in a process of its own, asked over its standard streams."""
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
-        self._asked: dict[int, Future[Anything]] = {}
+        self._asked: dict[int, Future[Any]] = {}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
@@ -94,9 +93,9 @@ class Apart:
         """Its process id."""
         return self._process.pid
 
-    def ask(self, verb: str, **arguments: Anything) -> Future[Anything]:
+    def ask(self, verb: str, **arguments: Any) -> Future[Any]:
         """Send a question."""
-        future: Future[Anything] = Future()
+        future: Future[Any] = Future()
         with self._lock:
             number = next(self._numbers)
             self._asked[number] = future
@@ -104,7 +103,7 @@ class Apart:
             self._stdin.flush()
         return future
 
-    def do(self, verb: str, **arguments: Anything) -> Anything:
+    def do(self, verb: str, **arguments: Any) -> Any:
         """Send a question and wait for the answer."""
         return self.ask(verb, **arguments).result(4 * PATIENCE)
 

@@ -9,7 +9,7 @@ import json
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any as Anything
+from typing import Any
 
 from tests.across.house import SWITCH_SECONDS, House, asked
 from tests.across.places import Place
@@ -21,7 +21,7 @@ def main(executor: str, *place: str) -> None:
     house = House(Place(*place), executor)
     lock = threading.Lock()
 
-    def answer(number: int, verb: str, arguments: dict[str, Anything]) -> None:
+    def answer(number: int, verb: str, arguments: dict[str, Any]) -> None:
         found, error = None, None
         try:
             found = asked(house, verb, arguments)

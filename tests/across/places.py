@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
-from typing import Any as Anything
+from typing import Any
 
 import attrs
 
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
-from lro._engine.store_port import Ear, Glance, Store
+from lro._engine.store_port import ChangeSubscription, StateSummary, Store
 
 
 @attrs.frozen
@@ -49,32 +49,32 @@ class Muffled:
         self.pauses: list[float] = []
         """How many seconds a deaf ear was asked to listen for, each time."""
 
-    def __getattr__(self, name: str) -> Anything:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def announce(self, name: str) -> None:
+    def notify_others(self, name: str) -> None:
         """Tell the others, unless nothing is told."""
         if not self.deaf:
-            self._store.announce(name)
+            self._store.notify_others(name)
 
-    def listen(self) -> Ear:
+    def listen(self) -> ChangeSubscription:
         """An ear that hears nothing for as long as the store is deaf."""
         return _Plugged(self, self._store.listen())
 
-    def glance(self, names: Collection[str]) -> Glance:
+    def poll_states(self, names: Collection[str]) -> StateSummary:
         """The same, noted."""
-        found = self._store.glance(names)
-        self.glances.append((time.monotonic(), len(names), len(found.over)))
+        found = self._store.poll_states(names)
+        self.glances.append((time.monotonic(), len(names), len(found.finished)))
         return found
 
 
 class _Plugged:
-    def __init__(self, store: Muffled, ear: Ear) -> None:
+    def __init__(self, store: Muffled, ear: ChangeSubscription) -> None:
         self._store = store
         self._ear = ear
         self._closed = threading.Event()
 
-    def heard(self, seconds: float) -> Collection[str] | None:
+    def next_changes(self, seconds: float) -> Collection[str] | None:
         if not self._store.deaf:
             # In short spells, so that an ear that is plugged meanwhile does not hear for long.
             names = self._ear.heard(min(seconds, LOOK_AGAIN_SECONDS / 10))

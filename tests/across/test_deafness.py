@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from lro._base.errors import Unavailable
-from lro._engine.change_listener import Hearing
-from lro._engine.notifier import Bell
-from lro._engine.record_updater import Ledger
+from lro._engine.change_listener import ChangeListener
+from lro._engine.notifier import Notifier
+from lro._engine.record_updater import RecordUpdater
 from lro._engine.service import Service
 from lro._model.transitions import request_cancel
 from lro.executors.inline import InlineExecutor
@@ -63,7 +63,7 @@ class Refusing(MemoryStore):
 def hearing():
     """A hearing of a store that refuses; it holds what the test says, and notes its pauses."""
 
-    class Noted(Hearing):
+    class Noted(ChangeListener):
         pauses = 0
 
         def __init__(self):
@@ -71,7 +71,9 @@ def hearing():
             self.cancelled = []
             store = Refusing()
             super().__init__(
-                Ledger(store, Bell()), held=lambda: self.work, cancel=self.cancelled.append
+                RecordUpdater(store, Notifier()),
+                held=lambda: self.work,
+                cancel=self.cancelled.append,
             )
             self._stopping.wait = self.pause
 
@@ -97,7 +99,7 @@ def test_it_is_not_tried_for_ever(hearing):
 
 def test_work_in_hand_learns_that_it_is_to_stop(hearing):
     """By the same look."""
-    store = hearing._ledger.store
+    store = hearing._updater.store
     service, method = declared(store)
     name = method.start(WorkRequest()).name
     store.update(name, request_cancel(store.now()))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
+import typing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any as Anything
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ from lro._base.errors import LroError, OperationNotFound
 from lro._base.status import Code, Status
 from lro._engine.store_port import RequestKey
 from lro._model import transitions as states
-from lro._model.page_tokens import Place
+from lro._model.page_tokens import Cursor
 from lro._model.record import Record
 from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore
@@ -289,9 +289,9 @@ class Kept(RuleBasedStateMachine):
         assert few == (min(2, len(everything[0])), everything[1])
 
     @rule(names=st.lists(WHICH, max_size=6))
-    def glance(self, names):
+    def poll_states(self, names):
         asked = {"operations/never", *map(self.name, names)}
-        self.all(lambda store: store.glance(asked))
+        self.all(lambda store: store.poll_states(asked))
 
     @rule(parent=st.sampled_from(PARENTS), limit=st.integers(1, 3))
     def page(self, parent, limit):
@@ -300,7 +300,7 @@ class Kept(RuleBasedStateMachine):
             while some := store.page(parent, after, limit).records:
                 assert len(some) <= limit
                 found += some
-                after = Place(some[-1].create_time, some[-1].name)
+                after = Cursor(some[-1].create_time, some[-1].name)
             return found
 
         self.all(walk)
@@ -313,7 +313,7 @@ class Kept(RuleBasedStateMachine):
             self.all(lambda store, name=name: store.request(name))
 
 
-def run_traces(examples: int, steps: int = 40, **options: Anything) -> None:
+def run_traces(examples: int, steps: int = 40, **options: typing.Any) -> None:
     """Run so many traces of so many steps; ``options`` are more settings of Hypothesis."""
     with contextlib.closing(Emptied(shared_server(), 2)) as pair:
         run_state_machine_as_test(

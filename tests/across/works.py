@@ -14,8 +14,7 @@ import select
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 from lro._base.errors import Cancelled
 from lro._engine.job import Job
@@ -83,14 +82,14 @@ class Latch:
         os.close(self._line)
 
 
-def _open(plan: Mapping[str, Anything], name: str) -> None:
+def _open(plan: Mapping[str, Any], name: str) -> None:
     if name in plan:
         latch = Latch(Path(plan[name]))
         latch.open()
         latch.close()
 
 
-def _wait(plan: Mapping[str, Anything], name: str) -> None:
+def _wait(plan: Mapping[str, Any], name: str) -> None:
     if name in plan:
         latch = Latch(Path(plan[name]))
         latch.wait()
@@ -102,7 +101,7 @@ def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
     It opens the latches ``begun`` and ``seen`` of its plan, and stops when ``go`` is open.
     """
-    plan: Mapping[str, Anything] = request.rest
+    plan: Mapping[str, Any] = request.rest
     traces = traces_at(plan["traces"])
     traces.begin(request.size)
     _open(plan, "begun")
@@ -122,7 +121,7 @@ def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 async def awork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     """The same as a coroutine, which is interrupted while it pauses."""
-    plan: Mapping[str, Anything] = request.rest
+    plan: Mapping[str, Any] = request.rest
     traces = traces_at(plan["traces"])
     traces.begin(request.size)
     _open(plan, "begun")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import Any as Anything
+from typing import Any
 
 import celery
 from celery.signals import worker_ready
@@ -37,7 +37,7 @@ def work(setting: Setting) -> None:
     """Be a worker with the usual pool of processes, until told to stop."""
     ready = Path(setting.folder) / f"ready-{os.getpid()}"
 
-    def tell(**_: Anything) -> None:
+    def tell(**_: Any) -> None:
         ready.touch()
 
     worker_ready.connect(tell, weak=False)

@@ -16,8 +16,7 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import lro.executors.threads
 import lro.stores.sqlite
@@ -111,7 +110,7 @@ class Nursery:
                 _tell(event="died", pid=pid, code=code, at=time.monotonic())
 
 
-def _tell(**what: Anything) -> None:
+def _tell(**what: Any) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 

@@ -10,8 +10,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import timedelta
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import cattrs
@@ -28,9 +27,9 @@ from tests.chaos.works import FOLDER, TRAP, WorkMetadata, WorkRequest, declare
 
 COUNT_PATH: Final = "/chaos/late-writes"
 
-Scope = MutableMapping[str, Anything]
-Receive = Callable[[], Awaitable[MutableMapping[str, Anything]]]
-Send = Callable[[MutableMapping[str, Anything]], Awaitable[None]]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 @attrs.frozen(kw_only=True)
@@ -125,7 +124,7 @@ class Site:
     def __init__(self, setting: Setting) -> None:
         self._drain = setting.drain
         self.service = make_service(setting)
-        app: Anything = OperationsApp(self.service, otherwise=self._otherwise)
+        app: Any = OperationsApp(self.service, otherwise=self._otherwise)
         for name, method in declare(self.service).items():
             path = f"/v1/works:{name}"
             edge = StartEdge(self.service, method, path=path, metadata=_first_metadata)

@@ -11,8 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
@@ -139,7 +138,7 @@ class Nursery:
                 self._tell(self._servers[news["pid"]], news)
 
     @staticmethod
-    def _tell(server: Server, news: dict[str, Anything]) -> None:
+    def _tell(server: Server, news: dict[str, Any]) -> None:
         if news["event"] == "died":
             server.code, server.died_at = news["code"], news["at"]
             server.dead.set()

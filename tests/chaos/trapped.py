@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any as Anything
-from typing import cast
+from typing import Any, cast
 
 from lro._engine.store_port import Store
 from lro._model.record import Record
@@ -19,10 +18,10 @@ class TrappedStore:
         self._store = store
         self._owners: set[str] = set()
 
-    def __getattr__(self, name: str) -> Anything:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)  # what writes nothing that a trap is for
 
-    def insert(self, record: Record, *arguments: Anything, **options: Anything) -> Anything:
+    def insert(self, record: Record, *arguments: Any, **options: Any) -> Any:
         """As the store's own."""
         self._owners.add(record.owner)
         step_on(Point.INSERT, Moment.BEFORE)
@@ -49,7 +48,7 @@ class TrappedStore:
         step_on(done[0], Moment.AFTER)
         return after
 
-    def renew(self, owner: str, until: datetime, *arguments: Anything) -> Anything:
+    def renew(self, owner: str, until: datetime, *arguments: Any) -> Any:
         """As the store's own."""
         step_on(Point.RENEW, Moment.BEFORE)
         with writing():
@@ -57,7 +56,7 @@ class TrappedStore:
         step_on(Point.RENEW, Moment.AFTER)
         return asked
 
-    def expire(self, limit: int) -> Anything:
+    def expire(self, limit: int) -> Any:
         """As the store's own."""
         step_on(Point.EXPIRE, Moment.BEFORE)
         removed = self._store.expire(limit)

@@ -7,8 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -95,9 +94,7 @@ class World:
             if server.alive and server.pid not in self._unfit and server.setting.role == "web"
         ]
 
-    async def host(
-        self, trap: Trap | None = None, *, hunts: bool = False, **options: Anything
-    ) -> Host:
+    async def host(self, trap: Trap | None = None, *, hunts: bool = False, **options: Any) -> Host:
         """One more server; it may not answer yet. If it ``hunts``, that is all it does."""
         if not self.remote or hunts:
             web = await self._make(trap, "web", options)
@@ -107,7 +104,7 @@ class World:
         worker = await self._make(trap if works else None, "worker", options)
         return Host(web, worker, worker if works else web)
 
-    async def _make(self, trap: Trap | None, role: str, options: dict[str, Anything]) -> Server:
+    async def _make(self, trap: Trap | None, role: str, options: dict[str, Any]) -> Server:
         ground = self.ground
         setting = Setting(
             store=ground.store,
@@ -161,7 +158,7 @@ class World:
         for server in self.servers:
             await server.gone()
 
-    def facts(self, **more: Anything) -> Facts:
+    def facts(self, **more: Any) -> Facts:
         """What is known of this world, once all that is to die is dead."""
         silent = {s.pid: s.died_at for s in self.servers if not s.alive}
         silent.update(more.pop("silent", {}))

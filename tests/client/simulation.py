@@ -10,8 +10,8 @@ import attrs
 import lro
 from lro_client import CallError, Polling, Reply, StartRequest
 from lro_client._flow.polling import until_done, updates
-from lro_client._flow.single import Setting
-from lro_client._flow.steps import Call, Pause, Show
+from lro_client._flow.single import FlowConfig
+from lro_client._flow.steps import Call, Emit, Sleep
 from tests.client.faces import Clock
 from tests.client.messages import NAME
 
@@ -46,8 +46,8 @@ class Simulation:
         """Seconds since the beginning."""
         return self.clock.now - 1000.0
 
-    def setting(self, polling: Polling, **more: Any) -> Setting:
-        return Setting(clock=self.clock, polling=polling, **more)
+    def setting(self, polling: Polling, **more: Any) -> FlowConfig:
+        return FlowConfig(clock=self.clock, polling=polling, **more)
 
     def wait(self, polling: Polling, timeout: float | None = None, **more: Any) -> lro.Operation:
         """Wait for the operation; its last state."""
@@ -72,11 +72,11 @@ class Simulation:
             last: lro.Operation = end.value
             return last
 
-    def _act(self, step: Call | Pause | Show) -> Reply | CallError | None:
-        if isinstance(step, Show):
+    def _act(self, step: Call | Sleep | Emit) -> Reply | CallError | None:
+        if isinstance(step, Emit):
             self.shown.append(step.value)
             return None
-        if isinstance(step, Pause):
+        if isinstance(step, Sleep):
             self.pauses.append(step.seconds)
             self.clock.now += step.seconds
             return None

@@ -29,8 +29,8 @@ from lro_client import (
 from lro_client._flow.polling import until_done
 from lro_client._flow.steps import BatchGetOperationsRequest, Call, WatchOperationsRequest
 from lro_client._futures import _set
-from lro_client._group_flows import Gathering
-from lro_client._watch.registry import Entry, Seen, Want
+from lro_client._group_flows import GroupWatch
+from lro_client._watch.registry import Seen, Want, WatchedOperation
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse
@@ -47,7 +47,7 @@ def test_news_in_another_order(face: Face) -> None:
     handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
 
     def hear() -> list[Any]:
-        with Gathering(core, [handle], None, curious=True) as gathering:
+        with GroupWatch(core, [handle], None, curious=True) as gathering:
             for operation in (DONE, RUNNING, DONE):
                 gathering._hear(Seen(NAME, operation))
             steps = gathering.next()
@@ -69,9 +69,9 @@ def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
     box: list[Any] = []
 
     def hear() -> None:
-        gathering = Gathering(core, [handle], None, curious=True)
+        gathering = GroupWatch(core, [handle], None, curious=True)
         # It is not entered, which would ask the server for the state as well, in another thread.
-        gathering._entries = {NAME: Entry(NAME, 0.0, 0.0)}
+        gathering._entries = {NAME: WatchedOperation(NAME, 0.0, 0.0)}
         gathering._box.put = box.append
         for percent in range(1000):
             packed = types.pack(ResizeMetadata(percent=percent))
@@ -113,7 +113,7 @@ def test_what_is_lost_twice_is_told_once(face: Face) -> None:
     """By whoever comes first."""
     core = face.inside(client_of(face, ScriptedServer()))._core
     with core.table.lock:
-        entry = Entry(NAME, 0.0, 0.0)
+        entry = WatchedOperation(NAME, 0.0, 0.0)
         entry.listeners[print] = Want()
         assert core.table.lost(entry, ZeroDivisionError()) == []
 

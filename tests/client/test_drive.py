@@ -18,7 +18,7 @@ import lro
 from lro_client import AsyncClient, Call, CallError, Client, Polling, PollTimeout, Reply
 from lro_client._flow import threads as _hands
 from lro_client._flow.drivers import AsyncDriver, Driver
-from lro_client._flow.steps import Do
+from lro_client._flow.steps import RunBlocking
 from tests.client.faces import Awaited, Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse, packed
 from tests.client.sockets import serving, silent
@@ -125,7 +125,7 @@ def test_defects_of_a_transport(
 def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller returns, and the thread ends when the transport does."""
     monkeypatch.setattr(_hands, "KEPT", 0)
-    _hands.HANDS.forget()  # those of other tests
+    _hands.CALL_THREADS.forget()  # those of other tests
     before, over = {*threading.enumerate()}, threading.Event()
 
     def answer(_: Call) -> Reply:
@@ -326,7 +326,7 @@ def test_another_runtime_error_is_none_of_that(face: Face) -> None:
 
 def broken() -> Any:
     """A flow that fails."""
-    yield Do(lambda: None)
+    yield RunBlocking(lambda: None)
     raise ZeroDivisionError("inside")
 
 
@@ -341,7 +341,7 @@ def test_what_fails_aside_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         await asyncio.sleep(0)
 
     asyncio.run(main())
-    assert _hands.HANDS.ask(lambda: 1, 10, set()) == 1
+    assert _hands.CALL_THREADS.ask(lambda: 1, 10, set()) == 1
     failed = [one for one in caplog.records if "has failed" in one.message]
     assert failed
     assert all(isinstance(one.exc_info[1], ZeroDivisionError) for one in failed if one.exc_info)

@@ -10,34 +10,34 @@ from collections.abc import Iterator
 import pytest
 
 from lro_client._flow import threads
-from lro_client._flow.threads import Hands, Late, _Hand
+from lro_client._flow.threads import CallThreads, Late, _Hand
 
 
 @pytest.fixture
-def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hands]:
+def hands(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallThreads]:
     """Those of one test, whose threads do not linger for long."""
     monkeypatch.setattr(threads, "LINGER_SECONDS", 0.5)
     before = {*threading.enumerate()}
-    yield Hands()
+    yield CallThreads()
     for one in {*threading.enumerate()} - before:
         one.join(10)
         assert not one.is_alive()
 
 
-def test_what_a_call_gives_or_raises(hands: Hands) -> None:
+def test_what_a_call_gives_or_raises(hands: CallThreads) -> None:
     """It comes back to the caller, from a daemon."""
     assert hands.ask(lambda: threading.current_thread().daemon, 10, set())
     with pytest.raises(ZeroDivisionError):
         hands.ask(lambda: 1 // 0, 10, set())
 
 
-def test_an_idle_thread_is_taken_again(hands: Hands) -> None:
+def test_an_idle_thread_is_taken_again(hands: CallThreads) -> None:
     """One thread does one call after the other."""
     first, second = (hands.ask(threading.current_thread, 10, set()) for _ in range(2))
     assert first is second
 
 
-def test_few_threads_are_kept(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_threads_are_kept(hands: CallThreads, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those above their number end with their call, however many were lent at once."""
     monkeypatch.setattr(threads, "KEPT", 2)
     over = threading.Event()
@@ -52,7 +52,7 @@ def test_few_threads_are_kept(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(hands._idle) <= 2
 
 
-def test_late(hands: Hands) -> None:
+def test_late(hands: CallThreads) -> None:
     """The caller goes on; what the call gives in the end is dropped."""
     over = threading.Event()
     with pytest.raises(Late):
@@ -79,7 +79,7 @@ def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_forked_process_has_no_idle_threads(
-    hands: Hands, monkeypatch: pytest.MonkeyPatch
+    hands: CallThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They stayed with the parent."""
     first = hands.ask(threading.current_thread, 10, set())
@@ -87,7 +87,7 @@ def test_a_forked_process_has_no_idle_threads(
     assert hands.ask(threading.current_thread, 10, set()) is not first
 
 
-def test_another_may_answer(hands: Hands) -> None:
+def test_another_may_answer(hands: CallThreads) -> None:
     """Whoever is asking is told, instead of what the call gives later."""
     asking: set[threads.Answer] = set()
     over, begun = threading.Event(), threading.Event()

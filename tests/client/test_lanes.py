@@ -10,8 +10,8 @@ import lro
 from lro_client import CallError, OperationGone, Polling, Reply
 from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH
 from lro_client._flow.steps import Call
-from lro_client._watch.registry import Lost, Seen, Want
-from lro_client._watch.strategy import Choice, How
+from lro_client._watch.registry import Seen, Unreachable, Want
+from lro_client._watch.strategy import Scheduler, Strategy
 from tests.client.schedules import Tally, main, run_schedule
 from tests.client.worlds import ALL, ENTIRELY, World, error
 
@@ -142,7 +142,7 @@ def test_what_a_list_leaves_out_is_asked_for() -> None:
     world.operations["operations/3"].gone_at = world.now
     world.run()
     [(_, news)] = world.ends(numbers[3])
-    assert isinstance(news, Lost)
+    assert isinstance(news, Unreachable)
     assert isinstance(news.error, OperationGone)
     asked = [call.request for _, call in world.asked]
     assert asked.count(lro.GetOperationRequest("operations/3")) == 1
@@ -158,8 +158,8 @@ def test_what_is_gone(way: str) -> None:
     world.run()
     for number in numbers:
         [(_, news)] = world.ends(number)
-        assert isinstance(news, Lost) is (number in (0, 7, 29))
-        if isinstance(news, Lost):
+        assert isinstance(news, Unreachable) is (number in (0, 7, 29))
+        if isinstance(news, Unreachable):
             assert isinstance(news.error, OperationGone)
             assert news.error.code is lro.Code.NOT_FOUND
 
@@ -177,7 +177,12 @@ def test_one_that_is_refused_does_not_spoil_the_others(way: str) -> None:
     world = World(offers=OFFERS[way], fault=refuse)
     numbers = spread(world, 20)
     world.run()
-    lost = [news for number in numbers for _, news in world.ends(number) if isinstance(news, Lost)]
+    lost = [
+        news
+        for number in numbers
+        for _, news in world.ends(number)
+        if isinstance(news, Unreachable)
+    ]
     [refused] = lost
     assert refused.name == "operations/5"
     assert isinstance(refused.error, CallError)
@@ -279,7 +284,7 @@ def test_nothing_but_failures_for_ten_minutes() -> None:
     assert world.told[endless] == []
     world.run(100)
     [(_, news)] = world.ends(endless)
-    assert isinstance(news, Lost)
+    assert isinstance(news, Unreachable)
     patient = world.watch("operations/0", seconds=7000.0)
     world.run(6000)
     assert world.told[patient] == []
@@ -292,7 +297,7 @@ def test_a_defect_is_told() -> None:
     world.run()
     for number in numbers:
         [(_, news)] = world.ends(number)
-        assert isinstance(news, Lost)
+        assert isinstance(news, Unreachable)
         assert isinstance(news.error, ZeroDivisionError)
 
 
@@ -307,7 +312,7 @@ def test_closing_tells_everybody() -> None:
     world.run(20)
     for number in numbers:
         [(_, news)] = world.ends(number)
-        assert isinstance(news, Lost)
+        assert isinstance(news, Unreachable)
         assert news.error is gone
     assert world.flying == 0
 
@@ -360,7 +365,7 @@ def test_no_held_calls_by_choice() -> None:
 
 def test_a_transport_without_extensions() -> None:
     """Such as gRPC: lists by names."""
-    world = World(transport=ENTIRELY - {How.STREAM, How.BATCH})
+    world = World(transport=ENTIRELY - {Strategy.STREAM, Strategy.BATCH})
     numbers = spread(world, 50)
     world.run()
     assert set(world.verbs()) == {"ListOperations", "WaitOperation"}
@@ -417,7 +422,7 @@ def test_those_who_come_during_the_first_try() -> None:
 def test_no_call_outlasts_the_last_patience() -> None:
     """What comes after that holds up others only; nothing is learned from such a call."""
     cut = error(lro.Code.DEADLINE_EXCEEDED, passing=True)
-    world = World(transport=ENTIRELY - {How.STREAM}, latency=0.2, fault=lambda *_: cut)
+    world = World(transport=ENTIRELY - {Strategy.STREAM}, latency=0.2, fault=lambda *_: cut)
     for name in names(6):
         world.plan(name, 30.0)
     numbers = [world.watch(name, seconds=0.15) for name in names(6)]
@@ -459,7 +464,7 @@ def test_a_transport_that_gives_something_else() -> None:
     number = world.watch("operations/0")
     world.run()
     [(_, news)] = world.ends(number)
-    assert isinstance(news, Lost)
+    assert isinstance(news, Unreachable)
     assert isinstance(news.error, AssertionError)
 
 
@@ -510,12 +515,12 @@ def test_a_lane_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch
     world = World()
     numbers = spread(world, 3, 5.0, 6.0)
     with monkeypatch.context() as defect:
-        defect.setattr(Choice, "work", lambda *_: 1 / 0)
+        defect.setattr(Scheduler, "work", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             world.run()
     for number in numbers:
         [(_, news)] = world.ends(number)
-        assert isinstance(news, Lost)
+        assert isinstance(news, Unreachable)
         assert isinstance(news.error, ZeroDivisionError)
     more = spread(world, 3, 5.0, 6.0)
     world.run()
@@ -562,7 +567,7 @@ def test_one_forbidden_name_is_found_by_halves() -> None:
         world = World(offers=OFFERS[way], fault=refuse)
         numbers = spread(world, 500)
         world.run()
-        lost = [number for number in numbers if isinstance(world.ends(number)[0][1], Lost)]
+        lost = [number for number in numbers if isinstance(world.ends(number)[0][1], Unreachable)]
         assert lost == [77]
         assert world.verbs().count("GetOperation") <= 2
         assert world.verbs().count("ListOperations") == 0

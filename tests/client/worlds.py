@@ -14,22 +14,22 @@ import attrs
 import lro
 from lro_client import CallError, Polling
 from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH, Server
-from lro_client._flow.single import Setting
+from lro_client._flow.single import FlowConfig
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
     Enough,
+    Idle,
     Reply,
-    Rest,
     Stream,
     WatchOperationsRequest,
 )
-from lro_client._watch.poller import Lanes
-from lro_client._watch.registry import Lost, Seen, Table, Want
-from lro_client._watch.strategy import Choice, How
+from lro_client._watch.poller import Poller
+from lro_client._watch.registry import Seen, Unreachable, Want, WatchRegistry
+from lro_client._watch.strategy import Scheduler, Strategy
 
 ALL = frozenset({WAIT, WATCH, BATCH, LIST})
-ENTIRELY = frozenset(How)
+ENTIRELY = frozenset(Strategy)
 NEVER = 1e9
 
 
@@ -72,7 +72,7 @@ class World:
     latency: float = 0.01
     fault: Fault = lambda now, call: None
     polling: Polling = Polling(jitter=0.0)
-    transport: frozenset[How] = ENTIRELY
+    transport: frozenset[Strategy] = ENTIRELY
     cuts: float = 0.0
     deaf: bool = False
     ignores_filters: bool = False
@@ -84,7 +84,7 @@ class World:
     now: float = 1000.0
     operations: dict[str, Planned] = attrs.field(factory=dict)
     asked: list[tuple[float, Call]] = attrs.field(factory=list)
-    told: dict[int, list[tuple[float, Seen | Lost]]] = attrs.field(factory=dict)
+    told: dict[int, list[tuple[float, Seen | Unreachable]]] = attrs.field(factory=dict)
     flying: int = 0
     most_flying: int = 0
 
@@ -92,23 +92,25 @@ class World:
         self.random = random.Random(self.seed)
         self._agenda: list[tuple[float, int, Callable[[], object]]] = []
         self._count = itertools.count()
-        self._listeners: dict[int, tuple[str, Callable[[Seen | Lost], None]]] = {}
+        self._listeners: dict[int, tuple[str, Callable[[Seen | Unreachable], None]]] = {}
         self._resting: Callable[[], object] | None = None
         self._streams: list[Callable[[], object]] = []
         self.server = Server()
-        self.setting = Setting(
+        self.setting = FlowConfig(
             clock=lambda: self.now,
             polling=self.polling,
             server=self.server,
             chance=self.random.random,
         )
-        self.table = Table(
+        self.table = WatchRegistry(
             lambda: self.now,
             most=lambda: self.polling.connections,
             hire=lambda: self.later(0.0, lambda: self._go(lanes.lane(), None)),
             ring=self._ring,
         )
-        lanes = Lanes(self.setting, self.table, Choice(self.setting, self.table, self.transport))
+        lanes = Poller(
+            self.setting, self.table, Scheduler(self.setting, self.table, self.transport)
+        )
 
     # -- what tests do ------------------------------------------------------------------------
 
@@ -122,7 +124,7 @@ class World:
         number = len(self.told)
         heard = self.told[number] = []
 
-        def hear(news: Seen | Lost) -> None:
+        def hear(news: Seen | Unreachable) -> None:
             heard.append((self.now, news))
 
         self._listeners[number] = name, hear
@@ -149,12 +151,12 @@ class World:
         if not self._agenda or seconds < 1e6:
             self.now = max(self.now, min(end, self.now if not self._agenda else end))
 
-    def ends(self, number: int) -> list[tuple[float, Seen | Lost]]:
+    def ends(self, number: int) -> list[tuple[float, Seen | Unreachable]]:
         """The news that were an end."""
         return [
             (at, news)
             for at, news in self.told[number]
-            if isinstance(news, Lost) or news.operation.done
+            if isinstance(news, Unreachable) or news.operation.done
         ]
 
     def break_streams(self) -> None:
@@ -179,7 +181,7 @@ class World:
             step = lane.throw(found) if isinstance(found, Exception) else lane.send(found)
         except StopIteration:
             return
-        if isinstance(step, Rest):
+        if isinstance(step, Idle):
             self._rest(lane, step)
         elif isinstance(step, Stream):
             self._fly(1)
@@ -188,7 +190,7 @@ class World:
             self._fly(1)
             self._call(lane, step)
 
-    def _rest(self, lane: Generator[Any, Any, None], step: Rest) -> None:
+    def _rest(self, lane: Generator[Any, Any, None], step: Idle) -> None:
         woken = [False]
 
         def wake() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
-from typing import Any as Anything
+from typing import Any
 
 import celery
 
@@ -86,7 +86,7 @@ def held(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
 SETTINGS = "LRO_TEST_CELERY"
 """The environment variable that a worker finds the four arguments of :func:`build` in."""
 
-_made: tuple[Anything, Anything] = (None, None)
+_made: tuple[Any, Any] = (None, None)
 if SETTINGS in os.environ:
     _made = build(*os.environ[SETTINGS].split("|"))
 app, service = _made

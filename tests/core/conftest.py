@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
-from typing import Any as Anything
+from typing import Any
 
 import pytest
 
@@ -47,7 +47,7 @@ def make_service(clock: ManualClock) -> Iterator[MakeService]:
     with ExitStack() as stack:
 
         def make(
-            store: Store | None = None, executor: Executor | None = None, **options: Anything
+            store: Store | None = None, executor: Executor | None = None, **options: Any
         ) -> Service:
             service = Service(
                 store if store is not None else MemoryStore(clock),

@@ -11,9 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+import typing
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any as Anything
 from typing import Final
 
 import attrs
@@ -30,10 +30,10 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._base.status import Code
-from lro._engine.executor_port import Executor, Through
+from lro._engine.executor_port import Executor, RemoteCall
 from lro._engine.job import Job
 from lro._engine.method_spec import MethodSpec, Options
-from lro._engine.process_role import hands_only
+from lro._engine.process_role import is_worker_process
 from lro._engine.service import Service
 from lro._engine.store_port import Store
 from lro._messages.registry import TypeRegistry
@@ -92,7 +92,7 @@ def tell(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 def who(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     main = threading.current_thread() is threading.main_thread()
-    return WorkResponse(text=f"{os.getpid()},{main},{hands_only()}")
+    return WorkResponse(text=f"{os.getpid()},{main},{is_worker_process()}")
 
 
 def big(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -153,7 +153,7 @@ def overflow() -> BaseException:
     return overflow()
 
 
-FAILURES: Final[dict[Anything, Callable[[], BaseException]]] = {
+FAILURES: Final[dict[typing.Any, Callable[[], BaseException]]] = {
     "value": lambda: ValueError("a secret"),
     "status": lambda: StatusError(Code.DATA_LOSS, "gone", (Hint("look there"),), "LOST_IT"),
     "argument": lambda: InvalidArgument("size", "is odd"),
@@ -508,7 +508,7 @@ def service_of(executor: Executor, store: Store) -> Service:
     """A service with every errand, none of which is put in the place of its function."""
     service = Service(store, executor, domain="acme.test", upkeep=False)
     service.types.register(Hint)
-    again: dict[str, Anything] = {"attempts": 3, "retry_on": (Flaky,)}
+    again: dict[str, typing.Any] = {"attempts": 3, "retry_on": (Flaky,)}
     service.method("acme.v1.Works.Errand")(errand)
     service.method("acme.v1.Works.Again", **again)(errand)
     service.method("acme.v1.Works.Aerrand")(aerrand)
@@ -540,9 +540,9 @@ class Direct:
         self.over = threading.Event()
         self.response: Any | None = None
 
-    def run(self, through: Through | None = None) -> None:
+    def run(self, through: RemoteCall | None = None) -> None:
         assert through is not None
-        job: Job[Anything] = Job(
+        job: Job[typing.Any] = Job(
             name=self.name,
             attempt=1,
             publish=lambda metadata: None,

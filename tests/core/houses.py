@@ -19,7 +19,7 @@ from lro._messages.registry import TypeRegistry
 from lro._messages.schema import json_name
 from lro._messages.wellknown import Empty, Struct
 from lro._model.record import Record
-from lro._model.transitions import Change, delete, end, report, request_cancel, stamped
+from lro._model.transitions import Change, delete, end, report, request_cancel, with_derived
 from lro.executors.inline import InlineExecutor
 from lro.stores._rows import micros
 from lro.stores.memory import MemoryStore
@@ -201,7 +201,7 @@ class Past:
 
     def _change(self, name: str, what: Changed) -> None:
         present = self.records.pop(name)
-        change = stamped(_change_of(what, self._clock()), self._stamp(present, what.by))
+        change = with_derived(_change_of(what, self._clock()), self._stamp(present, what.by))
         try:
             after = change(present)
         except LroError:  # it comes too late

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Coroutine, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any as Anything
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
@@ -28,13 +27,13 @@ PATIENCE = 60.0
 """Seconds after which what should have happened counts as not happening."""
 
 
-def vectors(file: str) -> dict[str, Anything]:
+def vectors(file: str) -> dict[str, Any]:
     """The content of a file of test vectors."""
-    content: dict[str, Anything] = json.loads((VECTORS / f"{file}.json").read_text("utf-8"))
+    content: dict[str, Any] = json.loads((VECTORS / f"{file}.json").read_text("utf-8"))
     return content
 
 
-def by_id(case: Mapping[str, Anything]) -> str:
+def by_id(case: Mapping[str, Any]) -> str:
     """The id of a vector, as the id of its test."""
     return str(case["id"])
 
@@ -87,7 +86,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         super().__init__()
         self._virtual = loop
 
-    def select(self, timeout: float | None = None) -> list[Anything]:
+    def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:  # only another thread can make something happen
             return super().select(PATIENCE)
         events = super().select(0)
@@ -96,7 +95,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         return events
 
 
-def run_virtual(main: Coroutine[Anything, Anything, T]) -> T:
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     """What a coroutine gives, run on a virtual loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
@@ -112,9 +111,9 @@ def ended(service: Service, operation: Operation | str) -> Operation:
 
 def recovered(service: Service, clock: ManualClock) -> None:
     """Turn a service until it has seen to the leases that are over: that takes two looks."""
-    service.turn()
+    service.run_maintenance()
     clock.advance(1)
-    service.turn()
+    service.run_maintenance()
 
 
 def unpacked(service: Service, operation: Operation) -> WorkMetadata:

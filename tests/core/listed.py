@@ -73,7 +73,7 @@ class Tally(collections.Counter[str]):
         specs, types = service.specs.values(), service.types
         request = ListOperationsRequest(filter=text)
         query = listing.Query.of(request, service.store, specs, types, service.indexes)
-        walk = Walk.of(query.narrowing(only), None, service.indexes.keys, DIALECT)
+        walk = Walk.of(query.prefilter(only), None, service.indexes.keys, DIALECT)
         way = "nowhere"
         if not walk.nothing:
             order = "by index" if walk.order else "in plain order"

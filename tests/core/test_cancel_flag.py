@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any as Anything
+from typing import Any
 
 import attrs
 import pytest
@@ -35,7 +35,7 @@ class Requiring:
     requested_cancellation: bool = False
 
 
-def declared(service: Service, metadata: type = WorkMetadata) -> Anything:
+def declared(service: Service, metadata: type = WorkMetadata) -> Any:
     """A method whose work is done by nobody."""
     return service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=metadata)
 

@@ -15,7 +15,7 @@ pytest.importorskip("celery")
 
 from lro._base.errors import Unavailable
 from lro._base.status import Code
-from lro._engine.patience import patiently
+from lro._engine.patience import retry_while_unavailable
 from lro.executors import _broker
 from lro.testing._executors import Work
 from tests.core.celery_workers import House, Worker
@@ -242,7 +242,7 @@ def test_the_store_is_away_when_a_name_comes(far):
             send(house, name)
             worker.says("its message goes back to the broker")
         attempts = itertools.count()
-        found = patiently(
+        found = retry_while_unavailable(
             lambda: ended(house.service, name), name=name, until=lambda: next(attempts) > 50
         )
         assert found.response is not None

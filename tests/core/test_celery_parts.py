@@ -25,11 +25,11 @@ from kombu.exceptions import OperationalError
 import lro.executors.celery as module
 from lro._base.errors import Unavailable
 from lro._base.faults import DeclarationError, MissingExtra
-from lro._engine.executor_port import Reach
+from lro._engine.executor_port import CancelSupport
 from lro._engine.service import Service
 from lro.executors import _broker, _carrier
-from lro.executors._broker import Broker
-from lro.executors._carrier import Carrier
+from lro.executors._broker import NamePublisher
+from lro.executors._carrier import CeleryWorkerTask
 from lro.executors.celery import CeleryExecutor
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -134,7 +134,10 @@ def test_an_option_is_refused_where_it_is_given(name, value):
 def test_what_it_says_of_itself():
     """Its reach and its time for redelivery; that nothing runs before it is attached."""
     executor = CeleryExecutor(app_on("memory://"), redelivery=timedelta(minutes=5))
-    assert (executor.reach, executor.redelivery) == (Reach.LOOKS, timedelta(minutes=5))
+    assert (executor.cancel_support, executor.redelivery) == (
+        CancelSupport.COOPERATIVE,
+        timedelta(minutes=5),
+    )
     assert executor.join(0)
     assert executor.stop() == ()
 
@@ -191,7 +194,7 @@ def test_a_broker_that_is_not_there(nobody, scheme):
 
 def test_every_broker_of_a_list_is_tried(nobody):
     """The app names several; each gets its turn before a start is refused."""
-    broker = Broker(app_on([f"redis://{nobody}", "memory://"]), timedelta(seconds=1), 1)
+    broker = NamePublisher(app_on([f"redis://{nobody}", "memory://"]), timedelta(seconds=1), 1)
     broker.look()
 
 
@@ -203,7 +206,7 @@ def test_limits_are_those_of_our_connections_only(url, option):
     """Settings of the app for its broker stay as they are, and are heeded."""
     app = app_on(url)
     app.conf.broker_transport_options = {"visibility_timeout": 7}
-    connection = Broker(app, timedelta(seconds=3), 1)._connect()
+    connection = NamePublisher(app, timedelta(seconds=3), 1)._connect()
     assert connection.connect_timeout == 3
     assert connection.transport_options["visibility_timeout"] == 7
     assert {option} <= {None, *connection.transport_options}
@@ -212,7 +215,7 @@ def test_limits_are_those_of_our_connections_only(url, option):
 
 def test_a_dead_connection_is_replaced_once():
     """The broker was started anew: what failed over the old connection is done over a new one."""
-    broker = Broker(app_on("memory://"), timedelta(seconds=1), 1)
+    broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
     broker.look()
     failures = [OperationalError("gone"), OperationalError("gone"), OperationalError("gone")]
 
@@ -229,7 +232,7 @@ def test_a_dead_connection_is_replaced_once():
 
 def test_all_connections_are_in_use():
     """Who gets none in time is told so; the broker does not count as away."""
-    broker = Broker(app_on("memory://"), timedelta(seconds=0.01), 1)
+    broker = NamePublisher(app_on("memory://"), timedelta(seconds=0.01), 1)
 
     def act(connection):
         with pytest.raises(Unavailable, match="all 1 connections"):
@@ -242,7 +245,7 @@ def test_all_connections_are_in_use():
 def test_an_answer_is_believed_for_a_moment(monkeypatch):
     """Then the broker is asked again."""
     asked = []
-    broker = Broker(app_on("memory://"), timedelta(seconds=1), 1)
+    broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
     monkeypatch.setattr(_broker, "_knock", asked.append)
     broker.look()
     broker.look()
@@ -253,7 +256,7 @@ def test_an_answer_is_believed_for_a_moment(monkeypatch):
 
 def test_a_child_makes_connections_of_its_own():
     """After a fork; those of the parent are left alone."""
-    broker = Broker(app_on("memory://"), timedelta(seconds=1), 1)
+    broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
     broker.look()
     pool = broker._pool
     broker._forked()
@@ -272,7 +275,7 @@ def unavailable(name):
 def test_what_cannot_be_begun_goes_back(caplog):
     """The store is away: the message is for another time, or another worker."""
     with caplog.at_level(logging.WARNING, "lro"), pytest.raises(Reject) as caught:
-        Carrier(unavailable, None).carry(NAME)
+        CeleryWorkerTask(unavailable, None).carry(NAME)
     assert caught.value.requeue
     assert "the store is away" in caplog.text
 
@@ -289,7 +292,7 @@ def test_what_cannot_be_begun_goes_back(caplog):
 )
 def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
     """With one line in the log, of the types that it holds; no work is asked for (defects 15)."""
-    Carrier(lambda name: pytest.fail(f"asked for {name}"), None).carry(*arguments, **named)
+    CeleryWorkerTask(lambda name: pytest.fail(f"asked for {name}"), None).carry(*arguments, **named)
     assert f"a message is dropped, it holds no name of an operation but {held}" in caplog.text
     assert len(caplog.records) == 1
 
@@ -297,9 +300,11 @@ def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
 def test_a_message_of_a_malformed_name_is_dropped(caplog):
     """The service says so, before its store is asked; in the main thread or another one."""
     with Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
-        Carrier(service.work, None).carry("operations/")
+        CeleryWorkerTask(service.run_operation, None).carry("operations/")
         assert "a message is dropped: name: 'operations/' names no operation" in caplog.text
-        other = threading.Thread(target=Carrier(service.work, None).carry, args=("a\x00",))
+        other = threading.Thread(
+            target=CeleryWorkerTask(service.run_operation, None).carry, args=("a\x00",)
+        )
         other.start()
         other.join(PATIENCE)
     assert len(caplog.records) == 2
@@ -322,7 +327,7 @@ def test_what_went_back_comes_again(make_remote):
 def test_work_is_begun_once(monkeypatch, begun):
     """A signal may come while its thread is started, before it has begun or after."""
     seen = []
-    carrier = Carrier(seen.append, None)
+    carrier = CeleryWorkerTask(seen.append, None)
     errors = [SoftTimeLimitExceeded()]
     whole = threading.Thread.start
 
@@ -351,7 +356,7 @@ def test_work_whose_process_ends_first_is_not_begun(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
         with pytest.raises(SystemExit):
-            Carrier(seen.append, None).carry(NAME)
+            CeleryWorkerTask(seen.append, None).carry(NAME)
     threads[0].start()
     threads[0].join(PATIENCE)
     assert seen == []
@@ -366,7 +371,7 @@ def test_a_worker_ends_while_a_thread_is_started(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(Reject, match="kill_job"):
-        Carrier(print, closed.append).carry(NAME)
+        CeleryWorkerTask(print, closed.append).carry(NAME)
     assert closed == [timedelta()]
 
 
@@ -378,7 +383,7 @@ def test_no_thread_can_be_started(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(Reject, match="can't start new thread") as caught:
-        Carrier(print, None).carry(NAME)
+        CeleryWorkerTask(print, None).carry(NAME)
     assert caught.value.requeue
 
 
@@ -425,7 +430,7 @@ def test_an_error_of_the_work_is_an_error_of_the_task():
     def work(name):
         raise KeyError(name)
 
-    carrier, found = Carrier(work, None), []
+    carrier, found = CeleryWorkerTask(work, None), []
 
     def carry():
         with pytest.raises(KeyError):
@@ -447,7 +452,7 @@ class Signalled:
         self.may_end = threading.Event()
         self.handled = threading.Event()
         self.error = error
-        self.carrier = Carrier(self.work, self.close)
+        self.carrier = CeleryWorkerTask(self.work, self.close)
         before = signal.signal(signal.SIGUSR2, self.handle)
         self.restore = lambda: signal.signal(signal.SIGUSR2, before)
 

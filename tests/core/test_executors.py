@@ -15,7 +15,7 @@ import pytest
 import lro
 import lro.stores.memory
 from lro._base.errors import Unavailable
-from lro._engine.executor_port import Reach
+from lro._engine.executor_port import CancelSupport
 from lro.executors import asyncio as asyncio_executor
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
@@ -192,9 +192,9 @@ def test_work_that_outlasts_the_loop_is_cancelled():
 @pytest.mark.parametrize(
     ("make", "reach"),
     [
-        (InlineExecutor, Reach.LOOKS),
-        (ThreadExecutor, Reach.LOOKS),
-        (AsyncioExecutor, Reach.AWAITS),
+        (InlineExecutor, CancelSupport.COOPERATIVE),
+        (ThreadExecutor, CancelSupport.COOPERATIVE),
+        (AsyncioExecutor, CancelSupport.AT_AWAIT),
     ],
 )
 def test_each_says_how_far_it_reaches(make, reach):

@@ -10,11 +10,11 @@ import pytest
 
 from lro._base.errors import OperationNotFound, Unavailable
 from lro._base.status import Code
-from lro._engine.change_listener import LINGER_SECONDS, LOOK_AGAIN_SECONDS, Hearing
+from lro._engine.change_listener import LINGER_SECONDS, LOOK_AGAIN_SECONDS, ChangeListener
 from lro._engine.job import Job
-from lro._engine.notifier import Bell
-from lro._engine.record_updater import Ledger
-from lro._engine.store_port import Glance
+from lro._engine.notifier import Notifier
+from lro._engine.record_updater import RecordUpdater
+from lro._engine.store_port import StateSummary
 from lro._model.transitions import request_cancel
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
@@ -45,9 +45,9 @@ class Shared(MemoryStore):
         self.ears.append(Ear(self))
         return self.ears[-1]
 
-    def glance(self, names):
+    def poll_states(self, names):
         self.glances.append(set(names))
-        return Glance(frozenset(self.over & set(names)), frozenset(self.asked & set(names)))
+        return StateSummary(frozenset(self.over & set(names)), frozenset(self.asked & set(names)))
 
 
 class Ear:
@@ -58,7 +58,7 @@ class Ear:
         self.closed = False
         self.waits = []
 
-    def heard(self, seconds):
+    def next_changes(self, seconds):
         self.waits.append(seconds)
         said = self.store.said.pop(0) if self.store.said else ()
         return said() if callable(said) else said
@@ -73,12 +73,12 @@ class House:
     def __init__(self):
         self.now = 0.0
         self.store = Shared()
-        self.bell = Bell()
+        self.bell = Notifier()
         self.rung = []
         self.cancelled = []
         self.held = set()
-        self.hearing = Hearing(
-            Ledger(self.store, self.bell),
+        self.change_listener = ChangeListener(
+            RecordUpdater(self.store, self.bell),
             held=lambda: self.held,
             cancel=self.cancelled.append,
             clock=lambda: self.now,
@@ -95,10 +95,10 @@ def house():
 def test_what_is_announced_rings(house):
     """Without any look at the store, where it is not about work of this process."""
     ear = house.store.listen()
-    house.hearing._sweep()
+    house.change_listener._sweep()
     house.store.said = [("a", "x"), ("b",), ()]
     for _ in range(3):
-        house.hearing.turn(ear)
+        house.change_listener.turn(ear)
     assert house.rung == ["a", "b"]
     assert house.store.glances == [{"a", "b"}]  # the sweep's
     assert ear.waits == [LOOK_AGAIN_SECONDS] * 3
@@ -106,31 +106,31 @@ def test_what_is_announced_rings(house):
 
 def test_watchers_are_heard_for_too(house):
     """By name where one is told; they learn of ends by looks, and that much may have changed."""
-    ledger, seen = house.hearing._ledger, []
+    updater, seen = house.change_listener._updater, []
     for name in "wx":
-        ledger.watchers.listen(name, lambda name=name: seen.append(name))
+        updater.watchers.listen(name, lambda name=name: seen.append(name))
     house.store.over = {"w"}
     ear = house.store.listen()
-    house.hearing._sweep()
+    house.change_listener._sweep()
     assert house.store.glances == [{"a", "b", "w", "x"}]
-    assert (seen, ledger.elsewhere) == (["w"], 0)
+    assert (seen, updater.elsewhere) == (["w"], 0)
     house.store.said = [("x",), None]
-    house.hearing.turn(ear)
-    assert (seen, ledger.elsewhere) == (["w", "x"], 0)
-    house.hearing.turn(ear)
-    assert (seen, ledger.elsewhere) == (["w", "x", "w"], 1)
+    house.change_listener.turn(ear)
+    assert (seen, updater.elsewhere) == (["w", "x"], 0)
+    house.change_listener.turn(ear)
+    assert (seen, updater.elsewhere) == (["w", "x", "w"], 1)
     for name in "ab":
         house.bell._listeners.pop(name)
-    assert house.hearing._needed
+    assert house.change_listener._needed
 
 
 def test_an_announcement_about_work_in_hand_may_be_a_cancellation(house):
     """One look at those tells; and only those that are held are cancelled."""
     ear = house.store.listen()
-    house.hearing._sweep()
+    house.change_listener._sweep()
     house.held, house.store.asked = {"h", "i"}, {"h", "x"}
     house.store.said = [("h", "i", "x", "a")]
-    house.hearing.turn(ear)
+    house.change_listener.turn(ear)
     assert house.store.glances[-1] == {"h", "i"}
     assert (house.cancelled, house.rung) == (["h"], ["a"])
 
@@ -140,12 +140,12 @@ def test_a_look_at_everything(house, how):
     """When anything may have changed, and every few seconds, in case an announcement was lost."""
     ear = house.store.listen()
     house.held, house.store.over, house.store.asked = {"h"}, {"a"}, {"h", "b"}
-    house.hearing._look_at = LOOK_AGAIN_SECONDS
+    house.change_listener._look_at = LOOK_AGAIN_SECONDS
     if how == "anything":
         house.store.said = [None]
     else:
         house.now = LOOK_AGAIN_SECONDS
-    house.hearing.turn(ear)
+    house.change_listener.turn(ear)
     assert house.store.glances == [{"a", "b", "h"}]
     assert (house.rung, house.cancelled) == (["a"], ["h"])
 
@@ -154,15 +154,15 @@ def test_nothing_to_look_for(house):
     """No look then."""
     for name in "ab":
         house.bell._listeners.pop(name)
-    house.hearing._sweep()
+    house.change_listener._sweep()
     assert house.store.glances == []
 
 
 def test_a_process_on_its_own_listens_to_nobody():
     """No thread, no ear."""
-    bell = Bell()
-    hearing = Hearing(Ledger(MemoryStore(), bell), held=set, cancel=print)
-    hearing.need()
+    bell = Notifier()
+    hearing = ChangeListener(RecordUpdater(MemoryStore(), bell), held=set, cancel=print)
+    hearing.ensure_running()
     assert hearing._thread is None
     hearing.stop()
 
@@ -188,12 +188,12 @@ def test_the_ear_is_closed_when_nobody_needs_it(house):
     for number in (1, 2):
         house.store.said = [past]
         house.bell.listen("a", print)
-        house.hearing.need()
-        house.hearing.need()
+        house.change_listener.need()
+        house.change_listener.need()
         assert quiet.wait(PATIENCE)
         quiet.clear()
         assert len(house.store.ears) == number
-    house.hearing.stop()
+    house.change_listener.stop()
 
 
 def test_need_that_comes_at_the_last_moment(house):
@@ -201,7 +201,7 @@ def test_need_that_comes_at_the_last_moment(house):
     heard = threading.Event()
     needs = iter([True, False, True, True])
 
-    class Moment(Hearing):
+    class Moment(ChangeListener):
         @property
         def _needed(self):
             if (need := next(needs, None)) is None:
@@ -215,9 +215,9 @@ def test_need_that_comes_at_the_last_moment(house):
 
     house.store.said = [past]
     hearing = Moment(
-        Ledger(house.store, house.bell), held=set, cancel=print, clock=lambda: house.now
+        RecordUpdater(house.store, house.bell), held=set, cancel=print, clock=lambda: house.now
     )
-    hearing.need()
+    hearing.ensure_running()
     assert heard.wait(PATIENCE)
     hearing.stop()
     assert len(house.store.ears) == 1
@@ -233,11 +233,11 @@ def test_the_thread_outlives_errors(house, error, said, caplog, monkeypatch):
     pauses = []
     house.store.refusal = error
     house.store.said = [lambda: opened.set() or ()]
-    monkeypatch.setattr(house.hearing._stopping, "wait", pauses.append)
+    monkeypatch.setattr(house.change_listener._stopping, "wait", pauses.append)
     with caplog.at_level(logging.INFO, "lro"):
-        house.hearing.need()
+        house.change_listener.need()
         assert opened.wait(PATIENCE)
-        house.hearing.stop()
+        house.change_listener.stop()
     assert said in caplog.text
     assert pauses[0] == 1.0
 
@@ -252,27 +252,27 @@ def test_a_stop_ends_the_thread(house, caplog):
         raise Unavailable("closed")
 
     house.store.said = [hear]
-    house.hearing.need()
+    house.change_listener.need()
     assert begun.wait(PATIENCE)
     house.store.ears[0].close = closed.set
     with caplog.at_level(logging.WARNING, "lro"):
-        house.hearing.stop()
-        house.hearing.stop()
-    assert not house.hearing._thread.is_alive()
+        house.change_listener.stop()
+        house.change_listener.stop()
+    assert not house.change_listener._thread.is_alive()
     assert caplog.text == ""
-    house.hearing.need()
-    assert not house.hearing._thread.is_alive()
+    house.change_listener.need()
+    assert not house.change_listener._thread.is_alive()
 
 
 def test_the_thread_may_stop_itself(house):
     """A cancelled function may close the service."""
     stopped = threading.Event()
     house.held = house.store.asked = {"h"}
-    house.hearing._cancel = lambda name: (house.hearing.stop(), stopped.set())
-    house.hearing.need()
+    house.change_listener._cancel = lambda name: (house.change_listener.stop(), stopped.set())
+    house.change_listener.need()
     assert stopped.wait(PATIENCE)
-    house.hearing._thread.join(PATIENCE)
-    assert not house.hearing._thread.is_alive()
+    house.change_listener._thread.join(PATIENCE)
+    assert not house.change_listener._thread.is_alive()
 
 
 # -- two services on one file ---------------------------------------------------------------------
@@ -300,7 +300,7 @@ def test_a_waiter_hears_of_another_process(both, ending, colour):
         one.reporter(name).complete(WorkResponse("x")) if ending == "complete" else one.delete(name)
 
     async def main():
-        waiter = asyncio.create_task(two.await_(name, PATIENCE))
+        waiter = asyncio.create_task(two.wait_async(name, PATIENCE))
         while not two.waiting:
             await asyncio.sleep(0)
         await asyncio.to_thread(act)
@@ -380,10 +380,10 @@ def test_closing_sends_the_waiters_home(both):
             found.append(str(exc))
 
     async def main():
-        waiter = asyncio.create_task(one.await_(name, PATIENCE))
+        waiter = asyncio.create_task(one.wait_async(name, PATIENCE))
         thread = threading.Thread(target=wait)
         thread.start()
-        while one.waiting < 1 or len(one._ledger.bell) < 2:
+        while one.waiting < 1 or len(one._updater.bell) < 2:
             await asyncio.sleep(0)
         await asyncio.to_thread(one.close, 0)
         await asyncio.to_thread(thread.join)
@@ -398,7 +398,7 @@ def test_the_store_of_announcements_is_told(make_service):
     """Every change is announced once it is stored, and the name is all that is said."""
     store = Shared()
     told = []
-    store.announce = told.append
+    store.notify_others = told.append
     service = make_service(store)
     name = declared(service).start(WorkRequest(), metadata=WorkMetadata(1)).name
     service.reporter(name).report(WorkMetadata(2))

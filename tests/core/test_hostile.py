@@ -107,17 +107,17 @@ def test_live_work_is_not_lost_with_its_lease():
     store, executor = Away(clock), Waiting()
     service, method = make(store, executor)
     name = method.start(DoRequest()).name
-    service.turn()
+    service.run_maintenance()
     store.error = lro.Unavailable("away")
     for _ in range(20):
         clock.advance(1)
         if clock() >= store.get(name).create_time + LEASE / 3:
             with pytest.raises(lro.Unavailable):
-                service.turn()
+                service.run_maintenance()
     store.error = None
-    service._background._adopt(store.get(name))
+    service._background._recover(store.get(name))
     assert store.get(name).state == "IN_PROGRESS"
-    service.turn()
+    service.run_maintenance()
     assert store.get(name).lease_until == clock() + LEASE
 
 
@@ -128,9 +128,9 @@ def test_work_that_was_dropped_is_found():
     service, method = make(store, Waiting())
     names = [method.start(DoRequest()).name for _ in range(2)]
     service._background.running._runs.pop(names[0])
-    service.turn()
+    service.run_maintenance()
     clock.advance(5)
-    service.turn()
+    service.run_maintenance()
     assert [store.get(name).lease_until - clock() for name in names] == [
         timedelta(seconds=10),
         LEASE,

@@ -7,10 +7,10 @@ import json
 import sqlite3
 import threading
 import time
+import typing
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any as Anything
 
 import attrs
 import pytest
@@ -23,7 +23,7 @@ from lro._engine.service import Service
 from lro._engine.store_port import RequestKey, Store
 from lro._filters import compile_filter
 from lro._filters.indexes import CALLER, Indexes
-from lro._filters.prefilter import ABSENT, Keyed, key_value
+from lro._filters.prefilter import ABSENT, KeyIn, key_value
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Int64, shape_of
 from lro._messages.wellknown import Empty
@@ -45,7 +45,7 @@ from tests.filters.messages import TYPES, ExportMetadata, ImportMetadata, Stage
 EXPORT = "lrofix.v1.ExportMetadata"
 IMPORT = "lrofix.v1.ImportMetadata"
 METHOD = "acme.v1.Works.Export"
-WANTED = Keyed("k1", frozenset({"a"}))
+WANTED = KeyIn("k1", frozenset({"a"}))
 KEYED = json.dumps({"k1": "a"})
 
 
@@ -57,7 +57,7 @@ def indexes(*paths: str, types: TypeRegistry | None = None) -> Indexes:
     return made
 
 
-def marked(made: Indexes, payload: Json | bytes, name: str = EXPORT, **more: Anything) -> Json:
+def marked(made: Indexes, payload: Json | bytes, name: str = EXPORT, **more: typing.Any) -> Json:
     """The keys of a record with this metadata, where there is one path, and of its caller."""
     record = record_of(ManualClock(), metadata=Any(type_url(name), payload), **more)
     keys: dict[str, Json] = json.loads(made.mark(record).keys or "null")
@@ -97,7 +97,7 @@ def one(path: str, payload: Json | bytes, name: str = EXPORT) -> Json:
         ("current_step.stage", {"currentStep": {"stage": "COPYING"}}, Stage.COPYING.value),
     ],
 )
-def test_a_key_stands_for_what_is_there(path: str, payload: Json, value: Anything) -> None:
+def test_a_key_stands_for_what_is_there(path: str, payload: Json, value: typing.Any) -> None:
     """For a value as filters read it; for one of an enum by its number, whose name may change."""
     assert one(path, payload) == key_value(value)
 
@@ -155,7 +155,7 @@ def test_one_key_is_of_all_types_with_its_path() -> None:
     (key,) = [key for key in made.keys if one[key] == other[key] == key_value("a")]
     known = [TYPES[EXPORT], TYPES[IMPORT]]
     asked = compile_filter("metadata.target = a", metadata=known, response=[])
-    assert str(Keyed(key, frozenset({key_value("a")}))) in str(asked.narrowing(made.of))
+    assert str(KeyIn(key, frozenset({key_value("a")}))) in str(asked.narrowing(made.of))
     made.declare("priority", EXPORT, shape_of(ExportMetadata))
     made.declare("priority", IMPORT, shape_of(ImportMetadata))
     assert len(made.keys) == 4
@@ -271,7 +271,7 @@ def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
 
 
 @pytest.mark.parametrize("index", ["target", (5,), None])
-def test_indexes_are_a_tuple_of_paths(index: Anything) -> None:
+def test_indexes_are_a_tuple_of_paths(index: typing.Any) -> None:
     """A single text would be taken for its letters."""
     with pytest.raises(DeclarationError, match="must be a tuple of paths"):
         Options(index=index)
@@ -349,12 +349,12 @@ def test_a_time_of_expiry_may_change(clock: ManualClock) -> None:
     late, soon, never = clock.advance(seconds=3), clock.advance(seconds=1), None
     for unique_id in "abc":
         insert(store, record_of(clock, unique_id))
-        store.update(f"operations/{unique_id}", lambda r: r.moved(expire_time=late))
-    store.update("operations/b", lambda r: r.moved(expire_time=never))
-    store.update("operations/c", lambda r: r.moved(expire_time=soon))
+        store.update(f"operations/{unique_id}", lambda r: r.next_version(expire_time=late))
+    store.update("operations/b", lambda r: r.next_version(expire_time=never))
+    store.update("operations/c", lambda r: r.next_version(expire_time=soon))
     assert store.expire(9).names == ("operations/a", "operations/c")
     assert store.expire(9).names == ()
-    store.update("operations/b", lambda r: r.moved(expire_time=late))
+    store.update("operations/b", lambda r: r.next_version(expire_time=late))
     assert store.expire(9).names == ("operations/b",)
 
 
@@ -435,7 +435,7 @@ def schema() -> str:
 
 
 @pytest.fixture
-def plain(schema: str) -> Iterator[Anything]:
+def plain(schema: str) -> Iterator[typing.Any]:
     """A connection of psycopg's own, in that schema."""
     import psycopg
 
@@ -447,7 +447,7 @@ def plain(schema: str) -> Iterator[Anything]:
 
 
 @pytest.fixture
-def make(schema: str, clock: ManualClock) -> Iterator[Anything]:
+def make(schema: str, clock: ManualClock) -> Iterator[typing.Any]:
     """Opens stores on that schema."""
     from lro.stores.postgres import PostgresStore
     from tests.services.postgres import shared_server
@@ -483,7 +483,9 @@ AT_WORK = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND wait_ev
 TRIED = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND state = 'idle'"
 
 
-def until(plain: Anything, statement: str, thread: threading.Thread, found: str = AT_WORK) -> None:
+def until(
+    plain: typing.Any, statement: str, thread: threading.Thread, found: str = AT_WORK
+) -> None:
     """Return once somebody waits in the midst of such a statement, or has tried it."""
     end = time.monotonic() + PATIENCE
     while plain.execute(found, (f"{statement}%",)).fetchone() == (0,):
@@ -513,7 +515,7 @@ def over(thread: threading.Thread) -> None:
 
 
 def test_an_index_is_made_while_others_write(
-    make: Anything, plain: Anything, schema: str, clock: ManualClock
+    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
 ) -> None:
     """It waits for a transaction under way; nobody waits for it, and nothing is left out."""
     store = make()
@@ -530,7 +532,7 @@ def test_an_index_is_made_while_others_write(
 
 
 def test_two_processes_make_one_index(
-    make: Anything, plain: Anything, schema: str, clock: ManualClock
+    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
 ) -> None:
     """The second waits for the first, and finds it made."""
     one, other = make(), make()
@@ -548,7 +550,7 @@ def test_two_processes_make_one_index(
 
 
 def test_an_index_that_is_there_is_not_waited_for(
-    make: Anything, plain: Anything, schema: str, clock: ManualClock
+    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
 ) -> None:
     """Whoever declares it again asks for no lock."""
     from lro.stores.postgres import _schema
@@ -563,7 +565,7 @@ def test_an_index_that_is_there_is_not_waited_for(
 
 
 def test_an_index_left_unfinished_is_replaced(
-    make: Anything, plain: Anything, schema: str, clock: ManualClock
+    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
 ) -> None:
     """As one that failed, or whose maker died, leaves it: it would never be used."""
     import psycopg
@@ -580,7 +582,7 @@ def test_an_index_left_unfinished_is_replaced(
 
 
 def test_whoever_dies_making_an_index_leaves_it_to_the_next(
-    make: Anything, plain: Anything, schema: str, clock: ManualClock
+    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
 ) -> None:
     """It is told; the next one finds what is left and no lock, and makes it."""
     store = make()
@@ -598,7 +600,7 @@ def test_whoever_dies_making_an_index_leaves_it_to_the_next(
 
 
 def test_a_schema_of_version_1_is_migrated(
-    make: Anything, plain: Anything, schema: str, clock: ManualClock
+    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
 ) -> None:
     """Its records are found, by their state and by keys that they have not; its starts count."""
     from lro.stores.postgres import SCHEMA_VERSION, _schema

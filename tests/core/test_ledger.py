@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lro._base.any import Any
-from lro._engine.notifier import Bell
-from lro._engine.record_updater import Ledger
+from lro._engine.notifier import Notifier
+from lro._engine.record_updater import RecordUpdater
 from lro._model.record import Record
 from lro._model.transitions import claim, delete, end, report, request_cancel
 from lro.stores.memory import MemoryStore
@@ -25,7 +25,7 @@ class Told(MemoryStore):
         super().__init__(lambda: NOW)
         self.announced = []
 
-    def announce(self, name):
+    def notify_others(self, name):
         self.announced.append(name)
 
 
@@ -43,14 +43,14 @@ CHANGES = {
 def test_waiters_are_woken_by_an_end_and_others_told_of_every_change(changes, wakes):
     """Progress is no news to who waits here; another process may want to know it."""
     store, rung = Told(), []
-    ledger = Ledger(store, Bell())
+    updater = RecordUpdater(store, Notifier())
     record = Record(
         name=NAME, parent="", method="M", create_time=NOW, update_time=NOW, lease_until=NOW
     )
     store.insert(record, Any("x/T", {}), None)
     for change in changes[:-1]:
-        ledger.apply(NAME, change)
-    ledger.bell.listen(NAME, lambda: rung.append(NAME))
-    ledger.apply(NAME, changes[-1])
+        updater.apply(NAME, change)
+    updater.notifier.listen(NAME, lambda: rung.append(NAME))
+    updater.apply(NAME, changes[-1])
     assert rung == [NAME] * wakes
     assert store.announced == [NAME] * len(changes)

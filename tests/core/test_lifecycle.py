@@ -140,11 +140,11 @@ def test_a_life(case, store, clock, make_service):
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 def test_a_life_with_upkeep_after_every_step(case, store, clock, make_service):
-    """Upkeep, whenever it comes, changes nothing that anybody could see."""
+    """Maintenance, whenever it comes, changes nothing that anybody could see."""
     life = Life(case, store, clock, make_service)
     for step in case["steps"]:
         life.step(step)
-        life.service.turn()
+        life.service.run_maintenance()
 
 
 def test_the_metadata_is_that_of_the_last_report(store, clock, make_service):

@@ -10,11 +10,11 @@ from datetime import timedelta
 import pytest
 
 from lro._base.errors import Unavailable
-from lro._engine.maintenance import Upkeep
-from lro._engine.notifier import Bell
-from lro._engine.record_updater import Ledger
+from lro._engine.maintenance import Maintenance
+from lro._engine.notifier import Notifier
+from lro._engine.record_updater import RecordUpdater
 from lro._engine.store_port import SCAN
-from lro._filters.prefilter import UNKNOWN, Keyed
+from lro._filters.prefilter import UNKNOWN, KeyIn
 from lro.stores._walks import TooFar, Walk, in_time
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore, _pages, _readers, _store
@@ -98,7 +98,7 @@ def test_many_values_are_not_looked_up_one_by_one(store, clock):
     """Databases do not join hundreds of looks."""
     fill(store, clock)
     store.index({"k1"})
-    many = Keyed("k1", frozenset({"a", *map(str, range(500))}))
+    many = KeyIn("k1", frozenset({"a", *map(str, range(500))}))
     assert set(ids(store.page("", None, 9, many).records)) >= {"a", "c", "d"}
     walk = Walk.of(many, None, {"k1"}, _pages.DIALECT)
     assert (walk.order, walk.values) == ("", ())
@@ -212,13 +212,13 @@ def test_a_sweep_that_fails_keeps_nobody_from_renewing(clock, caplog):
     store, adopted = Sticking(clock), []
     insert(store, held(clock, seconds=0))
     at = [0.0]
-    upkeep = Upkeep(
-        Ledger(store, Bell()),
+    upkeep = Maintenance(
+        RecordUpdater(store, Notifier()),
         owner="us",
         lease=timedelta(seconds=15),
         held=tuple,
         cancel=print,
-        adopt=adopted.append,
+        recover=adopted.append,
         methods=lambda: ["M"],
         clock=lambda: at[0],
     )

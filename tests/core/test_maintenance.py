@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lro import asgi, wsgi
-from lro._engine.maintenance import Upkeep
-from lro._engine.process_role import become_hands
+from lro._engine.maintenance import Maintenance
+from lro._engine.process_role import mark_worker_process
 from lro._engine.service import Service
 from lro._model.operation import ListOperationsRequest
 from lro.executors.threads import ThreadExecutor
@@ -68,7 +68,7 @@ USES = {
     "cancel": lambda service, _: service.cancel(OPERATION),
     "delete": lambda service, _: service.delete(OPERATION),
     "wait": lambda service, _: service.wait(OPERATION, 0),
-    "await_": lambda service, _: asyncio.run(service.await_(OPERATION, 0)),
+    "wait_async": lambda service, _: asyncio.run(service.wait_async(OPERATION, 0)),
     "batch_get": lambda service, _: service.batch_get([OPERATION]),
     "watch": lambda service, _: asyncio.run(service.watch([OPERATION])),
     "start": lambda _, method: method.start(WorkRequest()),
@@ -109,7 +109,7 @@ def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch: pytest.M
     closed.start_maintenance()
     assert closed._background.upkeep._thread is None
     monkeypatch.setattr("lro._engine.process_role._hands_only", False)
-    become_hands()
+    mark_worker_process()
     child, _ = made()
     child.start_maintenance()
     assert child._background.upkeep._thread is None
@@ -120,15 +120,15 @@ def test_maintenance_begins_once_threads_can_be_started(
 ) -> None:
     """What was called meanwhile is answered all the same; the next call tries again."""
     service, method = made()
-    whole, calls = Upkeep.start, []
+    whole, calls = Maintenance.start, []
 
-    def start(self: Upkeep) -> None:
+    def start(self: Maintenance) -> None:
         calls.append(self)
         if len(calls) == 1:
             raise RuntimeError("can't start new thread")
         whole(self)
 
-    monkeypatch.setattr(Upkeep, "start", start)
+    monkeypatch.setattr(Maintenance, "start", start)
     with contextlib.closing(service):
         name = method.start(WorkRequest()).name
         assert "leases are not renewed now" in caplog.text
@@ -140,16 +140,16 @@ def test_maintenance_begins_once_threads_can_be_started(
 def test_two_first_calls_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second waits until the first has started it."""
     service, _ = made()
-    whole, calls, others = Upkeep.start, [], []
+    whole, calls, others = Maintenance.start, [], []
 
-    def start(self: Upkeep) -> None:
+    def start(self: Maintenance) -> None:
         calls.append(self)
         other = threading.Thread(target=service.start_maintenance)
         other.start()
         others.append(other)
         whole(self)
 
-    monkeypatch.setattr(Upkeep, "start", start)
+    monkeypatch.setattr(Maintenance, "start", start)
     with contextlib.closing(service):
         service.start_maintenance()
         for other in others:

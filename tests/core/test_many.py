@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any as Anything
+from typing import Any
 
 import pytest
 
@@ -219,7 +219,7 @@ def test_the_extensions_can_be_switched_off(make_service: MakeService) -> None:
 # -- Watch ------------------------------------------------------------------------------------
 
 
-async def two_of(service: Service, names: list[str], **options: Anything) -> list[Anything]:
+async def two_of(service: Service, names: list[str], **options: Any) -> list[Any]:
     """The first two sightings."""
     stream = aiter(await service.watch(names, **options))
     found = [await anext(stream) for _ in range(2)]
@@ -236,7 +236,7 @@ def test_a_watch(house: House) -> None:
         lambda: house.service.delete(second),
     ]
 
-    async def main() -> list[Anything]:
+    async def main() -> list[Any]:
         seen = []
         watching = await house.service.watch([first, "operations/none", second])
         async for sighting in watching:
@@ -319,7 +319,7 @@ def test_another_process_on_the_store(store: Store, tmp_path: Path, clock: Manua
         house, far = House(here), House(there)
         name = far.start()
 
-        async def main() -> list[Anything]:
+        async def main() -> list[Any]:
             seen = []
             async for sighting in await house.service.watch([name]):
                 seen.append(sighting)

@@ -20,7 +20,7 @@ from lro._model.method_names import (
     convention_findings,
 )
 from lro._model.operation import Operation, OperationInfo, validate
-from lro._model.standard_metadata import Conventions
+from lro._model.standard_metadata import StandardMetadata
 from lro._model.transitions import Record
 from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse
 
@@ -288,7 +288,7 @@ class Other:
 
 def test_conventional_fields():
     """Times that are Timestamps, and one flag that is a bool (spec §9.6)."""
-    known = Conventions.of(shape_of(WorkMetadata))
+    known = StandardMetadata.of(shape_of(WorkMetadata))
     assert known.times == {
         "create_time": "createTime",
         "start_time": "startTime",
@@ -296,14 +296,14 @@ def test_conventional_fields():
         "expire_time": "expireTime",
     }
     assert known.cancel_flag == "cancelRequested"
-    other = Conventions.of(shape_of(Other))
+    other = StandardMetadata.of(shape_of(Other))
     assert (other.times, other.cancel_flag) == ({"end_time": "endTime"}, "requestedCancellation")
-    assert Conventions.of(None) == Conventions({}, "")
+    assert StandardMetadata.of(None) == StandardMetadata({}, "")
 
 
 def test_stamping():
     """What the record knows, where the work has not said it; the same Any if nothing is new."""
-    known = Conventions.of(shape_of(WorkMetadata))
+    known = StandardMetadata.of(shape_of(WorkMetadata))
     stamped = known.stamp(record(metadata=Any("x/a.M", {"percent": 1, "endTime": "mine"})))
     create = {"createTime": "2030-01-01T00:00:00Z"}
     assert stamped == Any("x/a.M", {"percent": 1, "endTime": "mine", **create})

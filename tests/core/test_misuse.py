@@ -205,7 +205,7 @@ def test_an_ear_whose_thread_cannot_start(make_service, clock, monkeypatch, capl
     assert "other processes are not heard now" in caplog.text
     monkeypatch.undo()
     assert ended(service, method.start(WorkRequest())).done
-    assert service._background.hearing._thread.is_alive()
+    assert service._background.change_listener._thread.is_alive()
     service.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from datetime import timedelta
-from typing import Any as Anything
+from typing import Any
 from unittest import mock
 
 import attrs
@@ -308,7 +308,7 @@ class Traces(RuleBasedStateMachine):
     @rule()
     def upkeep(self):
         for service in self.services:
-            service.turn()
+            service.run_maintenance()
 
     @invariant()
     def the_records_are_equal(self):
@@ -336,7 +336,7 @@ def test_traces_on_postgres():
     run_traces(15)
 
 
-def run_traces(examples: int, **options: Anything) -> None:
+def run_traces(examples: int, **options: Any) -> None:
     """Run so many traces on all stores; ``options`` are more settings of Hypothesis."""
     with contextlib.closing(Emptied(shared_server())) as emptied:
         run_state_machine_as_test(

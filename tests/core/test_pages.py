@@ -11,21 +11,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro._base.errors import InvalidPageSize, InvalidPageToken, PageTokenExpired
-from lro._model.page_tokens import KEY_BYTES, TOKEN_LIFE, Place, effective_page_size, seal, unseal
+from lro._model.page_tokens import (
+    KEY_BYTES,
+    TOKEN_LIFE,
+    Cursor,
+    decode_page_token,
+    effective_page_size,
+    encode_page_token,
+)
 
 KEY = bytes(range(KEY_BYTES))
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-PLACE = Place(datetime(2029, 12, 31, 1, 2, 3, 456789, tzinfo=UTC), "projects/p/operations/ü")
+PLACE = Cursor(datetime(2029, 12, 31, 1, 2, 3, 456789, tzinfo=UTC), "projects/p/operations/ü")
 
 
 def sealed(place=PLACE, **changes):
-    return seal(
+    return encode_page_token(
         place, **{"key": KEY, "parent": "projects/p", "filter_text": "f", "now": NOW} | changes
     )
 
 
 def unsealed(token, **changes):
-    return unseal(
+    return decode_page_token(
         token, **{"key": KEY, "parent": "projects/p", "filter_text": "f", "now": NOW} | changes
     )
 
@@ -38,7 +45,7 @@ def unsealed(token, **changes):
 )
 def test_a_place_survives(moment, name, text, now):
     """To the microsecond and the last character."""
-    place = Place(moment, name)
+    place = Cursor(moment, name)
     token = sealed(place, filter_text=text, now=now)
     assert unsealed(token, filter_text=text, now=now) == place
     assert re.fullmatch(r"[A-Za-z0-9_-]+", token)
@@ -69,7 +76,7 @@ def altered(token):
 
 def test_an_altered_token_is_refused():
     """By every single bit of it, and every other spelling of the same bytes."""
-    token = sealed(Place(PLACE.create_time, "projects/p/operations/aa"))
+    token = sealed(Cursor(PLACE.create_time, "projects/p/operations/aa"))
     count = 0
     for other in altered(token):
         if other != token:
@@ -82,7 +89,7 @@ def test_an_altered_token_is_refused():
 def test_another_spelling_of_the_same_bytes_is_refused():
     """The unused bits of the last character must be zero."""
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    tokens = [sealed(Place(PLACE.create_time, "a" * length)) for length in (1, 2, 3)]
+    tokens = [sealed(Cursor(PLACE.create_time, "a" * length)) for length in (1, 2, 3)]
     for token in tokens:
         spellings = [token[:-1] + last for last in alphabet]
         found = []

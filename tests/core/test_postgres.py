@@ -27,8 +27,8 @@ from lro._base.any import Any
 from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
 from lro._base.faults import DeclarationError, MissingExtra
 from lro._engine.store_port import Inserted, Renewed
-from lro._filters.prefilter import EVERYTHING, Column, InState, Keyed, Named, Says, all_of
-from lro._model.page_tokens import Place
+from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, Named, TextContains, all_of
+from lro._model.page_tokens import Cursor
 from lro._model.record import State
 from lro._model.transitions import claim, report, request_cancel
 from lro.stores._walks import Walk
@@ -81,7 +81,7 @@ def use(store, name):
     record = Record(name=name, parent="", method="M", create_time=now, update_time=now)
     assert store.insert(record, Any(), None).fresh
     assert store.get(name).name == name
-    store.announce(name)
+    store.notify_others(name)
 
 store = PostgresStore(sys.argv[1], schema=sys.argv[2])
 ear, idle = store.listen(), store.listen()
@@ -89,15 +89,15 @@ use(store, "operations/before")
 child = os.fork()
 if child == 0:
     try:
-        ear.heard(600)
+        ear.next_changes(600)
     except Unavailable:
         ear.close()
         use(store, "operations/child")
-        assert store.listen().heard(0) == ()
+        assert store.listen().next_changes(0) == ()
         store.close()
         sys.exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-while "operations/child" not in (found := ear.heard(20)):
+while "operations/child" not in (found := ear.next_changes(20)):
     assert found
 use(store, "operations/after")
 store.close()
@@ -258,8 +258,8 @@ def test_a_schema_made_by_the_operator_is_used(server, plain):
     url = server.url.replace("lro@", f"{role}@")
     with closing(PostgresStore(url, schema=schema)) as store, closing(store.listen()) as ear:
         with opened(server, schema) as other:
-            other.announce("operations/a")
-            assert ear.heard(PATIENCE) == {"operations/a"}
+            other.notify_others("operations/a")
+            assert ear.next_changes(PATIENCE) == {"operations/a"}
         plain.execute(f'REVOKE ALL ON SCHEMA "{quoted}" FROM "{role}"')
     with pytest.raises(Unavailable):
         PostgresStore(url, schema=server.fresh_schema())
@@ -334,8 +334,8 @@ def test_names_may_be_as_long_as_they_may_be(store, clock):
     with closing(store.listen()) as ear:
         other = PostgresStore(store._address.url, schema=store._address.schema)
         with closing(other):
-            other.announce(record.name)
-            assert ear.heard(PATIENCE) == {record.name}
+            other.notify_others(record.name)
+            assert ear.next_changes(PATIENCE) == {record.name}
 
 
 @pytest.mark.parametrize("bad", ["a\0b", "a\ud800b"])
@@ -369,8 +369,8 @@ def test_what_has_such_a_name_is_not_found(store, clock, bad):
         with pytest.raises(OperationNotFound):
             call(bad)
     store.forget(bad)
-    store.announce(bad)
-    assert store.glance([bad]).over == {bad}
+    store.notify_others(bad)
+    assert store.poll_states([bad]).over == {bad}
     assert list(store.page(bad, None, 9).records) == []
     assert list(store.renew("us", clock(), [bad]).asked) == []
 
@@ -391,7 +391,7 @@ def test_a_name_is_taken_once(store, clock, plain):
     insert(store, record)
     for key in (None, key_of()):
         with pytest.raises(InvalidArgument, match="is taken"):
-            insert(store, record.moved(caller="x"), key)
+            insert(store, record.next_version(caller="x"), key)
     assert store.get(record.name) == record
     assert tables(plain, store._address.schema) == {"operations": 1, "inputs": 1, "starts": 0}
 
@@ -478,7 +478,7 @@ def test_what_is_known_is_not_believed_without_asking(server, schema, clock):
     """A change that refuses, or changes nothing, is decided on the record as it is now."""
     with opened(server, schema, clock=clock) as one, opened(server, schema, clock=clock) as two:
         insert(one, held(clock))
-        two.update("operations/a", lambda found: found.moved(owner="", lease_until=clock()))
+        two.update("operations/a", lambda found: found.next_version(owner="", lease_until=clock()))
         taken = one.update("operations/a", claim("them", clock(), clock()))
         assert (taken.owner, taken.version) == ("them", 3)
         two.update("operations/a", request_cancel(clock()))
@@ -523,7 +523,7 @@ def test_pages_of_one_moment_go_on_within_it(store, clock):
     found, place = [], None
     while page := store.page("", place, 7).records:
         found += ids(page)
-        place = Place(page[-1].create_time, page[-1].name)
+        place = Cursor(page[-1].create_time, page[-1].name)
     assert found == [f"{number:02d}" for number in range(30)]
 
 
@@ -567,8 +567,8 @@ def test_every_row_is_found_by_an_index(store, name):
 FAILED = InState(frozenset({State.FAILED}))
 WALKS = {
     "operations_order": EVERYTHING,
-    "operations_by_state": all_of([FAILED, Says((Column.METADATA,), ("text",))]),
-    "operations_by_k1": all_of([FAILED, Keyed("k1", frozenset({"a"}))]),
+    "operations_by_state": all_of([FAILED, TextContains((Column.METADATA,), ("text",))]),
+    "operations_by_k1": all_of([FAILED, KeyIn("k1", frozenset({"a"}))]),
     "operations_pkey": Named(frozenset({"operations/a"})),
 }
 
@@ -577,7 +577,7 @@ WALKS = {
 def test_a_page_is_found_by_its_index(store, index):
     """Where it begins and where it ends, and in its order."""
     store.index({"k1"})
-    after = Place(datetime(2030, 1, 1, tzinfo=UTC), "operations/x")
+    after = Cursor(datetime(2030, 1, 1, tzinfo=UTC), "operations/x")
     walk = Walk.of(WALKS[index], after, {"k1"}, _pages.DIALECT)
     text, values = _pages.query(walk, "", limit=9, scan=9, now=1, max_bytes=10_000)
     plan = "\n".join(line for (line,) in store._parts.connections.rows(b"EXPLAIN " + text, values))
@@ -688,9 +688,9 @@ def test_the_clock_is_measured_by_calls_that_are_made_anyway(server, schema):
     """A minute after the last measurement, along with the next call; not by a thread."""
     with opened(server, schema) as store:
         clock = store._parts.connections.clock
-        store.glance(["operations/a"])
+        store.poll_states(["operations/a"])
         clock._due, before = 0.0, clock.monotonic()
-        store.glance(["operations/a"])
+        store.poll_states(["operations/a"])
         assert clock._due >= before + PERIOD_SECONDS
 
 
@@ -736,18 +736,18 @@ def test_an_ear_hears_the_other_stores(server, schema, clock):
         there = stack.enter_context(opened(server, schema, clock=clock))
         foreign = stack.enter_context(opened(server, server.fresh_schema(), clock=clock))
         ear = stack.enter_context(closing(here.listen()))
-        here.announce("operations/own")
-        foreign.announce("operations/foreign")
+        here.notify_others("operations/own")
+        foreign.notify_others("operations/foreign")
         names = {f"operations/{number}" for number in range(500)}
         for name in names:
-            there.announce(name)
+            there.notify_others(name)
         heard = set()
         while heard < names:
-            found = ear.heard(PATIENCE)
+            found = ear.next_changes(PATIENCE)
             assert found
             heard |= found
         assert heard == names
-        assert ear.heard(0) == ()
+        assert ear.next_changes(0) == ()
 
 
 def test_an_ear_that_hears_nonsense_is_unsure(server, schema, plain):
@@ -755,16 +755,16 @@ def test_an_ear_that_hears_nonsense_is_unsure(server, schema, plain):
     with opened(server, schema) as store, closing(store.listen()) as ear:
         for said in ("no JSON", '{"a": 1}', "[1]"):
             plain.execute("SELECT pg_notify(%s, %s)", (f"{schema}.c", said))
-            assert ear.heard(PATIENCE) is None
+            assert ear.next_changes(PATIENCE) is None
         plain.execute("SELECT pg_notify(%s, %s)", (f"{schema}.c", '["me", "operations/a"]'))
-        assert ear.heard(PATIENCE) == {"operations/a"}
+        assert ear.next_changes(PATIENCE) == {"operations/a"}
 
 
 def test_an_ear_misses_nothing_that_comes_with_an_answer(server, schema, monkeypatch):
     """psycopg itself reads what arrives together with the answer to LISTEN."""
     with opened(server, schema) as store, closing(store.listen()) as ear:
         ear._link.execute("SELECT pg_notify(%s, %s)", (f"{schema}.c", '["me", "operations/a"]'))
-        assert ear.heard(PATIENCE) == {"operations/a"}
+        assert ear.next_changes(PATIENCE) == {"operations/a"}
 
 
 def test_a_closed_ear_is_unavailable(server, schema):
@@ -786,7 +786,7 @@ def test_a_closed_ear_is_unavailable(server, schema):
 def refused(ear):
     """What an ear answers that cannot hear."""
     with pytest.raises(Unavailable) as answer:
-        ear.heard(PATIENCE)
+        ear.next_changes(PATIENCE)
     return str(answer.value)
 
 
@@ -802,10 +802,10 @@ def test_what_was_announced_last_is_sent(server, schema):
     """Closing the store sends it first; announcing afterwards is quiet."""
     with opened(server, schema) as listening, closing(listening.listen()) as ear:
         with opened(server, schema) as store:
-            store.announce("operations/a")
-        store.announce("operations/late")
-        assert ear.heard(PATIENCE) == {"operations/a"}
-        assert ear.heard(0) == ()
+            store.notify_others("operations/a")
+        store.notify_others("operations/late")
+        assert ear.next_changes(PATIENCE) == {"operations/a"}
+        assert ear.next_changes(0) == ()
 
 
 def test_idle_it_asks_the_server_nothing(server, schema, plain):
@@ -814,7 +814,7 @@ def test_idle_it_asks_the_server_nothing(server, schema, plain):
         sent = []
         store._parts.announcer._send = sent.append
         assert store._parts.announcer._thread is None
-        store.announce("operations/a")
+        store.notify_others("operations/a")
         thread = store._parts.announcer._thread
         with store._parts.announcer._changed:
             pass
@@ -833,10 +833,10 @@ def test_lost_announcements_are_told_in_the_log(caplog):
         sent.set()
 
     speaker = Announcer(send, "me")
-    speaker.announce("operations/fails")
+    speaker.notify_others("operations/fails")
     while not caplog.records:
         assert not sent.wait(0.001)
-    speaker.announce("operations/a")
+    speaker.notify_others("operations/a")
     assert sent.wait(PATIENCE)
     speaker.stop()
     assert caplog.messages == ["1 announcements were not sent: away"]
@@ -852,10 +852,10 @@ def test_announcements_are_gathered(monkeypatch):
         first.set()
 
     speaker = Announcer(send, "me")
-    speaker.announce("a")
+    speaker.notify_others("a")
     assert first.wait(PATIENCE)
     for name in "bcbcb":
-        speaker.announce(name)
+        speaker.notify_others(name)
     speaker.stop()
     assert sent == [["a"], ["b", "c"]]
 
@@ -868,7 +868,7 @@ def test_an_announcer_that_can_have_no_thread_is_quiet(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     speaker = Announcer(lambda found: None, "me")
-    speaker.announce("operations/a")
+    speaker.notify_others("operations/a")
     speaker.stop()
 
 
@@ -877,7 +877,7 @@ def test_a_sleeping_announcer_is_woken(server, schema):
     sent = threading.Semaphore(0)
     speaker = Announcer(lambda found: sent.release(), "me")
     for name in "ab":
-        speaker.announce(name)
+        speaker.notify_others(name)
         assert sent.acquire(timeout=PATIENCE)
         end = time.monotonic() + PATIENCE
         while not speaker._asleep:

@@ -26,7 +26,7 @@ from lro._base.errors import (
 from lro._model.transitions import claim, request_cancel
 from lro.stores._rows import to_row
 from lro.stores.postgres import PostgresStore, _connections, _groups
-from lro.stores.postgres._connections import Lost
+from lro.stores.postgres._connections import ConnectionLost
 from lro.stores.postgres._groups import Groups
 from lro.stores.postgres._writes import Kind, Write, insertion, replacement
 from lro.testing._clock import together
@@ -103,7 +103,7 @@ def verbs(store, clock):
         "renew": lambda: store.renew("us", clock()),
         "orphans": lambda: store.orphans({"M"}, 9),
         "expire": lambda: store.expire(9),
-        "glance": lambda: store.glance(["operations/a"]),
+        "poll_states": lambda: store.poll_states(["operations/a"]),
         "listen": lambda: store.listen(),
     }
 
@@ -137,7 +137,7 @@ def test_a_server_away_is_unavailable(server, store, clock):
             with pytest.raises(Unavailable, match="cannot be used now"):
                 call()
         with pytest.raises(Unavailable, match="cannot be used now"):
-            ear.heard(PATIENCE)
+            ear.next_changes(PATIENCE)
         with pytest.raises(Unavailable):
             PostgresStore(server.url, schema="lro")
     ear.close()
@@ -229,7 +229,7 @@ def test_connections_that_were_ended_are_made_anew(store, plain, clock):
     ear = store.listen()
     kill_backends(plain)
     with pytest.raises(Unavailable, match="OperationalError"):
-        ear.heard(PATIENCE)
+        ear.next_changes(PATIENCE)
     ear.close()
 
 
@@ -534,7 +534,7 @@ def test_a_connection_lost_again_and_again_is_unavailable(store, clock, monkeypa
 
     @contextlib.contextmanager
     def lost(self):
-        raise Lost from psycopg.OperationalError("gone")
+        raise ConnectionLost from psycopg.OperationalError("gone")
         yield
 
     monkeypatch.setattr(type(store._parts.connections), "link", lost)
@@ -1040,7 +1040,7 @@ def test_what_was_inherited_is_left_alone(server, clock):
             one._forked()
         ear.close()
         with pytest.raises(Unavailable, match="the ear is closed"):
-            ear.heard(PATIENCE)
+            ear.next_changes(PATIENCE)
         assert not ear._link.closed
         assert store.get("operations/a")
         assert store._parts is not parents

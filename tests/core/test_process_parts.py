@@ -28,8 +28,8 @@ from lro._engine.method_spec import Options
 from lro._engine.service import Service
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import _child, _messages, _pool, _prepare
-from lro.executors.processes._attempt import Attempt, Unprepared
-from lro.executors.processes._child import Hands
+from lro.executors.processes._attempt import RemoteAttempt, Unprepared
+from lro.executors.processes._child import ChildMain
 from lro.executors.processes._messages import (
     Answer,
     Call,
@@ -47,7 +47,7 @@ from lro.executors.processes._messages import (
     Why,
 )
 from lro.executors.processes._pool import Pool
-from lro.executors.processes._recipe import Main, Recipe, check_place, recipe_of
+from lro.executors.processes._recipe import FunctionReference, Main, check_place, recipe_of
 from lro.executors.processes._supervision import Supervision, unfit
 from lro.stores.memory import MemoryStore
 from tests.core import errands
@@ -65,7 +65,7 @@ values = st.recursive(
 )
 anys = st.builds(Any, texts, values | st.binary(max_size=5))
 recipes = st.builds(
-    Recipe,
+    FunctionReference,
     method=texts,
     function=texts,
     declared=st.booleans(),
@@ -144,18 +144,18 @@ class Parent:
         self.connection, theirs = Pipe()
         self.died = threading.Event()
         self.stopped = threading.Event()
-        self.hands = Hands(theirs, self.died.set)
+        self.hands = ChildMain(theirs, self.died.set)
         self._theirs = theirs
         self._error = None
         monkeypatch.setattr(logging.getLogger("lro"), "propagate", False)
         monkeypatch.setattr(logging.getLogger("lro"), "handlers", [self.hands.forwarding])
-        stop = Attempt.stop
+        stop = RemoteAttempt.stop
 
         def stop_and_say(attempt, why):
             stop(attempt, why)
             self.stopped.set()
 
-        monkeypatch.setattr(Attempt, "stop", stop_and_say)
+        monkeypatch.setattr(RemoteAttempt, "stop", stop_and_say)
         before = signal.signal(signal.SIGTERM, self.hands.interrupt)
         self._restore = lambda: signal.signal(signal.SIGTERM, before)
 
@@ -435,7 +435,7 @@ def test_threads_of_a_function_may_report(parent):
 def attempt_of(do, *, function=errands.errand, **recipe):
     """An attempt to which nobody listens."""
     call = call_of(errands.Direct(do, function=function), recipe=recipe)
-    return Attempt(call, lambda message: None)
+    return RemoteAttempt(call, lambda message: None)
 
 
 def test_an_attempt_may_be_stopped_before_it_begins():
@@ -462,7 +462,7 @@ def test_an_attempt_may_be_stopped_when_it_is_over():
     kept = []
     attempt._answers.put(Answer(1, None))
 
-    class Kept(Attempt):
+    class Kept(RemoteAttempt):
         _interrupt = property(lambda self: kept[-1] if kept else None, lambda self, f: keep(f))
 
     def keep(interrupt):
@@ -529,7 +529,7 @@ def test_a_forked_process_is_a_stranger(parent):
     """It has the signals of a program, a log of its own, and no connection."""
     before = signal.getsignal(signal.SIGINT)
     try:
-        parent.hands.forsake()
+        parent.hands.detach()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
@@ -578,7 +578,7 @@ def test_a_line_that_cannot_be_sent_is_no_failure(parent, capsys):
 def test_a_process_becomes_hands(parent, monkeypatch):
     """It says so, heeds its parent's signals only, and leaves when told to."""
     became = []
-    monkeypatch.setattr(_child, "become_hands", lambda: became.append(1))
+    monkeypatch.setattr(_child, "mark_worker_process", lambda: became.append(1))
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     mine, theirs = Pipe()
     mine.send_bytes(_messages.encode(Leave()))
@@ -620,9 +620,9 @@ def test_dying_takes_the_group_along(monkeypatch, leads):
 def test_a_role_is_taken_once_and_for_all(monkeypatch):
     """By a process that is nothing else from then on."""
     monkeypatch.setattr(process_role, "_hands_only", False)
-    assert not process_role.hands_only()
-    process_role.become_hands()
-    assert process_role.hands_only()
+    assert not process_role.is_worker_process()
+    process_role.mark_worker_process()
+    assert process_role.is_worker_process()
 
 
 MAIN = """
@@ -804,7 +804,7 @@ class LastWords:
     def hear(self, seconds):
         return self.words.pop(0) if self.words else None
 
-    def bury(self):
+    def reap(self):
         return "it is gone"
 
 

@@ -33,7 +33,7 @@ UNFIT = (Code.INTERNAL, "METHOD_FAILED")
 
 HEAD = """
 import lro, os, sys
-from lro._engine.process_role import hands_only
+from lro._engine.process_role import is_worker_process
 from lro.executors.processes import ProcessExecutor
 from lro.stores.memory import MemoryStore
 from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse
@@ -299,9 +299,9 @@ def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
 @pytest.mark.parametrize(
     ("start", "said"),
     [
-        ("if hands_only(): raise ValueError('not here')", "ValueError: not here"),
-        ("if hands_only(): import nothing_of_that_name", "No module named 'nothing_of_that"),
-        ("if hands_only(): sys.exit('not here')", "SystemExit: not here"),
+        ("if is_worker_process(): raise ValueError('not here')", "ValueError: not here"),
+        ("if is_worker_process(): import nothing_of_that_name", "No module named 'nothing_of_that"),
+        ("if is_worker_process(): sys.exit('not here')", "SystemExit: not here"),
     ],
 )
 def test_a_module_that_a_child_cannot_import(module, service, caplog, start, said):
@@ -318,7 +318,7 @@ def test_a_module_that_a_child_cannot_import(module, service, caplog, start, sai
 
 def test_a_module_that_ends_the_child(module, service):
     """That is the end of its worker."""
-    made = module("deadly_place", f"if hands_only(): os._exit(3)\n{BODY}")
+    made = module("deadly_place", f"if is_worker_process(): os._exit(3)\n{BODY}")
     method = service.method(NAME)(made.work)
     operation = ended(service, method.start(WorkRequest()))
     assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
@@ -328,7 +328,9 @@ def test_a_module_whose_import_does_not_end(module):
     """Is stopped like work that does not end."""
     executor = ProcessExecutor(1, grace=timedelta(0))
     with Service(MemoryStore(), executor) as service:
-        made = module("slow_place", f"import time\nif hands_only(): time.sleep(3600)\n{BODY}")
+        made = module(
+            "slow_place", f"import time\nif is_worker_process(): time.sleep(3600)\n{BODY}"
+        )
         method = service.method(NAME, time_limit=timedelta(seconds=0.5))(made.work)
         operation = ended(service, method.start(WorkRequest()))
         assert reason(operation) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
@@ -337,10 +339,13 @@ def test_a_module_whose_import_does_not_end(module):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("if hands_only(): del work", "AttributeError: module 'changed_place' has no attribute"),
-        ("if hands_only(): work = None", "is not at changed_place:work in a child process"),
         (
-            "if hands_only(): work = service.method('a.B.C')(work.spec.function)",
+            "if is_worker_process(): del work",
+            "AttributeError: module 'changed_place' has no attribute",
+        ),
+        ("if is_worker_process(): work = None", "is not at changed_place:work in a child process"),
+        (
+            "if is_worker_process(): work = service.method('a.B.C')(work.spec.function)",
             "is not at changed_place:work in a child process",
         ),
     ],
@@ -371,7 +376,7 @@ def test_a_request_that_the_child_cannot_read(module, service, caplog):
 
         @attrs.frozen
         class Wish:
-            if hands_only():
+            if is_worker_process():
                 text: int = 0
             else:
                 text: str = ""
@@ -478,7 +483,7 @@ def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         tried.append(1)
         raise Mine
     same = sys.modules["__main__"] is sys.modules["__mp_main__"]
-    return WorkResponse(text=f"{__name__} {hands_only()} {same} {sys.argv[1:]}")
+    return WorkResponse(text=f"{__name__} {is_worker_process()} {same} {sys.argv[1:]}")
 
 tried = []
 if __name__ == "__main__":
@@ -547,7 +552,7 @@ def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, endin
 def test_a_script_that_cannot_be_imported_again(tmp_path):
     """Without its guard it would start itself for ever; here it fails, each time anew."""
     script = tmp_path / "program.py"
-    script.write_text(SCRIPT.replace("tried = []", "tried = []\nif hands_only(): 1 / 0"))
+    script.write_text(SCRIPT.replace("tried = []", "tried = []\nif is_worker_process(): 1 / 0"))
     ran = run(str(script))
     assert ran.stdout.count("cannot import the main module: it needs its guard") == 2
     assert ran.stderr.count("ZeroDivisionError: division by zero") == 2

@@ -17,10 +17,10 @@ from lro import testing
 from lro._base.errors import Unavailable
 from lro._base.faults import DeclarationError
 from lro._base.status import Code
-from lro._engine.executor_port import Reach
+from lro._engine.executor_port import CancelSupport
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.method_spec import WorkerLost
-from lro._engine.process_role import hands_only
+from lro._engine.process_role import is_worker_process
 from lro._engine.service import Service
 from lro._model.record import State
 from lro._model.transitions import claim, take_over
@@ -116,7 +116,7 @@ def test_it_keeps_every_promise(check):
 def test_what_it_says_of_itself():
     """It can end what it runs; as many children as processors, none before the first need."""
     executor = ProcessExecutor()
-    assert (executor.reach, executor.redelivery) == (Reach.KILLS, None)
+    assert (executor.cancel_support, executor.redelivery) == (CancelSupport.FORCED, None)
     assert executor.workers == os.cpu_count()
     executor.reserve().release()
     assert pids(executor) == set()
@@ -191,7 +191,7 @@ def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(house, monkeypat
 
 def test_a_child_has_no_room(monkeypatch):
     """Else work started there would be done beside the service that the child works for."""
-    monkeypatch.setattr(_executor, "hands_only", lambda: True)
+    monkeypatch.setattr(_executor, "is_worker_process", lambda: True)
     with pytest.raises(Unavailable, match="runs functions for another one, and starts none"):
         ProcessExecutor(1).reserve()
 
@@ -295,7 +295,7 @@ def test_a_function_has_the_main_thread_of_a_child(house):
     assert found == {f"{pid},True,True" for pid in pids(service._executor)}
     assert len(found) == 1
     assert found != {f"{os.getpid()},True,True"}
-    assert not hands_only()
+    assert not is_worker_process()
 
 
 def test_large_messages_cross(house):

@@ -12,7 +12,7 @@ import pytest
 
 from lro._base.errors import OperationNotFound, ResourceExhausted, Unavailable
 from lro._base.status import Code
-from lro._engine.executor_port import Reach
+from lro._engine.executor_port import CancelSupport
 from lro._engine.job import Job, WorkerDied
 from lro._engine.method_spec import WorkerLost
 from lro._model.transitions import take_over
@@ -37,7 +37,7 @@ MINUTE = timedelta(minutes=1)
 class Sending:
     """Keeps the names that it is to send; the test delivers them."""
 
-    reach = Reach.LOOKS
+    cancel_support = CancelSupport.COOPERATIVE
     redelivery = MINUTE
     at_once = False
 
@@ -153,10 +153,10 @@ def test_a_name_of_an_unknown_method(service, make_service, store, caplog):
 def test_a_lost_name_is_sent_again(service, sending, clock, store):
     """When its time is over; then after as long again as it is old."""
     name = service.start(NAME, WorkRequest()).name
-    service.turn()
+    service.run_maintenance()
     for after, sent in ((59, 1), (1, 2), (59, 2), (1, 3), (119, 3), (1, 4)):
         clock.advance(after)
-        service.turn()
+        service.run_maintenance()
         assert sending.sent == [name] * sent
     service.work(name)
     assert answer(service, service.get(name)) == " by attempt 1"
@@ -234,11 +234,11 @@ def test_a_broker_that_is_away_while_names_are_sent_again(service, sending, cloc
     name = service.start(NAME, WorkRequest()).name
     sending.error = Unavailable("the broker is away")
     clock.advance(60)
-    service.turn()
+    service.run_maintenance()
     assert store.get(name).lease_until == clock() + MINUTE
     sending.error = None
     clock.advance(60)
-    service.turn()
+    service.run_maintenance()
     assert sending.sent == [name, name]
 
 
@@ -383,7 +383,7 @@ def test_coroutines_wait_on_a_store_that_blocks(make_service, clock, owner_only)
     async def main():
         loops.append(threading.current_thread())
         store.readers.clear()
-        waiters = [asyncio.create_task(service.await_(name, PATIENCE)) for _ in range(3)]
+        waiters = [asyncio.create_task(service.wait_async(name, PATIENCE)) for _ in range(3)]
         while service.waiting < 3:
             await asyncio.sleep(0)
         await asyncio.to_thread(work)
@@ -419,7 +419,7 @@ def test_a_ring_during_a_look_is_not_lost(make_service, clock):
 
     async def main():
         store.get = get
-        waiter = asyncio.create_task(service.await_(name, PATIENCE))
+        waiter = asyncio.create_task(service.wait_async(name, PATIENCE))
         await asyncio.to_thread(looking.wait, PATIENCE)
         await asyncio.to_thread(service.reporter(name).complete, WorkResponse("x"))
         await asyncio.sleep(0)
@@ -443,14 +443,14 @@ def test_a_store_that_is_away_for_a_while(make_service, clock, colour):
     def get(asked):
         looks.append(asked)
         if len(looks) == 2:
-            service._ledger.bell.ring(name)
+            service._updater.bell.ring(name)
         if len(looks) > 1:
             raise Unavailable("away")
         return whole(asked)
 
     def wait():
         if colour == "coroutine":
-            return asyncio.run(service.await_(name, 0.05))
+            return asyncio.run(service.wait_async(name, 0.05))
         return service.wait(name, 0.05)
 
     store.get = get

@@ -40,7 +40,9 @@ CALLS = {
     "DeleteOperation": lambda service, name: service.delete(name, caller="me"),
     "CancelOperation": lambda service, name: service.cancel(name, caller="me"),
     "WaitOperation": lambda service, name: service.wait(name, NOTHING, caller="me"),
-    "AwaitOperation": lambda service, name: asyncio.run(service.await_(name, NOTHING, caller="me")),
+    "AwaitOperation": lambda service, name: asyncio.run(
+        service.wait_async(name, NOTHING, caller="me")
+    ),
     "ListOperations": lambda service, name: service.list(
         ListOperationsRequest(name=name), caller="me"
     ),
@@ -288,13 +290,13 @@ def test_upkeep_removes_what_has_expired(build, clock, monkeypatch):
     names = [service.start(NAME, WorkRequest()).name for _ in range(150)]
     for name in names:
         service.reporter(name).finish()
-    service.turn()
+    service.run_maintenance()
     clock.advance(hours=1)
     with pytest.raises(OperationNotFound):
         service.get(names[0])
     assert service.store.get(names[0])
-    assert service.turn() == 0.01  # more of the same is left
-    service.turn()
+    assert service.run_maintenance() == 0.01  # more of the same is left
+    service.run_maintenance()
     for name in names:
         with pytest.raises(OperationNotFound):
             service.store.get(name)

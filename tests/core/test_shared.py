@@ -51,7 +51,7 @@ def test_waiters_hear_of_another_process(tmp_path, ending):
     name = method.start(AskRequest()).name
 
     async def main():
-        waiters = [asyncio.create_task(here.await_(name)) for _ in range(3)]
+        waiters = [asyncio.create_task(here.wait_async(name)) for _ in range(3)]
         while here.waiting < 3:
             await asyncio.sleep(0)
         if ending == "complete":

@@ -311,7 +311,7 @@ def test_big_requests_are_not_read_by_polls(path):
         store.get("operations/a")
         store.page("", None, 9)
         store.orphans(METHODS, 9)
-        store.update("operations/a", lambda record: record.moved(caller="c"))
+        store.update("operations/a", lambda record: record.next_version(caller="c"))
         assert len(statements) > 4
         assert not [one for one in statements if "inputs" in one]
         assert store.request("operations/a") == big
@@ -376,7 +376,9 @@ def test_what_cannot_be_written_leaves_nothing(path):
         for payload in ({"a": "\ud800"}, {"a": deep}, {"a": object()}):
             packed = Any("x/a.Meta", payload)
             with pytest.raises((ValueError, TypeError)):
-                store.update("operations/a", lambda record, p=packed: record.moved(metadata=p))
+                store.update(
+                    "operations/a", lambda record, p=packed: record.next_version(metadata=p)
+                )
         assert store.get("operations/a") == record_of(clock)
 
 
@@ -546,10 +548,10 @@ def test_an_outdated_record_is_read_again(path):
     with opened(path, clock=clock) as one, opened(path, clock=clock) as two:
         insert(one, held(clock))
         two.update("operations/a", claim("us", clock() + timedelta(seconds=20), clock()))
-        one.update("operations/a", lambda record: record.moved(caller="c"))
+        one.update("operations/a", lambda record: record.next_version(caller="c"))
         assert (two.get("operations/a").attempt, two.get("operations/a").caller) == (1, "c")
         two.renew("us", clock() + timedelta(hours=1))
-        one.update("operations/a", lambda record: record.moved(caller="d"))
+        one.update("operations/a", lambda record: record.next_version(caller="d"))
         assert two.get("operations/a").lease_until == clock() + timedelta(hours=1)
         two.update("operations/a", request_cancel(clock()))
         one.update("operations/a", request_cancel(clock()))
@@ -615,22 +617,26 @@ def test_a_glance_asks_only_for_what_may_have_changed(path):
         rows = store._file.rows
         store._file.rows = lambda sql, values=(): asked_for.append(values[0]) or rows(sql, values)
 
-        def glance(*wanted):
+        def poll_states(*wanted):
             asked_for.clear()
-            found = store.glance(wanted)
-            return sorted(found.over), sorted(found.asked), sorted(json.loads(asked_for[0]))
+            found = store.poll_states(wanted)
+            return (
+                sorted(found.finished),
+                sorted(found.cancel_requested),
+                sorted(json.loads(asked_for[0])),
+            )
 
         d = names[3]
-        assert glance(*names[:2], d) == ([], [d], [*names[:2], d])
-        assert glance(*names) == ([], [d], names[2:])
-        assert glance(*names) == ([], [d], [d])
+        assert poll_states(*names[:2], d) == ([], [d], [*names[:2], d])
+        assert poll_states(*names) == ([], [d], names[2:])
+        assert poll_states(*names) == ([], [d], [d])
         other.update("operations/a", end_of(clock))
-        assert glance(*names) == (names[:1], [d], names)
+        assert poll_states(*names) == (names[:1], [d], names)
         store.update("operations/b", end_of(clock))
-        assert glance(*names) == (names[:2], [d], names)
+        assert poll_states(*names) == (names[:2], [d], names)
         with store._file._writer._lock:  # somebody writes: anything may change
-            assert glance(*names) == (names[:2], [d], names)
-        assert glance("operations/\ud800", "operations/\0é", "operations/é")[0] == [
+            assert poll_states(*names) == (names[:2], [d], names)
+        assert poll_states("operations/\ud800", "operations/\0é", "operations/é")[0] == [
             "operations/\0é",
             "operations/é",
             "operations/\ud800",
@@ -675,7 +681,7 @@ def test_long_records_are_forgotten_sooner(path, monkeypatch):
     with opened(path, clock=clock) as store:
         insert(store, record_of(clock, "a"))
         insert(store, record_of(clock, "b", metadata=long))
-        store.update("operations/b", lambda record: record.moved(caller="c"))
+        store.update("operations/b", lambda record: record.next_version(caller="c"))
         store.update("operations/a", report(long, None, clock()))
         assert list(store._recent._kept) == ["operations/b", "operations/a"]
         store.update("operations/a", end_of(clock, result=long))
@@ -683,7 +689,7 @@ def test_long_records_are_forgotten_sooner(path, monkeypatch):
         assert 8000 < store._recent._weight < 9000
         assert store.get("operations/b").metadata == long
         assert list(store._recent._kept) == ["operations/b"]
-        store.update("operations/a", lambda record: record.moved(caller="c"))
+        store.update("operations/a", lambda record: record.next_version(caller="c"))
         assert list(store._recent._kept) == ["operations/a"]
         store.update("operations/a", lambda record: None)
         assert (len(store._recent._kept), store._recent._weight) == (0, 0)

@@ -70,7 +70,7 @@ class Listener(threading.Thread):
         self.start()
 
     def run(self):
-        self.found.append(self.ear.heard(self.seconds))
+        self.found.append(self.ear.next_changes(self.seconds))
 
     def over(self):
         """What it has heard."""
@@ -81,16 +81,16 @@ class Listener(threading.Thread):
 def test_an_ear_hears_the_commits_of_others(ear, store, other):
     """Not those of its own store, of whichever thread; and everything that came at once, once."""
     insert(store, record_of(store.now))
-    store.announce("operations/a")
-    assert ear.heard(0) == ()
+    store.notify_others("operations/a")
+    assert ear.next_changes(0) == ()
     insert(other, record_of(store.now, "b"))
     insert(other, record_of(store.now, "c"))
-    assert ear.heard(PATIENCE) is None
-    assert ear.heard(0) == ()
+    assert ear.next_changes(PATIENCE) is None
+    assert ear.next_changes(0) == ()
     with store._file._writer._lock:  # a write goes on
         insert(other, record_of(store.now, "d"))
-        assert ear.heard(0) == ()
-    assert ear.heard(0) is None
+        assert ear.next_changes(0) == ()
+    assert ear.next_changes(0) is None
 
 
 def test_an_ear_hears_through_the_writes_of_its_own_store(ear, store, other):
@@ -99,7 +99,7 @@ def test_an_ear_hears_through_the_writes_of_its_own_store(ear, store, other):
     insert(other, record_of(store.now, "b"))
     store.update("operations/a", lambda record: record.moved(caller="c"))
     with store._file._writer._lock:
-        assert ear.heard(0) is None
+        assert ear.next_changes(0) is None
 
 
 def test_an_ear_waits_until_something_comes(ear, store, other):
@@ -124,13 +124,13 @@ def test_closing_an_ear_ends_its_waiting(ear):
     ear.close()
     assert listener.over() == [()]
     ear.close()
-    assert ear.heard(PATIENCE) == ()
+    assert ear.next_changes(PATIENCE) == ()
 
 
 def test_an_ear_of_a_closed_store(ear, store):
     """Says so, however long it would have waited; and there is no new one."""
     store.close()
-    for call in (lambda: ear.heard(PATIENCE), store.listen):
+    for call in (lambda: ear.next_changes(PATIENCE), store.listen):
         with pytest.raises(Unavailable, match="the store is closed"):
             call()
 
@@ -153,11 +153,11 @@ def test_a_busy_moment_is_nothing_to_an_ear(ear, store):
     writer = store._file._writer
     whole = writer._connection
     writer._connection = Refusing(sqlite3.SQLITE_BUSY_RECOVERY)
-    assert ear.heard(0) == ()
+    assert ear.next_changes(0) == ()
     assert writer.state() is None
     writer._connection = Refusing(sqlite3.SQLITE_IOERR_READ)
     with pytest.raises(Unavailable, match=r"cannot be used now \(SQLITE_OF_A_TEST\)"):
-        ear.heard(0)
+        ear.next_changes(0)
     writer._connection = whole
 
 
@@ -229,7 +229,7 @@ def test_after_a_write_it_is_looked_at_for_a_while(observed, store, monkeypatch)
 
     monkeypatch.setattr(observed._closed, "wait", pause)
     monkeypatch.setattr(watch, "wait", wait)
-    assert observed.heard(5.0) == ()
+    assert observed.next_changes(5.0) == ()
     assert pauses == [0.001, 0.002, 0.004, 0.008]
     assert watch.waits[:2] == [0.01, 0.01]
     lively = [one for one in watch.waits if one <= 0.01]
@@ -243,7 +243,7 @@ def test_a_log_that_is_not_there_is_looked_for(observed, store, other, monkeypat
     """Without it the counter is looked at as where nothing is told."""
     watch = observed._watch
     path, watch._path = watch._path, b"/nowhere/at/all"
-    assert observed.heard(0.03) == ()
+    assert observed.next_changes(0.03) == ()
     assert watch.waits == []
     watch._path = path
     listener = Listener(observed)

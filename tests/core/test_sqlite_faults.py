@@ -17,7 +17,7 @@ from lro._base.errors import InvalidArgument, OperationNotFound, Unavailable
 from lro._base.faults import DeclarationError
 from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _schema, _statements
 from lro.stores.sqlite._schema import STEPS, prepare
-from lro.stores.sqlite._told import told
+from lro.stores.sqlite._told import translate_error
 from lro.testing import ManualClock
 from lro.testing._clock import together
 from lro.testing._samples import (
@@ -121,7 +121,7 @@ def verbs(store, clock):
         "renew": lambda: store.renew("us", clock()),
         "orphans": lambda: store.orphans(METHODS, 9),
         "expire": lambda: store.expire(9),
-        "glance": lambda: store.glance(["operations/a"]),
+        "poll_states": lambda: store.poll_states(["operations/a"]),
         "listen": lambda: store.listen(),
     }
 
@@ -450,7 +450,7 @@ def test_the_place_is_looked_at_now_and_then(path, monkeypatch):
         monkeypatch.setattr(store._file._file, "_look", lambda: looks.append(1))
         for _ in range(5):
             store.get("operations/a")
-            store.update("operations/a", lambda record: record.moved(caller="c"))
+            store.update("operations/a", lambda record: record.next_version(caller="c"))
         assert looks == []
 
 
@@ -509,12 +509,15 @@ def test_a_full_disk_is_unavailable(path):
         with pytest.raises(Unavailable, match=r"\(SQLITE_FULL\)"):
             store.insert(record_of(clock, "b"), big, None)
         with pytest.raises(Unavailable, match=r"\(SQLITE_FULL\)"):
-            store.update("operations/a", lambda record: record.moved(metadata=big))
+            store.update("operations/a", lambda record: record.next_version(metadata=big))
         assert store.get("operations/a") == record_of(clock)
         assert ids(store.page("", None, 9).records) == ["a"]
         writer.execute("PRAGMA max_page_count = 1000000")
         assert store.insert(record_of(clock, "b"), big, None).fresh
-        assert store.update("operations/a", lambda record: record.moved(caller="c")).caller == "c"
+        assert (
+            store.update("operations/a", lambda record: record.next_version(caller="c")).caller
+            == "c"
+        )
 
 
 FULL, NORMAL = 2, 1
@@ -611,7 +614,7 @@ def test_what_is_no_text_is_refused(path, field, text):
     with opened(path, clock=clock) as store:
         record = record_of(clock, **{field: text} if field != "parent" else {})
         if field == "parent":
-            record = record.moved(parent=text)
+            record = record.next_version(parent=text)
         with pytest.raises(InvalidArgument) as caught:
             insert(store, record)
         assert caught.value.field == field
@@ -632,25 +635,29 @@ def test_names_that_are_no_text_are_refused(path):
             lambda: store.page("\ud800", None, 9),
             lambda: store.renew("\ud800", clock()),
             lambda: insert(store, record_of(clock, "b"), key_of("\ud800")),
-            lambda: store.update("operations/a", lambda record: record.moved(owner="\ud800")),
+            lambda: store.update(
+                "operations/a", lambda record: record.next_version(owner="\ud800")
+            ),
         ):
             with pytest.raises(InvalidArgument, match=r"(?i)surrogate|Unicode text"):
                 call()
         assert store.orphans(["\ud800", "M"], 9).next_lease_end is not None
-        assert list(store.renew("us", clock(), [odd]).asked) == []
-        assert store.glance([odd]).over == {odd}
+        assert list(store.renew("us", clock(), [odd]).cancel_requested) == []
+        assert store.poll_states([odd]).finished == {odd}
         assert store.get("operations/a") == held(clock)
 
 
 def test_what_is_told_of_errors():
     """A closed connection, and errors that have no code of SQLite's."""
-    assert str(told(sqlite3.ProgrammingError("Cannot operate on a closed database."))) == (
-        "the store is closed"
+    assert str(
+        translate_error(sqlite3.ProgrammingError("Cannot operate on a closed database."))
+    ) == ("the store is closed")
+    assert "(OperationalError)" in str(
+        translate_error(sqlite3.OperationalError("Could not decode"))
     )
-    assert "(OperationalError)" in str(told(sqlite3.OperationalError("Could not decode")))
     misuse = sqlite3.InterfaceError("bad parameter or other API misuse")
     misuse.sqlite_errorcode, misuse.sqlite_errorname = sqlite3.SQLITE_MISUSE, "SQLITE_MISUSE"
-    assert isinstance(told(misuse), Unavailable)
+    assert isinstance(translate_error(misuse), Unavailable)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from lro._base.errors import LroError, Unavailable
 from lro.stores.sqlite import _turn
 from lro.stores.sqlite._connections import Connections
 from lro.stores.sqlite._groups import Unrelated, _Write
-from lro.stores.sqlite._turn import Turn
+from lro.stores.sqlite._turn import FairLock
 from tests.core.kit import PATIENCE
 
 
@@ -593,7 +593,7 @@ WITHOUT_FCNTL = pytest.mark.skipif(_turn.fcntl is None, reason="this system has 
 @WITHOUT_FCNTL
 def test_a_turn_is_of_one_at_a_time(tmp_path):
     """Who has it keeps it until it gives it; then it is the other's."""
-    one, two = Turn(str(tmp_path / "a.db")), Turn(str(tmp_path / "a.db"))
+    one, two = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert (one.take(0.0), two.take(0.0), one.take(0.01)) == (True, False, True)
     one.give()
     assert (two.take(0.02), one.take(0.03)) == (True, False)
@@ -608,7 +608,7 @@ def test_a_turn_is_of_one_at_a_time(tmp_path):
 @WITHOUT_FCNTL
 def test_a_turn_that_is_kept_too_long_is_done_without(tmp_path):
     """Its holder may have been stopped: for a while nobody waits for it, then it is tried again."""
-    stopped, other = Turn(str(tmp_path / "a.db")), Turn(str(tmp_path / "a.db"))
+    stopped, other = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert stopped.take(0.0)
     assert [other.take(at) for at in (10.0, 10.05, 10.11, 10.5)] == [False, False, True, True]
     other.give()
@@ -625,11 +625,11 @@ def test_a_turn_that_is_kept_too_long_is_done_without(tmp_path):
 
 def test_without_such_locks_everybody_has_the_turn(tmp_path, monkeypatch):
     """Where the system has none, or no file for them can be made."""
-    nowhere = Turn(str(tmp_path / "missing" / "a.db"))
+    nowhere = FairLock(str(tmp_path / "missing" / "a.db"))
     assert (nowhere.take(0.0), nowhere.take(0.0)) == (True, True)
     nowhere.give()
     monkeypatch.setattr(_turn, "fcntl", None)
-    one, two = Turn(str(tmp_path / "a.db")), Turn(str(tmp_path / "a.db"))
+    one, two = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert (one.take(0.0), two.take(0.0)) == (True, True)
     one.give()
     one.close()
@@ -643,7 +643,7 @@ def test_without_such_locks_everybody_has_the_turn(tmp_path, monkeypatch):
 def test_a_process_that_has_written_lets_another_one_go_first(tmp_path):
     """While that one asks for the lock, nobody else can; and a writer waits for its turn."""
     path = tmp_path / "operations.db"
-    house, waiting = House(path), Turn(str(path))
+    house, waiting = House(path), FairLock(str(path))
     assert waiting.take(0.0)
     call = Call(house, write(1))
     with house.held() as queue:
@@ -661,7 +661,7 @@ def test_a_process_that_has_written_lets_another_one_go_first(tmp_path):
 def test_a_turn_that_does_not_come_is_no_error(tmp_path):
     """It is a courtesy: after a while one writes without, and at the limit at the latest."""
     path = tmp_path / "operations.db"
-    house, stopped = House(path), Turn(str(path))
+    house, stopped = House(path), FairLock(str(path))
     assert stopped.take(0.0)
     assert house.connections.write(write(1)) == 1
     house.groups._busy_seconds = 0.0

@@ -253,9 +253,9 @@ def test_what_another_process_commits_is_heard(path):
         process(SPEAKER, path) as speaker,
         closing(store.listen()) as ear,
     ):
-        assert ear.heard(0) == ()
+        assert ear.next_changes(0) == ()
         tell(speaker)
-        assert ear.heard(PATIENCE) is None
+        assert ear.next_changes(PATIENCE) is None
         assert store.get("operations/spoken").method == "M"
 
 

@@ -221,7 +221,7 @@ def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
         method.start(WorkRequest("x"), request_id=ID)
     again = method.start(WorkRequest("x"), request_id=ID)
     assert not again.done
-    service.turn()
+    service.run_maintenance()
     assert answer(service, service.get(again.name)) == "x"
     assert store.get(again.name).lost_attempts == 0
 
@@ -235,7 +235,7 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
     with pytest.raises(TargetBusy):
         method.start(WorkRequest("z"), target="t")
     assert len(service._background.running._unbegun) == 1
-    service.turn()
+    service.run_maintenance()
     assert service._background.running._unbegun == []
     assert len(service._background.running.held()) == 1
 
@@ -612,7 +612,7 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
     without = method.start(WorkRequest(""))
     other = method.start(WorkRequest("t"), target="v")
     gone = threading.Event()
-    service._ledger.bell.listen(first.name, gone.set)
+    service._updater.bell.listen(first.name, gone.set)
     step.go.set()
     for operation in (beside, without, other):
         ended(service, operation)
@@ -695,7 +695,7 @@ def test_an_answered_operation_survives_when_the_executor_refuses(
     assert not service._background.running.held()
     (name,) = {answered.name for answered in executor.answers}
     swap(service, InlineExecutor())
-    service.turn()
+    service.run_maintenance()
     found = service.get(name)
     if isinstance(error, RuntimeError):
         assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")

@@ -30,9 +30,9 @@ from lro._model.transitions import (
     release,
     report,
     request_cancel,
-    stamped,
     step,
     take_over,
+    with_derived,
     withdraw,
 )
 from lro.testing import START as NOW
@@ -253,9 +253,9 @@ def test_a_stamp_belongs_to_the_change():
     def stamp(changed):
         return changed.with_metadata(other)
 
-    assert stamped(report(META, None, NOW), stamp)(record()).metadata == other
-    assert stamped(delete(NOW), stamp)(record()) is None
+    assert with_derived(report(META, None, NOW), stamp)(record()).metadata == other
+    assert with_derived(delete(NOW), stamp)(record()) is None
     over = finish(DONE)(record())
-    assert stamped(request_cancel(NOW), stamp)(over) is over
+    assert with_derived(request_cancel(NOW), stamp)(over) is over
     one = record(metadata=META)
     assert one.with_metadata(META) is one

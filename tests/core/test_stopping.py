@@ -249,7 +249,7 @@ def test_end_waits_tells_threads() -> None:
     name, done = (service.start(NAME, WorkRequest()).name for _ in range(2))
     service.reporter(done).complete(WorkResponse())
     waiting = in_thread(lambda: service.wait(name, 60))
-    while len(service._ledger.bell) == 0:
+    while len(service._updater.notifier) == 0:
         threading.Event().wait(0.001)
     service.end_waits()
     with pytest.raises(Unavailable, match="the service is stopping"):
@@ -266,11 +266,11 @@ def test_end_waits_tells_a_coroutine_that_joins_those_being_told() -> None:
     name = service.start(NAME, WorkRequest()).name
 
     async def both() -> None:
-        first = asyncio.ensure_future(service.await_(name, 60))
+        first = asyncio.ensure_future(service.wait_async(name, 60))
         while service.waiting == 0:
             await asyncio.sleep(0)
         service.end_waits()
-        second = asyncio.ensure_future(service.await_(name, 60))
+        second = asyncio.ensure_future(service.wait_async(name, 60))
         for waiter in (first, second):
             with pytest.raises(Unavailable, match="the service is stopping"):
                 await asyncio.wait_for(waiter, 30)
@@ -290,7 +290,7 @@ class Waited:
     def end_waits(self) -> None:
         self.told.release()
 
-    def heard(self) -> bool:
+    def next_changes(self) -> bool:
         """Whether it was told."""
         return self.told.acquire(timeout=30)
 

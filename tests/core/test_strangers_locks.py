@@ -80,7 +80,7 @@ def test_the_write_lock_of_a_file_costs_no_living_work(tmp_path, make_service, c
     )
     hunter, _ = service_on(make_service, SQLiteStore(path, clock=clock, busy_seconds=0.01))
     for service in (worker, hunter):
-        service.turn()
+        service.run_maintenance()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
         for _ in range(6):
@@ -121,7 +121,7 @@ def test_one_locked_row_keeps_no_other_from_being_renewed(places, postgres, make
     worker, names = service_on(make_service, places(), count=6)
     hunter, _ = service_on(make_service, places())
     for service in (worker, hunter):
-        service.turn()
+        service.run_maintenance()
     row = f'SELECT 1 FROM "{places.schema}".operations WHERE name = %s FOR UPDATE'
     with locked(postgres, row, names[2]):
         for _ in range(5):
@@ -149,12 +149,12 @@ def test_a_locked_table_is_an_outage(places, postgres, make_service, clock, mode
     worker, names = service_on(make_service, places(**options), count=2)
     hunter, _ = service_on(make_service, places(**options))
     for service in (worker, hunter):
-        service.turn()
+        service.run_maintenance()
     with locked(postgres, f'LOCK TABLE "{places.schema}".operations IN {mode} MODE'):
         clock.advance(20)
         for service in (worker, hunter):
             with pytest.raises(Unavailable):
-                service.turn()
+                service.run_maintenance()
     worker.turn()
     for _ in range(8):
         hunter.turn()

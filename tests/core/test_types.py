@@ -9,7 +9,6 @@ import typing
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal, Optional, Union
-from typing import Any as Anything
 
 import attrs
 import pytest
@@ -418,7 +417,7 @@ class Everything:
     maybe: Union[str, None] = None  # noqa: UP007
     thing: Thing = Thing()
     data: dict[str, object] = attrs.field(factory=dict)
-    free: Anything = None
+    free: typing.Any = None
     packed: Any | None = None
     texts: tuple[str, ...] = ()
     numbers: list[Int32] = attrs.field(factory=list)

@@ -17,11 +17,11 @@ import pytest
 from lro._base.errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
 from lro._base.status import Code
 from lro._engine.job import Job
-from lro._engine.maintenance import Upkeep
+from lro._engine.maintenance import Maintenance
 from lro._engine.method_spec import WorkerLost
-from lro._engine.notifier import Bell
-from lro._engine.orphans import adopt
-from lro._engine.record_updater import Ledger
+from lro._engine.notifier import Notifier
+from lro._engine.orphans import recover
+from lro._engine.record_updater import RecordUpdater
 from lro._engine.store_port import Expired
 from lro._model.record import State
 from lro._model.transitions import claim, lose, release, request_cancel, take_over
@@ -122,20 +122,20 @@ def build(store, make_service):
 def test_leases_are_renewed_in_time(hung, store, clock):
     """Three times a lease, while there is work; by the store's clock."""
     one = hung()
-    assert one.service.turn() == 5
+    assert one.service.run_maintenance() == 5
     name = one.start().name
     assert store.get(name).lease_until == clock() + LEASE
     for _ in range(5):
-        assert one.service.turn() == 5
+        assert one.service.run_maintenance() == 5
         clock.advance(5)
-        one.service.turn()
+        one.service.run_maintenance()
         assert store.get(name).lease_until == clock() + LEASE
     one.step.go.set()
     ended(one.service, name)
     assert store.get(name).lease_until is None
     one.service._executor.join(PATIENCE)
     clock.advance(5)
-    assert one.service.turn() <= 15
+    assert one.service.run_maintenance() <= 15
 
 
 def test_nobody_takes_what_is_renewed(hung, build, clock):
@@ -144,7 +144,7 @@ def test_nobody_takes_what_is_renewed(hung, build, clock):
     name = one.start().name
     for _ in range(20):
         clock.advance(5)
-        one.service.turn()
+        one.service.run_maintenance()
         other.turn()
     one.step.go.set()
     assert answer(one.service, ended(one.service, name)) == "stale"
@@ -155,10 +155,10 @@ def test_new_work_is_found_in_time(store, make_service, clock):
     service = make_service(store, Held())
     method = method_of(service, never)
     clock.advance(5)
-    assert service.turn() <= 5
+    assert service.run_maintenance() <= 5
     name = method.start(WorkRequest()).name
     clock.advance(5)
-    service.turn()
+    service.run_maintenance()
     assert store.get(name).lease_until == clock() + LEASE
 
 
@@ -167,9 +167,9 @@ def test_a_cancellation_by_another_process_arrives(hung, build, clock):
     one, other = hung(), build(never)
     name = one.start(text="raise").name
     other.cancel(name)
-    one.service.turn()
+    one.service.run_maintenance()
     clock.advance(5)
-    one.service.turn()
+    one.service.run_maintenance()
     one.step.go.set()
     assert reason(ended(one.service, name)) == (Code.CANCELLED, "CANCELLED")
 
@@ -215,7 +215,7 @@ def test_what_becomes_of_an_orphan_goes_by_what_it_is(store, make_service, clock
     clock.advance(15)
     running = service._background.running
     with pytest.raises(LeaseLost, match="attempt 0 lost its lease to attempt 1"):
-        adopt(seen, service._specs[NAME], running, service._ledger)
+        recover(seen, service._specs[NAME], running, service._updater)
     assert store.get(operation.name).owner == "them"
     recovered(service, clock)
     assert reason(service.get(operation.name)) == (Code.ABORTED, "WORKER_LOST")
@@ -375,16 +375,16 @@ def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, clock, caplog):
     """An unexpected error with one orphan is logged; the next one is looked at."""
     names = [hung().start().name for _ in range(2)]
     other = build(never)
-    whole = other._background.upkeep._adopt
+    whole = other._background.upkeep._recover
     refused = []
 
-    def adopt(record):
+    def recover(record):
         if not refused:
             refused.append(record.name)
             raise ZeroDivisionError
         whole(record)
 
-    other._background.upkeep._adopt = adopt
+    other._background.upkeep._recover = recover
     clock.advance(15)
     with caplog.at_level(logging.ERROR, "lro"):
         recovered(other, clock)
@@ -588,7 +588,7 @@ def test_what_is_claimed_during_the_stop_is_given_back(store, make_service):
     def update(name, change):
         if not done:
             done.append(1)
-            run.hand_back()
+            run.release()
         return whole(name, change)
 
     store.update = update
@@ -604,9 +604,9 @@ def test_handing_back_what_is_over_is_nothing(store, make_service):
     ended_one, deleted = (method.start(WorkRequest()) for _ in range(2))
     executor = service._executor
     service.reporter(ended_one.name).finish()
-    executor.task.hand_back()
+    executor.task.release()
     service.delete(deleted.name)
-    executor.task.hand_back()
+    executor.task.release()
     assert service.get(ended_one.name).done
 
 
@@ -625,7 +625,7 @@ def test_stop_of_stalled_process_leaves_work_that_another_has_taken_over(
 ):
     """Its lease is not ended: a third process would do the work beside the second."""
     task, taken = taken_over_in_the_queue(store, make_service, clock)
-    task.hand_back()
+    task.release()
     assert store.get(taken.name) == taken
 
 
@@ -652,7 +652,7 @@ def test_hand_back_of_queued_work_is_fenced_by_what_was_seen(store, make_service
         return whole(name, change)
 
     store.update = update
-    service._executor.task.hand_back()
+    service._executor.task.release()
     assert store.get(operation.name).owner == "them"
 
 
@@ -726,7 +726,7 @@ def test_work_survives_sigterm(tmp_path, make_service):
         assert process.wait(PATIENCE) == 0
     service = make_service(SQLiteStore(path), ThreadExecutor(2))
     method_of(service, lambda request, job: WorkResponse(f"{request.text}, {job.attempt}"))
-    service.turn()
+    service.run_maintenance()
     assert answer(service, ended(service, running)) == "running, 2"
     assert answer(service, ended(service, queued)) == "queued, 1"
     for name in (running, queued):
@@ -766,14 +766,14 @@ def test_after_an_outage_the_living_renew_before_anybody_hunts(away, make_servic
     worker, hunter = (make_service(away, Held()) for _ in range(2))
     for service in (worker, hunter):
         method_of(service, never)
-        service.turn()
+        service.run_maintenance()
     name = worker.start(NAME, WorkRequest()).name
     away.away = True
     for _ in range(2):
         clock.advance(20)
         for service in (hunter, worker):
             with pytest.raises(Unavailable):
-                service.turn()
+                service.run_maintenance()
     away.away = False
     hunter.turn()  # which is calm for a third of a lease, and a second
     worker.turn()
@@ -791,7 +791,7 @@ def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
     worker, hunter = (make_service(away, Held()) for _ in range(2))
     for service in (worker, hunter):
         method_of(service, never)
-        service.turn()
+        service.run_maintenance()
     name = worker.start(NAME, WorkRequest()).name
     away.unwritten = True
     for _ in range(6):
@@ -812,28 +812,28 @@ def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
     """That the store can be read says nothing, and the calm counts from the write (defects 6)."""
     service = make_service(away, Held())
     method_of(service, never)
-    service.turn()
+    service.run_maintenance()
     lost = service.start(NAME, WorkRequest()).name
     away.update(lost, lose(0, clock()))
     service._background.running._runs.clear()
     away.away = True
     clock.advance(15)
     with pytest.raises(Unavailable):
-        service.turn()
+        service.run_maintenance()
     away.away, away.unwritten = False, True
     for _ in range(10):
         clock.advance(1)
         with pytest.raises(Unavailable):
-            service.turn()
+            service.run_maintenance()
     assert "there again" not in caplog.text
     away.unwritten = False
-    service.turn()
+    service.run_maintenance()
     assert "there again" in caplog.text
     clock.advance(5)
-    service.turn()
+    service.run_maintenance()
     assert away.get(lost).version == 2
     clock.advance(1)
-    service.turn()
+    service.run_maintenance()
     assert away.get(lost).version == 3  # taken over
 
 
@@ -842,7 +842,7 @@ def test_a_look_that_had_to_wait_proves_nothing(away, make_service, clock):
     worker, hunter = (make_service(away, Held()) for _ in range(2))
     for service in (worker, hunter):
         method_of(service, never)
-        service.turn()
+        service.run_maintenance()
     name = worker.start(NAME, WorkRequest()).name
     clock.advance(15)
     hunter.turn()
@@ -867,7 +867,7 @@ def test_two_looks_that_are_far_apart_prove_nothing(away, make_service, clock):
     worker, hunter = (make_service(away, Held()) for _ in range(2))
     for service in (worker, hunter):
         method_of(service, never)
-        service.turn()
+        service.run_maintenance()
     name = worker.start(NAME, WorkRequest()).name
     for seconds in (15, 60, 0.5):
         clock.advance(seconds)
@@ -883,18 +883,18 @@ def test_what_takes_long_to_take_over_keeps_no_other_alive(away, make_service, c
     worker, hunter = (make_service(away, Held()) for _ in range(2))
     for service in (worker, hunter):
         method_of(service, never)
-        service.turn()
+        service.run_maintenance()
     lost, slow = (worker.start(NAME, WorkRequest()).name for _ in range(2))
     away.update(slow, release(0, clock()))
 
-    def adopt(record):
+    def recover(record):
         if record.name == slow:
             clock.advance(5)
             raise Unavailable("the queue does not answer")
         adopted.append(record.name)
 
     adopted = []
-    hunter._background.upkeep._adopt = adopt
+    hunter._background.upkeep._recover = recover
     clock.advance(15)
     for _ in range(3):
         hunter.turn()
@@ -907,7 +907,7 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
     service = make_service(away, Held())
     method = method_of(service, never)
     first = method.start(WorkRequest()).name
-    service.turn()
+    service.run_maintenance()
     whole = away.insert
 
     def insert(record, request, key, **options):
@@ -919,7 +919,7 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
     away.insert = insert
     service._background.upkeep._renew_at += 60
     second = method.start(WorkRequest()).name
-    service.turn()
+    service.run_maintenance()
     assert away.get(first).lease_until == away.get(second).lease_until == clock() + LEASE
 
 
@@ -938,23 +938,23 @@ def test_one_lease_that_cannot_be_renewed_is_tried_again_soon(away, make_service
 
     away.renew = renew
     with caplog.at_level(logging.WARNING, "lro"):
-        assert service.turn() == pytest.approx(0.2)
+        assert service.run_maintenance() == pytest.approx(0.2)
         clock.advance(0.2)
-        assert service.turn() == pytest.approx(0.2)
+        assert service.run_maintenance() == pytest.approx(0.2)
     assert asked == [sorted(names), [names[0]]]
     assert caplog.text.count("its lease cannot be renewed now") == 1
     away.renew = whole
     clock.advance(0.2)
-    service.turn()
+    service.run_maintenance()
     assert away.get(names[0]).lease_until == clock() + LEASE
-    assert service.turn() > 4
+    assert service.run_maintenance() > 4
 
 
 def test_a_renewal_that_took_long_is_followed_by_another(away, make_service, clock):
     """Before anything else: what it has written was out of date by then."""
     service = make_service(away, Held())
     method_of(service, never)
-    service.turn()
+    service.run_maintenance()
     name = service.start(NAME, WorkRequest()).name
     whole_renew, whole_orphans = away.renew, away.orphans
 
@@ -966,10 +966,10 @@ def test_a_renewal_that_took_long_is_followed_by_another(away, make_service, clo
     away.renew = renew
     away.orphans = lambda methods, limit: pytest.fail("leases come first")
     clock.advance(15)
-    assert service.turn() == 0.01
+    assert service.run_maintenance() == 0.01
     assert away.get(name).lease_until == clock() + LEASE - timedelta(seconds=5)
     away.orphans = whole_orphans
-    service.turn()
+    service.run_maintenance()
     assert away.get(name).lease_until == clock() + LEASE
 
 
@@ -982,10 +982,10 @@ def test_handed_back_work_begins_soon_after_its_method_is_declared(store, make_s
     name = method_of(first, never).start(WorkRequest()).name
     store.update(name, release(0, clock()))
     service = make_service(store, Held())
-    service.turn()
+    service.run_maintenance()
     method_of(service, never)
     clock.advance(0.5)
-    service.turn()
+    service.run_maintenance()
     assert store.get(name).owner == service._background.running.owner
 
 
@@ -1015,13 +1015,13 @@ def test_the_thread_outlives_errors(error, said, pause, caplog, monkeypatch):
             turned.set()  # with which an outage ends
             return super().renew(owner, until, names)
 
-    upkeep = Upkeep(
-        Ledger(Away(), Bell()),
+    upkeep = Maintenance(
+        RecordUpdater(Away(), Notifier()),
         owner="us",
         lease=LEASE,
         held=tuple,
         cancel=print,
-        adopt=print,
+        recover=print,
         methods=tuple,
         clock=lambda: 0.0,
     )
@@ -1050,13 +1050,13 @@ def test_the_thread_may_stop_itself():
             stopped.set()
             return super().orphans(methods, limit)
 
-    upkeep = Upkeep(
-        Ledger(Last(), Bell()),
+    upkeep = Maintenance(
+        RecordUpdater(Last(), Notifier()),
         owner="us",
         lease=LEASE,
         held=tuple,
         cancel=print,
-        adopt=print,
+        recover=print,
         methods=tuple,
         clock=lambda: 0.0,
     )
@@ -1076,18 +1076,18 @@ def test_leases_come_before_orphans(clock):
     clock.advance(1)
     at = [0.0]
 
-    def adopt(record):
+    def recover(record):
         seen.append(record.name)
         at[0] += 3.0
         clock.advance(3)
 
-    upkeep = Upkeep(
-        Ledger(store, Bell()),
+    upkeep = Maintenance(
+        RecordUpdater(store, Notifier()),
         owner="me",
         lease=LEASE,
         held=lambda: ["operations/mine"],
         cancel=print,
-        adopt=adopt,
+        recover=recover,
         methods=lambda: ["M"],
         clock=lambda: at[0],
     )
@@ -1114,13 +1114,13 @@ def test_expiry_goes_on_in_batches(clock):
         def expire(self, limit):
             return removed.pop(0)
 
-    upkeep = Upkeep(
-        Ledger(Expiring(clock), Bell()),
+    upkeep = Maintenance(
+        RecordUpdater(Expiring(clock), Notifier()),
         owner="us",
         lease=LEASE,
         held=tuple,
         cancel=print,
-        adopt=print,
+        recover=print,
         methods=tuple,
         clock=lambda: 0.0,
     )
@@ -1164,7 +1164,7 @@ def test_a_request_that_cannot_be_had_while_the_service_closes(store, make_servi
     run = service._executor.task
 
     def request(name):
-        run.hand_back()
+        run.release()
         raise Unavailable("closed")
 
     store.request = request

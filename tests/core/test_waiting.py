@@ -12,7 +12,7 @@ import pytest
 from lro._base.errors import InvalidTimeout, LroError, OperationNotFound, Unavailable
 from lro._base.status import Code
 from lro._engine.service import VERBS
-from lro._engine.waiting import WaitingRoom, wait_limit
+from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.times import Duration, parse_duration
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -97,7 +97,7 @@ class Wait:
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 def test_coroutines_wait(case, make_service):
-    """``await_`` answers so, and no later."""
+    """``wait_async`` answers so, and no later."""
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -105,14 +105,14 @@ def test_coroutines_wait(case, make_service):
         for at, act in wait.events:
             loop.call_at(at, act)
         try:
-            outcome = await wait.service.await_(
+            outcome = await wait.service.wait_async(
                 wait.name, wait.timeout, deadline_seconds=wait.span("deadline")
             )
         except LroError as exc:
             outcome = exc
         wait.check(outcome)
         assert wait.service.waiting == 0
-        assert len(wait.service._ledger.bell) == 0
+        assert len(wait.service._updater.bell) == 0
 
     run_virtual(main())
 
@@ -133,15 +133,15 @@ def test_threads_wait(case, make_service):
         now[0] += seconds
         return False
 
-    wait.service._room = WaitingRoom(
-        wait.service._ledger.bell, wait.service._look, clock=lambda: now[0], park=park
+    wait.service._room = Waiters(
+        wait.service._updater.bell, wait.service._look, clock=lambda: now[0], park=park
     )
     try:
         outcome = wait.service.wait(wait.name, wait.timeout, deadline_seconds=wait.span("deadline"))
     except LroError as exc:
         outcome = exc
     wait.check(outcome)
-    assert len(wait.service._ledger.bell) == 0
+    assert len(wait.service._updater.bell) == 0
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "effective" in c["expect"]], ids=by_id)
@@ -176,7 +176,7 @@ def test_a_deadline_is_not_waited_out(make_service):
         loop = asyncio.get_running_loop()
         service = make_service(MemoryStore(ManualClock()), InlineExecutor())
         operation = declare(service).start(WorkRequest())
-        await service.await_(operation.name, deadline_seconds=10)
+        await service.wait_async(operation.name, deadline_seconds=10)
         assert 9.9 < loop.time() < 10
 
     run_virtual(main())
@@ -206,17 +206,17 @@ def test_thousands_wait_without_threads(service):
         names = [start(service) for _ in range(1001)]
         waits = [names[0]] * 1000 + names[1:]
         before = threading.active_count()
-        tasks = [asyncio.create_task(service.await_(name)) for name in waits]
+        tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
         await settle()
         assert service.waiting == 2000
-        assert len(service._ledger.bell) == 1001  # one listener a name
+        assert len(service._updater.bell) == 1001  # one listener a name
         assert threading.active_count() <= before
         for name in names:
             service.reporter(name).complete(DONE)
         found = await asyncio.gather(*tasks)
         assert [operation.name for operation in found] == waits
         assert all(operation.done for operation in found)
-        assert (service.waiting, len(service._ledger.bell)) == (0, 0)
+        assert (service.waiting, len(service._updater.bell)) == (0, 0)
 
     run_virtual(main())
 
@@ -226,7 +226,7 @@ def test_other_threads_wake_coroutines(service):
 
     async def main():
         name = start(service)
-        task = asyncio.create_task(service.await_(name))
+        task = asyncio.create_task(service.wait_async(name))
         await settle()
         await asyncio.to_thread(service.reporter(name).complete, DONE)
         assert (await task).done
@@ -239,7 +239,7 @@ def test_a_report_does_not_end_a_wait(service):
 
     async def main():
         name = start(service)
-        task = asyncio.create_task(service.await_(name, timedelta(seconds=9)))
+        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=9)))
         await settle()
         service.reporter(name).report(WorkMetadata(1))
         service.cancel(name)
@@ -256,7 +256,7 @@ def test_who_goes_away_leaves_nothing(service):
 
     async def main():
         name = start(service)
-        tasks = [asyncio.create_task(service.await_(name)) for _ in range(3)]
+        tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
         await settle()
         tasks[0].cancel()
         await settle()
@@ -264,7 +264,7 @@ def test_who_goes_away_leaves_nothing(service):
         for task in tasks[1:]:
             task.cancel()
         await settle()
-        assert (service.waiting, len(service._ledger.bell)) == (0, 0)
+        assert (service.waiting, len(service._updater.bell)) == (0, 0)
         assert not service.get(name).done
 
     run_virtual(main())
@@ -275,7 +275,7 @@ def test_a_deleted_operation_is_not_waited_for(service):
 
     async def main():
         name = start(service)
-        tasks = [asyncio.create_task(service.await_(name)) for _ in range(3)]
+        tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
         await settle()
         service.delete(name)
         found = await asyncio.gather(*tasks, return_exceptions=True)
@@ -293,7 +293,7 @@ def test_an_operation_that_expires_at_once_is_not_found(make_service):
 
     async def main():
         name = start(service)
-        task = asyncio.create_task(service.await_(name))
+        task = asyncio.create_task(service.wait_async(name))
         await settle()
         service.reporter(name).complete(DONE)
         with pytest.raises(OperationNotFound):
@@ -308,12 +308,12 @@ def test_expiry_wakes_blocked_threads_too(make_service, clock):
     declare(service)
     name = start(service)
     heard = threading.Event()
-    service._ledger.bell.listen(name, heard.set)
-    service.turn()
+    service._updater.bell.listen(name, heard.set)
+    service.run_maintenance()
     service.reporter(name).complete(DONE)
     heard.clear()
     clock.advance(minutes=2)
-    service.turn()
+    service.run_maintenance()
     assert heard.is_set()
 
 
@@ -325,7 +325,7 @@ def test_two_event_loops_at_once(service):
 
     def live():
         async def main():
-            task = asyncio.create_task(service.await_(name))
+            task = asyncio.create_task(service.wait_async(name))
             await settle()
             await asyncio.to_thread(ready.wait, PATIENCE)
             found.append(await task)
@@ -373,7 +373,7 @@ def test_a_ring_between_look_and_listen_is_heard(make_service, colour, event):
 
     async def main():
         # By the room itself: the service looks once more, for the permission, before it.
-        return await service._room.await_(name, 3600)
+        return await service._room.wait_async(name, 3600)
 
     def wait():
         return service._room.wait(name, 3600)
@@ -405,10 +405,10 @@ def test_a_store_that_fails_at_a_ring_answers_the_waiters(make_service):
         service = make_service(store, InlineExecutor())
         declare(service)
         name = start(service)
-        task = asyncio.create_task(service.await_(name))
+        task = asyncio.create_task(service.wait_async(name))
         await settle()
         store.failures = failures
-        service._ledger.bell.ring(name)
+        service._updater.bell.ring(name)
         return await task
 
     assert not run_virtual(main(1)).done
@@ -420,7 +420,7 @@ def test_a_closed_loop_is_no_trouble_for_who_rings(service):
     """A loop that ended with its waiters in it is skipped."""
     name = start(service)
     loop = VirtualLoop()
-    task = loop.create_task(service.await_(name))
+    task = loop.create_task(service.wait_async(name))
     loop.run_until_complete(settle())
     assert service.waiting == 1
     loop.close()
@@ -435,13 +435,13 @@ def test_a_loop_that_is_gone_is_forgotten(service):
 
     async def main():
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(service.await_(name), 1)
+            await asyncio.wait_for(service.wait_async(name), 1)
 
     for _ in range(3):
         run_virtual(main())
     assert service.waiting == 0
     assert len(service._room._loops._rooms) <= 1
-    assert len(service._ledger.bell) == 0
+    assert len(service._updater.bell) == 0
 
 
 def test_a_thread_waits_for_another(service):
@@ -464,15 +464,15 @@ def test_nobody_has_waited_yet(service):
 
 def test_leaving_twice_is_leaving():
     """A listener that is not there is none."""
-    from lro._engine.notifier import Bell
+    from lro._engine.notifier import Notifier
 
-    bell = Bell()
+    bell = Notifier()
     heard = []
     bell.listen("a", lambda: heard.append(1))
     bell.leave("a", print)
     bell.leave("b", print)
-    bell.ring("b")
-    bell.ring("a")
+    bell.notify("b")
+    bell.notify("a")
     assert (heard, len(bell)) == ([1], 1)
 
 
@@ -481,7 +481,7 @@ def test_a_ring_after_everybody_has_left(service):
 
     async def main():
         name = start(service)
-        task = asyncio.create_task(service.await_(name, timedelta(seconds=5)))
+        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
         await settle()
         service.reporter(name).report(WorkMetadata(1))  # the look comes with the next turn
         room = service._room._loops._rooms[asyncio.get_running_loop()]
@@ -498,7 +498,7 @@ def test_an_answer_after_the_last_moment(service):
 
     async def main():
         name = start(service)
-        task = asyncio.create_task(service.await_(name, timedelta(seconds=5)))
+        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
         await settle()
         service.reporter(name).complete(DONE)
         service.delete(name)
@@ -515,10 +515,10 @@ def test_a_listener_outlives_its_loop(service):
     """The loop was thrown away with its waiters: the ring finds nobody."""
     name = start(service)
     loop = VirtualLoop()
-    task = loop.create_task(service.await_(name))
+    task = loop.create_task(service.wait_async(name))
     loop.run_until_complete(settle())
     task._log_destroy_pending = False
-    (heard,) = service._ledger.bell._listeners[name]
+    (heard,) = service._updater.bell._listeners[name]
     room = heard.__closure__
     cell = next(c.cell_contents for c in room if hasattr(c.cell_contents, "_loop"))
     loop.close()

@@ -17,9 +17,9 @@ from lro._base.errors import Unavailable
 from lro._engine.access import Seen
 from lro._engine.budget import ByteBudget
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
-from lro._engine.notifier import Bell
-from lro._engine.record_updater import Ledger
-from lro._engine.watch_hub import BATCH, GATHER_SECONDS, Lookouts
+from lro._engine.notifier import Notifier
+from lro._engine.record_updater import RecordUpdater
+from lro._engine.watch_hub import BATCH, GATHER_SECONDS, WatchHub
 from lro._engine.watching import MissingOperation, WatchList
 from lro._model.record import State
 from lro._model.transitions import claim, delete, report, request_cancel
@@ -71,7 +71,7 @@ def test_an_equal_state_is_not_repeated():
     for _ in range(2):  # told of the version, and not read further
         watched.changed(record.name)
         assert told(watched, record) == []
-    claimed = record.moved(owner="us")
+    claimed = record.next_version(owner="us")
     watched.changed(record.name)
     assert told(watched, claimed) == []
     assert not watched.differs(record.name, claimed.edition)
@@ -84,7 +84,7 @@ def test_values_that_python_holds_equal_are_told_apart():
     watched = WatchList([record.name])
     told(watched, record)
     for value in (1, True, 1.0, "1", b"1", {"a": [1]}, {"a": [True]}, "\ud800"):
-        record = record.moved(metadata=progress(value))
+        record = record.next_version(metadata=progress(value))
         watched.changed(record.name)
         assert told(watched, record) == [record.operation]
 
@@ -140,11 +140,11 @@ def test_whatever_happens_the_last_state_is_told(events):
         if record is None or (record.done and kind != "remove"):
             continue
         if kind == "set":
-            store[name] = record.moved(metadata=progress(value))
+            store[name] = record.next_version(metadata=progress(value))
         elif kind == "claim":
-            store[name] = record.moved(owner="us")
+            store[name] = record.next_version(owner="us")
         elif kind == "end":
-            store[name] = record.moved(state=State.SUCCEEDED, result=progress(value))
+            store[name] = record.next_version(state=State.SUCCEEDED, result=progress(value))
         else:
             del store[name]
         watched.changed(name)
@@ -163,17 +163,17 @@ def test_whatever_happens_the_last_state_is_told(events):
 
 
 class House:
-    """Lookouts over a store in memory whose finds are counted, and may fail."""
+    """WatchHub over a store in memory whose finds are counted, and may fail."""
 
     def __init__(self, store=None):
         self.clock = ManualClock()
         self.store = store or MemoryStore(self.clock)
-        self.ledger = Ledger(self, Bell())
+        self.updater = RecordUpdater(self, Notifier())
         self.needed = 0
         self.finds = []
         self.fault = None
         self.replies = ByteBudget(10_000_000)
-        self.lookouts = Lookouts(self.ledger, self._need, self.replies, 1_000_000)
+        self.lookouts = WatchHub(self.updater, self._need, self.replies, 1_000_000)
 
     def _need(self):
         self.needed += 1
@@ -199,14 +199,14 @@ class House:
         return self.lookouts.watching(names, self.see)
 
     def end(self, name):
-        self.ledger.apply(name, end_of(self.clock))
+        self.updater.apply(name, end_of(self.clock))
 
     def report(self, name, value):
-        self.ledger.apply(name, report(progress(value), 0, self.clock()))
+        self.updater.apply(name, report(progress(value), 0, self.clock()))
 
     @property
     def quiet(self):
-        return len(self.ledger.watchers) == 0 and len(self.lookouts) == 0
+        return len(self.updater.watch_notifier) == 0 and len(self.lookouts) == 0
 
 
 async def one(batches):
@@ -230,7 +230,7 @@ def test_a_watch_from_first_to_last():
             if len(seen) == 4:
                 house.end(first)
             if len(seen) == 5:
-                house.ledger.apply(second, delete(house.clock()))
+                house.updater.apply(second, delete(house.clock()))
         return seen
 
     seen = run_virtual(main())
@@ -333,7 +333,7 @@ def test_a_quiet_stream_says_so():
         moments = []
         for fault in (None, None, Unavailable("away")):
             house.fault = fault
-            house.ledger.watchers.ring(name)  # of a change that callers cannot see
+            house.updater.watch_notifier.notify(name)  # of a change that callers cannot see
             assert await anext(batches) == []
             moments.append(loop.time())
         await batches.aclose()
@@ -403,7 +403,7 @@ def test_what_others_have_stirred_is_looked_at_soon():
         batches = house.watch([name]).batches(60)
         await anext(batches)
         house.store.update(name, report(progress(1), 0, house.clock()))
-        house.ledger.elsewhere += 1
+        house.updater.unnamed_changes += 1
         began = loop.time()
         await anext(batches)
         assert loop.time() - began <= 0.5
@@ -430,7 +430,7 @@ def test_a_look_is_followed_by_a_rest():
         await anext(batches)
         house.lookouts.read = slow
         for _ in range(100):
-            house.ledger.elsewhere += 1
+            house.updater.unnamed_changes += 1
             await asyncio.sleep(0.25)
         await batches.aclose()
 
@@ -498,7 +498,7 @@ def test_whoever_leaves_leaves_nothing():
         task = asyncio.create_task(leave())
         await asyncio.sleep(1)
         assert len(house.lookouts) == 2
-        assert len(house.ledger.watchers) == 2  # one listener a name
+        assert len(house.updater.watch_notifier) == 2  # one listener a name
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -546,11 +546,11 @@ def test_a_loop_that_is_closed():
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    house.ledger.watchers.ring(name)
-    house.ledger.watchers.ring(name)
+    house.updater.watch_notifier.notify(name)
+    house.updater.watch_notifier.notify(name)
     with pytest.raises(StopIteration):
         batches.aclose().__await__().send(None)
-    assert len(house.ledger.watchers) == 0
+    assert len(house.updater.watch_notifier) == 0
 
 
 def test_a_blocking_store_is_read_in_threads():
@@ -588,19 +588,19 @@ def test_every_change_rings_for_watchers():
     insert(house.store, record_of(house.clock))
     rung = []
     name = "operations/a"
-    house.ledger.watchers.listen(name, lambda: rung.append("watcher"))
-    house.ledger.bell.listen(name, lambda: rung.append("waiter"))
+    house.updater.watch_notifier.listen(name, lambda: rung.append("watcher"))
+    house.updater.notifier.listen(name, lambda: rung.append("waiter"))
     until = house.clock() + timedelta(seconds=5)
-    house.ledger.apply(name, claim("us", until, house.clock()))
-    house.ledger.apply(name, request_cancel(house.clock()))
+    house.updater.apply(name, claim("us", until, house.clock()))
+    house.updater.apply(name, request_cancel(house.clock()))
     assert rung == ["watcher"] * 2
-    house.ledger.ring(name)
+    house.updater.notify(name)
     house.end(name)
     assert sorted(rung) == ["waiter"] * 2 + ["watcher"] * 4
-    assert house.ledger.names() == {name}
-    assert house.ledger.wanted
-    house.ledger.forked()
-    assert not house.ledger.wanted
+    assert house.updater.names() == {name}
+    assert house.updater.wanted
+    house.updater.forked()
+    assert not house.updater.wanted
 
 
 def test_values():

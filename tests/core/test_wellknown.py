@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any as Anything
+from typing import Any
 
 import attrs
 import pytest
@@ -37,7 +37,7 @@ class Known:
     duration: Duration | None = None
     mask: FieldMask | None = None
     struct: Struct | None = None
-    fields: Mapping[str, Anything] = attrs.field(factory=dict)
+    fields: Mapping[str, Any] = attrs.field(factory=dict)
     value: Value | None = None
     listed: ListValue | None = None
     small: Int32Value | None = None

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any as Anything
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import attrs
 from hypothesis import settings
@@ -81,7 +80,7 @@ FILTERS: Final[Mapping[str, Callable[[Known], bool]]] = {
 """Filters, and the same said in Python."""
 
 
-def make_service(store: Anything, clock: ManualClock | None = None) -> Service:
+def make_service(store: Any, clock: ManualClock | None = None) -> Service:
     """A service over a store that declares the method whose operations are listed."""
     service = Service(store, InlineExecutor(), upkeep=False)
     service.declare(METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
@@ -89,7 +88,7 @@ def make_service(store: Anything, clock: ManualClock | None = None) -> Service:
 
 
 def insert(
-    store: Anything, parent: str, name: str, create_time: datetime, percent: int, **more: Anything
+    store: Any, parent: str, name: str, create_time: datetime, percent: int, **more: Any
 ) -> None:
     """Store an operation as a start would have done at that time."""
     record = Record(
@@ -104,7 +103,7 @@ def insert(
     store.insert(record, EMPTY, None)
 
 
-def metadata(percent: int) -> Anything:
+def metadata(percent: int) -> Any:
     """Packed metadata of an operation that is so far."""
     return TYPES.pack(WorkMetadata(percent, f"Stage-{percent}"))
 
@@ -318,7 +317,7 @@ class Walks(RuleBasedStateMachine):
             walk.narrow(matching)
 
 
-def run_walks(service: Service, clock: ManualClock, examples: int, **options: Anything) -> None:
+def run_walks(service: Service, clock: ManualClock, examples: int, **options: Any) -> None:
     """Walk and change so many lists; ``options`` are more settings of Hypothesis."""
     run_state_machine_as_test(
         lambda: Walks(service, clock),  # type: ignore[arg-type]  # a function will do

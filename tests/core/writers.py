@@ -9,8 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -45,14 +44,14 @@ class Strewn:
         second, writer, _ = name.rpartition("/")[2].split(".")
         return cls(int(second), writer)
 
-    def insert(self, store: Anything, parent: str, number: int, percent: int) -> str:
+    def insert(self, store: Any, parent: str, number: int, percent: int) -> str:
         """Store one; its name."""
         name = f"{parent}/operations/{self.second:03}.{self.writer}.{number:04}"
         insert(store, parent, name, START + timedelta(seconds=self.second), percent)
         return name
 
 
-def fill(store: Anything, parent: str) -> set[str]:
+def fill(store: Any, parent: str) -> set[str]:
     """Store the steady operations; their names."""
     return {
         Strewn(number % SECONDS, "steady").insert(store, parent, number, 1)
@@ -61,7 +60,7 @@ def fill(store: Anything, parent: str) -> set[str]:
 
 
 def write(
-    store: Anything,
+    store: Any,
     parent: str,
     writer: int,
     count: int,
@@ -113,7 +112,7 @@ def walk(service: Service, parent: str, text: str, sizes: random.Random, gone: s
 
 
 @contextlib.contextmanager
-def writing_process(place: Place, parent: str, writer: int, count: int) -> Iterator[Anything]:
+def writing_process(place: Place, parent: str, writer: int, count: int) -> Iterator[Any]:
     """Another process which writes; it is told how it goes by ``poll()``."""
     arguments = [*attrs.astuple(place), parent, str(writer), str(count)]
     process = subprocess.Popen([sys.executable, "-m", "tests.core.writers", *arguments], cwd=ROOT)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._http.raw_path import below_mount, raw_form, wire_text
+from lro._http.raw_path import raw_form, strip_mount, wire_text
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 SEGMENTS = st.lists(TEXT.filter(lambda text: "/" not in text), min_size=1, max_size=4)
@@ -35,7 +35,7 @@ SEGMENTS = st.lists(TEXT.filter(lambda text: "/" not in text), min_size=1, max_s
 )
 def test_below_a_mount(path: str, mount: str, below: str | None) -> None:
     """The rest after a mount point stays raw, and a mount point ends where a segment ends."""
-    assert below_mount(path, mount) == below
+    assert strip_mount(path, mount) == below
 
 
 @given(SEGMENTS, SEGMENTS)
@@ -43,7 +43,7 @@ def test_what_was_joined_is_cut(mount: list[str], rest: list[str]) -> None:
     """A path below a mount point is what was put there, however both are escaped."""
     below = "".join("/" + quote(segment, safe="") for segment in rest)
     whole = "".join("/" + quote(segment, safe="") for segment in mount) + below
-    assert below_mount(whole, "/" + "/".join(mount)) == below
+    assert strip_mount(whole, "/" + "/".join(mount)) == below
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_bytes_of_the_wire_are_kept(data: bytes) -> None:
 def test_path_that_is_too_long_stays_as_it_is(raw: str, decoded: str) -> None:
     """It is not decoded to be compared, since no route has it."""
     assert raw_form(raw, decoded) == (raw or decoded)
-    assert below_mount(raw_form(raw, decoded), "/A") is None
+    assert strip_mount(raw_form(raw, decoded), "/A") is None

@@ -177,7 +177,7 @@ def test_a_wait_in_a_thread() -> None:
     """Under WSGI a wait holds a thread of the server, and ends in the same ways."""
     house = build()
     rung = threading.Event()
-    bell = house.service._ledger.bell
+    bell = house.service._updater.notifier
     listen = bell.listen
 
     def heard(*args: Any) -> None:

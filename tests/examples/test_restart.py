@@ -137,7 +137,7 @@ def test_work_that_costs_too_many_workers(tmp_path: Path, gate: threading.Event)
         name = name or server.start("score", CAMERA)["name"]
         clock.advance(minutes=1)
         for _ in range(2):  # work counts as lost if its lease is over at two looks
-            server.service.turn()
+            server.service.run_maintenance()
             clock.advance(1)
     last = servers[-1].get(name)
     gate.set()

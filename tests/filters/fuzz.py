@@ -6,9 +6,9 @@ import argparse
 import collections
 import functools
 import time
+import typing
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any as Anything
 from typing import Final
 
 import attrs
@@ -22,14 +22,14 @@ from lro._filters import Filter, compile_filter
 from tests.filters.everything import EVERYTHING, NAME
 from tests.filters.messages import START, TYPES, Row, row, vectors
 
-EVAL: Final[Anything] = vectors("filter_eval.json")
+EVAL: Final[typing.Any] = vectors("filter_eval.json")
 METADATA: Final = [*TYPES.values(), EVERYTHING]
 RESPONSE: Final = [TYPES[name] for name in EVAL["response_types"]]
 HANGS_SECONDS: Final = 10.0
 """Far above what anything takes here: what is slower counts as hanging."""
 
 LIMITS: Final = ("a filter has at most", "parentheses can be nested at most")
-CASES: Final[Anything] = [
+CASES: Final[typing.Any] = [
     vectors(file)["cases"]
     for file in ("filter_parse_ok.json", "filter_parse_error.json", "filter_eval.json")
 ]

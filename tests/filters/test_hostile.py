@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
-from typing import Any as Anything
 from typing import Final
 
 import pytest
@@ -110,7 +110,7 @@ def nested(depth: int, inner: Json) -> Json:
     return inner
 
 
-PAYLOADS: Mapping[str, tuple[str, str, Callable[[int], Anything]]] = {
+PAYLOADS: Mapping[str, tuple[str, str, Callable[[int], typing.Any]]] = {
     "a repeated field": ("metadata.tags:z", EXPORT, lambda n: {"tags": ["a"] * n}),
     "patterns on it": ("metadata.tags:*a*z", EXPORT, lambda n: {"tags": ["aaa"] * n}),
     "messages on the way": (
@@ -193,7 +193,7 @@ def test_matching_takes_as_long_as_the_record_is(kind: str) -> None:
 )
 def test_matching_takes_as_long_as_there_are_tests(test: str) -> None:
     """Twice the tests is at most twice the work, on any record."""
-    payload: Anything = {"tags": ["a"] * 50, "steps": [{"name": "a"}] * 50, "verb": "a" * 500}
+    payload: typing.Any = {"tags": ["a"] * 50, "steps": [{"name": "a"}] * 50, "verb": "a" * 500}
     subject = Row(metadata=Any(type_url(EXPORT), payload))
     works = {}
     for count in (50, 100, 200):
@@ -204,12 +204,12 @@ def test_matching_takes_as_long_as_there_are_tests(test: str) -> None:
     check_linear(works)
 
 
-class Counted(list[Anything]):
+class Counted(list[typing.Any]):
     """Elements, and how often one went through them."""
 
     rounds = 0
 
-    def __iter__(self) -> Iterator[Anything]:
+    def __iter__(self) -> Iterator[typing.Any]:
         self.rounds += 1
         return super().__iter__()
 
@@ -272,7 +272,7 @@ def test_the_depth_of_a_filter_needs_few_frames() -> None:
 
 def len_of_stack() -> int:
     """How many frames are below."""
-    frame: Anything = sys._getframe()
+    frame: typing.Any = sys._getframe()
     count = 0
     while frame:
         frame, count = frame.f_back, count + 1

@@ -21,12 +21,12 @@ from lro._filters.prefilter import (
     Created,
     Ended,
     InState,
-    Keyed,
+    KeyIn,
     Measures,
     Named,
-    Says,
     Span,
     Test,
+    TextContains,
     all_of,
     any_of,
     bounds_of,
@@ -75,9 +75,9 @@ def narrowed(text: str, *metadata: str) -> Test:
     return compile_filter(text, metadata=known, response=responses).narrowing(key_of)
 
 
-def says(column: Column, *pieces: str) -> Says:
+def says(column: Column, *pieces: str) -> TextContains:
     """The text of a column says so."""
-    return Says((column,), pieces)
+    return TextContains((column,), pieces)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def _sorted(test: Test) -> Test:
     match test:
         case AllOf(items) | AnyOf(items):
             return type(test)(tuple(sorted(map(_sorted, items), key=str)))
-        case Says(columns, pieces, folded):
-            return Says(columns, tuple(sorted(pieces)), folded)
+        case TextContains(columns, pieces, folded):
+            return TextContains(columns, tuple(sorted(pieces)), folded)
         case _:
             return test
 
@@ -219,7 +219,7 @@ def _sorted(test: Test) -> Test:
 )
 def test_what_is_searched_stands_somewhere(text: str, pieces: tuple[str, ...]) -> None:
     """In any of the texts; letters that are not ASCII's are left to the filter."""
-    wanted = Says((NAME, META, RESULT), pieces, folded=True) if pieces else EVERYTHING
+    wanted = TextContains((NAME, META, RESULT), pieces, folded=True) if pieces else EVERYTHING
     assert _sorted(narrowed(text)) == _sorted(wanted)
     assert narrowed(f"NOT {text}") == EVERYTHING
 
@@ -299,9 +299,9 @@ def test_what_is_in_a_group_is_joined() -> None:
     assert narrowed("done = true OR metadata:*") == EVERYTHING
 
 
-def keyed(text: str, *metadata: str) -> Keyed | None:
+def keyed(text: str, *metadata: str) -> KeyIn | None:
     """The key that is looked for."""
-    found = [p for p in _parts(narrowed(text, *metadata)) if isinstance(p, Keyed)]
+    found = [p for p in _parts(narrowed(text, *metadata)) if isinstance(p, KeyIn)]
     return found[0] if found else None
 
 
@@ -320,7 +320,7 @@ def keyed(text: str, *metadata: str) -> Keyed | None:
 )
 def test_an_index_is_looked_up(text: str, key: str, values: set[str]) -> None:
     """By the hash of the value, and by that of nothing where the default is asked for."""
-    assert keyed(text) == Keyed(of_export(key), frozenset(values))
+    assert keyed(text) == KeyIn(of_export(key), frozenset(values))
 
 
 def of_export(path: str) -> str:
@@ -348,7 +348,7 @@ def test_an_index_is_of_no_use(text: str) -> None:
 def test_an_index_of_several_types() -> None:
     """One look if all types have the path in one index; none if one of them has it elsewhere."""
     two = "ExportMetadata", "ImportMetadata"
-    alpha = Keyed(of_export("target"), frozenset({key_value("alpha")}))
+    alpha = KeyIn(of_export("target"), frozenset({key_value("alpha")}))
     assert keyed("metadata.target = alpha", *two) == alpha
     assert keyed("metadata.priority = 5", *two) is None  # a number here, a text there
     text = "metadata.target = alpha"
@@ -382,7 +382,7 @@ def test_joining_is_simple() -> None:
 
 
 K = "k"
-A, B = Keyed(K, frozenset("a")), Keyed(K, frozenset("b"))
+A, B = KeyIn(K, frozenset("a")), KeyIn(K, frozenset("b"))
 NAMED = Named(frozenset({"n"}))
 
 
@@ -405,8 +405,8 @@ NAMED = Named(frozenset({"n"}))
         (Ended(Span(3, 5)), Bounds(created=Span(high=5))),
         (A, Bounds(keys={K: frozenset("a")})),
         (any_of([A, B]), Bounds(keys={K: frozenset("ab")})),
-        (any_of([A, Keyed("x", frozenset("b"))]), Bounds()),
-        (AllOf((A, Keyed(K, frozenset("ab")))), Bounds(keys={K: frozenset("a")})),
+        (any_of([A, KeyIn("x", frozenset("b"))]), Bounds()),
+        (AllOf((A, KeyIn(K, frozenset("ab")))), Bounds(keys={K: frozenset("a")})),
         (any_of([A, NAMED]), Bounds()),
         (all_of([A, NAMED]), Bounds(names=NAMED.names, keys={K: frozenset("a")})),
         (any_of([NAMED, Named(frozenset("o"))]), Bounds(names=frozenset("no"))),

@@ -105,13 +105,13 @@ def test_a_deadline_shorter_than_the_timeout(
 ) -> None:
     """The call's deadline is the service's, which answers before it with the present state."""
     service, seen = served.house.service, []
-    await_ = service.await_
+    wait_async = service.wait_async
 
     def sooner(*args: Any, deadline_seconds: float, **options: Any) -> Any:
         seen.append(deadline_seconds)
-        return await_(*args, deadline_seconds=0.2, **options)
+        return wait_async(*args, deadline_seconds=0.2, **options)
 
-    monkeypatch.setattr(service, "await_", sooner)
+    monkeypatch.setattr(service, "wait_async", sooner)
     name = served.house.start()
     found = served.stub.WaitOperation(wait(name, LONG), timeout=25)
     assert (found.name, found.done) == (name, False)

@@ -16,8 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import lro
 from lro.executors.inline import InlineExecutor
@@ -45,7 +44,7 @@ def service_of(kind: str, where: str) -> lro.Service:
 
 def fill(service: lro.Service, shape: str, count: int, size: int) -> list[str]:
     """Store operations whose responses are a text, or many small objects, of so many bytes."""
-    payload: dict[str, Anything] = {"text": "x" * size}
+    payload: dict[str, Any] = {"text": "x" * size}
     if shape == "objects":
         payload = {"objects": [{"x": 1.5, "y": n} for n in range(size // 20)]}
     response = lro.Any("type.googleapis.com/google.protobuf.Struct", payload)
@@ -93,7 +92,7 @@ class Served:
         (line,) = (line for line in status.splitlines() if line.startswith(field + ":"))
         return int(line.split()[1]) / 1024
 
-    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Anything]:
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """The status and the JSON of a reply."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         try:
@@ -140,9 +139,9 @@ class Served:
             self._process.stdout.close()
 
 
-def together(*calls: Callable[[], Anything]) -> list[Anything]:
+def together(*calls: Callable[[], Any]) -> list[Any]:
     """What these calls give, made at once."""
-    found: list[Anything] = [None] * len(calls)
+    found: list[Any] = [None] * len(calls)
 
     def make(place: int) -> None:
         found[place] = calls[place]()

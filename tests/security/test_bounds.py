@@ -25,7 +25,7 @@ from google.longrunning import operations_proto_pb2 as pb
 import lro
 import lro.wsgi
 from lro._base.errors import MAX_CHALLENGE, InvalidPageToken
-from lro._engine.budget import LARGE_AT_ONCE, ByteBudget, CallCount, Turn
+from lro._engine.budget import LARGE_AT_ONCE, ByteBudget, CallCount, ReplyReservation
 from lro._engine.limits import size_of
 from lro._engine.store_port import READ_BYTES
 from lro._filters.parse import MAX_DEPTH as FILTER_DEPTH
@@ -195,14 +195,16 @@ def waits(count: int, caller: str = "", **limits: int) -> None:
     name = service.start(METHOD, WorkRequest()).name
 
     async def main() -> None:
-        tasks = [asyncio.create_task(service.await_(name, caller=caller)) for _ in range(count - 1)]
+        tasks = [
+            asyncio.create_task(service.wait_async(name, caller=caller)) for _ in range(count - 1)
+        ]
         await asyncio.sleep(0)
         try:
-            await service.await_(name, 0.0, caller=caller)
+            await service.wait_async(name, 0.0, caller=caller)
         finally:
             service.reporter(name).complete(WorkResponse())
             await asyncio.gather(*tasks)
-        await service.await_(name, caller=caller)
+        await service.wait_async(name, caller=caller)
 
     run_virtual(main())
 
@@ -863,7 +865,7 @@ def test_bytes_of_a_forgotten_turn_serve_who_waits() -> None:
     budget = ByteBudget(100)
     turns = [budget.take(100)]
 
-    async def main() -> Turn:
+    async def main() -> ReplyReservation:
         waiting = asyncio.create_task(budget.atake(100))
         await asyncio.sleep(0)
         turns.clear()

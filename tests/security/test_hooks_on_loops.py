@@ -414,7 +414,7 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
         assert batch.operations == (named,)
         await service.on_loop(service.cancel, named.name, caller=caller)
         await service.on_loop(service.delete, named.name, caller=caller)
-        assert await service.await_(started.name, 0.0, caller=caller) == started
+        assert await service.wait_async(started.name, 0.0, caller=caller) == started
         watching = await service.watch([named.name], caller=caller)
         assert [one async for one in watching] == [lro.MissingOperation(named.name)]
 
@@ -429,7 +429,7 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
         with pytest.raises(lro.PermissionDenied):
             await service.on_loop(house.count.start, CountRequest(), caller="bob")
         with pytest.raises(lro.PermissionDenied):
-            await service.await_(name, 0.0, caller="bob")
+            await service.wait_async(name, 0.0, caller="bob")
         with pytest.raises(lro.NameRefused, match=name):
             await service.watch([name], caller="bob")
 

@@ -87,7 +87,7 @@ def verbs(service: lro.Service) -> None:
 async def waiting(service: lro.Service) -> None:
     """Waiting has two colours."""
     assert_type(service.wait("operations/a"), lro.Operation)
-    assert_type(await service.await_("operations/a"), lro.Operation)
+    assert_type(await service.wait_async("operations/a"), lro.Operation)
 
 
 async def verbs_on_loop(service: lro.Service) -> None:

@@ -7,8 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any as Anything
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 
@@ -21,14 +20,14 @@ from lro._base.errors import (
 )
 from lro._engine.calling import FunctionCall
 from lro._engine.ends import write_end
-from lro._engine.executor_port import Through
-from lro._engine.job import Ending, HandBack, Job, Lost, Outcome
+from lro._engine.executor_port import RemoteCall
+from lro._engine.job import FinalResult, Job, Outcome, Released, WorkerLostOutcome
 from lro._engine.method_spec import MethodSpec
 from lro._engine.outcomes import failure, internal
-from lro._engine.patience import patiently
-from lro._engine.record_updater import Ledger
+from lro._engine.patience import retry_while_unavailable
+from lro._engine.record_updater import RecordUpdater
 from lro._model.record import Record
-from lro._model.transitions import as_seen, claim, lose, release, report
+from lro._model.transitions import claim, if_unchanged_since, lose, release, report
 
 log = logging.getLogger("lro")
 
@@ -36,22 +35,22 @@ T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
-class Worker:
+class WorkerIdentity:
     """One process as it works: the name under which it holds operations, and for how long."""
 
-    ledger: Ledger
+    updater: RecordUpdater
     owner: str
     lease: timedelta
     domain: str
     clock: Callable[[], float]
     """The seconds that time limits go by: nobody can set it."""
-    retire: Callable[[Run], None]
+    retire: Callable[[Attempt], None]
     """Told of every run that is over."""
     stored: Callable[[Record], None]
     """Told of every record that was claimed."""
 
 
-class Run:
+class Attempt:
     """A task for an executor: one operation's work, from claim to result.
 
     ``request`` is the message if this process has it still, else it is read from the store;
@@ -62,7 +61,7 @@ class Run:
         self,
         name: str,
         spec: MethodSpec,
-        worker: Worker,
+        worker: WorkerIdentity,
         request: object | None = None,
         held: Record | None = None,
         *,
@@ -74,13 +73,13 @@ class Run:
         self.is_async = spec.is_async
         self._spec = spec
         self._worker = worker
-        self._ledger = worker.ledger
+        self._updater = worker.updater
         self._domain = worker.domain
         self._retire = worker.retire
         self._request = request
         self._held = held
         self._begun = held if begun else None
-        self._job: Job[Anything] | None = None
+        self._job: Job[Any] | None = None
         self._call: FunctionCall | None = None
         self._cancel_asked = False
         self._handing_back = self._over = False
@@ -97,7 +96,7 @@ class Run:
     # -- from the service's side --------------------------------------------------------------
 
     @property
-    def unbegun(self) -> Record | None:
+    def not_started(self) -> Record | None:
         """The record, if it says that this process has the work, which it has not begun."""
         return self._held if self._job is None else None
 
@@ -133,12 +132,12 @@ class Run:
         if self._call is not None:
             self._call.interrupt()
 
-    def end_unbegun(self) -> None:
+    def end_not_started(self) -> None:
         """End the operation as cancelled, its task having been withdrawn before it began."""
         try:
             seen = self._seen_unbegun()
             status = self._spec.types.status_of(Cancelled(), self._domain)
-            self._finish(seen.attempt, Ending(status, acknowledge=True))
+            self._finish(seen.attempt, FinalResult(status, acknowledge=True))
         except (LeaseLost, OperationNotFound):
             pass  # deleted meanwhile, or for the process that has it to end
         finally:
@@ -150,7 +149,7 @@ class Run:
         self.cancel()
         return False
 
-    def hand_back(self) -> bool:
+    def release(self) -> bool:
         """Give the operation up for others to do: its lease ends now. Whether the store took it."""
         self._handing_back = True
         job = self._job
@@ -159,8 +158,8 @@ class Run:
                 back = release(job.attempt, self._now())
             else:
                 seen = self._seen_unbegun()
-                back = as_seen(seen, release(seen.attempt, self._now()))
-            self._ledger.apply(self.name, back)
+                back = if_unchanged_since(seen, release(seen.attempt, self._now()))
+            self._updater.apply(self.name, back)
             self.handed_back = True
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or not ours any more
@@ -177,14 +176,14 @@ class Run:
             LeaseLost: Another process has taken it over, since this one was silent for a lease.
             OperationNotFound: It was deleted.
         """
-        seen = self._ledger.store.get(self.name)
+        seen = self._updater.store.get(self.name)
         if seen.owner not in ("", self._worker.owner):
             raise LeaseLost(seen.name, seen.attempt, seen.attempt)
         return seen
 
     # -- from the executor's side -------------------------------------------------------------
 
-    def run(self, through: Through | None = None) -> None:
+    def run(self, through: RemoteCall | None = None) -> None:
         """Do the work in this thread; an async function gets an event loop of its own.
 
         The function itself may be called ``through`` another process.
@@ -211,9 +210,9 @@ class Run:
     async def _awork(self, *, alone: bool) -> None:
         import asyncio
 
-        async def apart(action: Callable[..., T], *arguments: Anything) -> T:
+        async def apart(action: Callable[..., T], *arguments: Any) -> T:
             # Who shares an event loop must not hold it up while the store writes.
-            if alone or not self._ledger.store.writes_block:
+            if alone or not self._updater.store.writes_block:
                 return action(*arguments)
             # Not by asyncio.to_thread: what it raises does not say whether the action has begun.
             loop, context = asyncio.get_running_loop(), contextvars.copy_context()
@@ -233,9 +232,9 @@ class Run:
     # -- the attempt --------------------------------------------------------------------------
 
     def _now(self) -> datetime:
-        return self._ledger.store.now()
+        return self._updater.store.now()
 
-    def _begin(self) -> Job[Anything] | None:
+    def _begin(self) -> Job[Any] | None:
         with self._deciding:
             if self.revoked:
                 return None
@@ -243,12 +242,12 @@ class Run:
             if self._watch is not None:
                 self._watch.set()
         try:
-            job = self._job_of(self._patiently(self._claimed))
+            job = self._job_of(self._retry_while_unavailable(self._claimed))
         except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
             log.info("%s: not begun: %s", self.name, exc)
             return None
         if self._handing_back:  # the claim took again what was just given back
-            self.hand_back()
+            self.release()
         elif job.cancel_requested:
             self._finish(job.attempt, self._cancelled(job))
         elif self._request is not None or self._read_request(job):
@@ -261,14 +260,14 @@ class Run:
         if self._begun is not None and now - self._begun.create_time < self._worker.lease / 3:
             return self._begun
         taken = claim(self._worker.owner, now + self._worker.lease, now)
-        record = self._ledger.apply(self.name, taken, self._spec.stamp)
+        record = self._updater.apply(self.name, taken, self._spec.stamp)
         assert record is not None  # a claim removes nothing
         self._worker.stored(record)
         return record
 
-    def _job_of(self, record: Record) -> Job[Anything]:
+    def _job_of(self, record: Record) -> Job[Any]:
         limit = self._spec.options.time_limit
-        job: Job[Anything] = Job(
+        job: Job[Any] = Job(
             name=self.name,
             attempt=record.attempt,
             publish=lambda metadata: self._publish(record.attempt, metadata),
@@ -282,10 +281,10 @@ class Run:
             job._stop()
         return job
 
-    def _read_request(self, job: Job[Anything]) -> bool:
+    def _read_request(self, job: Job[Any]) -> bool:
         spec = self._spec
         try:
-            packed = self._patiently(lambda: self._ledger.store.request(self.name))
+            packed = self._retry_while_unavailable(lambda: self._updater.store.request(self.name))
             self._request = spec.types.unpack(packed, spec.request)
         except Unavailable:  # and the service is closing
             return False
@@ -293,35 +292,35 @@ class Run:
             log.error("%s: its stored request cannot be read: %s", self.name, exc)
             text = "the stored request of the operation cannot be read"
             status = internal(spec, self._domain, text, "REQUEST_UNREADABLE")
-            self._finish(job.attempt, Ending(status))
+            self._finish(job.attempt, FinalResult(status))
             return False
         return True
 
-    def _patiently(self, action: Callable[[], T]) -> T:
+    def _retry_while_unavailable(self, action: Callable[[], T]) -> T:
         # For as long as it takes: after giving up, this process would go on to renew the lease of
         # an operation on which nobody works.
-        return patiently(action, name=self.name, until=lambda: self._handing_back)
+        return retry_while_unavailable(action, name=self.name, until=lambda: self._handing_back)
 
     def _publish(self, attempt: int, metadata: object) -> None:
         packed, worker = self._spec.pack_metadata(metadata), self._worker
 
         def apply() -> None:
             change = report(packed, attempt, self._now(), worker.owner, worker.lease)
-            self._ledger.apply(self.name, change, self._spec.stamp)
+            self._updater.apply(self.name, change, self._spec.stamp)
 
         try:
-            self._patiently(apply)
+            self._retry_while_unavailable(apply)
         except Unavailable as exc:  # nor will it be asked again: this process hands back its work
             raise Cancelled() from exc
         except LeaseLost as exc:
-            self._ledger.refused(self.name, f"metadata of attempt {attempt}", exc)
+            self._updater.refused(self.name, f"metadata of attempt {attempt}", exc)
             raise
         except (NotApplied, OperationNotFound) as exc:
             if not self._over:  # else it comes from a thread that the function has left behind
-                self._ledger.refused(self.name, f"metadata of attempt {attempt}", exc)
+                self._updater.refused(self.name, f"metadata of attempt {attempt}", exc)
                 raise LeaseLost(self.name, attempt, attempt) from exc
 
-    def _calling(self, job: Job[Anything]) -> FunctionCall:
+    def _calling(self, job: Job[Any]) -> FunctionCall:
         self._call = FunctionCall(
             self._spec,
             self._request,
@@ -331,33 +330,33 @@ class Run:
         )
         return self._call
 
-    def _cancelled(self, job: Job[Anything]) -> Outcome:
+    def _cancelled(self, job: Job[Any]) -> Outcome:
         back = self._handing_back
         return failure(self._spec, self._domain, job, Cancelled(), handing_back=back)
 
     def _finish(self, attempt: int, outcome: Outcome) -> None:
         self._over = True
-        if isinstance(outcome, HandBack):
-            self.hand_back()
+        if isinstance(outcome, Released):
+            self.release()
         try:
-            if isinstance(outcome, Ending):
+            if isinstance(outcome, FinalResult):
                 self._write(attempt, outcome)
-            elif isinstance(outcome, Lost):
+            elif isinstance(outcome, WorkerLostOutcome):
                 change = lose(attempt, self._now())
-                self._patiently(lambda: self._ledger.apply(self.name, change))
+                self._retry_while_unavailable(lambda: self._updater.apply(self.name, change))
                 self.lost = True
         except (NotApplied, OperationNotFound, LeaseLost) as exc:
-            self._ledger.refused(self.name, f"the result of attempt {attempt}", exc)
+            self._updater.refused(self.name, f"the result of attempt {attempt}", exc)
         except Unavailable as exc:
             log.warning("%s: its result could not be stored: %s", self.name, exc)
 
-    def _write(self, attempt: int, ending: Ending) -> None:
+    def _write(self, attempt: int, ending: FinalResult) -> None:
         self.ended = write_end(
             self.name,
             attempt,
             ending,
             spec=self._spec,
-            ledger=self._ledger,
+            updater=self._updater,
             domain=self._domain,
-            patiently=self._patiently,
+            retry_while_unavailable=self._retry_while_unavailable,
         )

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
-from lro._engine.change_listener import Hearing
+from lro._engine.change_listener import ChangeListener
 from lro._engine.executor_port import Executor
-from lro._engine.maintenance import Upkeep
+from lro._engine.maintenance import Maintenance
 from lro._engine.method_spec import MethodSpec
-from lro._engine.orphans import adopt
-from lro._engine.record_updater import Ledger
-from lro._engine.workers import Running
+from lro._engine.orphans import recover
+from lro._engine.record_updater import RecordUpdater
+from lro._engine.workers import Workers
 from lro._model.record import Record
 
 log = logging.getLogger("lro")
@@ -25,7 +25,7 @@ class Background:
 
     def __init__(
         self,
-        ledger: Ledger,
+        updater: RecordUpdater,
         executor: Executor,
         specs: Callable[[], Mapping[str, MethodSpec]],
         *,
@@ -34,36 +34,38 @@ class Background:
         clock: Callable[[], float],
         upkeep: bool,
     ) -> None:
-        self._ledger = ledger
+        self._updater = updater
         self._specs = specs
         self._wanted = upkeep
         self._started = self._stopped = False
         self._starting = threading.Lock()
         owner = _new_owner()
-        self.running = Running(
-            ledger=ledger,
+        self.running = Workers(
+            updater=updater,
             executor=executor,
             owner=owner,
             lease=lease,
             domain=domain,
             clock=clock,
             nudge=self._nudge,
-            hunt=lambda: self.upkeep.hunt(),
-            renew=lambda: self.upkeep.renew(),
+            scan_orphans=lambda: self.upkeep.request_orphan_scan(),
+            renew=lambda: self.upkeep.request_renewal(),
         )
-        self.upkeep = Upkeep(
-            ledger,
+        self.upkeep = Maintenance(
+            updater,
             owner=owner,
             lease=lease,
             patience=min(lease, executor.redelivery or lease),
             held=self.running.held,
             cancel=self.running.cancel,
-            adopt=self._adopt,
+            recover=self._recover,
             methods=self._methods,
-            unbegun=self.running.return_unbegun,
+            not_started=self.running.release_not_started,
             clock=clock,
         )
-        self.hearing = Hearing(ledger, held=self.running.held, cancel=self.running.cancel)
+        self.change_listener = ChangeListener(
+            updater, held=self.running.held, cancel=self.running.cancel
+        )
 
     def start(self) -> None:
         """Begin the upkeep in a thread of its own, unless it has begun, or is not wanted here."""
@@ -84,7 +86,7 @@ class Background:
         with self._starting:
             self._stopped = True
         try:
-            self.hearing.stop()
+            self.change_listener.stop()
         finally:
             self.upkeep.stop()
 
@@ -98,19 +100,19 @@ class Background:
         self._starting = threading.Lock()
         self.running.forked(owner)
         self.upkeep.forked(owner)
-        self.hearing.forked()
+        self.change_listener.forked()
 
     def _nudge(self) -> None:
         self.start()
-        self.hearing.need()
+        self.change_listener.ensure_running()
 
     def _methods(self) -> list[str]:
         return [name for name, spec in self._specs().items() if spec.function is not None]
 
-    def _adopt(self, record: Record) -> None:
+    def _recover(self, record: Record) -> None:
         if record.owner == self.running.owner and self.running.has(record.name):
             return  # alive in this process: the lease ran out while the store was away
-        adopt(record, self._specs()[record.method], self.running, self._ledger)
+        recover(record, self._specs()[record.method], self.running, self._updater)
 
 
 def _new_owner() -> str:

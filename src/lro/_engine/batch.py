@@ -11,14 +11,14 @@ from lro._engine.access import Access
 from lro._engine.budget import ByteBudget, CallCount
 from lro._engine.hooks import Flow, flow_of, on_loop, verb
 from lro._engine.limits import Limits
-from lro._engine.record_updater import Ledger
+from lro._engine.record_updater import RecordUpdater
 from lro._engine.store_port import READ_BYTES
 from lro._engine.waiting import stopping
 from lro._model.names import parse_names
 from lro._model.operation import BatchGetOperationsResponse, Show, as_they_are
 
 if TYPE_CHECKING:
-    from lro._engine.watch_hub import Lookouts, Watching
+    from lro._engine.watch_hub import WatchHub, WatchStream
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class ManyOperations:
     def __init__(
         self,
         access: Access,
-        ledger: Ledger,
+        updater: RecordUpdater,
         *,
         listening: Callable[[], None],
         serving: Callable[[], None],
@@ -48,10 +48,10 @@ class ManyOperations:
             "streams_per_caller",
         )
         self._watched = CallCount("operations are watched", limits.watched, "watched")
-        self._changes = ledger
+        self._changes = updater
         self._listening = listening
         self._over = False
-        self._lookouts: Lookouts | None = None
+        self._lookouts: WatchHub | None = None
         self._watch_lock = threading.Lock()
 
     @verb
@@ -130,7 +130,7 @@ class ManyOperations:
             shown[some[0].name] = show(some)
         return seen.rest, room
 
-    async def watch(self, names: Sequence[str], *, caller: str = "") -> Watching:
+    async def watch(self, names: Sequence[str], *, caller: str = "") -> WatchStream:
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).
 
         ``async for`` over what this gives, once: the state of each, then that of each again
@@ -166,12 +166,12 @@ class ManyOperations:
         """How many streams watch operations."""
         return 0 if self._lookouts is None else len(self._lookouts)
 
-    def _of_lookouts(self) -> Lookouts:
-        from lro._engine.watch_hub import Lookouts  # brings asyncio, which not every process needs
+    def _of_lookouts(self) -> WatchHub:
+        from lro._engine.watch_hub import WatchHub  # brings asyncio, which not every process needs
 
         with self._watch_lock:
             if self._lookouts is None:
-                self._lookouts = Lookouts(
+                self._lookouts = WatchHub(
                     self._changes, self._listening, self._replies, self._bounds.least_bytes
                 )
                 if self._over:

@@ -30,7 +30,7 @@ LARGE_AT_ONCE: Final = 1
 _LOOK_SECONDS: Final = 0.5
 
 
-class Place:
+class HeldCall:
     """One of the places of a :class:`CallCount`; freed by ``with``, or when nobody has it."""
 
     def __init__(self, free: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ class Place:
         if free is not None:
             free()
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> HeldCall:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,7 +72,7 @@ class CallCount:
         self._held = 0
         self._of_caller: dict[str, int] = {}
 
-    def take(self, caller: str, count: int = 1) -> Place:
+    def take(self, caller: str, count: int = 1) -> HeldCall:
         """Places for so many more.
 
         Raises:
@@ -88,7 +88,7 @@ class CallCount:
             self._held += count
             if counted:
                 self._of_caller[counted] = mine
-        return Place(lambda: self._free(counted, count))
+        return HeldCall(lambda: self._free(counted, count))
 
     def _free(self, counted: str, count: int) -> None:
         with self._lock:
@@ -99,7 +99,7 @@ class CallCount:
                     self._of_caller[counted] = left
 
 
-class Turn:
+class ReplyReservation:
     """Bytes set aside for one reply, from when it is read until it is sent."""
 
     def __init__(self, budget: ByteBudget, size: int, *, large: bool) -> None:
@@ -153,7 +153,7 @@ class ByteBudget:
         self._held = self._large = 0
         self._threads: ThreadPoolExecutor | None = None
         self._line: collections.deque[Callable[[], None]] = collections.deque()
-        self.sending: dict[Turn, tuple[float, Callable[[], object]]] = {}
+        self.sending: dict[ReplyReservation, tuple[float, Callable[[], object]]] = {}
         self.dropped: collections.deque[tuple[int, bool]] = collections.deque()
         """Bytes of turns that were forgotten: the garbage collector must not take the lock."""
 
@@ -178,7 +178,7 @@ class ByteBudget:
         with self._lock:
             self._threads = None  # a pool ends when nobody has it; a late call makes one again
 
-    def take(self, least: int, most: int | None = None) -> Turn:
+    def take(self, least: int, most: int | None = None) -> ReplyReservation:
         """``most`` bytes, or ``least`` while other large replies are made; waits until they are
         free.
 
@@ -193,7 +193,7 @@ class ByteBudget:
                 woken.clear()
             return turn
 
-    async def atake(self, least: int, most: int | None = None) -> Turn:
+    async def atake(self, least: int, most: int | None = None) -> ReplyReservation:
         """:meth:`take` for coroutines: no thread is held."""
         import asyncio
 
@@ -241,7 +241,9 @@ class ByteBudget:
                 self._line.remove(wake)
             self.give_back(0)  # the next one may have its turn
 
-    def _granted(self, mine: Callable[[], None], least: int, most: int | None) -> Turn | None:
+    def _granted(
+        self, mine: Callable[[], None], least: int, most: int | None
+    ) -> ReplyReservation | None:
         with self._lock:
             if self._line[0] is not mine:
                 return None
@@ -254,7 +256,7 @@ class ByteBudget:
                 return None
             self._large += large
             self._held += size
-        return Turn(self, size, large=large)
+        return ReplyReservation(self, size, large=large)
 
     def _patience(self, end: float) -> float:
         """The seconds until one more look; by then, the slowest reader may be broken off."""

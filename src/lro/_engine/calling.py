@@ -5,11 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any as Anything
+from typing import Any
 
 from lro._base.errors import Cancelled, DeadlineExceeded
-from lro._engine.executor_port import Through
-from lro._engine.job import Ended, Ending, HandBack, Job, Lost, Outcome, Void, WorkerDied
+from lro._engine.executor_port import RemoteCall
+from lro._engine.job import (
+    Ended,
+    FinalResult,
+    Job,
+    Outcome,
+    Released,
+    Superseded,
+    WorkerDied,
+    WorkerLostOutcome,
+)
 from lro._engine.method_spec import MethodSpec
 from lro._engine.outcomes import failure
 from lro._engine.patience import arepeated, repeated
@@ -25,7 +34,7 @@ class FunctionCall:
         self,
         spec: MethodSpec,
         request: object,
-        job: Job[Anything],
+        job: Job[Any],
         *,
         domain: str,
         handing_back: Callable[[], bool],
@@ -47,9 +56,9 @@ class FunctionCall:
     def _arguments(self) -> tuple[object, ...]:
         return (self._request, self._job) if self._spec.takes_job else (self._request,)
 
-    def called(self, through: Through | None) -> Outcome:
+    def called(self, through: RemoteCall | None) -> Outcome:
         """Call it in this thread; the function itself may be called ``through`` another process."""
-        function: Anything = self._spec.function
+        function: Any = self._spec.function
         options = self._spec.options
         try:
             if through is not None:  # who calls it there also repeats it
@@ -81,11 +90,11 @@ class FunctionCall:
                 await asyncio.wait({inner})
         except asyncio.CancelledError:  # the event loop is being shut down
             inner.cancel()
-            return HandBack()
+            return Released()
         finally:
             self._interrupt = None
         outcome = None if inner.cancelled() else inner.result()
-        if isinstance(outcome, (Void, HandBack, Lost)) or (
+        if isinstance(outcome, (Superseded, Released, WorkerLostOutcome)) or (
             outcome and outcome.state is State.SUCCEEDED
         ):
             return outcome
@@ -99,7 +108,7 @@ class FunctionCall:
     async def _awaited(self) -> Outcome:
         import asyncio
 
-        function: Anything = self._spec.function
+        function: Any = self._spec.function
         options = self._spec.options
         try:
             self._job.raise_if_cancelled()
@@ -112,15 +121,15 @@ class FunctionCall:
         except BaseException as exc:  # also SystemExit: it ends the job, no event loop
             return self._failure(exc)
 
-    def _success(self, returned: object) -> Ending:
-        return Ending(self._spec.pack_response(returned))
+    def _success(self, returned: object) -> FinalResult:
+        return FinalResult(self._spec.pack_response(returned))
 
     def _failure(self, error: BaseException) -> Outcome:
         if isinstance(error, Ended):
             return error.ending
         if isinstance(error, WorkerDied):
             log.error("%s: attempt %d: %s", self._job.name, self._job.attempt, error)
-            return Lost()
+            return WorkerLostOutcome()
         return failure(
             self._spec, self._domain, self._job, error, handing_back=self._handing_back()
         )

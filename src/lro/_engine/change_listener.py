@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from lro._base.errors import LroError
-from lro._engine.record_updater import Ledger
-from lro._engine.store_port import Ear
+from lro._engine.record_updater import RecordUpdater
+from lro._engine.store_port import ChangeSubscription
 
 log = logging.getLogger("lro")
 
@@ -28,7 +28,7 @@ time at most. Its length alone would not do: on a busy machine a short look may 
 """
 
 
-class Hearing:
+class ChangeListener:
     """Rings the bell for what other processes announce, and passes on what they ask to cancel.
 
     ``held`` are the operations whose work this process has; ``cancel`` is told those of them that
@@ -38,17 +38,17 @@ class Hearing:
 
     def __init__(
         self,
-        ledger: Ledger,
+        updater: RecordUpdater,
         *,
         held: Callable[[], Collection[str]],
         cancel: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ledger = ledger
+        self._updater = updater
         self._held = held
         self._cancel = cancel
         self._clock = clock
-        self._shared = ledger.store.shared
+        self._shared = updater.store.shared
         self._look_at = 0.0
         self.forked()
 
@@ -57,10 +57,10 @@ class Hearing:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._ear: Ear | None = None
+        self._ear: ChangeSubscription | None = None
         self._thread: threading.Thread | None = None
 
-    def need(self) -> None:
+    def ensure_running(self) -> None:
         """Somebody waits, or work has come: listen from now on."""
         if not self._shared or self._wake.is_set():
             return
@@ -88,7 +88,7 @@ class Hearing:
 
     @property
     def _needed(self) -> bool:
-        return self._ledger.wanted or bool(self._held())
+        return self._updater.wanted or bool(self._held())
 
     def _live(self) -> None:
         while not self._stopping.is_set():
@@ -108,7 +108,7 @@ class Hearing:
 
     def _listen(self) -> None:
         try:
-            ear = self._ledger.store.listen()
+            ear = self._updater.store.listen()
         except Exception:
             self._sweep()  # the store may be there for all that, and somebody waits
             raise
@@ -134,33 +134,33 @@ class Hearing:
         self._wake.set()
         return False
 
-    def turn(self, ear: Ear) -> None:
+    def turn(self, ear: ChangeSubscription) -> None:
         """Hear once, for no longer than until the next look at everything."""
-        names = ear.heard(max(0.0, self._look_at - self._clock()))
+        names = ear.next_changes(max(0.0, self._look_at - self._clock()))
         if names is None or self._clock() >= self._look_at:
             if names is None:
-                self._ledger.elsewhere += 1
+                self._updater.unnamed_changes += 1
             began, spent = self._clock(), time.thread_time()
             self._sweep()
             rest = max(self._clock() - began, _REST * (time.thread_time() - spent))
             self._stopping.wait(min(rest, LOOK_AGAIN_SECONDS))
             return
         for name in names:
-            self._ledger.ring(name)
+            self._updater.notify(name)
         mine = frozenset(self._held()).intersection(names)
         if mine:
-            self._stop(self._ledger.store.glance(mine).asked)
+            self._stop(self._updater.store.poll_states(mine).cancel_requested)
 
     def _sweep(self) -> None:
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
         mine = frozenset(self._held())
-        names = self._ledger.names() | mine
+        names = self._updater.names() | mine
         if not names:
             return
-        found = self._ledger.store.glance(names)
-        for name in found.over:
-            self._ledger.ring(name)
-        self._stop(found.asked & mine)
+        found = self._updater.store.poll_states(names)
+        for name in found.finished:
+            self._updater.notify(name)
+        self._stop(found.cancel_requested & mine)
 
     def _stop(self, asked: Collection[str]) -> None:
         for name in asked:

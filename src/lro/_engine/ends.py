@@ -9,10 +9,10 @@ from typing import Protocol, TypeVar
 from lro._base.any import Any
 from lro._base.errors import InvalidArgument, LroError
 from lro._base.faults import EncodingError, MessageTooLarge
-from lro._engine.job import Ending
+from lro._engine.job import FinalResult
 from lro._engine.method_spec import MethodSpec, Unsettled
 from lro._engine.outcomes import internal
-from lro._engine.record_updater import Ledger
+from lro._engine.record_updater import RecordUpdater
 from lro._model.record import Record, State
 from lro._model.transitions import Change, end
 
@@ -21,7 +21,7 @@ log = logging.getLogger("lro")
 T = TypeVar("T")
 
 
-class Patiently(Protocol):
+class RetryWhileUnavailable(Protocol):
     """Asks a store for something for as long as that makes sense."""
 
     def __call__(self, action: Callable[[], T]) -> T:
@@ -34,7 +34,7 @@ class _Outdated(Exception):
 
 
 def apply_settled(
-    name: str, change: Change, state: State, *, spec: MethodSpec, ledger: Ledger
+    name: str, change: Change, state: State, *, spec: MethodSpec, updater: RecordUpdater
 ) -> Record | None:
     """Apply a change that ends an operation in this state, with the method's last metadata.
 
@@ -45,9 +45,9 @@ def apply_settled(
         LroError: What the store or the change refuses.
     """
     if spec.options.settle is None:
-        return ledger.apply(name, change, spec.stamp)
+        return updater.apply(name, change, spec.stamp)
     while True:
-        seen = ledger.store.get(name).metadata
+        seen = updater.store.get(name).metadata
         last = spec.settled(seen, state)
 
         def stamp(record: Record, seen: Any | None = seen, last: Any | None = last) -> Record:
@@ -56,7 +56,7 @@ def apply_settled(
             return spec.stamp(record.with_metadata(last))
 
         try:
-            return ledger.apply(name, change, stamp)
+            return updater.apply(name, change, stamp)
         except _Outdated:
             continue  # a request to cancel may leave its mark in the metadata
 
@@ -64,12 +64,12 @@ def apply_settled(
 def write_end(
     name: str,
     attempt: int,
-    ending: Ending,
+    ending: FinalResult,
     *,
     spec: MethodSpec,
-    ledger: Ledger,
+    updater: RecordUpdater,
     domain: str,
-    patiently: Patiently,
+    retry_while_unavailable: RetryWhileUnavailable,
 ) -> Record | None:
     """End an operation, with its last metadata, in one step; the record then, None if it is gone.
 
@@ -82,20 +82,20 @@ def write_end(
         Unavailable: The store has not come back.
     """
 
-    def write(ending: Ending, *, settle: bool) -> Record | None:
+    def write(ending: FinalResult, *, settle: bool) -> Record | None:
         change = end(
             ending.result,
-            now=ledger.store.now(),
+            now=updater.store.now(),
             expiry=spec.expiry,
             attempt=attempt,
             acknowledge=ending.acknowledge,
         )
         if settle:
-            return apply_settled(name, change, ending.state, spec=spec, ledger=ledger)
-        return ledger.apply(name, change, spec.stamp)
+            return apply_settled(name, change, ending.state, spec=spec, updater=updater)
+        return updater.apply(name, change, spec.stamp)
 
     try:
-        return patiently(lambda: write(ending, settle=True))
+        return retry_while_unavailable(lambda: write(ending, settle=True))
     except Exception as exc:
         if isinstance(exc, LroError) and not isinstance(exc, InvalidArgument):
             raise  # InvalidArgument: no store could keep what the method gave
@@ -103,7 +103,7 @@ def write_end(
         text, why = "what the method gave cannot be encoded", EncodingError.reason
         if isinstance(exc, Unsettled):
             text, why = "the last metadata of the method cannot be made", "METHOD_FAILED"
-        instead = Ending(internal(spec, domain, text, why))
+        instead = FinalResult(internal(spec, domain, text, why))
         if isinstance(exc.__cause__, MessageTooLarge):
-            instead = Ending(spec.types.status_of(exc.__cause__, domain))
-        return patiently(lambda: write(instead, settle=False))
+            instead = FinalResult(spec.types.status_of(exc.__cause__, domain))
+        return retry_while_unavailable(lambda: write(instead, settle=False))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any as Anything
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from lro._engine.job import Job
 from lro._engine.method_spec import MethodSpec
 
-Through: TypeAlias = Callable[[MethodSpec, object, Job[Anything]], object]
+RemoteCall: TypeAlias = Callable[[MethodSpec, object, Job[Any]], object]
 """Has a method's function done elsewhere: given its request and job, what the function returns.
 
 The response may come packed. What the function raises is raised here;
@@ -20,16 +19,16 @@ The response may come packed. What the function raises is raised here;
 """
 
 
-class Reach(enum.Enum):
+class CancelSupport(enum.Enum):
     """How far a request to cancel reaches into work that has begun (spec §2.6)."""
 
     NOT = "not"
     """The work runs to its end."""
-    LOOKS = "looks"
+    COOPERATIVE = "looks"
     """The function learns of it when it looks: ``job.report()``, ``job.raise_if_cancelled()``."""
-    AWAITS = "awaits"
+    AT_AWAIT = "awaits"
     """An async function is interrupted at its next ``await``; another one when it looks."""
-    KILLS = "kills"
+    FORCED = "kills"
     """The function may look; if it has not ended after a while, its process is ended."""
 
 
@@ -56,7 +55,7 @@ class Task(Protocol):
         """Whether :meth:`arun` is this task's natural colour."""
         ...
 
-    def run(self, through: Through | None = None) -> None:
+    def run(self, through: RemoteCall | None = None) -> None:
         """Do the work in this thread, or have the function itself done ``through`` another way."""
         ...
 
@@ -97,7 +96,7 @@ class Executor(Protocol):
     """Where work runs. ``lro.testing.check_executor`` is this contract as code."""
 
     @property
-    def reach(self) -> Reach:
+    def cancel_support(self) -> CancelSupport:
         """How far a request to cancel reaches here."""
         ...
 

@@ -10,14 +10,13 @@ import logging
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any as Anything
-from typing import TypeVar
+from typing import Any, TypeVar
 
 log = logging.getLogger("lro")
 
 T = TypeVar("T")
 
-_holders: weakref.WeakKeyDictionary[object, Callable[[Anything], None]]
+_holders: weakref.WeakKeyDictionary[object, Callable[[Any], None]]
 _holders = weakref.WeakKeyDictionary()
 
 

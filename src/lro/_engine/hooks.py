@@ -11,8 +11,7 @@ import contextvars
 import functools
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from types import CoroutineType
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
-from typing import Any as Anything
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import attrs
 
@@ -36,7 +35,7 @@ class Question:
     ask: Callable[[], Awaitable[object]]
 
 
-Flow: TypeAlias = Generator[Question, Anything, R]
+Flow: TypeAlias = Generator[Question, Any, R]
 """Yields questions, is sent their answers, and returns what was wanted."""
 
 _REFUSED: Final = "is refused by the method"
@@ -55,7 +54,7 @@ class Hook:
         check_function(name, function)
         self.name = name
         self.awaited = is_coroutine_function(function)
-        self._function: Callable[..., Anything] = function
+        self._function: Callable[..., Any] = function
 
     def ask(self, *arguments: object) -> Flow[object]:
         """What the hook returns.
@@ -126,7 +125,7 @@ def ask_caller(hook: Hook, headers: Mapping[str, str]) -> Flow[str]:
     if found is None:
         return ""
     if issubclass(type(found), str):  # what an object says of its own class may be untrue
-        caller: Anything = found
+        caller: Any = found
         named: str = caller
         return named
     raise _mistake(hook.name, found, "a text, or None for a caller without a name")
@@ -146,7 +145,7 @@ def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
         raise _mistake(hook.name, found, "None or True to allow, False to forbid")
 
 
-def ask_validity(validate: Callable[[Anything], object], request: object) -> None:
+def ask_validity(validate: Callable[[Any], object], request: object) -> None:
     """Do nothing if ``validate`` accepts this request: it returns None or True.
 
     Raises:
@@ -162,7 +161,7 @@ def ask_validity(validate: Callable[[Anything], object], request: object) -> Non
         raise _mistake("validate", found, wanted)
 
 
-def _validated(validate: Callable[[Anything], object], request: object) -> object:
+def _validated(validate: Callable[[Any], object], request: object) -> object:
     try:
         return validate(request)
     except LroError:  # some of these are a ValueError too, and have a code of their own
@@ -188,7 +187,7 @@ def flow_of(method: Callable[P, R]) -> Callable[P, Flow[R]]:
         TypeError: It is not such a method.
     """
     try:
-        made: Anything = method
+        made: Any = method
         return functools.partial(made.__wrapped__, made.__self__)
     except AttributeError:
         wanted = "must be a verb of a service, such as service.get"
@@ -237,8 +236,8 @@ async def on_loop(flow: Flow[R], *, blocks: bool, threads: ThreadPoolExecutor | 
 
 
 def _resume(
-    flow: Flow[Anything], answer: object, error: Exception | None
-) -> tuple[Question | None, Anything]:
+    flow: Flow[Any], answer: object, error: Exception | None
+) -> tuple[Question | None, Any]:
     """The next question of a flow, or None and what it returns."""
     try:
         return (flow.send(answer) if error is None else flow.throw(error)), None

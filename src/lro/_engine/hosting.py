@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any as Anything
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lro._base.arguments import check_instance, check_text
 from lro._base.errors import OperationNotFound
@@ -16,7 +15,7 @@ from lro._engine.hooks import Flow, flow_of, verb
 from lro._engine.limits import Limits
 from lro._engine.method import Method, MethodDecorator, Reporter
 from lro._engine.method_spec import MethodSpec, Options, WorkerLost
-from lro._engine.record_updater import Ledger
+from lro._engine.record_updater import RecordUpdater
 from lro._engine.starting import Starter
 from lro._filters.indexes import Indexes
 from lro._messages.registry import TypeRegistry
@@ -38,7 +37,7 @@ class MethodHost:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        updater: RecordUpdater,
         executor: Executor,
         starter: Starter,
         types: TypeRegistry,
@@ -49,7 +48,7 @@ class MethodHost:
         self.types = types
         self.methods = OperationInfoRegistry()
         self.indexes = Indexes(types)
-        self._ledger = ledger
+        self._updater = updater
         self._executor = executor
         self._starter = starter
         self._expiry = expiry
@@ -75,10 +74,10 @@ class MethodHost:
         retry_on: tuple[type[Exception], ...] = (),
         worker_lost: WorkerLost = WorkerLost.FAIL,
         max_lost: int = 3,
-        target: Callable[[Anything], str] | None = None,
+        target: Callable[[Any], str] | None = None,
         expiry: timedelta | None = None,
-        validate: Callable[[Anything], bool | None] | None = None,
-        settle: Callable[[Anything, State], Anything] | None = None,
+        validate: Callable[[Any], bool | None] | None = None,
+        settle: Callable[[Any, State], Any] | None = None,
         index: tuple[str, ...] | list[str] = (),
         path: str = "",
     ) -> MethodDecorator:
@@ -107,7 +106,7 @@ class MethodHost:
             path=path,
         )
 
-        def decorate(function: Callable[..., object]) -> Method[Anything, Anything, Anything]:
+        def decorate(function: Callable[..., object]) -> Method[Any, Any, Any]:
             return self._register(
                 full_name, function, options, request=request, response=response, metadata=metadata
             )
@@ -140,7 +139,7 @@ class MethodHost:
             metadata=metadata,
         )
 
-    def check_own(self, method: Method[Anything, Anything, Anything]) -> None:
+    def check_own(self, method: Method[Any, Any, Any]) -> None:
         """Do nothing for a method of this service; edges check the methods that they start.
 
         Raises:
@@ -151,7 +150,7 @@ class MethodHost:
             raise DeclarationError(method.full_name, "is not declared by this service")
 
     @verb
-    def start(self, full_name: str, request: object, **options: Anything) -> Flow[Operation]:
+    def start(self, full_name: str, request: object, **options: Any) -> Flow[Operation]:
         """Start an operation of the method of this name; the rest as for ``Method.start``.
 
         Raises:
@@ -172,12 +171,12 @@ class MethodHost:
         """
         parse_name(name)
         try:
-            method = self._ledger.store.get(name).method
+            method = self._updater.store.get(name).method
         except OperationNotFound:
             method = next(iter(self._specs), "")
         if method not in self._specs:
             raise DeclarationError(method, "is not declared by this service")
-        return Reporter(name, self._ledger, self._specs[method])
+        return Reporter(name, self._updater, self._specs[method])
 
     def _register(
         self,
@@ -188,7 +187,7 @@ class MethodHost:
         request: type | None,
         response: type | None,
         metadata: type | None,
-    ) -> Method[Anything, Anything, Anything]:
+    ) -> Method[Any, Any, Any]:
         spec = MethodSpec.build(
             full_name,
             function,
@@ -214,4 +213,4 @@ class MethodHost:
         return Method(spec, self._starter)
 
     def _make_indexes(self) -> None:
-        self._ledger.store.index(self.indexes.keys)
+        self._updater.store.index(self.indexes.keys)

@@ -152,7 +152,7 @@ def _overdue() -> DeadlineExceeded:
 
 
 @attrs.frozen
-class Ending:
+class FinalResult:
     """How an attempt ended: the result, and whether it answers a request to cancel."""
 
     result: Any | Status
@@ -169,7 +169,7 @@ class Ending:
 class Ended(Exception):
     """Raised in place of a function that was called elsewhere and ended with a status there."""
 
-    def __init__(self, ending: Ending) -> None:
+    def __init__(self, ending: FinalResult) -> None:
         super().__init__(ending)
         self.ending = ending
 
@@ -179,18 +179,18 @@ class WorkerDied(Exception):
 
 
 @attrs.frozen
-class HandBack:
+class Released:
     """The attempt was interrupted by the process's own end: somebody else shall do the work."""
 
 
 @attrs.frozen
-class Void:
+class Superseded:
     """Another worker has the operation: whatever this attempt did counts for nothing."""
 
 
 @attrs.frozen
-class Lost:
+class WorkerLostOutcome:
     """The worker of this attempt is gone; what becomes of the operation is the method's choice."""
 
 
-Outcome: TypeAlias = Ending | HandBack | Void | Lost
+Outcome: TypeAlias = FinalResult | Released | Superseded | WorkerLostOutcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any as Anything
+import typing
 from typing import Final
 
 import attrs
@@ -107,7 +107,7 @@ def size_of(packed: Any) -> int:
 
 def _surely_within(packed: Any, limit: int) -> bool:
     """Whether a message is so plain and short that its text need not be made to know its size."""
-    payload: Anything = packed.payload
+    payload: typing.Any = packed.payload
     if payload.__class__ is not dict:
         return False
     size = 2

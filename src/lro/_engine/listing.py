@@ -11,11 +11,11 @@ from lro._base.any import Any
 from lro._engine.method_spec import MethodSpec
 from lro._engine.store_port import READ_BYTES, SCAN, Store, place_of
 from lro._filters.indexes import CALLER, Indexes
-from lro._filters.prefilter import EVERYTHING, Keyed, Test, all_of, bounds_of, key_value
+from lro._filters.prefilter import EVERYTHING, KeyIn, Test, all_of, bounds_of, key_value
 from lro._messages.registry import TypeRegistry
 from lro._model.names import normalise_parent
 from lro._model.operation import ListOperationsRequest, Operation, Show
-from lro._model.page_tokens import Place, effective_page_size, seal, unseal
+from lro._model.page_tokens import Cursor, decode_page_token, effective_page_size, encode_page_token
 from lro._model.record import Record
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Query:
     filter_text: str
     filter: Filter | None
     page_size: int
-    after: Place | None
+    after: Cursor | None
     types: TypeRegistry
     indexes: Indexes
 
@@ -69,7 +69,7 @@ class Query:
         wanted = _compile(request.filter, specs) if request.filter else None
         after = None
         if request.page_token:
-            after = unseal(
+            after = decode_page_token(
                 request.page_token,
                 key=store.secret(),
                 parent=parent,
@@ -108,7 +108,7 @@ class Query:
         token = ""
         if more:
             assert walk.place is not None
-            token = seal(
+            token = encode_page_token(
                 walk.place,
                 key=store.secret(),
                 parent=self.parent,
@@ -117,13 +117,13 @@ class Query:
             )
         return walk.shown, token
 
-    def narrowing(self, only_caller: str | None) -> Test:
+    def prefilter(self, only_caller: str | None) -> Test:
         """What the store may look for first."""
         narrow: Test = EVERYTHING
         if self.filter is not None:
             narrow = self.filter.narrowing(self.indexes.of)
         if only_caller is not None and CALLER in self.indexes.keys:
-            narrow = all_of([narrow, Keyed(CALLER, frozenset({key_value(only_caller)}))])
+            narrow = all_of([narrow, KeyIn(CALLER, frozenset({key_value(only_caller)}))])
         return narrow
 
     def matches(self, record: Record, only_caller: str | None) -> bool:
@@ -163,7 +163,7 @@ class _Walk(Generic[T]):
         The place is then that of the last one found, or the last one that was looked at.
         """
         query = self._query
-        narrowing = query.narrowing(self._caller)
+        narrowing = query.prefilter(self._caller)
         if bounds_of(narrowing).nothing:
             return False
         reached, scan, looked, limit = query.after, SCAN, 0, min(size + 1, _BATCH)
@@ -222,7 +222,7 @@ def _readable(record: Record, types: TypeRegistry) -> Record:
     for name, packed in (("metadata", record.metadata), ("result", record.result)):
         if isinstance(packed, Any) and isinstance(packed.payload, bytes):
             seen[name] = types.readable(packed)
-    return record.moved(**seen) if seen else record
+    return record.next_version(**seen) if seen else record
 
 
 def _compile(text: str, specs: Iterable[MethodSpec]) -> Filter:

@@ -11,15 +11,15 @@ from collections.abc import Callable, Coroutine
 import attrs
 
 from lro._base.errors import LroError, Unavailable
-from lro._engine.notifier import Bell
+from lro._engine.notifier import Notifier
 from lro._model.operation import Operation
 
 
 @attrs.frozen(eq=False)
-class LoopRooms:
-    """A room for each event loop that has waiters; for the rest see ``WaitingRoom``."""
+class LoopWaiters:
+    """A room for each event loop that has waiters; for the rest see ``Waiters``."""
 
-    bell: Bell
+    bell: Notifier
     look: Callable[[str], Operation]
     look_blocks: bool = attrs.field(kw_only=True)
     listening: Callable[[], None] = attrs.field(kw_only=True)
@@ -60,7 +60,7 @@ _Found = tuple[Operation | None] | None
 class _LoopRoom:
     """The waiters of one event loop. Touched by that loop's thread only, but for listeners."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, house: LoopRooms) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, house: LoopWaiters) -> None:
         self._loop = weakref.ref(loop)
         self._house = house
         self._waiters: dict[str, tuple[_Waiters, Callable[[], None]]] = {}

@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from lro._base.errors import LroError, Unavailable
-from lro._engine.record_updater import Ledger
+from lro._engine.record_updater import RecordUpdater
 from lro._model.record import Record
 
 log = logging.getLogger("lro")
@@ -46,13 +46,13 @@ class _Suspect:
     since: float
 
 
-class Upkeep:
-    """Keeps the store in order, by :meth:`turn`; :meth:`start` has a thread do that.
+class Maintenance:
+    """Keeps the store in order, by :meth:`run_maintenance`; :meth:`start` has a thread do that.
 
     ``held`` are the operations whose leases this process is to renew; ``cancel`` is told those that
-    are asked to stop, ``adopt`` is given each orphan of ``methods``, which are looked for once in
-    ``patience``, by default a lease; ``unbegun`` hands back what could not begin. What is due when
-    goes by ``clock``, in seconds, which nobody can set; leases end by the store's clock, which one
+    are asked to stop, ``recover`` is given each orphan of ``methods``, which are looked for once in
+    ``patience``, by default a lease; ``not_started`` hands back what could not begin. What is due
+    when goes by ``clock``, in seconds, which nobody can set; leases end by the store's clock, which one
     can.
 
     A lease that is over does not prove that its process is dead: perhaps nobody could write to the
@@ -65,19 +65,19 @@ class Upkeep:
 
     def __init__(
         self,
-        ledger: Ledger,
+        updater: RecordUpdater,
         *,
         owner: str,
         lease: timedelta,
         patience: timedelta | None = None,
         held: Callable[[], Collection[str]],
         cancel: Callable[[str], None],
-        adopt: Callable[[Record], None],
+        recover: Callable[[Record], None],
         methods: Callable[[], Collection[str]],
-        unbegun: Callable[[], None] = lambda: None,
+        not_started: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ledger = ledger
+        self._updater = updater
         self._lease = lease
         self._period = lease.total_seconds() / 3
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
@@ -86,9 +86,9 @@ class Upkeep:
         self._patience = (patience or lease).total_seconds()
         self._held = held
         self._cancel = cancel
-        self._adopt = adopt
+        self._recover = recover
         self._methods = methods
-        self._return_unbegun = unbegun
+        self._return_unbegun = not_started
         self._clock = clock
         self._lead: float | None = None
         self.forked(owner)
@@ -122,7 +122,7 @@ class Upkeep:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def hunt(self) -> None:
+    def request_orphan_scan(self) -> None:
         """There is an orphan: see to it now."""
         self._ask(0.0)
 
@@ -134,7 +134,7 @@ class Upkeep:
         self._asked_at = min(self._asked_at, self._clock() + seconds)
         self._wake.set()
 
-    def renew(self) -> None:
+    def request_renewal(self) -> None:
         """Little is left of a lease, because it was long in being stored: renew all now."""
         self._renew_now = True
         self._wake.set()
@@ -172,23 +172,23 @@ class Upkeep:
             self._renew(frozenset(held).intersection(self._left))
         if self._renew_at is None or self._clock() < self._renew_at:  # leases come first
             self._return_unbegun()
-            if self._next_hunt() <= self._clock():
-                self._hunt()
+            if self._next_scan() <= self._clock():
+                self._scan_orphans()
             if self._expire_at <= self._clock():
                 self._expire()
         # New work wakes nobody: one looks often enough to find it in time, which asks no store.
-        due = [self._next_hunt(), self._expire_at, self._retry_at, at + self._period]
+        due = [self._next_scan(), self._expire_at, self._retry_at, at + self._period]
         if self._renew_at is not None:
             due.append(self._renew_at)
         return max(_REST_SECONDS, min(due) - self._clock())
 
-    def _next_hunt(self) -> float:
+    def _next_scan(self) -> float:
         asked_at = max(self._hurry_at, self._asked_at)
         return max(self._calm_until, min(self._hunt_at, asked_at))
 
     def _follow_clock(self, at: float) -> None:
         # Somebody has set the store's clock: all leases seem over, or to last too long.
-        lead = (self._ledger.store.now() - _EPOCH).total_seconds() - at
+        lead = (self._updater.store.now() - _EPOCH).total_seconds() - at
         before, self._lead = self._lead, lead
         if before is None or abs(lead - before) < _STEP_SECONDS:
             return
@@ -211,8 +211,8 @@ class Upkeep:
 
     def _renew(self, names: Collection[str]) -> None:
         # By what was the time before: a write that had to wait is soon to be followed by another.
-        at, until = self._clock(), self._ledger.store.now() + self._lease
-        renewed = self._ledger.store.renew(self._owner, until, names)
+        at, until = self._clock(), self._updater.store.now() + self._lease
+        renewed = self._updater.store.renew(self._owner, until, names)
         # Only now: after a failure the next turn begins with it again, before it hunts.
         if self._renew_at is not None and self._renew_at <= at:
             self._renew_at = at + self._period
@@ -220,14 +220,14 @@ class Upkeep:
             log.warning("%s: its lease cannot be renewed now: others have locked its record", name)
         self._left = renewed.left
         self._retry_at = at + self.retry_seconds if self._left else math.inf
-        for name in renewed.asked:
+        for name in renewed.cancel_requested:
             self._cancel(name)
 
-    def _hunt(self) -> None:
+    def _scan_orphans(self) -> None:
         self._asked_at = math.inf
         began = self._clock()
-        found = self._ledger.store.orphans(self._methods(), _BATCH)
-        at, now = self._clock(), self._ledger.store.now()
+        found = self._updater.store.orphans(self._methods(), _BATCH)
+        at, now = self._clock(), self._updater.store.now()
         # If it had to wait, so had all who renew their leases; and between two looks that are far
         # apart nobody may have been able to write.
         if at - began > self._grace / 2 or at - self._looked_at > self._grace + _STEP_SECONDS:
@@ -236,7 +236,7 @@ class Upkeep:
             if self._renew_at is not None and self._renew_at <= self._clock():
                 break  # our own work first: the rest is found again at once
             try:
-                self._adopt(record)
+                self._recover(record)
             except LroError as exc:
                 log.info("%s: not taken over now: %s", record.name, exc)
             except BaseException:  # one that cannot be must not be in the way of the others
@@ -277,12 +277,12 @@ class Upkeep:
         at = self._clock()
         self._expire_at = at + _EXPIRY_SECONDS
         try:
-            removed = self._ledger.store.expire(_EXPIRY_BATCH)
+            removed = self._updater.store.expire(_EXPIRY_BATCH)
         except Unavailable as exc:  # leases come first; if the store is away, they will tell
             log.warning("upkeep: what has expired cannot be removed now: %s", exc)
             return
         for name in removed.names:
-            self._ledger.ring(name)
+            self._updater.notify(name)
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 
     def _live(self) -> None:

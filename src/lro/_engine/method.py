@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Coroutine
-from typing import Any as Anything
 from typing import Generic, Protocol, TypeVar, overload
 
 from lro._base.any import Any
@@ -14,7 +14,7 @@ from lro._base.status import Code, Status
 from lro._engine.hooks import Flow, verb
 from lro._engine.job import Job
 from lro._engine.method_spec import MethodSpec
-from lro._engine.record_updater import Ledger
+from lro._engine.record_updater import RecordUpdater
 from lro._engine.starting import Starter
 from lro._model.operation import Operation
 from lro._model.record import State
@@ -83,16 +83,16 @@ class MethodDecorator(Protocol):
 
     @overload
     def __call__(
-        self, function: Callable[[Req, Job[Meta]], Coroutine[Anything, Anything, Resp]]
+        self, function: Callable[[Req, Job[Meta]], Coroutine[typing.Any, typing.Any, Resp]]
     ) -> Method[Req, Resp, Meta]: ...
     @overload
     def __call__(self, function: Callable[[Req, Job[Meta]], Resp]) -> Method[Req, Resp, Meta]: ...
     @overload
     def __call__(
-        self, function: Callable[[Req], Coroutine[Anything, Anything, Resp]]
-    ) -> Method[Req, Resp, Anything]: ...
+        self, function: Callable[[Req], Coroutine[typing.Any, typing.Any, Resp]]
+    ) -> Method[Req, Resp, typing.Any]: ...
     @overload
-    def __call__(self, function: Callable[[Req], Resp]) -> Method[Req, Resp, Anything]: ...
+    def __call__(self, function: Callable[[Req], Resp]) -> Method[Req, Resp, typing.Any]: ...
 
 
 class Reporter:
@@ -106,9 +106,9 @@ class Reporter:
         EncodingError: It cannot be encoded.
     """
 
-    def __init__(self, name: str, ledger: Ledger, spec: MethodSpec) -> None:
+    def __init__(self, name: str, updater: RecordUpdater, spec: MethodSpec) -> None:
         self.name = name
-        self._ledger = ledger
+        self._updater = updater
         self._spec = spec
 
     def report(self, metadata: object) -> bool:
@@ -117,7 +117,7 @@ class Reporter:
         Raises:
             MessageTooLarge: It has more bytes than the service keeps; nothing changes.
         """
-        return self._apply(report(self._metadata(metadata), None, self._ledger.store.now()))
+        return self._apply(report(self._metadata(metadata), None, self._updater.store.now()))
 
     def complete(self, response: object, *, metadata: object | None = None) -> bool:
         """End the operation with a response, and maybe the last metadata.
@@ -161,7 +161,7 @@ class Reporter:
     def cancel_requested(self) -> bool:
         """Whether somebody asked for the work to stop."""
         try:
-            return self._ledger.store.get(self.name).cancel_requested
+            return self._updater.store.get(self.name).cancel_requested
         except OperationNotFound:
             return False
 
@@ -185,7 +185,7 @@ class Reporter:
         applied = self._apply(
             end(
                 result,
-                now=self._ledger.store.now(),
+                now=self._updater.store.now(),
                 expiry=self._spec.expiry,
                 metadata=last,
                 acknowledge=acknowledge,
@@ -197,7 +197,7 @@ class Reporter:
 
     def _apply(self, change: Change) -> bool:
         try:
-            after = self._ledger.apply(self.name, change, self._spec.stamp)
+            after = self._updater.apply(self.name, change, self._spec.stamp)
         except (NotApplied, LeaseLost, OperationNotFound):
             return False
         # A record that a change removes was deleted before: its result is dropped (spec §2.7).

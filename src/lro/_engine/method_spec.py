@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
+import typing
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any as Anything
 
 import attrs
 
@@ -30,7 +30,7 @@ from lro._model.http_rules import path_template
 from lro._model.method_names import MethodName, Said, Signature
 from lro._model.operation import OperationInfo
 from lro._model.record import Record, State
-from lro._model.standard_metadata import Conventions
+from lro._model.standard_metadata import StandardMetadata
 
 
 class WorkerLost(enum.Enum):
@@ -42,7 +42,7 @@ class WorkerLost(enum.Enum):
     """The work runs again; for work that may run twice."""
 
 
-def _listed(paths: Anything) -> Anything:
+def _listed(paths: typing.Any) -> typing.Any:
     return tuple(paths) if isinstance(paths, list) else paths
 
 
@@ -73,10 +73,10 @@ class Options:
     retry_on: tuple[type[Exception], ...] = ()
     worker_lost: WorkerLost = WorkerLost.FAIL
     max_lost: int = 3
-    target: Callable[[Anything], str] | None = None
+    target: Callable[[typing.Any], str] | None = None
     expiry: timedelta | None = None
-    validate: Callable[[Anything], bool | None] | None = None
-    settle: Callable[[Anything, State], Anything] | None = None
+    validate: Callable[[typing.Any], bool | None] | None = None
+    settle: Callable[[typing.Any, State], typing.Any] | None = None
     index: tuple[str, ...] = attrs.field(default=(), converter=_listed)
     path: str = ""
 
@@ -142,7 +142,7 @@ class MethodSpec:
     is_async: bool
     options: Options
     types: TypeRegistry
-    conventions: Conventions
+    standard_metadata: StandardMetadata
     expiry: timedelta
     indexes: Indexes
     limits: Limits = DEFAULT_LIMITS
@@ -193,7 +193,7 @@ class MethodSpec:
             is_async=said.is_async,
             options=options,
             types=types,
-            conventions=Conventions.of(codec.shape, codec, names[2]),
+            standard_metadata=StandardMetadata.of(codec.shape, codec, names[2]),
             expiry=expiry if options.expiry is None else options.expiry,
             indexes=indexes,
             limits=limits,
@@ -209,7 +209,7 @@ class MethodSpec:
         declared, packed = self.info.metadata_type, record.metadata
         if record.cancel_requested if packed is None else packed.type_name == declared:
             codec = self.types.codec(declared)
-            record = record.with_metadata(self.conventions.stamp(record, codec))
+            record = record.with_metadata(self.standard_metadata.stamp(record, codec))
         return self.indexes.mark(record)
 
     def pack_response(self, returned: object) -> Any:
@@ -228,7 +228,7 @@ class MethodSpec:
         self.limits.check_result(packed)
         return packed
 
-    def unpack_metadata(self, packed: Any | None) -> Anything:
+    def unpack_metadata(self, packed: Any | None) -> typing.Any:
         """The metadata as a message; None where there is none, or one of an older kind."""
         if packed is None:
             return None

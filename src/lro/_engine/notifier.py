@@ -8,7 +8,7 @@ from collections.abc import Callable
 Listener = Callable[[], None]
 
 
-class Bell:
+class Notifier:
     """Wakes listeners by name. Listeners are called by the ringing thread and must be quick."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Bell:
             if not listeners:
                 self._listeners.pop(name, None)
 
-    def ring(self, name: str) -> None:
+    def notify(self, name: str) -> None:
         """Something about this name has changed."""
         if name not in self._listeners:  # no lock for the common case: nobody waits
             return
@@ -47,10 +47,10 @@ class Bell:
         """Whether anybody listens."""
         return bool(self._listeners)
 
-    def ring_all(self) -> None:
+    def notify_all(self) -> None:
         """Wake everybody."""
         for name in self.names():
-            self.ring(name)
+            self.notify(name)
 
     def names(self) -> frozenset[str]:
         """The names that somebody listens for."""

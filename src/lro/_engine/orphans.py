@@ -8,15 +8,15 @@ from lro._base.errors import StatusError
 from lro._base.status import Code
 from lro._engine.ends import apply_settled
 from lro._engine.method_spec import MethodSpec, Unsettled, WorkerLost
-from lro._engine.record_updater import Ledger
-from lro._engine.workers import Running
+from lro._engine.record_updater import RecordUpdater
+from lro._engine.workers import Workers
 from lro._model.record import Record, State
-from lro._model.transitions import abandon, as_seen
+from lro._model.transitions import abandon, if_unchanged_since
 
 log = logging.getLogger("lro")
 
 
-def adopt(record: Record, spec: MethodSpec, running: Running, ledger: Ledger) -> None:
+def recover(record: Record, spec: MethodSpec, running: Workers, updater: RecordUpdater) -> None:
     """Take over an orphan, or end it with ABORTED, reason WORKER_LOST.
 
     Work that was handed back by a process that stopped, or never begun, is always done. Work whose
@@ -42,10 +42,10 @@ def adopt(record: Record, spec: MethodSpec, running: Running, ledger: Ledger) ->
     text = f"the worker of the operation was lost in attempt {record.attempt}"
     error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
     status = spec.types.status_of(error, running.domain)
-    fail = as_seen(record, abandon(status, ledger.store.now(), spec.expiry))
+    fail = if_unchanged_since(record, abandon(status, updater.store.now(), spec.expiry))
     try:
-        apply_settled(record.name, fail, State.FAILED, spec=spec, ledger=ledger)
+        apply_settled(record.name, fail, State.FAILED, spec=spec, updater=updater)
     except Unsettled:
         log.exception("%s: the last metadata could not be made", record.name)
-        ledger.apply(record.name, fail, spec.stamp)
+        updater.apply(record.name, fail, spec.stamp)
     log.warning("%s: ended, worker %d of it was lost", record.name, lost)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
-from typing import Any as Anything
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lro._base.errors import Cancelled, LeaseLost, Unavailable
 from lro._engine.job import Job
@@ -26,7 +25,7 @@ _NEVER: Final = (Cancelled, LeaseLost)
 """What no method tries again, whatever it says: the work is to stop."""
 
 
-def patiently(action: Callable[[], R], *, name: str, until: Callable[[], bool]) -> R:
+def retry_while_unavailable(action: Callable[[], R], *, name: str, until: Callable[[], bool]) -> R:
     """Ask a store for something, again and again for as long as it is unavailable.
 
     Raises:
@@ -47,21 +46,21 @@ def patiently(action: Callable[[], R], *, name: str, until: Callable[[], bool]) 
     return again(action)
 
 
-def repeated(options: Options, job: Job[Anything]) -> tenacity.Retrying:
+def repeated(options: Options, job: Job[Any]) -> tenacity.Retrying:
     """Calls of a function until one raises none of ``retry_on``, as often as the options say."""
     import tenacity
 
     return tenacity.Retrying(sleep=job._pause, **_rules(options, job))
 
 
-def arepeated(options: Options, job: Job[Anything]) -> tenacity.AsyncRetrying:
+def arepeated(options: Options, job: Job[Any]) -> tenacity.AsyncRetrying:
     """The same for async functions."""
     import tenacity
 
     return tenacity.AsyncRetrying(**_rules(options, job))
 
 
-def _rules(options: Options, job: Job[Anything]) -> dict[str, Anything]:
+def _rules(options: Options, job: Job[Any]) -> dict[str, Any]:
     import tenacity
 
     def log_failure(state: tenacity.RetryCallState) -> None:

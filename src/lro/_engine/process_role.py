@@ -5,7 +5,7 @@ from __future__ import annotations
 _hands_only = False
 
 
-def hands_only() -> bool:
+def is_worker_process() -> bool:
     """Whether this process runs functions for another one, and nothing else.
 
     It imports the application, whose service must not work here a second time: no upkeep, no
@@ -14,7 +14,7 @@ def hands_only() -> bool:
     return _hands_only
 
 
-def become_hands() -> None:
+def mark_worker_process() -> None:
     """Make this process one that only runs functions, before it imports the application."""
     global _hands_only
     _hands_only = True

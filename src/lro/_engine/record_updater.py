@@ -6,31 +6,31 @@ import logging
 import threading
 
 from lro._base.errors import LroError
-from lro._engine.notifier import Bell
+from lro._engine.notifier import Notifier
 from lro._engine.store_port import Store
 from lro._model.record import Record, State
-from lro._model.transitions import Change, Stamp, stamped
+from lro._model.transitions import Change, Stamp, with_derived
 
 log = logging.getLogger("lro")
 
 
-class Ledger:
+class RecordUpdater:
     """Applies changes to the store and wakes who waits for what has changed, here or elsewhere."""
 
-    def __init__(self, store: Store, bell: Bell) -> None:
+    def __init__(self, store: Store, notifier: Notifier) -> None:
         self.store = store
-        self.bell = bell
-        self.watchers = Bell()
+        self.notifier = notifier
+        self.watch_notifier = Notifier()
         """Rung at every change, for those who want to hear of progress too."""
-        self.elsewhere = 0
+        self.unnamed_changes = 0
         """How often other processes have changed it is not known what."""
         self._lock = threading.Lock()
         self._late = 0
 
     def forked(self) -> None:
         """Begin anew: in a forked process, nobody waits."""
-        self.bell.forked()
-        self.watchers.forked()
+        self.notifier.forked()
+        self.watch_notifier.forked()
         self._lock = threading.Lock()
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
@@ -43,27 +43,27 @@ class Ledger:
             OperationNotFound: There is no such record, or callers cannot see it.
             NotApplied, LeaseLost, CancellationNotRequested: What the change itself refuses.
         """
-        after = self.store.update(name, change if stamp is None else stamped(change, stamp))
+        after = self.store.update(name, change if stamp is None else with_derived(change, stamp))
         # Who waits, waits for the end: progress would only have them all look in vain.
         if after is None or after.state is not State.IN_PROGRESS:
-            self.bell.ring(name)
-        self.watchers.ring(name)
-        self.store.announce(name)
+            self.notifier.notify(name)
+        self.watch_notifier.notify(name)
+        self.store.notify_others(name)
         return after
 
-    def ring(self, name: str) -> None:
+    def notify(self, name: str) -> None:
         """This record was changed otherwise: by another process, or because its time was over."""
-        self.bell.ring(name)
-        self.watchers.ring(name)
+        self.notifier.notify(name)
+        self.watch_notifier.notify(name)
 
     @property
     def wanted(self) -> bool:
         """Whether anybody waits or watches here."""
-        return self.bell.wanted or self.watchers.wanted
+        return self.notifier.wanted or self.watch_notifier.wanted
 
     def names(self) -> frozenset[str]:
         """The names that somebody waits for or watches here."""
-        return self.bell.names() | self.watchers.names()
+        return self.notifier.names() | self.watch_notifier.names()
 
     @property
     def late_writes(self) -> int:

@@ -32,13 +32,13 @@ from lro._engine.hosting import MethodHost
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.listing import Listing, Query
 from lro._engine.maintenance import LEAST_LEASE
-from lro._engine.notifier import Bell
-from lro._engine.process_role import hands_only
-from lro._engine.record_updater import Ledger
+from lro._engine.notifier import Notifier
+from lro._engine.process_role import is_worker_process
+from lro._engine.record_updater import RecordUpdater
 from lro._engine.starting import Starter
 from lro._engine.stop_signals import STOP_SIGNALS
 from lro._engine.store_port import Store
-from lro._engine.waiting import WaitingRoom, wait_limit
+from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
 from lro._model.names import parse_name
@@ -80,8 +80,8 @@ class Service(MethodHost, ManyOperations):
     call of a verb or of a method's ``start``, where an edge is called or its server starts, where a
     worker of Celery starts, or with :meth:`start_maintenance`. A process that only imports the
     application, such as the master of ``gunicorn --preload``, so takes no work. ``upkeep=False``
-    starts no thread: call :meth:`turn` instead. The service survives a fork: in the child it is
-    another process's service, with threads and connections of its own.
+    starts no thread: call :meth:`run_maintenance` instead. The service survives a fork: in the
+    child it is another process's service, with threads and connections of its own.
     """
 
     def __init__(
@@ -118,22 +118,22 @@ class Service(MethodHost, ManyOperations):
         check_span("expiry", expiry, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
         check_span("drain", drain, zero=True)  # zero: running work is handed back at once
-        ledger = Ledger(store, Bell())
+        updater = RecordUpdater(store, Notifier())
         access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
         self._background = Background(
-            ledger,
+            updater,
             executor,
             lambda: self._specs,
             lease=lease,
             domain=domain,
             clock=clock,
-            upkeep=upkeep and not hands_only(),
+            upkeep=upkeep and not is_worker_process(),
         )
         super().__init__(
-            ledger=ledger,
+            updater=updater,
             executor=executor,
             starter=Starter(
-                ledger=ledger,
+                updater=updater,
                 executor=executor,
                 running=self._background.running,
                 lease=lease,
@@ -149,8 +149,8 @@ class Service(MethodHost, ManyOperations):
         ManyOperations.__init__(
             self,
             access,
-            ledger,
-            listening=self._background.hearing.need,
+            updater,
+            listening=self._background.change_listener.ensure_running,
             serving=self._background.start,
             limits=limits,
             replies=self.replies,
@@ -171,19 +171,19 @@ class Service(MethodHost, ManyOperations):
             limits.waits_per_caller,
             "waits_per_caller",
         )
-        self._room = WaitingRoom(
-            ledger.bell,
+        self._room = Waiters(
+            updater.notifier,
             self._look,
             look_blocks=store.reads_block,
-            listening=self._background.hearing.need,
+            listening=self._background.change_listener.ensure_running,
         )
         self.drain = drain
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
-        executor.attach(self.work, self.close, self.start_maintenance)
+        executor.attach(self.run_operation, self.close, self.start_maintenance)
         after_fork(self, Service._forked)
-        if not hands_only():
+        if not is_worker_process():
             close_at_exit(self)
 
     # -- verbs --------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Service(MethodHost, ManyOperations):
         parse_name(name)
         yield from self._access.permit(caller, "DeleteOperation", name)
         self._access.visible(name, caller)
-        self._ledger.apply(name, delete(self.store.now()))
+        self._updater.apply(name, delete(self.store.now()))
 
     @verb
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
@@ -281,9 +281,9 @@ class Service(MethodHost, ManyOperations):
         yield from self._access.permit(caller, "CancelOperation", name)
         spec = self._specs.get(self._access.visible(name, caller).method)
         change = request_cancel(self.store.now())
-        after = self._ledger.apply(name, change, spec.stamp if spec else None)
+        after = self._updater.apply(name, change, spec.stamp if spec else None)
         self._background.running.cancel(name)
-        if spec is not None and after is not None and after.asked and after.unclaimed:
+        if spec is not None and after is not None and after.cancel_pending and after.unclaimed:
             self._background.running.cancel_unclaimed(spec, name)
 
     def wait(
@@ -311,7 +311,7 @@ class Service(MethodHost, ManyOperations):
         with self._waits.take(caller):
             return self._room.wait(name, limit)
 
-    async def await_(
+    async def wait_async(
         self,
         name: str,
         timeout: Duration | timedelta | float | None = None,
@@ -326,13 +326,13 @@ class Service(MethodHost, ManyOperations):
             blocks=reads or self._access.hook_blocks,
         )
         with self._waits.take(caller):
-            return await self._room.await_(name, limit)
+            return await self._room.wait_async(name, limit)
 
     async def on_loop(self, verb: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """A verb for coroutines: ``await service.on_loop(service.get, name, caller=caller)``.
 
         ``verb`` is ``get``, ``list``, ``delete``, ``cancel``, ``batch_get`` or ``start`` of this
-        service, or ``start`` of one of its methods; for the others there are :meth:`await_` and
+        service, or ``start`` of one of its methods; for the others there are :meth:`wait_async` and
         :meth:`watch`. Its work is done in threads, and an ``authorize`` that is a coroutine
         function is awaited by the running event loop. It raises what the verb raises.
 
@@ -359,9 +359,9 @@ class Service(MethodHost, ManyOperations):
     @property
     def late_writes(self) -> int:
         """How many writes of workers of this process were refused, others having their work."""
-        return self._ledger.late_writes
+        return self._updater.late_writes
 
-    def work(self, name: str) -> None:
+    def run_operation(self, name: str) -> None:
         """Do the work of a stored operation in this thread, unless it is over or somebody has it.
 
         For workers that are sent names, as Celery's are; other executors need no such call.
@@ -392,7 +392,7 @@ class Service(MethodHost, ManyOperations):
         """
         self._background.start()
 
-    def turn(self) -> float:
+    def run_maintenance(self) -> float:
         """Do the upkeep that is due; the seconds until more will be. For ``upkeep=False``."""
         return self._background.upkeep.turn()
 
@@ -487,7 +487,7 @@ class Service(MethodHost, ManyOperations):
         self._closing = threading.Lock()
         if not self._closed.is_set():  # maybe a thread of the parent was closing it
             self._closing_by, self._closed = None, threading.Event()
-        self._ledger.forked()
+        self._updater.forked()
         self._room.forked()
         self._forget_watchers()
         self._background.forked()

@@ -26,16 +26,16 @@ from lro._base.errors import (
     got,
 )
 from lro._base.faults import EncodingError, MessageTooLarge
-from lro._engine.attempt import Run
+from lro._engine.attempt import Attempt
 from lro._engine.ends import write_end
 from lro._engine.executor_port import Executor
 from lro._engine.hooks import Flow, ask_validity
-from lro._engine.job import Ending
+from lro._engine.job import FinalResult
 from lro._engine.method_spec import MethodSpec
 from lro._engine.outcomes import internal
-from lro._engine.record_updater import Ledger
+from lro._engine.record_updater import RecordUpdater
 from lro._engine.store_port import RequestKey
-from lro._engine.workers import Running
+from lro._engine.workers import Workers
 from lro._messages.wellknown import Empty
 from lro._model.names import join_name, new_id, normalise_parent
 from lro._model.operation import Operation
@@ -56,14 +56,14 @@ class Starter:
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        updater: RecordUpdater,
         executor: Executor,
-        running: Running,
+        running: Workers,
         lease: timedelta,
         permit: Callable[[str, str, str], Flow[None]],
         serving: Callable[[], None],
     ) -> None:
-        self._ledger = ledger
+        self._updater = updater
         self._executor = executor
         self._running = running
         self._lease = lease
@@ -109,10 +109,10 @@ class Starter:
         record = self._record(spec, parent, metadata, target, caller, key)
         yield from self._permit(caller, spec.full_name, parent)
         if validate_only:
-            self._ledger.store.insert(record, packed, key, check_only=True)
+            self._updater.store.insert(record, packed, key, check_only=True)
             return Operation(done=True, result=spec.types.pack(Empty()))
         if spec.function is None:
-            return self._ledger.store.insert(record, packed, key).record.operation
+            return self._updater.store.insert(record, packed, key).record.operation
         return self._insert_and_run(spec, record, request, packed, key)
 
     def _record(
@@ -127,7 +127,7 @@ class Starter:
         if metadata is not None and not isinstance(metadata, (spec.metadata, Any)):
             wanted = f"must be a {spec.metadata.__name__}, got {got(metadata)}"
             raise InvalidArgument("metadata", wanted)
-        now = self._ledger.store.now()
+        now = self._updater.store.now()
         owner, span = self._first_lease(spec)
         record = Record(
             name=_prefix(parent) + new_id(secrets.token_bytes, now),
@@ -158,7 +158,7 @@ class Starter:
         packed: Any,
         key: RequestKey | None,
     ) -> Operation:
-        store = self._ledger.store
+        store = self._updater.store
         try:
             slot = self._executor.reserve()
         except (ResourceExhausted, Unavailable):
@@ -192,7 +192,7 @@ class Starter:
         self,
         spec: MethodSpec,
         record: Record,
-        run: Run,
+        run: Attempt,
         key: RequestKey | None,
         error: BaseException,
     ) -> Operation:
@@ -205,12 +205,12 @@ class Starter:
         Raises:
             BaseException: The ``error``, where the start fails.
         """
-        store = self._ledger.store
+        store = self._updater.store
         if not run.revoke():  # it was taken, and then somebody was interrupted
             raise error
         passing = isinstance(error, (Unavailable, ResourceExhausted))
         if passing and self._running.stopping:  # the next process does it
-            self._ledger.apply(record.name, release(record.attempt, store.now()))
+            self._updater.apply(record.name, release(record.attempt, store.now()))
             return record.operation
         if key is None:
             store.forget(run.name)
@@ -225,16 +225,16 @@ class Starter:
     def _ended(self, spec: MethodSpec, record: Record) -> Operation:
         domain = self._running.domain
         text = "the executor could not take the work of the method"
-        ending = Ending(internal(spec, domain, text, "METHOD_FAILED"))
+        ending = FinalResult(internal(spec, domain, text, "METHOD_FAILED"))
         with contextlib.suppress(NotApplied, OperationNotFound):  # it was deleted meanwhile
             ended = write_end(
                 record.name,
                 record.attempt,
                 ending,
                 spec=spec,
-                ledger=self._ledger,
+                updater=self._updater,
                 domain=domain,
-                patiently=_once,
+                retry_while_unavailable=_once,
             )
             record = ended or record
         return record.operation
@@ -252,7 +252,7 @@ def _once(action: Callable[[], T]) -> T:
 
 def _begun(record: Record, spec: MethodSpec) -> Record:
     # As a claim that follows at once would leave it, for one write less.
-    begun = record.moved(attempt=1, start_time=record.create_time)
+    begun = record.next_version(attempt=1, start_time=record.create_time)
     return spec.stamp(begun)
 
 

@@ -15,14 +15,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any as Anything
-from typing import Final, Protocol, TypeAlias, TypeGuard
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard
 
 from lro._engine.forks import after_fork
 
 log = logging.getLogger("lro")
 
-Handler: TypeAlias = Callable[[int, FrameType | None], Anything]
+Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class Waited(Protocol):

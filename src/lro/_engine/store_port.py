@@ -10,7 +10,7 @@ import attrs
 
 from lro._base.any import Any
 from lro._filters.prefilter import EVERYTHING, Test
-from lro._model.page_tokens import Place
+from lro._model.page_tokens import Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
 
@@ -64,7 +64,7 @@ class Renewed:
     and their leases could not be prolonged now.
     """
 
-    asked: Sequence[str] = ()
+    cancel_requested: Sequence[str] = ()
     left: Sequence[str] = ()
 
 
@@ -76,9 +76,9 @@ class Expired:
     more: bool
 
 
-def place_of(record: Record) -> Place:
+def place_of(record: Record) -> Cursor:
     """Where a record stands in the order of lists."""
-    return Place(record.create_time, record.name)
+    return Cursor(record.create_time, record.name)
 
 
 @attrs.frozen
@@ -89,7 +89,7 @@ class Page:
     """
 
     records: Sequence[Record]
-    reached: Place | None
+    reached: Cursor | None
 
 
 @attrs.frozen
@@ -101,19 +101,19 @@ class Found:
 
 
 @attrs.frozen
-class Glance:
+class StateSummary:
     """Of the names asked for: which nobody need wait for, and which are asked to cancel."""
 
-    over: frozenset[str]
+    finished: frozenset[str]
     """Done, deleted, expired, or never there."""
-    asked: frozenset[str]
+    cancel_requested: frozenset[str]
     """In progress, visible or not, and asked to cancel."""
 
 
-class Ear(Protocol):
+class ChangeSubscription(Protocol):
     """Listens to what the other processes on a store announce. Used by one thread."""
 
-    def heard(self, seconds: float) -> Collection[str] | None:
+    def next_changes(self, seconds: float) -> Collection[str] | None:
         """Wait, at most so long, until another process has changed something.
 
         Returns:
@@ -125,7 +125,7 @@ class Ear(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the ear holds. By any thread: ``heard`` returns soon. Idempotent."""
+        """Free what the ear holds. By any thread: ``next_changes`` returns soon. Idempotent."""
         ...
 
 
@@ -152,15 +152,15 @@ class Store(Protocol):
         """Whether other processes may write to it, whose bells are not heard here."""
         ...
 
-    def announce(self, name: str) -> None:
+    def notify_others(self, name: str) -> None:
         """Tell the other processes that this record has changed; the change is committed.
 
         Never waits, never fails: an announcement may be late, merged with others, or lost, which
-        the next ``glance`` makes good.
+        the next ``poll_states`` makes good.
         """
         ...
 
-    def listen(self) -> Ear:
+    def listen(self) -> ChangeSubscription:
         """An ear for the announcements of other processes from now on.
 
         Raises:
@@ -168,7 +168,7 @@ class Store(Protocol):
         """
         ...
 
-    def glance(self, names: Collection[str]) -> Glance:
+    def poll_states(self, names: Collection[str]) -> StateSummary:
         """What has become of these operations, in one look however many they are."""
         ...
 
@@ -238,7 +238,7 @@ class Store(Protocol):
     def page(
         self,
         parent: str,
-        after: Place | None,
+        after: Cursor | None,
         limit: int,
         narrowing: Test = EVERYTHING,
         scan: int = SCAN,

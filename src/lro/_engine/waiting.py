@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lro._base.errors import DeadlineExceeded, InvalidTimeout, Unavailable
-from lro._engine.notifier import Bell
+from lro._engine.notifier import Notifier
 from lro._messages.times import Duration
 from lro._model.operation import Operation
 
 if TYPE_CHECKING:
-    from lro._engine.loop_waiters import LoopRooms
+    from lro._engine.loop_waiters import LoopWaiters
 
 Look = Callable[[str], Operation]
 """Gives the present operation of a name, or raises OperationNotFound."""
@@ -53,7 +53,7 @@ def stopping() -> Unavailable:
     return Unavailable("the service is stopping")
 
 
-class WaitingRoom:
+class Waiters:
     """Everybody who waits in this process.
 
     A blocking waiter parks its own thread. Waiters of an event loop are futures: one listener a
@@ -64,7 +64,7 @@ class WaitingRoom:
 
     def __init__(
         self,
-        bell: Bell,
+        bell: Notifier,
         look: Look,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -79,7 +79,7 @@ class WaitingRoom:
         self._look_blocks = look_blocks
         self._listening = listening
         self._closed = False
-        self._loops: LoopRooms | None = None
+        self._loops: LoopWaiters | None = None
 
     def wait(self, name: str, limit: float) -> Operation:
         """Block until the operation is done, or ``limit`` seconds are over; its state then.
@@ -113,7 +113,7 @@ class WaitingRoom:
         finally:
             self._bell.leave(name, rung.set)
 
-    async def await_(self, name: str, limit: float) -> Operation:
+    async def wait_async(self, name: str, limit: float) -> Operation:
         """The same for a coroutine: suspends, blocks nothing, costs no thread."""
         operation = await self._alook(name)
         if operation.done or limit <= 0:
@@ -128,7 +128,7 @@ class WaitingRoom:
     def close(self) -> None:
         """Send everybody home: the service is stopping."""
         self._closed = True
-        self._bell.ring_all()
+        self._bell.notify_all()
 
     def forked(self) -> None:
         """Begin anew: in a forked process, nobody waits."""
@@ -145,13 +145,13 @@ class WaitingRoom:
         """How many coroutines wait."""
         return 0 if self._loops is None else len(self._loops)
 
-    def _of_loops(self) -> LoopRooms:
+    def _of_loops(self) -> LoopWaiters:
         if self._loops is None:
             from lro._engine.loop_waiters import (
-                LoopRooms,  # brings asyncio, which not every process needs
+                LoopWaiters,  # brings asyncio, which not every process needs
             )
 
-            self._loops = LoopRooms(
+            self._loops = LoopWaiters(
                 self._bell,
                 self._look,
                 look_blocks=self._look_blocks,

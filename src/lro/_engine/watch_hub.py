@@ -16,9 +16,9 @@ import attrs
 
 from lro._base.errors import LroError, ResourceExhausted, Unavailable
 from lro._engine.access import Seen
-from lro._engine.budget import ByteBudget, Place, Turn
+from lro._engine.budget import ByteBudget, HeldCall, ReplyReservation
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
-from lro._engine.record_updater import Ledger
+from lro._engine.record_updater import RecordUpdater
 from lro._engine.waiting import stopping
 from lro._engine.watching import Sighting, WatchList
 from lro._model.names import MAX_NAMES
@@ -46,7 +46,7 @@ See: TypeAlias = Callable[[Sequence[str], int], Seen]
 """Reads the records of these names that a caller can see, up to so many bytes."""
 
 
-class Lookouts:
+class WatchHub:
     """A lookout for each event loop that has watchers.
 
     ``listening`` is called when somebody watches: see to it that other processes are heard. What a
@@ -54,38 +54,44 @@ class Lookouts:
     """
 
     def __init__(
-        self, ledger: Ledger, listening: Callable[[], None], replies: ByteBudget, max_bytes: int
+        self,
+        updater: RecordUpdater,
+        listening: Callable[[], None],
+        replies: ByteBudget,
+        max_bytes: int,
     ) -> None:
-        self.ledger = ledger
+        self.updater = updater
         self.listening = listening
         self.replies = replies
         self.max_bytes = max_bytes
         self.closed = False
         self._lock = threading.Lock()
-        self._lookouts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Lookout] = (
+        self._lookouts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatchers] = (
             weakref.WeakKeyDictionary()
         )
 
-    def watching(self, names: Iterable[str], see: See, places: Iterable[Place] = ()) -> Watching:
+    def watching(
+        self, names: Iterable[str], see: See, places: Iterable[HeldCall] = ()
+    ) -> WatchStream:
         """These operations, watched; ``places`` are freed when that ends."""
-        return Watching(names, see, self, places)
+        return WatchStream(names, see, self, places)
 
     async def read(self, call: Callable[[], T]) -> T:
         """What a call that reads the store gives; in a thread, if it may block the loop."""
-        if self.ledger.store.writes_block:
+        if self.updater.store.writes_block:
             return await asyncio.to_thread(call)
         return call()
 
-    def here(self) -> Lookout:
+    def here(self) -> LoopWatchers:
         """The lookout of the running loop."""
         loop = asyncio.get_running_loop()
         with self._lock:  # the loops of several threads may come at once
-            return self._lookouts.setdefault(loop, Lookout(loop, self))
+            return self._lookouts.setdefault(loop, LoopWatchers(loop, self))
 
     def close(self) -> None:
         """Send all watchers home: the service is stopping."""
         self.closed = True
-        self.ledger.watchers.ring_all()
+        self.updater.watch_notifier.notify_all()
 
     def __len__(self) -> int:
         """How many streams watch."""
@@ -93,7 +99,7 @@ class Lookouts:
             return sum(len(lookout.streams) for lookout in self._lookouts.values())
 
 
-class Watching:
+class WatchStream:
     """Operations being watched: iterate over it, once, to be told of them.
 
     First comes the state of each, then that of each again whenever it has changed; those that are
@@ -102,10 +108,10 @@ class Watching:
     """
 
     def __init__(
-        self, names: Iterable[str], see: See, lookouts: Lookouts, places: Iterable[Place]
+        self, names: Iterable[str], see: See, lookouts: WatchHub, places: Iterable[HeldCall]
     ) -> None:
         self.list = WatchList(names)
-        self.turn: Turn | None = None
+        self.turn: ReplyReservation | None = None
         """Of what was read last, until the next is asked for; whoever has taken it releases it."""
         self._places = tuple(places)
         self._see = see
@@ -157,7 +163,7 @@ class Watching:
         """There may be something to be read. On the loop's thread."""
         self._woken.set()
 
-    async def _next(self, lookout: Lookout, idle_at: float) -> list[Sighting]:
+    async def _next(self, lookout: LoopWatchers, idle_at: float) -> list[Sighting]:
         self._woken.clear()
         if self._lookouts.closed:
             raise stopping()
@@ -194,18 +200,18 @@ class Watching:
 class _Watched:
     """Who watches a name, and what the bell calls."""
 
-    streams: set[Watching]
+    streams: set[WatchStream]
     listener: Callable[[], None]
 
 
-class Lookout:
+class LoopWatchers:
     """The watchers of one event loop. Touched by its thread only, but for listeners."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, house: Lookouts) -> None:
-        self.streams: set[Watching] = set()
+    def __init__(self, loop: asyncio.AbstractEventLoop, house: WatchHub) -> None:
+        self.streams: set[WatchStream] = set()
         self._loop = weakref.ref(loop)
         self._house = house
-        self._bell = house.ledger.watchers
+        self._bell = house.updater.watch_notifier
         self._watched: dict[str, _Watched] = {}
         self._lock = threading.Lock()
         self._rung: dict[str, None] = {}
@@ -213,7 +219,7 @@ class Lookout:
         self._gathered_at = 0.0
         self._looking: asyncio.Task[None] | None = None
 
-    def enter(self, stream: Watching) -> None:
+    def enter(self, stream: WatchStream) -> None:
         """Tell a stream from now on which of its names have changed."""
         self.streams.add(stream)
         for name in stream.list.left:
@@ -224,11 +230,11 @@ class Lookout:
             watched.streams.add(stream)
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(
-                self._look_again(self._house.ledger.elsewhere)
+                self._look_again(self._house.updater.unnamed_changes)
             )
         self._house.listening()
 
-    def leave(self, stream: Watching) -> None:
+    def leave(self, stream: WatchStream) -> None:
         """Free all that a stream holds here."""
         self.forget(stream, stream.list.left)
         self.streams.discard(stream)
@@ -236,7 +242,7 @@ class Lookout:
             self._looking.cancel()
             self._looking = None
 
-    def forget(self, stream: Watching, names: Iterable[str]) -> None:
+    def forget(self, stream: WatchStream, names: Iterable[str]) -> None:
         """Tell a stream of these names no more."""
         for name in names:
             watched = self._watched[name]
@@ -277,7 +283,7 @@ class Lookout:
         looked_at, rest = loop.time(), 0.0
         while True:
             await asyncio.sleep(_TICK_SECONDS)
-            now, stirred = loop.time(), self._house.ledger.elsewhere
+            now, stirred = loop.time(), self._house.updater.unnamed_changes
             if now - looked_at < max(rest, LOOK_AGAIN_SECONDS if stirred == elsewhere else 0.0):
                 continue
             try:
@@ -307,7 +313,7 @@ class Lookout:
         editions: dict[str, tuple[int, datetime]] = {}
         rest = names
         while rest:
-            found = self._house.ledger.store.find(rest, self._house.max_bytes)
+            found = self._house.updater.store.find(rest, self._house.max_bytes)
             editions.update((record.name, record.edition) for record in found.records)
             rest = found.rest
         return editions

@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import Final
 
 from lro._base.errors import Cancelled, LeaseLost, NotApplied, OperationNotFound, Unavailable
-from lro._engine.attempt import Run, Worker
+from lro._engine.attempt import Attempt, WorkerIdentity
 from lro._engine.executor_port import Executor, Slot
 from lro._engine.method_spec import MethodSpec
-from lro._engine.record_updater import Ledger
+from lro._engine.record_updater import RecordUpdater
 from lro._model.record import Record
-from lro._model.transitions import Change, as_seen, release, take_over, withdraw
+from lro._model.transitions import Change, if_unchanged_since, release, take_over, withdraw
 
 log = logging.getLogger("lro")
 
@@ -24,33 +24,33 @@ _LAST_SECONDS: Final = 1.0
 """How long work that is to stop may take for that, before others may begin it anew."""
 
 
-class Running:
+class Workers:
     """The work that this process has, begun or waiting, under the name of ``owner``.
 
-    ``nudge`` is called when there is new work, ``hunt`` when some has lost its worker, ``renew``
-    when little was left of a lease by the time that it was stored.
+    ``nudge`` is called when there is new work, ``scan_orphans`` when some has lost its worker,
+    ``renew`` when little was left of a lease by the time that it was stored.
     """
 
     def __init__(
         self,
         *,
-        ledger: Ledger,
+        updater: RecordUpdater,
         executor: Executor,
         owner: str,
         lease: timedelta,
         domain: str,
         clock: Callable[[], float],
         nudge: Callable[[], None],
-        hunt: Callable[[], None],
+        scan_orphans: Callable[[], None],
         renew: Callable[[], None],
     ) -> None:
-        self._ledger = ledger
+        self._updater = updater
         self._executor = executor
         self._lease = lease
         self.domain = domain
         self._clock = clock
         self._nudge = nudge
-        self._hunt = hunt
+        self._scan_orphans = scan_orphans
         self._renew = renew
         self.stopping = False
         self.forked(owner)
@@ -59,12 +59,12 @@ class Running:
         """Begin anew, for another owner: in a forked process, all work is the parent's."""
         self.owner = owner
         self._lock = threading.Lock()
-        self._starting: set[Run] = set()
+        self._starting: set[Attempt] = set()
         self._unbegun: list[Record] = []
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, Attempt] = {}
         self._rooms: dict[str, threading.Semaphore] = {}
-        self._worker = Worker(
-            ledger=self._ledger,
+        self._worker = WorkerIdentity(
+            updater=self._updater,
             owner=owner,
             lease=self._lease,
             domain=self.domain,
@@ -76,14 +76,14 @@ class Running:
     @contextlib.contextmanager
     def starting(
         self, spec: MethodSpec, record: Record, request: object, *, begun: bool
-    ) -> Iterator[Run]:
+    ) -> Iterator[Attempt]:
         """The work of an operation that is stored meanwhile: from now on this process has it.
 
         ``begun``: the record says that this process has begun it. Unless it begins, it is handed
         back. The store is not closed before all these blocks are left.
         """
         held = record if record.owner == self.owner else None
-        run = Run(record.name, spec, self._worker, request, held, begun=begun)
+        run = Attempt(record.name, spec, self._worker, request, held, begun=begun)
         with self._lock:
             self._starting.add(run)
             if self._executor.redelivery is None:
@@ -100,7 +100,7 @@ class Running:
             self._starting.discard(run)
             run.start_over()
 
-    def begin(self, run: Run, slot: Slot) -> Record | None:
+    def begin(self, run: Attempt, slot: Slot) -> Record | None:
         """Have the work of a stored operation done: in this process, or by whoever claims it.
 
         Returns:
@@ -120,7 +120,7 @@ class Running:
         Raises:
             Unavailable: The service is stopping.
         """
-        task = Run(name, spec, self._worker)
+        task = Attempt(name, spec, self._worker)
         with self._room_for(spec):
             with self._lock:
                 if self.stopping:
@@ -147,7 +147,7 @@ class Running:
         """
         slot = self._executor.reserve()
         try:
-            taken = self._ledger.apply(seen.name, as_seen(seen, self._taking_over()))
+            taken = self._updater.apply(seen.name, if_unchanged_since(seen, self._taking_over()))
             assert taken is not None  # a take-over removes nothing
         except BaseException:
             slot.release()
@@ -157,11 +157,11 @@ class Running:
                 self.begin(run, slot)
         except BaseException:
             if taken.owner:  # the executor is stopping: others must not wait for our lease
-                self._ledger.apply(seen.name, release(taken.attempt, self._ledger.store.now()))
+                self._updater.apply(seen.name, release(taken.attempt, self._updater.store.now()))
             raise
 
     def _taking_over(self) -> Change:
-        now, redelivery = self._ledger.store.now(), self._executor.redelivery
+        now, redelivery = self._updater.store.now(), self._executor.redelivery
         if redelivery is None:
             return take_over(self.owner, now + self._lease, now)
 
@@ -175,9 +175,9 @@ class Running:
     def cancel_unclaimed(self, spec: MethodSpec, name: str) -> None:
         """End an operation that is asked to stop, if nobody has its work."""
         status = spec.types.status_of(Cancelled(), self.domain)
-        change = withdraw(status, self._ledger.store.now(), spec.expiry)
+        change = withdraw(status, self._updater.store.now(), spec.expiry)
         try:
-            self._ledger.apply(name, change, spec.stamp)
+            self._updater.apply(name, change, spec.stamp)
         except (LeaseLost, NotApplied, OperationNotFound):
             pass  # it has just been claimed, and its worker learns of the request
 
@@ -189,7 +189,7 @@ class Running:
         # The caller and a thread that hears of it may both come: the second waits for the end.
         with run.cancelling:
             if self._executor.withdraw(name):
-                run.end_unbegun()
+                run.end_not_started()
             else:
                 run.cancel()
 
@@ -204,7 +204,7 @@ class Running:
         with self._lock:
             return frozenset(self._runs)
 
-    def return_unbegun(self) -> None:
+    def release_not_started(self) -> None:
         """Hand back what is stored as begun by this process, which could not begin it after all.
 
         Raises:
@@ -212,10 +212,10 @@ class Running:
         """
         while self._unbegun:
             record = self._unbegun[0]
-            back = release(record.attempt, self._ledger.store.now())
+            back = release(record.attempt, self._updater.store.now())
             with contextlib.suppress(NotApplied, LeaseLost, OperationNotFound):
-                self._ledger.apply(record.name, as_seen(record, back))
-                self._hunt()
+                self._updater.apply(record.name, if_unchanged_since(record, back))
+                self._scan_orphans()
             self._unbegun.remove(record)
 
     def stop(self, drain: timedelta) -> None:
@@ -223,7 +223,7 @@ class Running:
         # A store that is away is not asked once for each: what it does not hear of is taken over
         # when the leases run out.
         there, over = True, False
-        runs: list[Run] = []
+        runs: list[Attempt] = []
         try:
             self.stopping = True
             runs = list(self._runs.values())
@@ -234,7 +234,7 @@ class Running:
             for task in self._executor.stop():
                 run = self._runs.get(task.name)
                 if run is not None:
-                    there = there and run.hand_back()
+                    there = there and run.release()
                     self._retire(run)
             until = time.monotonic() + drain.total_seconds() + _LAST_SECONDS
             # What is just being stored is refused by the executor now, and handed back.
@@ -247,7 +247,7 @@ class Running:
                 self._executor.join(_LAST_SECONDS)
         finally:  # also where a second signal ends the drain
             for run in [] if over else list(self._runs.values()):
-                there = there and run.hand_back()
+                there = there and run.release()
             if runs:
                 back = sum(run.handed_back for run in runs)
                 log.info("stopped: operations handed back: %d of %d", back, len(runs))
@@ -257,14 +257,14 @@ class Running:
         until = record.lease_until
         if until is None or record.owner != self.owner:
             return
-        if until - self._ledger.store.now() < self._lease / 2:
+        if until - self._updater.store.now() < self._lease / 2:
             self._renew()
 
-    def _retire(self, run: Run) -> None:
+    def _retire(self, run: Attempt) -> None:
         with self._lock:
             if self._runs.get(run.name) is run:  # not a later one, begun after a lost lease
                 del self._runs[run.name]
-            if run.unbegun is not None:
-                self._unbegun.append(run.unbegun)
+            if run.not_started is not None:
+                self._unbegun.append(run.not_started)
         if run.lost:
-            self._hunt()
+            self._scan_orphans()

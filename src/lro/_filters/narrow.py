@@ -31,12 +31,12 @@ from lro._filters.prefilter import (
     Created,
     Ended,
     InState,
-    Keyed,
+    KeyIn,
     Measures,
     Named,
-    Says,
     Span,
     Test,
+    TextContains,
     all_of,
     any_of,
 )
@@ -186,7 +186,7 @@ def _in_message(source: Source, routes: Mapping[str, Route], key_of: KeyOf) -> T
     keyed = [_keyed(key_of(name, route.steps), route) for name, route in routes.items()]
     if len({key for key, _ in keyed}) > 1 or not keyed[0][0]:
         return found
-    return all_of([Keyed(keyed[0][0], frozenset().union(*(each for _, each in keyed))), found])
+    return all_of([KeyIn(keyed[0][0], frozenset().union(*(each for _, each in keyed))), found])
 
 
 def _keyed(index: Indexable | None, route: Route) -> tuple[str, frozenset[str]]:
@@ -249,7 +249,7 @@ def _plain(text: str, left: str = "", right: str = "") -> str:
 
 def _saying(columns: tuple[Column, ...], pieces: Iterable[str], *, folded: bool = False) -> Test:
     told = sorted({piece for piece in pieces if len(piece) >= _LEAST_TEXT}, key=_by_length)
-    return Says(columns, tuple(told[:_MOST_PIECES]), folded) if told else EVERYTHING
+    return TextContains(columns, tuple(told[:_MOST_PIECES]), folded) if told else EVERYTHING
 
 
 def _by_length(piece: str) -> tuple[int, str]:

@@ -124,7 +124,7 @@ class Asked:
 
 
 @attrs.frozen
-class Keyed:
+class KeyIn:
     """The key of this name has one of these values, or is unknown (see :class:`Indexes`)."""
 
     key: str
@@ -132,7 +132,7 @@ class Keyed:
 
 
 @attrs.frozen
-class Says:
+class TextContains:
     """One of these texts contains every piece as it stands there, or is in binary form.
 
     ``folded``: letter case does not matter, and a text with other letters than ASCII's does, too.
@@ -158,7 +158,7 @@ class Measures:
 
 
 Test: TypeAlias = (
-    AllOf | AnyOf | Named | InState | Created | Ended | Asked | Keyed | Says | Measures
+    AllOf | AnyOf | Named | InState | Created | Ended | Asked | KeyIn | TextContains | Measures
 )
 
 EVERYTHING: Final = AllOf(())
@@ -239,7 +239,7 @@ def bounds_of(test: Test) -> Bounds:
             return Bounds(created=span)
         case Ended(span):  # and so was created before
             return Bounds(created=Span(high=span.high))
-        case Keyed(key, values):
+        case KeyIn(key, values):
             return Bounds(keys={key: values})
         case _:
             return Bounds()

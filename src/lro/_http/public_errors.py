@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any as Anything
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 
@@ -30,14 +29,14 @@ _DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOS
 
 
 @attrs.frozen
-class Told:
+class PublicError:
     """An error that may be told, and its status."""
 
     error: LroError
     status: Status
 
 
-def disclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> Told:
+def disclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> PublicError:
     """An error as callers are told of it, details and all.
 
     What is the server's own fault, as every exception that is no :class:`LroError`, goes into the
@@ -54,7 +53,7 @@ def disclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str)
             return undisclosed(exc, types, domain, asked=asked)
         code = Code(status.code)
         if code not in _DEFECTS:
-            return Told(error, status)
+            return PublicError(error, status)
         info = detail_of(status, types, ErrorInfo)
         if code is Code.OK:
             code = Code.UNKNOWN
@@ -81,7 +80,7 @@ def _bounded(status: Status, types: TypeRegistry) -> Status:
     return attrs.evolve(status, message=_cut(status.message), details=tuple(details))
 
 
-def _cut(value: Anything) -> Anything:
+def _cut(value: Any) -> Any:
     if isinstance(value, str):
         return value if len(value) <= MAX_TEXT else value[: MAX_TEXT - 3] + "..."
     if isinstance(value, list):
@@ -91,7 +90,7 @@ def _cut(value: Anything) -> Anything:
     return value
 
 
-def undisclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> Told:
+def undisclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> PublicError:
     """What callers are told instead of an error that cannot be told, which ``error`` is why."""
     log.error("the error of %s cannot be told", asked, exc_info=error)
     return _fault(Code.INTERNAL, types, domain)
@@ -106,6 +105,6 @@ def detail_of(status: Status, types: TypeRegistry, cls: type[M]) -> M | None:
     return None
 
 
-def _fault(code: Code, types: TypeRegistry, domain: str, why: str = "") -> Told:
+def _fault(code: Code, types: TypeRegistry, domain: str, why: str = "") -> PublicError:
     fault = StatusError(code, "the server failed internally", why=why)
-    return Told(fault, types.status_of(fault, domain))
+    return PublicError(fault, types.status_of(fault, domain))

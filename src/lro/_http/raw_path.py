@@ -37,7 +37,7 @@ def raw_form(raw: str, decoded: str) -> str:
     return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused as no UTF-8
 
 
-def below_mount(path: str, mount: str) -> str | None:
+def strip_mount(path: str, mount: str) -> str | None:
     """The raw path below a mount point, which is decoded; None if it is not below.
 
     The mount point itself is ``/``. A mount point ends at a segment boundary.

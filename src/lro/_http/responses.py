@@ -21,8 +21,8 @@ from lro._base.errors import (
 )
 from lro._base.faults import HttpMethodNotAllowed
 from lro._base.status import Code
-from lro._engine.budget import Turn
-from lro._http.public_errors import Told, detail_of, disclosed, undisclosed
+from lro._engine.budget import ReplyReservation
+from lro._http.public_errors import PublicError, detail_of, disclosed, undisclosed
 from lro._messages.json_text import dumps
 from lro._messages.registry import TypeRegistry
 from lro._model.enum_numbers import with_enum_numbers
@@ -49,7 +49,7 @@ class HttpReply:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
-    turn: Turn | None = attrs.field(default=None, eq=False, repr=False)
+    turn: ReplyReservation | None = attrs.field(default=None, eq=False, repr=False)
     """What was set aside for a large body: released by who has sent it, or with this object."""
 
     @property
@@ -161,7 +161,7 @@ def _challenge(error: LroError, asked: str) -> str:
     return Unauthenticated().challenge
 
 
-def _tell(told: Told, types: TypeRegistry, asked: str) -> HttpReply:
+def _tell(told: PublicError, types: TypeRegistry, asked: str) -> HttpReply:
     error, status = told.error, told.status
     http = _OWN_STATUS.get(type(error), Code(status.code).http)
     more = []

@@ -18,8 +18,8 @@ from lro._model.json import operation_to_json
 from lro._model.operation import Operation
 
 if TYPE_CHECKING:
-    from lro._engine.budget import Turn
-    from lro._engine.watch_hub import Watching
+    from lro._engine.budget import ReplyReservation
+    from lro._engine.watch_hub import WatchStream
     from lro._engine.watching import Sighting
 
 log = logging.getLogger("lro")
@@ -47,7 +47,7 @@ class EventStream:
     headers: tuple[tuple[str, str], ...]
     events: AsyncGenerator[bytes, None]
     status: int = 200
-    held: Callable[[], Turn | None] = lambda: None
+    held: Callable[[], ReplyReservation | None] = lambda: None
     """The bytes that the piece at hand is made of, which a slow reader holds."""
 
     @property
@@ -57,7 +57,7 @@ class EventStream:
 
 
 def event_stream(
-    watching: Watching,
+    watching: WatchStream,
     types: TypeRegistry,
     *,
     enum_numbers: bool = False,
@@ -73,7 +73,7 @@ def event_stream(
 
 
 async def _pieces(
-    watching: Watching, writer: _Writer, heartbeat_seconds: float
+    watching: WatchStream, writer: _Writer, heartbeat_seconds: float
 ) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(watching.batches(heartbeat_seconds)) as batches:
         with contextlib.suppress(Unavailable):  # the service stops, and so does the stream

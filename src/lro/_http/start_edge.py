@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any as Anything
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from lro._base.arguments import check_instance, check_plain_function, check_text
 from lro._base.containing import contained
@@ -59,7 +58,7 @@ class StartEdge(Edge, Generic[Req]):
     def __init__(
         self,
         service: Service,
-        method: Method[Req, Anything, Anything],
+        method: Method[Req, Any, Any],
         *,
         path: str | None = "",
         parent: Callable[[HttpRequest], str] | None = None,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Any as Anything
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
@@ -34,8 +33,8 @@ class Call:
 
 
 @attrs.frozen
-class Hold:
-    """A step: wait for an operation, as ``Service.wait`` and ``Service.await_`` take it."""
+class Wait:
+    """A step: wait for an operation, as ``Service.wait`` and ``Service.wait_async`` take it."""
 
     request: WaitOperationRequest
     deadline_seconds: float | None
@@ -43,7 +42,7 @@ class Hold:
 
 
 @attrs.frozen
-class Follow:
+class Watch:
     """A step: watch operations, as ``Service.watch`` takes it. Only an event loop can."""
 
     names: tuple[str, ...]
@@ -58,16 +57,16 @@ class Reserve:
     most: int
 
 
-Step: TypeAlias = Call | Hold | Follow | Reserve
+Step: TypeAlias = Call | Wait | Watch | Reserve
 
 R = TypeVar("R")
 
-Steps: TypeAlias = Generator[Step, Anything, R]
+Steps: TypeAlias = Generator[Step, Any, R]
 """Gives steps, and at last what the caller is answered."""
 Exchange: TypeAlias = Steps[HttpReply | EventStream]
 
 
-def identify(hook: Hook | None, headers: Mapping[str, str]) -> Generator[Call, Anything, str]:
+def identify(hook: Hook | None, headers: Mapping[str, str]) -> Generator[Call, Any, str]:
     """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one."""
     if hook is None:
         return ""
@@ -86,7 +85,7 @@ def drive(exchange: Steps[R], service: Service) -> R:
             return run(step.flow)
         if isinstance(step, Reserve):
             return service.replies.take(step.least, step.most)
-        if isinstance(step, Follow):
+        if isinstance(step, Watch):
             raise StreamsNotSupported("WatchOperations")
         service.end_waits_at_signals()
         return service.wait(
@@ -122,10 +121,10 @@ async def adrive(
         if isinstance(step, Reserve):
             return await service.replies.atake(step.least, step.most)
         service.end_waits_at_signals()
-        if isinstance(step, Follow):
+        if isinstance(step, Watch):
             return await service.watch(step.names, caller=step.caller)
         return await hold(
-            service.await_(
+            service.wait_async(
                 step.request.name,
                 step.request.timeout,
                 deadline_seconds=step.deadline_seconds,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
+import typing
 from collections.abc import Callable, Mapping
-from typing import Any as Anything
 from typing import Protocol, runtime_checkable
 
 import attrs
@@ -31,7 +31,7 @@ class Codec(Protocol):
         """The fields, for filters; None if they cannot be told."""
         ...
 
-    def dump(self, message: Anything) -> Json | bytes:
+    def dump(self, message: typing.Any) -> Json | bytes:
         """The payload of a message.
 
         Raises:
@@ -39,7 +39,7 @@ class Codec(Protocol):
         """
         ...
 
-    def load(self, payload: Json | bytes, *, strict: bool) -> Anything:
+    def load(self, payload: Json | bytes, *, strict: bool) -> typing.Any:
         """The message of a payload; unknown fields are refused if ``strict``, else dropped.
 
         Raises:
@@ -83,15 +83,15 @@ class ClassCodec:
         return self.strict.writer(self.python)
 
     @functools.cached_property
-    def read(self) -> Callable[[Json], Anything]:
+    def read(self) -> Callable[[Json], typing.Any]:
         """JSON value -> message, ignoring what is unknown."""
         return self.lenient.reader(self.python)
 
-    def dump(self, message: Anything) -> Json | bytes:
+    def dump(self, message: typing.Any) -> Json | bytes:
         """The JSON value of a message."""
         return self.write(message)
 
-    def load(self, payload: Json | bytes, *, strict: bool) -> Anything:
+    def load(self, payload: Json | bytes, *, strict: bool) -> typing.Any:
         """The message of a JSON value."""
         if isinstance(payload, bytes):
             raise InvalidArgument("", "is in binary form, which this type is not read from")

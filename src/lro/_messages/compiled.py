@@ -9,8 +9,7 @@ cattrs make their methods the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -18,7 +17,7 @@ from lro._base.errors import InvalidArgument
 from lro._messages.scalars import Dumper, Loader, is_text
 from lro._messages.schema import Field, Kind, Label, Shape
 
-Namespace = dict[str, Anything]
+Namespace = dict[str, Any]
 
 MISSING: Final = object()
 _RANGES: Final[Mapping[Kind, tuple[int, int]]] = {
@@ -47,9 +46,9 @@ def compile_loader(
     cls: type,
     shape: Shape,
     hook: Callable[[Field], Loader],
-    slow: Callable[[Anything, object], object],
+    slow: Callable[[Any, object], object],
     drop: object,
-) -> Callable[[Anything, object], object]:
+) -> Callable[[Any, object], object]:
     """A reader: JSON object -> message. ``drop`` is what an enum name reads as to be ignored."""
     defaults = _defaults(cls)
     if defaults is None or any(field.name not in defaults for field in shape.fields):
@@ -72,7 +71,7 @@ def compile_loader(
     lines.append("  if n != len(value): return slow(value, _)")
     lines.append(f"  return cls({', '.join(arguments)})")
     lines.append(" except (Refused, ValueError, TypeError): return slow(value, _)")
-    load: Callable[[Anything, object], object] = _made("load", lines, names)
+    load: Callable[[Any, object], object] = _made("load", lines, names)
     return load
 
 
@@ -129,10 +128,10 @@ def _read(field: Field, number: int) -> list[str]:
 
 
 def _late(
-    names: Namespace, name: str, field: Field, hook: Callable[[Field], Callable[..., Anything]]
-) -> Callable[[Anything], Anything]:
+    names: Namespace, name: str, field: Field, hook: Callable[[Field], Callable[..., Any]]
+) -> Callable[[Any], Any]:
     # Looked up by the first call and put in its own place: a class may contain itself.
-    def first(value: Anything) -> Anything:
+    def first(value: Any) -> Any:
         names[name] = found = hook(field)
         return found(value)
 
@@ -146,7 +145,7 @@ def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
         return None
     found: dict[str, tuple[str, object, bool]] = {}
     for one in attrs.fields(cls):
-        default: Anything = one.default
+        default: Any = one.default
         made = isinstance(default, attrs.Factory)  # type: ignore[arg-type]  # a function to mypy
         if made and default.takes_self:
             return None
@@ -154,7 +153,7 @@ def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
     return found
 
 
-def _made(name: str, lines: list[str], names: Namespace) -> Anything:
+def _made(name: str, lines: list[str], names: Namespace) -> Any:
     names["Refused"] = InvalidArgument
     exec("\n".join(lines), names)  # only field names, which are identifiers, are put into the text
     return names[name]

@@ -6,8 +6,8 @@ is an :class:`InvalidArgument` whose ``field`` is the path into the message.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any as Anything
 from typing import Final, TypeAlias
 
 import cattrs
@@ -60,7 +60,7 @@ class JsonCodec:
         self._converter = cattrs.Converter(detailed_validation=False)
         self._register()
 
-    def load(self, value: Json, cls: type) -> Anything:
+    def load(self, value: Json, cls: type) -> typing.Any:
         """The message of this class that a JSON value says.
 
         Raises:
@@ -68,7 +68,7 @@ class JsonCodec:
         """
         return self._converter.get_structure_hook(cls)(value, cls)
 
-    def reader(self, cls: type) -> Callable[[Json], Anything]:
+    def reader(self, cls: type) -> Callable[[Json], typing.Any]:
         """:meth:`load` for one class."""
         hook = self._converter.get_structure_hook(cls)
         return lambda value: hook(value, cls)

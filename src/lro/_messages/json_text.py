@@ -11,8 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from typing import Any as Anything
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from lro._base.any import Json
 
@@ -111,10 +110,10 @@ def loads_strict(data: bytes | str) -> Json:
 
 def deeper_than(value: Json, limit: int) -> bool:
     """Whether objects and lists are nested in more than ``limit`` levels."""
-    layer: list[Anything] = [value]
+    layer: list[Any] = [value]
     for _ in range(limit):
         # Types are compared, not asked: what is looked at came from JSON or was just made for it.
-        below: list[Anything] = []
+        below: list[Any] = []
         for item in layer:
             kind = item.__class__
             if kind is dict:
@@ -127,7 +126,7 @@ def deeper_than(value: Json, limit: int) -> bool:
     return any(item.__class__ is dict or item.__class__ is list for item in layer)
 
 
-def plain_copy(value: dict[Anything, Anything] | list[Anything]) -> Json | None:
+def plain_copy(value: dict[Any, Any] | list[Any]) -> Json | None:
     """An equal copy of a value that is JSON data through and through, at the speed of C.
 
     None for any other value, and for None: a tuple, a NaN or a key that is no text comes back

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import typing
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar, cast
-from typing import Any as Anything
 
 import attrs
 
@@ -382,7 +382,7 @@ def _said(error: LroError, domain: str) -> tuple[Code, str, tuple[object, ...]]:
     return error.status_code, _sayable(str(error)), details
 
 
-def _sayable(said: Anything) -> Anything:
+def _sayable(said: typing.Any) -> typing.Any:
     """The same without half surrogate pairs, which no reply can hold (spec §1.9).
 
     The name of a file may have some. Details of classes of the application are as it made them.

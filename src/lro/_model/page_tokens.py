@@ -35,7 +35,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @attrs.frozen
-class Place:
+class Cursor:
     """A place in the order of lists: newest creation first, equal times by name (spec §3.4(2))."""
 
     create_time: datetime
@@ -53,14 +53,18 @@ def effective_page_size(page_size: int) -> int:
     return min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
 
 
-def seal(place: Place, *, key: bytes, parent: str, filter_text: str, now: datetime) -> str:
+def encode_page_token(
+    place: Cursor, *, key: bytes, parent: str, filter_text: str, now: datetime
+) -> str:
     """The token of the place after which a list goes on; bound to parent and filter text."""
     header = _HEADER.pack(_VERSION, _micros(now), _micros(place.create_time))
     sealed = _cipher(key).encrypt(header + place.name.encode(), [_binding(parent, filter_text)])
     return base64.urlsafe_b64encode(sealed).rstrip(b"=").decode("ascii")
 
 
-def unseal(token: str, *, key: bytes, parent: str, filter_text: str, now: datetime) -> Place:
+def decode_page_token(
+    token: str, *, key: bytes, parent: str, filter_text: str, now: datetime
+) -> Cursor:
     """The place in a token that :func:`seal` made.
 
     Raises:
@@ -88,7 +92,7 @@ def unseal(token: str, *, key: bytes, parent: str, filter_text: str, now: dateti
         raise foreign
     if now - _moment(issued) > TOKEN_LIFE:
         raise PageTokenExpired("page_token", f"is older than {TOKEN_LIFE.days} days")
-    return Place(_moment(created), plain[_HEADER.size :].decode())
+    return Cursor(_moment(created), plain[_HEADER.size :].decode())
 
 
 def _cipher(key: bytes) -> AESSIV:

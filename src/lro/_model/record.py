@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import enum
+import typing
 from datetime import datetime
-from typing import Any as Anything
 from typing import Final
 
 import attrs
@@ -137,12 +137,12 @@ class Record:
             return False
         return self.expire_time is None or now < self.expire_time
 
-    def over(self, now: datetime) -> bool:
+    def finished_or_hidden(self, now: datetime) -> bool:
         """Whether nobody need wait for it: it is done, or callers cannot see it."""
         return self.state in _DONE or not self.visible(now)
 
     @property
-    def asked(self) -> bool:
+    def cancel_pending(self) -> bool:
         """Whether work goes on that somebody wants to stop."""
         return self.cancel_requested and self.state not in _DONE
 
@@ -173,19 +173,19 @@ class Record:
         """The same record, if these are its keys; else one with them."""
         return self if keys == self.keys else self._with({"keys": keys})
 
-    def moved(self, **changes: Anything) -> Record:
+    def next_version(self, **changes: typing.Any) -> Record:
         """The next version of this record."""
         changes["version"] = self.version + 1
         return self._with(changes)
 
-    def _with(self, changes: dict[str, Anything]) -> Record:
+    def _with(self, changes: dict[str, typing.Any]) -> Record:
         fields = self.__dict__ | changes
         fields.pop("_operation", None)  # was kept for the record as it was
         fields.pop("_weight", None)
         return Record.of(fields)
 
     @classmethod
-    def of(cls, fields: dict[str, Anything]) -> Record:
+    def of(cls, fields: dict[str, typing.Any]) -> Record:
         """The record of all its fields, which the dictionary becomes.
 
         attrs' own way takes twice the time of everything else that a poll does; no field has a

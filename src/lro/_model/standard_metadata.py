@@ -19,7 +19,7 @@ _CANCEL_FLAGS: Final = ("cancel_requested", "requested_cancellation")
 
 
 @attrs.frozen
-class Conventions:
+class StandardMetadata:
     """Which conventional fields a metadata type has: attribute of the record -> JSON name.
 
     ``first`` is a message of that type in which nothing is said. It becomes the metadata of an
@@ -33,7 +33,7 @@ class Conventions:
     @classmethod
     def of(
         cls, shape: Shape | None, codec: Codec | None = None, type_name: str = ""
-    ) -> Conventions:
+    ) -> StandardMetadata:
         """Read them off a shape; fields of other types are not touched.
 
         ``first`` is made with the codec, and only where there is a flag and the type allows an

@@ -105,7 +105,7 @@ def take_over(owner: str, until: datetime, now: datetime) -> Change:
         state = step(record, Event.CLAIM, now)
         _ran_out(record, now)
         lost = record.lost_attempts + (record.owner != "")
-        return record.moved(state=state, owner=owner, lease_until=until, lost_attempts=lost)
+        return record.next_version(state=state, owner=owner, lease_until=until, lost_attempts=lost)
 
     return change
 
@@ -153,7 +153,7 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
         state = step(record, Event.CLAIM, now)
         if record.owner not in ("", owner):
             raise LeaseLost(record.name, record.attempt, record.attempt)
-        return record.moved(
+        return record.next_version(
             state=state,
             owner=owner,
             lease_until=until,
@@ -171,7 +171,7 @@ def release(attempt: int, now: datetime) -> Change:
     def change(record: Record) -> Record:
         state = step(record, Event.RELEASE, now)
         _fence(record, attempt)
-        return record.moved(state=state, owner="", lease_until=now, update_time=now)
+        return record.next_version(state=state, owner="", lease_until=now, update_time=now)
 
     return change
 
@@ -184,7 +184,7 @@ def lose(attempt: int, now: datetime) -> Change:
         _fence(record, attempt)
         # Not the owner's any more, lest its other work's renewal prolong this lease.
         owner = record.owner + GIVEN_UP
-        return record.moved(state=state, owner=owner, lease_until=now, update_time=now)
+        return record.next_version(state=state, owner=owner, lease_until=now, update_time=now)
 
     return change
 
@@ -208,7 +208,9 @@ def report(
         until = record.lease_until
         if lease is not None and until is not None and record.owner == owner:
             until = now + lease if until - now < lease / 2 else until
-        return record.moved(state=state, metadata=metadata, update_time=now, lease_until=until)
+        return record.next_version(
+            state=state, metadata=metadata, update_time=now, lease_until=until
+        )
 
     return change
 
@@ -220,7 +222,7 @@ def request_cancel(now: datetime) -> Change:
         state = step(record, Event.REQUEST_CANCEL, now)
         if record.done or record.cancel_requested:
             return record
-        return record.moved(state=state, cancel_requested=True, update_time=now)
+        return record.next_version(state=state, cancel_requested=True, update_time=now)
 
     return change
 
@@ -261,7 +263,7 @@ def end(
         if isinstance(result, Status) and result.code == Code.CANCELLED:
             state = State.CANCELLED
         ended = max(now, record.create_time)  # somebody may have set the clock
-        return record.moved(
+        return record.next_version(
             state=state,
             result=result,
             metadata=metadata or record.metadata,
@@ -281,12 +283,12 @@ def delete(now: datetime) -> Change:
     def change(record: Record) -> Record | None:
         busy = not record.done and (record.target or record.lease_until is not None)
         state = step(record, Event.HIDE if busy else Event.DELETE, now)
-        return None if state is State.GONE else record.moved(state=state, update_time=now)
+        return None if state is State.GONE else record.next_version(state=state, update_time=now)
 
     return change
 
 
-def as_seen(seen: Record, change: Change) -> Change:
+def if_unchanged_since(seen: Record, change: Change) -> Change:
     """The same change, for a record that is held as it was when the change was decided on.
 
     Raises (when applied):
@@ -301,7 +303,7 @@ def as_seen(seen: Record, change: Change) -> Change:
     return guarded
 
 
-def stamped(change: Change, stamp: Stamp) -> Change:
+def with_derived(change: Change, stamp: Stamp) -> Change:
     """The same change, with what is derived brought up to date in the same step."""
 
     def both(record: Record) -> Record | None:

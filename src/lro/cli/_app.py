@@ -7,8 +7,7 @@ import importlib
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any as Anything
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import click
 
@@ -52,7 +51,7 @@ They belong to the client, which this package knows nothing of.
 class _App(click.Group):
     """Says every error of ours in one line, as a misuse, and loads commands when it must."""
 
-    def make_context(self, *given: Anything, **more: Anything) -> click.Context:
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
         with ending():  # the help and the version are printed here
             return super().make_context(*given, **more)
 

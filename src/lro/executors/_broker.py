@@ -7,8 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 from kombu.exceptions import LimitExceeded, OperationalError
 
@@ -19,7 +18,7 @@ FRESH_SECONDS: Final = 1.0
 """For so long after an answer the broker counts as there, and after a failure as away."""
 
 
-class Broker:
+class NamePublisher:
     """The broker of a Celery app, over at most ``connections`` connections of our own.
 
     The app's settings decide where it is and how it is spoken to. Ours are only the limits: each
@@ -28,19 +27,19 @@ class Broker:
     three times that, also where packets vanish.
     """
 
-    def __init__(self, app: Anything, timeout: timedelta, connections: int) -> None:
+    def __init__(self, app: Any, timeout: timedelta, connections: int) -> None:
         self._app = app
         self._seconds = timeout.total_seconds()
         self._connections = connections
         self._inherited: object = None
         self._forked()
-        after_fork(self, Broker._forked)
+        after_fork(self, NamePublisher._forked)
 
     def _forked(self) -> None:
         # The parent goes on to use its connections. They are kept here, because what is dropped is
         # closed, and that may end them for the parent too.
         self._inherited = getattr(self, "_pool", None)
-        self._pool: Anything = None
+        self._pool: Any = None
         self._lock = threading.Lock()
         self._found: tuple[float, str] = (-math.inf, "")
 
@@ -59,7 +58,7 @@ class Broker:
         elif trouble:
             raise Unavailable(trouble)
 
-    def reach(self, action: Callable[[Anything], object]) -> None:
+    def reach(self, action: Callable[[Any], object]) -> None:
         """Have ``action`` done with a connection; a second time if the first was a dead one.
 
         Raises:
@@ -81,8 +80,8 @@ class Broker:
 
     def _perform(
         self,
-        action: Callable[[Anything], object],
-        connection: Anything,
+        action: Callable[[Any], object],
+        connection: Any,
         lost: tuple[type[Exception], ...],
     ) -> None:
         if connection.connected:  # as far as it knows
@@ -97,7 +96,7 @@ class Broker:
         )
         action(connection)
 
-    def _take(self) -> Anything:
+    def _take(self) -> Any:
         with self._lock:
             if self._pool is None:
                 self._pool = self._connect().Pool(limit=self._connections)
@@ -114,7 +113,7 @@ class Broker:
         self._found = (time.monotonic(), trouble)
         return Unavailable(trouble)
 
-    def _connect(self) -> Anything:
+    def _connect(self) -> Any:
         # How a transport is told its limits depends on its kind; one that we do not know has its
         # own, and refuses options that it does not know.
         kind = self._app.connection_for_write().transport.driver_type
@@ -139,6 +138,6 @@ class Broker:
         )
 
 
-def _knock(connection: Anything) -> None:
+def _knock(connection: Any) -> None:
     # A channel of any transport is opened by asking the broker something.
     connection.channel().close()

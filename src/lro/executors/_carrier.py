@@ -28,7 +28,7 @@ Work: TypeAlias = Callable[[str], None]
 Close: TypeAlias = Callable[[timedelta], None]
 
 
-class Carrier:
+class CeleryWorkerTask:
     """Does the work of names, in a process that may be told to end in its midst.
 
     ``close`` hands back what runs here; it is called when Celery ends the process.
@@ -39,7 +39,7 @@ class Carrier:
         self._close = close
         self.stopped = False
         self._forked()
-        after_fork(self, Carrier._forked)
+        after_fork(self, CeleryWorkerTask._forked)
 
     def _forked(self) -> None:
         self._quiet = threading.Condition()

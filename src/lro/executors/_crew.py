@@ -12,7 +12,7 @@ from lro._engine.forks import after_fork
 log = logging.getLogger("lro")
 
 
-class Crew:
+class WorkerThreads:
     """``size`` daemon threads that each call ``live``.
 
     None is started before :meth:`muster`: an executor that a server makes before it forks has no
@@ -25,9 +25,9 @@ class Crew:
         self._live = live
         self._lock = threading.Lock()
         self._there = False
-        after_fork(self, Crew._disband)
+        after_fork(self, WorkerThreads._disband)
 
-    def muster(self) -> None:
+    def ensure_started(self) -> None:
         """See to it that the threads are there.
 
         Raises:

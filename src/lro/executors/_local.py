@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
-from lro._engine.executor_port import Reach
+from lro._engine.executor_port import CancelSupport
 from lro._engine.method_spec import MethodSpec
 
 
@@ -13,9 +13,9 @@ class LocalExecutor:
     """Tasks come whole, and any function can be called: there is nothing to be told."""
 
     @property
-    def reach(self) -> Reach:
+    def cancel_support(self) -> CancelSupport:
         """A function learns of a cancellation when it looks."""
-        return Reach.LOOKS
+        return CancelSupport.COOPERATIVE
 
     @property
     def redelivery(self) -> timedelta | None:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from lro._base.arguments import check_count
 from lro._engine.executor_port import Task
 from lro.executors._backlog import Backlog, BacklogSlot
-from lro.executors._crew import Crew
+from lro.executors._crew import WorkerThreads
 from lro.executors._local import LocalExecutor
 
 log = logging.getLogger("lro")
 
 
-class StaffedExecutor(LocalExecutor):
+class PooledExecutor(LocalExecutor):
     """``workers`` threads take tasks from a bounded queue, and :meth:`_do` them one by one.
 
     Raises:
@@ -26,7 +26,7 @@ class StaffedExecutor(LocalExecutor):
         check_count("workers", workers)
         check_count("queue", queue, least=0)
         self._backlog = Backlog(workers, queue)
-        self._crew = Crew(workers, thread_name, self._work)
+        self._crew = WorkerThreads(workers, thread_name, self._work)
 
     @property
     def workers(self) -> int:
@@ -37,7 +37,7 @@ class StaffedExecutor(LocalExecutor):
         """Room for one task."""
         slot = self._backlog.reserve()
         try:
-            self._crew.muster()
+            self._crew.ensure_started()
         except BaseException:
             slot.release()
             raise

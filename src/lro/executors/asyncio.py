@@ -11,7 +11,7 @@ from typing import Final
 
 from lro._base.arguments import check_count
 from lro._base.errors import Unavailable
-from lro._engine.executor_port import Reach, Task
+from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.forks import after_fork
 from lro.executors._backlog import Backlog, BacklogSlot
 from lro.executors._local import LocalExecutor
@@ -52,9 +52,9 @@ class AsyncioExecutor(LocalExecutor):
         after_fork(self, AsyncioExecutor._begin_anew)
 
     @property
-    def reach(self) -> Reach:
+    def cancel_support(self) -> CancelSupport:
         """An async function is interrupted at its next ``await``; another learns when it looks."""
-        return Reach.AWAITS
+        return CancelSupport.AT_AWAIT
 
     def reserve(self) -> _LoopSlot:
         """Room for one task."""

@@ -21,21 +21,20 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 from lro._base.arguments import check_count, check_instance, check_span, check_text
 from lro._base.errors import Unavailable
 from lro._base.faults import DeclarationError, MissingExtra
-from lro._engine.executor_port import Reach, Task
+from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.method_spec import MethodSpec
 
 try:
     import celery
     from celery.signals import worker_ready
 
-    from lro.executors._broker import Broker
-    from lro.executors._carrier import Carrier
+    from lro.executors._broker import NamePublisher
+    from lro.executors._carrier import CeleryWorkerTask
 except ImportError as exc:
     raise MissingExtra("the Celery executor", "celery") from exc
 
@@ -54,7 +53,7 @@ _OPTIONS: Final = {
     "acks_on_failure_or_timeout": True,
 }
 
-_taken: Final[weakref.WeakKeyDictionary[Anything, set[str]]] = weakref.WeakKeyDictionary()
+_taken: Final[weakref.WeakKeyDictionary[Any, set[str]]] = weakref.WeakKeyDictionary()
 
 
 class CeleryExecutor:
@@ -92,7 +91,7 @@ class CeleryExecutor:
         DeclarationError: An argument is of a wrong type or out of its bounds.
     """
 
-    reach = Reach.LOOKS
+    cancel_support = CancelSupport.COOPERATIVE
 
     def __init__(
         self,
@@ -112,12 +111,12 @@ class CeleryExecutor:
         check_span("broker_timeout", broker_timeout)
         check_count("connections", connections)
         self.redelivery = redelivery
-        self._app: Anything = app
+        self._app: Any = app
         self._route = {} if queue is None else {"queue": queue}
         self._task_name = task_name
-        self._broker = Broker(app, broker_timeout, connections)
-        self._carrier: Carrier | None = None
-        self._task: Anything = None
+        self._broker = NamePublisher(app, broker_timeout, connections)
+        self._carrier: CeleryWorkerTask | None = None
+        self._task: Any = None
         self._stopped = False
 
     def attach(
@@ -137,7 +136,7 @@ class CeleryExecutor:
         if self._task_name in names:
             text = "is the task of another service on this Celery app; give a task_name of its own"
             raise DeclarationError(self._task_name, text)
-        carrier = self._carrier = Carrier(work, close)
+        carrier = self._carrier = CeleryWorkerTask(work, close)
 
         def carry(*arguments: object, **named: object) -> None:  # Celery takes no bound method
             carrier.carry(*arguments, **named)
@@ -176,7 +175,7 @@ class CeleryExecutor:
         """Wait for what runs in this process, a worker; whether none of it is left."""
         return self._carrier is None or self._carrier.join(seconds)
 
-    def _ready(self, sender: Anything, **_: object) -> None:
+    def _ready(self, sender: Any, **_: object) -> None:
         if sender.app is self._app and self._begin is not None:
             self._begin()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from lro._engine.executor_port import Task
-from lro.executors._staffed import StaffedExecutor
+from lro.executors._staffed import PooledExecutor
 
 
-class ThreadExecutor(StaffedExecutor):
+class ThreadExecutor(PooledExecutor):
     """Runs tasks on ``workers`` threads; up to ``queue`` more wait, further ones are refused.
 
     Cancellation reaches a function at its next ``job.report()`` or ``job.raise_if_cancelled()``,

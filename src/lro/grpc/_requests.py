@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any as Anything
+import typing
 from typing import Final, TypeVar
 
 from google.longrunning import operations_proto_pb2 as pb
@@ -44,7 +44,7 @@ def read_list(payload: bytes) -> ListOperationsRequest:
     """
     found: ListOperationsRequest = from_proto(_parsed(pb.ListOperationsRequest, payload))
     # Older versions of the package do not have the field; its number is read in any case.
-    asked: Anything = _parsed(_PARTIAL, payload)
+    asked: typing.Any = _parsed(_PARTIAL, payload)
     if asked.return_partial_success:
         raise PartialSuccessNotSupported()
     return found
@@ -61,8 +61,8 @@ def read_wait(payload: bytes) -> WaitOperationRequest:
 
 
 def read_start(
-    payload: bytes, cls: type[Anything], types: TypeRegistry
-) -> tuple[Anything, StartOptions]:
+    payload: bytes, cls: type[typing.Any], types: TypeRegistry
+) -> tuple[typing.Any, StartOptions]:
     """The request message of a method, and what is said beside it.
 
     Raises:

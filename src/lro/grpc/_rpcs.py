@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from typing import Any as Anything
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 from google.longrunning import operations_proto_pb2 as pb
@@ -14,12 +13,12 @@ from lro._base.arguments import check_instance, check_plain_function
 from lro._base.containing import contained
 from lro._base.errors import RequestTooLarge
 from lro._engine.access import INTERFACE
-from lro._engine.budget import Turn
+from lro._engine.budget import ReplyReservation
 from lro._engine.hooks import Flow, Hook, flow_of
 from lro._engine.listing import Listing
 from lro._engine.method import Method
 from lro._engine.service import Service
-from lro._http.steps import Call, Hold, Reserve, identify
+from lro._http.steps import Call, Reserve, Wait, identify
 from lro._model.names import parse_name
 from lro._model.operation import Operation
 from lro.grpc._replies import Answer, OperationWriter, refusal
@@ -42,7 +41,7 @@ asyncio server a plain function is called in a thread, and a coroutine function 
 of threads refuses coroutine functions.
 """
 
-Exchange: TypeAlias = Generator[Call | Hold | Reserve, Anything, Answer]
+Exchange: TypeAlias = Generator[Call | Wait | Reserve, Any, Answer]
 """The steps of an answer, as those of :mod:`lro.http`."""
 
 
@@ -66,7 +65,7 @@ class StartMethod(Generic[Req]):
     lower case), ``metadata`` the first metadata of the operation.
     """
 
-    method: Method[Req, Anything, Anything]
+    method: Method[Req, Any, Any]
     parent: Callable[[Req, Mapping[str, str]], str] | None = None
     metadata: Callable[[Req], object] | None = None
 
@@ -103,7 +102,7 @@ class Rpc(abc.ABC):
     @abc.abstractmethod
     def _answer(self, payload: bytes, context: Context) -> Exchange: ...
 
-    def _caller(self, context: Context) -> Generator[Call, Anything, str]:
+    def _caller(self, context: Context) -> Generator[Call, Any, str]:
         return identify(self._hook, {} if self._hook is None else texts_of(context))
 
     def _check_size(self, payload: bytes) -> None:
@@ -177,7 +176,7 @@ class OperationsRpc(Rpc):
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
         listing: Listing = yield Call(begin, blocks=True)
-        turn: Turn = yield Reserve(limits.least_bytes, limits.page_bytes)
+        turn: ReplyReservation = yield Reserve(limits.least_bytes, limits.page_bytes)
 
         def listed() -> Flow[Answer]:
             yield from ()  # asks no hook
@@ -207,7 +206,7 @@ class OperationsRpc(Rpc):
         return b""
 
     def _wait(self, payload: bytes, context: Context, caller: str) -> Exchange:
-        operation = yield Hold(read_wait(payload), context.time_remaining(), caller)
+        operation = yield Wait(read_wait(payload), context.time_remaining(), caller)
         return self._writer.operation(operation)
 
     def _slow(self, flow: Flow[object]) -> Call:
@@ -222,7 +221,7 @@ class StartRpc(Rpc):
         service: Service,
         name: str,
         writer: OperationWriter,
-        start: StartMethod[Anything] | None = None,
+        start: StartMethod[Any] | None = None,
         authenticate: Hook | None = None,
         max_request: int = DEFAULT_MAX_REQUEST,
     ) -> None:
@@ -258,6 +257,6 @@ class StartRpc(Rpc):
         )
 
 
-def operations_rpcs(service: Service, **options: Anything) -> dict[str, Rpc]:
+def operations_rpcs(service: Service, **options: Any) -> dict[str, Rpc]:
     """The five verbs by their paths; ``options`` are those of :class:`OperationsRpc`."""
     return {f"/{SERVICE}/{verb}": OperationsRpc(service, verb, **options) for verb in INTERFACE}

@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import grpc
@@ -33,7 +32,7 @@ from lro.grpc._rpcs import (
 _NO_TIME: Final = 1e-6
 """Seconds: not yet over, and not worth waiting for."""
 
-Methods = bool | Sequence[StartMethod[Anything]]
+Methods = bool | Sequence[StartMethod[Any]]
 
 
 def add_to(
@@ -76,7 +75,7 @@ def add_to(
     check_count("max_request", max_request)
     check_count("max_waiting", max_waiting, least=0)
     _ = service.types.binary  # refuse now what could only fail at each call
-    serving: Callable[[Rpc], Callable[..., Anything]] = _on_asyncio
+    serving: Callable[[Rpc], Callable[..., Any]] = _on_asyncio
     if not isinstance(server, grpc.aio.Server):
         serving = _Threaded(max_waiting)
         service.access.check_plain("a gRPC server of threads")
@@ -95,9 +94,9 @@ class _Handlers(grpc.GenericRpcHandler):
     def __init__(
         self,
         service: Service,
-        serving: Callable[[Rpc], Callable[..., Anything]],
+        serving: Callable[[Rpc], Callable[..., Any]],
         methods: Methods,
-        options: dict[str, Anything],
+        options: dict[str, Any],
     ) -> None:
         self._service = service
         self._serving = serving
@@ -123,7 +122,7 @@ class _Handlers(grpc.GenericRpcHandler):
         return found
 
     def _start(
-        self, name: str, start: StartMethod[Anything] | None
+        self, name: str, start: StartMethod[Any] | None
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         rpc = StartRpc(self._service, name, start=start, **self._options)
         return self._add(path_of(name), rpc)
@@ -218,7 +217,7 @@ def _held(exchange: Exchange, rpc: Rpc, context: grpc.ServicerContext) -> Answer
         return b""  # nobody hears it
 
 
-def _on_asyncio(rpc: Rpc) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Anything]:
+def _on_asyncio(rpc: Rpc) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Any]:
     async def serve(payload: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         answer = rpc.at_once(payload)
         if answer is None:

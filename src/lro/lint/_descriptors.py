@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import takewhile
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 from google.api.resource_pb2 import resource
@@ -30,8 +29,8 @@ from lro._model.method_names import MethodName
 from lro._model.operation import OperationInfo
 
 OPERATION: Final = "google.longrunning.Operation"
-_OPERATION_INFO: Final[Anything] = operation_info  # has no type where its module has no stubs
-_RESOURCE: Final[Anything] = resource
+_OPERATION_INFO: Final[Any] = operation_info  # has no type where its module has no stubs
+_RESOURCE: Final[Any] = resource
 _INTERFACE: Final = "google.longrunning.Operations."
 """The methods of the interface itself hand out operations that others have started."""
 _SERVICE: Final = FileDescriptorProto.SERVICE_FIELD_NUMBER

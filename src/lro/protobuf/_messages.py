@@ -6,8 +6,8 @@ an Any stays the bytes that came.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
-from typing import Any as Anything
 from typing import Final, TypeVar
 
 from google.longrunning import operations_proto_pb2 as pb
@@ -107,7 +107,7 @@ def any_from_proto(proto: any_pb2.Any) -> Any:
     return Any(proto.type_url, proto.value)
 
 
-def to_proto(message: object, types: TypeRegistry) -> Anything:
+def to_proto(message: object, types: TypeRegistry) -> typing.Any:
     """The protobuf message of any message of the interface.
 
     Raises:
@@ -137,7 +137,7 @@ def to_proto(message: object, types: TypeRegistry) -> Anything:
     return _with_unknown(plain, message.unknown)  # type: ignore[attr-defined]  # of each of them
 
 
-def from_proto(proto: Message) -> Anything:
+def from_proto(proto: Message) -> typing.Any:
     """The message of the interface that a protobuf message says.
 
     Raises:
@@ -177,7 +177,7 @@ _PLAIN: Final[Mapping[type, tuple[type[Message], tuple[str, ...]]]] = {
 _OF_NAME: Final = {
     proto.DESCRIPTOR.full_name: (cls, fields) for cls, (proto, fields) in _PLAIN.items()
 }
-_RICH: Final[Mapping[str, Callable[[Anything], object]]] = {
+_RICH: Final[Mapping[str, Callable[[typing.Any], object]]] = {
     "google.longrunning.Operation": operation_from_proto,
     "google.longrunning.ListOperationsResponse": _page,
     "google.rpc.Status": status_from_proto,

@@ -14,12 +14,12 @@ from lro._filters.prefilter import (
     Created,
     Ended,
     InState,
-    Keyed,
+    KeyIn,
     Measures,
     Named,
-    Says,
     Span,
     Test,
+    TextContains,
 )
 
 Condition = tuple[str, list[object]]
@@ -71,7 +71,7 @@ def _size(test: Test) -> int:
     match test:
         case AllOf(items) | AnyOf(items):
             return 1 + sum(map(_size, items))
-        case Says(columns, pieces):
+        case TextContains(columns, pieces):
             return len(columns) * len(pieces)
         case _:
             return 1
@@ -93,9 +93,9 @@ def _condition(test: Test, dialect: Dialect) -> Condition:
             return ranged("end_time", span, dialect.mark)
         case Asked(cancel):
             return f"cancel_requested {'<>' if cancel else '='} 0", []
-        case Keyed(key, values):
+        case KeyIn(key, values):
             return among(dialect.key(key), [*sorted(values), UNKNOWN], dialect.mark)
-        case Says(columns, pieces, folded):
+        case TextContains(columns, pieces, folded):
             says = [_says(column, pieces, dialect, folded=folded) for column in columns]
             return _joined(" OR ", "FALSE", says)
         case _:

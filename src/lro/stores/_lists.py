@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from lro._filters.prefilter import UNKNOWN, Bounds, Span
-from lro._model.page_tokens import Place
+from lro._model.page_tokens import Cursor
 from lro._model.record import Record, State
 from lro.stores._rows import micros
 
@@ -78,7 +78,7 @@ class Lists:
         due = bisect.bisect_right(self._expiries, now, key=_moment)
         return [name for _, name in self._expiries[: min(due, limit)]]
 
-    def walk(self, parent: str, after: Place | None, bounds: Bounds) -> Iterator[Record]:
+    def walk(self, parent: str, after: Cursor | None, bounds: Bounds) -> Iterator[Record]:
         """The records within bounds, or more, newest first, equal times by name."""
         if bounds.names is not None:
             return self._named(parent, after, bounds.names)
@@ -87,7 +87,7 @@ class Lists:
         entries = walks[0] if len(walks) == 1 else heapq.merge(*walks, key=_in_order)
         return (self._records[name] for _, name in entries)
 
-    def _named(self, parent: str, after: Place | None, names: Collection[str]) -> Iterator[Record]:
+    def _named(self, parent: str, after: Cursor | None, names: Collection[str]) -> Iterator[Record]:
         found = [self._records[name] for name in names if name in self._records]
         entries = [(r.create_time, r.name) for r in found if r.parent == parent]
         for entry in sorted(entries, key=_in_order):
@@ -130,7 +130,7 @@ def _value(record: Record, key: str) -> str:
     return known.get(key, UNKNOWN)
 
 
-def _newest_first(entries: Sequence[_Entry], after: Place | None, span: Span) -> Iterator[_Entry]:
+def _newest_first(entries: Sequence[_Entry], after: Cursor | None, span: Span) -> Iterator[_Entry]:
     # The oldest stands first, so that new ones come to the end, where they cost least. But of one
     # moment, names go upwards in a page too.
     begin, end = 0, len(entries)

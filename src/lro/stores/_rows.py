@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any as Anything
 from typing import Final
 
 import attrs
@@ -50,7 +50,7 @@ def to_row(record: Record) -> tuple[object, ...]:
     return tuple([dump(fields[name]) if dump else fields[name] for name, dump in _PLAN])
 
 
-def from_row(row: Sequence[Anything]) -> Record:
+def from_row(row: Sequence[typing.Any]) -> Record:
     """The record of a row."""
     fields = dict(zip(COLUMNS, row, strict=False))
     fields.setdefault("keys")  # which the first rows of starts were kept without, in version 2
@@ -61,7 +61,7 @@ def from_row(row: Sequence[Anything]) -> Record:
     return Record.of(fields)
 
 
-def row_weight(row: Sequence[Anything]) -> int:
+def row_weight(row: Sequence[typing.Any]) -> int:
     """The weight of the record of a row, which need not be read for that."""
     return weight_of(row[_NAME], _bytes(row[_METADATA]), _bytes(row[_RESULT]))
 
@@ -154,7 +154,7 @@ def _dump_result(result: Any | Status | None) -> str | None:
 
 
 def _load_result(text: str) -> Any | Status:
-    value: Anything = reread(text)
+    value: typing.Any = reread(text)
     if isinstance(value, dict):
         details = tuple(_any(detail) for detail in value["details"])
         return Status(value["code"], value["message"], details)
@@ -169,8 +169,8 @@ def _dump_state(state: State) -> str:
     return state.value
 
 
-_Dump = Callable[[Anything], object]
-_Load = Callable[[Anything], Anything]
+_Dump = Callable[[typing.Any], object]
+_Load = Callable[[typing.Any], typing.Any]
 _SPECIAL: Final[dict[str, tuple[_Dump, _Load]]] = {
     "state": (_dump_state, {state.value: state for state in State}.__getitem__),
     "metadata": (pack, unpack),

@@ -10,7 +10,7 @@ import attrs
 from lro._base.errors import LroError
 from lro._engine.store_port import Page, place_of
 from lro._filters.prefilter import UNKNOWN, Bounds, Test, bounds_of
-from lro._model.page_tokens import Place
+from lro._model.page_tokens import Cursor
 from lro._model.record import Record
 from lro.stores._conditions import Condition, Dialect, condition
 from lro.stores._rows import micros, moment
@@ -68,7 +68,7 @@ class Walk:
     nothing: bool
 
     @classmethod
-    def of(cls, test: Test, after: Place | None, keys: Collection[str], dialect: Dialect) -> Walk:
+    def of(cls, test: Test, after: Cursor | None, keys: Collection[str], dialect: Dialect) -> Walk:
         """The way to what meets a test; ``keys`` are those that there is an index of."""
         bounds = bounds_of(test)
         order, values = _order(bounds, keys)
@@ -94,7 +94,7 @@ class Walk:
         if cut:
             return Page(records, place_of(records[-1]))
         # What comes next was created before: at the latest, one microsecond before.
-        return Page(records, None if end is None else Place(moment(end - 1), ""))
+        return Page(records, None if end is None else Cursor(moment(end - 1), ""))
 
 
 def _order(bounds: Bounds, keys: Collection[str]) -> tuple[str, Sequence[str]]:

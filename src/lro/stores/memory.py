@@ -20,16 +20,16 @@ from lro._engine.store_port import (
     SCAN,
     Expired,
     Found,
-    Glance,
     Inserted,
     Orphans,
     Page,
     Renewed,
     RequestKey,
+    StateSummary,
     place_of,
 )
 from lro._filters.prefilter import EVERYTHING, Test, bounds_of
-from lro._model.page_tokens import KEY_BYTES, Place
+from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
 from lro.stores._lists import Lists
@@ -91,13 +91,13 @@ class _FirstStarts:
         return (record for record, _ in self._known.values())
 
 
-class Silence:
+class NoChanges:
     """The ear of a store that one process has to itself."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
 
-    def heard(self, seconds: float) -> Collection[str]:
+    def next_changes(self, seconds: float) -> Collection[str]:
         """Nothing, when the seconds are over."""
         self._closed.wait(seconds)
         return ()
@@ -138,20 +138,24 @@ class MemoryStore:
         self._starts = _FirstStarts(request_ids)
         self._secret = secrets.token_bytes(KEY_BYTES)
 
-    def announce(self, name: str) -> None:
+    def notify_others(self, name: str) -> None:
         """Nobody else could hear."""
 
-    def listen(self) -> Silence:
+    def listen(self) -> NoChanges:
         """An ear that hears nothing: no other process can write here."""
-        return Silence()
+        return NoChanges()
 
-    def glance(self, names: Collection[str]) -> Glance:
+    def poll_states(self, names: Collection[str]) -> StateSummary:
         """What has become of these operations."""
         now = self._clock()
         found = {name: self._records.get(name) for name in names}
-        return Glance(
-            over=frozenset(n for n, r in found.items() if r is None or r.over(now)),
-            asked=frozenset(n for n, r in found.items() if r is not None and r.asked),
+        return StateSummary(
+            finished=frozenset(
+                n for n, r in found.items() if r is None or r.finished_or_hidden(now)
+            ),
+            cancel_requested=frozenset(
+                n for n, r in found.items() if r is not None and r.cancel_pending
+            ),
         )
 
     def now(self) -> datetime:
@@ -235,7 +239,7 @@ class MemoryStore:
     def page(
         self,
         parent: str,
-        after: Place | None,
+        after: Cursor | None,
         limit: int,
         narrowing: Test = EVERYTHING,
         scan: int = SCAN,

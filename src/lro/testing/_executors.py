@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from lro._base.arguments import check_flag, check_function
 from lro._base.errors import ResourceExhausted, Unavailable
-from lro._engine.executor_port import Executor, Reach, Through
+from lro._engine.executor_port import CancelSupport, Executor, RemoteCall
 from lro.testing._clock import expect, refuses, same
 
 MakeExecutor = Callable[[int, int], Executor]
@@ -49,7 +49,7 @@ class Work:
         """Allow it to end."""
         self._may_end.set()
 
-    def run(self, through: Through | None = None) -> None:  # noqa: ARG002
+    def run(self, through: RemoteCall | None = None) -> None:  # noqa: ARG002
         """Do the work in this thread, whatever functions are done through."""
         self.begun.set()
         self._may_end.wait(PATIENCE)
@@ -125,7 +125,10 @@ def _ends(*tasks: Work) -> None:
 def it_says_what_it_is(make: MakeExecutor) -> None:
     """How far a cancel reaches; that it does its work here; and it may be told how to work."""
     executor = make(1, 1)
-    expect(isinstance(executor.reach, Reach), "it says how far a request to cancel reaches")
+    expect(
+        isinstance(executor.cancel_support, CancelSupport),
+        "it says how far a request to cancel reaches",
+    )
     same(executor.redelivery, None, "the time for redelivery, work being done here")
     executor.attach(lambda _: None, lambda _: None, lambda: None)
 

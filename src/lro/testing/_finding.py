@@ -61,7 +61,7 @@ def what_is_found_is_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
     weight = store.get(names[0]).weight
     for changed in (names, names[:2], ()):
         for name in changed:
-            store.update(name, lambda record: record.moved())
+            store.update(name, lambda record: record.next_version())
         for room, count in ((5 * weight, 5), (5 * weight - 1, 4), (2 * weight, 2), (1, 1)):
             found = store.find([*names, "operations/never"], room)
             same(len(found.records), count, f"how many records of {weight} bytes {room} allow")
@@ -140,12 +140,12 @@ def a_renewal_is_of_the_names_given(store: Store, clock: ManualClock) -> None:
         store.update(f"operations/{unique_id}", request_cancel(clock()))
     until = clock() + timedelta(hours=1)
     found = store.renew("us", until, ["operations/kept", "operations/no-such"])
-    same(list(found.asked), ["operations/kept"], "those asked to cancel")
+    same(list(found.cancel_requested), ["operations/kept"], "those asked to cancel")
     same(list(found.left), [], "those that could not be renewed")
     same(store.get("operations/kept").lease_until, until, "the lease of the one named")
     left = store.get("operations/dropped").lease_until
     same(left, clock() + timedelta(seconds=15), "the lease of the other")
-    same(list(store.renew("us", until, []).asked), [], "those of no name at all")
+    same(list(store.renew("us", until, []).cancel_requested), [], "those of no name at all")
 
 
 def a_renewal_tells_of_cancellations(store: Store, clock: ManualClock) -> None:
@@ -155,7 +155,11 @@ def a_renewal_tells_of_cancellations(store: Store, clock: ManualClock) -> None:
     for unique_id in "acd":
         store.update(f"operations/{unique_id}", request_cancel(clock()))
     store.update("operations/d", end_of(clock))
-    same(sorted(store.renew("us", clock()).asked), ["operations/a"], "who is asked to stop")
+    same(
+        sorted(store.renew("us", clock()).cancel_requested),
+        ["operations/a"],
+        "who is asked to stop",
+    )
 
 
 def orphans_are_work_whose_lease_ran_out(store: Store, clock: ManualClock) -> None:

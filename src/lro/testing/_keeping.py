@@ -52,7 +52,7 @@ def what_is_no_text_is_refused(store: Store, clock: ManualClock) -> None:
     good = record_of(clock)
     for text in ("a\0b", "\ud800", "x\udcff"):
         for field in ("parent", "method", "owner", "caller", "request_id", "target"):
-            wrong = good.moved(**{field: text})
+            wrong = good.next_version(**{field: text})
             for check_only in (True, False):
                 call = partial(insert, store, wrong, check_only=check_only)
                 same(refuses(InvalidArgument, call, field).field, field, "the field")
@@ -95,7 +95,7 @@ def what_is_not_there_is_not_found(store: Store, clock: ManualClock) -> None:
     store.forget("operations/x")
     same(list(store.page("", None, 9).records), [], "a page of nothing")
     same(store.orphans(METHODS, 9).records, (), "orphans of nothing")
-    same(list(store.renew("us", clock()).asked), [], "leases of nothing")
+    same(list(store.renew("us", clock()).cancel_requested), [], "leases of nothing")
     same(list(store.expire(9).names), [], "expired of nothing")
 
 
@@ -107,11 +107,15 @@ def an_update_replaces_the_record(store: Store, clock: ManualClock) -> None:
 
     def change(found: Record) -> Record:
         seen.append(found)
-        return found.moved(caller="other", cancel_requested=True, metadata=REQUEST)
+        return found.next_version(caller="other", cancel_requested=True, metadata=REQUEST)
 
     changed = store.update(record.name, change)
     same(seen[0], record, "what the change was given")
-    same(changed, record.moved(caller="other", cancel_requested=True, metadata=REQUEST), "update")
+    same(
+        changed,
+        record.next_version(caller="other", cancel_requested=True, metadata=REQUEST),
+        "update",
+    )
     same(store.get(record.name), changed, "the record after it")
 
 
@@ -157,7 +161,7 @@ def updates_are_serialised(store: Store, clock: ManualClock) -> None:
 
     def work(number: int) -> None:
         def add(found: Record) -> Record:
-            return found.moved(attempt=found.attempt + number)
+            return found.next_version(attempt=found.attempt + number)
 
         for _ in range(10):
             store.update(record.name, _yielding(add))

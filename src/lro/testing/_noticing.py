@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from lro._base.errors import Unavailable
 from lro._base.status import Code, Status
-from lro._engine.store_port import Glance, Store
+from lro._engine.store_port import StateSummary, Store
 from lro._model.transitions import delete, request_cancel
 from lro.testing._clock import ManualClock, expect, refuses, same
 from lro.testing._samples import end_of, held, insert, record_of
@@ -25,10 +25,10 @@ def a_glance_tells_what_is_over(store: Store, clock: ManualClock) -> None:
         store.update(f"operations/{unique_id}", delete(clock()))
     clock.advance(days=1)
     over = {f"operations/{id_}" for id_ in ("done", "failed", "deleted", "expired", "hidden", "no")}
-    found = store.glance([*over, "operations/running"])
-    same(found, Glance(frozenset(over), frozenset()), "the glance")
-    same(store.glance(()), Glance(frozenset(), frozenset()), "a glance at nothing")
-    same(store.glance({"operations/running"}).over, frozenset(), "the one in progress")
+    found = store.poll_states([*over, "operations/running"])
+    same(found, StateSummary(frozenset(over), frozenset()), "the glance")
+    same(store.poll_states(()), StateSummary(frozenset(), frozenset()), "a glance at nothing")
+    same(store.poll_states({"operations/running"}).finished, frozenset(), "the one in progress")
 
 
 def a_glance_tells_who_is_asked_to_cancel(store: Store, clock: ManualClock) -> None:
@@ -40,14 +40,16 @@ def a_glance_tells_who_is_asked_to_cancel(store: Store, clock: ManualClock) -> N
     store.update("operations/b", delete(clock()))
     store.update("operations/c", end_of(clock))
     names = [f"operations/{unique_id}" for unique_id in ("a", "b", "c", "quiet")]
-    same(store.glance(names).asked, frozenset(names[:2]), "those asked to cancel")
+    same(store.poll_states(names).cancel_requested, frozenset(names[:2]), "those asked to cancel")
 
 
 def many_are_seen_in_one_glance(store: Store, clock: ManualClock) -> None:
     """More than a statement could have parameters, odd characters in their names."""
     names = [f"operations/{n}\u2603'\"\\,{{}}" for n in range(3000)]
     insert(store, record_of(clock, names[7].removeprefix("operations/")))
-    same(store.glance(names).over, frozenset(names) - {names[7]}, "those that are not there")
+    same(
+        store.poll_states(names).finished, frozenset(names) - {names[7]}, "those that are not there"
+    )
 
 
 def announcements_are_harmless(store: Store, clock: ManualClock) -> None:
@@ -55,7 +57,7 @@ def announcements_are_harmless(store: Store, clock: ManualClock) -> None:
     record = record_of(clock)
     insert(store, record)
     for name in (record.name, record.name, "operations/x", "projects/\u2603/operations/y"):
-        store.announce(name)
+        store.notify_others(name)
     same(store.get(record.name), record, "the record")
 
 
@@ -63,7 +65,7 @@ def an_ear_keeps_to_its_time(store: Store, clock: ManualClock) -> None:
     """Where nothing is announced it answers when its seconds are over, or that it cannot tell."""
     insert(store, record_of(clock))
     ear = store.listen()
-    heard = ear.heard(0)
+    heard = ear.next_changes(0)
     expect(heard is None or len(heard) == 0, "nothing is heard in no time")
     ear.close()
     ear.close()
@@ -77,7 +79,7 @@ def a_closed_ear_hears_no_longer(store: Store, clock: ManualClock) -> None:  # n
     def hear() -> None:
         began.set()
         try:
-            ear.heard(600)
+            ear.next_changes(600)
         except Unavailable:
             pass
 
@@ -93,6 +95,6 @@ def a_closed_store_has_no_ears(store: Store, clock: ManualClock) -> None:
     """It announces nothing, quietly; an ear of a shared store is refused, or hears nothing."""
     insert(store, held(clock, seconds=timedelta(minutes=1).total_seconds()))
     store.close()
-    store.announce("operations/a")
+    store.notify_others("operations/a")
     if store.shared:
-        refuses(Unavailable, lambda: store.listen().heard(0), "an ear of a closed store")
+        refuses(Unavailable, lambda: store.listen().next_changes(0), "an ear of a closed store")

@@ -21,16 +21,16 @@ from lro._filters.prefilter import (
     Created,
     Ended,
     InState,
-    Keyed,
+    KeyIn,
     Measures,
     Named,
-    Says,
     Span,
     Test,
+    TextContains,
     all_of,
     any_of,
 )
-from lro._model.page_tokens import Place
+from lro._model.page_tokens import Cursor
 from lro._model.record import Record, State
 from lro._model.transitions import delete, request_cancel
 from lro.stores._rows import COLUMNS, micros, to_row
@@ -55,10 +55,10 @@ def pages_go_on_after_a_place(store: Store, clock: ManualClock) -> None:
         clock.advance(seconds=1)
     first = store.page("", None, 2).records
     same(ids(first), ["a", "b"], "the first page")
-    place = Place(first[-1].create_time, first[-1].name)
+    place = Cursor(first[-1].create_time, first[-1].name)
     store.update(first[-1].name, delete(clock()))
     same(ids(store.page("", place, 2).records), ["c", "d"], "the second page")
-    between = Place(first[-1].create_time - timedelta(milliseconds=500), "operations/x")
+    between = Cursor(first[-1].create_time - timedelta(milliseconds=500), "operations/x")
     same(ids(store.page("", between, 9).records), ["c", "d", "e"], "after a place between two")
 
 
@@ -109,7 +109,7 @@ def pages_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
         insert(store, record)
         clock.advance(seconds=1)
     store.index({"k1"})
-    either = Keyed("k1", frozenset({"a", "b"}))
+    either = KeyIn("k1", frozenset({"a", "b"}))
     states = InState(frozenset({State.IN_PROGRESS, State.FAILED}))
     for test in (EVERYTHING, either, states):
         walked = list(_pages(store, test, max_bytes=8700))
@@ -117,7 +117,7 @@ def pages_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
         least = list(_pages(store, test, max_bytes=1))
         same(least, [[str(n)] for n in range(7, -1, -1)], "the pages of one record each")
     weights = [record.weight for record in store.page("", None, 9).records[2:5]]
-    exact = store.page("", Place(clock(), ""), 9, EVERYTHING, 99, 10**9).records
+    exact = store.page("", Cursor(clock(), ""), 9, EVERYTHING, 99, 10**9).records
     same(len(exact), 8, "how many are on a page without bound")
     for less, count in ((0, 3), (1, 2)):
         page = store.page("", place_of(exact[1]), 9, EVERYTHING, 99, sum(weights) - less)
@@ -125,7 +125,7 @@ def pages_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
 
 
 def _pages(store: Store, test: Test, max_bytes: int) -> Iterator[list[str]]:
-    after: Place | None = None
+    after: Cursor | None = None
     while True:
         page = store.page("", after, 9, test, 99, max_bytes)
         yield ids(page.records)
@@ -158,13 +158,13 @@ def an_index_leaves_nothing_out(store: Store, clock: ManualClock) -> None:
 
 
 def _rekeyed(record: Record, keys: str) -> Record:
-    return record.with_keys(keys).moved()
+    return record.with_keys(keys).next_version()
 
 
 def _walked(
     store: Store, test: Test = EVERYTHING, *, limit: int = 3, scan: int = 4
 ) -> Iterator[Record]:
-    after: Place | None = None
+    after: Cursor | None = None
     while True:
         page = store.page("", after, limit, test, scan)
         expect(len(page.records) <= limit, f"at most {limit} on a page")
@@ -175,7 +175,7 @@ def _walked(
         after = page.reached
 
 
-def _order(place: Place) -> tuple[float, str]:
+def _order(place: Cursor) -> tuple[float, str]:
     return -place.create_time.timestamp(), place.name
 
 
@@ -235,12 +235,12 @@ def _tests(clock: ManualClock) -> list[Test]:
         Asked(True),
         Asked(False),
         Named(frozenset({"operations/03", "operations/11", "operations/none"})),
-        *(Keyed(key, frozenset(values)) for key in ("k1", "k2") for values in ("a", "bc", "-")),
-        Says((Column.METADATA,), ('"abc"',)),
-        Says((Column.METADATA, Column.RESULT), ('"a":5',)),
-        Says(tuple(Column), ("strasse",), folded=True),
-        Says((Column.NAME,), ("operations/1",)),
-        Says((Column.RESULT,), ('"a":', "5")),
+        *(KeyIn(key, frozenset(values)) for key in ("k1", "k2") for values in ("a", "bc", "-")),
+        TextContains((Column.METADATA,), ('"abc"',)),
+        TextContains((Column.METADATA, Column.RESULT), ('"a":5',)),
+        TextContains(tuple(Column), ("strasse",), folded=True),
+        TextContains((Column.NAME,), ("operations/1",)),
+        TextContains((Column.RESULT,), ('"a":', "5")),
         Measures(column=Column.METADATA, path=("n",), low=4.0, high=5.0),
         Measures(column=Column.METADATA, path=("n",), low=1e20, high=None, or_text=True),
         Measures(column=Column.METADATA, path=("inner", "n"), low=None, high=7.0),
@@ -267,10 +267,10 @@ def _meets(test: Test, record: Record) -> bool:
             return record.end_time is not None and _within(span, record.end_time)
         case Asked(cancel):
             return record.cancel_requested is cancel
-        case Keyed(key, values):
+        case KeyIn(key, values):
             known = json.loads(record.keys or "{}")
             return key not in known or known[key] in values
-        case Says(columns, pieces, folded):
+        case TextContains(columns, pieces, folded):
             texts = [_text(column, record, folded=folded) for column in columns]
             return any(all(piece in text for piece in pieces) for text in texts)
         case _:

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 
 from lro._base.arguments import check_function
 from lro._base.errors import Unavailable
-from lro._engine.executor_port import Executor, Reach
+from lro._engine.executor_port import CancelSupport, Executor
 from lro.testing._clock import expect, refuses, same
 from lro.testing._executors import PATIENCE, Work
 
@@ -103,7 +103,10 @@ def it_says_how_long_a_name_may_take(make: MakeRemoteExecutor) -> None:
     executor = make(Desk().work)
     redelivery = executor.redelivery
     expect(redelivery is not None and redelivery > timedelta(), "a time for redelivery")
-    expect(isinstance(executor.reach, Reach), "it says how far a request to cancel reaches")
+    expect(
+        isinstance(executor.cancel_support, CancelSupport),
+        "it says how far a request to cancel reaches",
+    )
 
 
 def names_come_to_a_worker(make: MakeRemoteExecutor) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any as Anything
 from typing import Final, TypeAlias
 
 from lro._base.any import Any
@@ -26,7 +26,7 @@ METHODS: Final = frozenset({"M"})
 DONE: Final = Any("type.googleapis.com/lro.testing.Response", {})
 
 
-def record_of(clock: ManualClock, unique_id: str = "a", **fields: Anything) -> Record:
+def record_of(clock: ManualClock, unique_id: str = "a", **fields: typing.Any) -> Record:
     """A new record under ``parent``, by default at the root."""
     parent = str(fields.get("parent", ""))
     name = f"{parent}/operations/{unique_id}" if parent else f"operations/{unique_id}"
@@ -35,7 +35,7 @@ def record_of(clock: ManualClock, unique_id: str = "a", **fields: Anything) -> R
 
 
 def held(
-    clock: ManualClock, unique_id: str = "a", *, seconds: float = 15, **fields: Anything
+    clock: ManualClock, unique_id: str = "a", *, seconds: float = 15, **fields: typing.Any
 ) -> Record:
     """A new record whose work somebody holds for so many seconds."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}

@@ -11,30 +11,29 @@ import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from typing import Any as Anything
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 
 from lro_client._errors import again, too_late
-from lro_client._flow.channels import AsyncMailbox, Mailbox, until
+from lro_client._flow.channels import LoopChannel, ThreadChannel, until
 from lro_client._flow.steps import (
     AsyncTransport,
     Call,
-    Do,
+    Emit,
     Enough,
     Flow,
-    Pause,
+    Gather,
+    Idle,
+    Receive,
     Reply,
-    Rest,
-    Show,
+    RunBlocking,
+    Sleep,
     Step,
     Stream,
-    Take,
-    Together,
     Transport,
 )
-from lro_client._flow.threads import HANDS, Late
+from lro_client._flow.threads import CALL_THREADS, Late
 
 R = TypeVar("R")
 
@@ -95,18 +94,18 @@ class Driver:
                 step = advance(flow, self._act(step))
             return step.value
 
-    def walk(self, flow: Flow[R]) -> Iterator[Anything]:
+    def walk(self, flow: Flow[R]) -> Iterator[Any]:
         """What the flow shows, one by one."""
         with contextlib.closing(flow):
             step = advance(flow, None)
             while not isinstance(step, Finished):
-                if isinstance(step, Show):
+                if isinstance(step, Emit):
                     yield step.value
                 step = advance(flow, self._act(step))
 
     def aside(self, flow: Flow[None]) -> None:
         """Have a flow run beside this thread."""
-        HANDS.give(lambda: self.run(flow), _ended)
+        CALL_THREADS.give(lambda: self.run(flow), _ended)
 
     def ring(self) -> None:
         """End the rest of the one flow that rests."""
@@ -119,9 +118,9 @@ class Driver:
         """
         return wanted if self._clock is None else 1
 
-    def box(self) -> Mailbox:
+    def box(self) -> ThreadChannel:
         """A box that this driver can take from."""
-        return Mailbox(self._clock)
+        return ThreadChannel(self._clock)
 
     def _act(self, step: Step) -> object:
         try:
@@ -131,24 +130,24 @@ class Driver:
 
     def _acted(self, step: Step) -> object:
         match step:
-            case Pause(seconds):
+            case Sleep(seconds):
                 if self._clock is not None:
                     self._sleep(seconds)
                 elif self._closed.wait(seconds):
                     raise again(self._error)
             case Call():
                 return self._send(step)
-            case Together(calls):
+            case Gather(calls):
                 return self._together(calls)
-            case Take(box, seconds):
-                assert isinstance(box, Mailbox)
+            case Receive(box, seconds):
+                assert isinstance(box, ThreadChannel)
                 return box.take(seconds)
-            case Rest(seconds):
+            case Idle(seconds):
                 self._rest(seconds)
             case Stream():
                 with contextlib.suppress(Enough):
                     self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
-            case Do(function):
+            case RunBlocking(function):
                 return function()
         return None
 
@@ -156,7 +155,7 @@ class Driver:
         # Each keeps to its budget by itself.
         box: queue.SimpleQueue[tuple[int, object]] = queue.SimpleQueue()
         for place, call in enumerate(calls):
-            HANDS.give(
+            CALL_THREADS.give(
                 functools.partial(self._act, call),
                 lambda found, place=place: box.put((place, found[0] or found[1])),  # type: ignore[misc]
             )
@@ -167,7 +166,7 @@ class Driver:
         if getattr(transport, "bounds", False):
             return transport.send(call)
         try:
-            return HANDS.ask(lambda: transport.send(call), call.budget, set())
+            return CALL_THREADS.ask(lambda: transport.send(call), call.budget, set())
         except Late:
             raise too_late(call.verb, call.budget) from None
 
@@ -214,12 +213,12 @@ class AsyncDriver:
                 step = advance(flow, await self._act(step))
             return step.value
 
-    async def walk(self, flow: Flow[R]) -> AsyncGenerator[Anything, None]:
+    async def walk(self, flow: Flow[R]) -> AsyncGenerator[Any, None]:
         """What the flow shows, one by one."""
         with contextlib.closing(flow):
             step = advance(flow, None)
             while not isinstance(step, Finished):
-                if isinstance(step, Show):
+                if isinstance(step, Emit):
                     yield step.value
                 step = advance(flow, await self._act(step))
 
@@ -237,9 +236,9 @@ class AsyncDriver:
         """How many flows may run aside."""
         return wanted
 
-    def box(self) -> AsyncMailbox:
+    def box(self) -> LoopChannel:
         """A box that this driver can take from."""
-        return AsyncMailbox(self._sleep)
+        return LoopChannel(self._sleep)
 
     async def end(self) -> None:
         """End all flows that run aside."""
@@ -260,7 +259,7 @@ class AsyncDriver:
 
     async def _acted(self, step: Step) -> object:
         match step:
-            case Pause(seconds):
+            case Sleep(seconds):
                 if self._sleep is not asyncio.sleep:
                     await self._sleep(seconds)
                     return None
@@ -269,17 +268,17 @@ class AsyncDriver:
                     raise again(self._error)
             case Call():
                 return await self._send(step)
-            case Together(calls):
+            case Gather(calls):
                 return await asyncio.gather(*map(self._act, calls))
-            case Take(box, seconds):
-                assert isinstance(box, AsyncMailbox)
+            case Receive(box, seconds):
+                assert isinstance(box, LoopChannel)
                 return await box.take(seconds)
-            case Rest(seconds):
+            case Idle(seconds):
                 await self._rest(seconds)
             case Stream():
                 with contextlib.suppress(Enough):
                     await self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
-            case Do(function):
+            case RunBlocking(function):
                 return await asyncio.to_thread(function)
         return None
 

@@ -54,7 +54,7 @@ class Failures:
             return None
         retry = attrs.evolve(polling.retry, patience_seconds=None) if patient else polling.retry
         pause = retry.pause(error, self.count, now - self.since)
-        return None if pause is None else max(pause, polling.honoured(error.retry_after))
+        return None if pause is None else max(pause, polling.server_delay(error.retry_after))
 
 
 def unanswered(error: CallError, took: float, budget: float) -> bool:

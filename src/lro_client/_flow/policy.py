@@ -103,13 +103,13 @@ class Polling:
 
         ``retry_after`` is what the server recommends (spec §11.3), ``random`` from 0 to 1.
         """
-        asked = self.honoured(retry_after)
+        asked = self.server_delay(retry_after)
         if asked > 0:
             return asked
         plain = pause_of(self.wait, polls, seconds)
         return plain * (1 - self.jitter * random)  # never longer: the share is a promise
 
-    def honoured(self, retry_after: float | None) -> float:
+    def server_delay(self, retry_after: float | None) -> float:
         """What of a server's Retry-After is followed, in seconds; 0 for none."""
         asked = max(retry_after or 0.0, 0.0)
         return asked if self.max_retry_after is None else min(asked, self.max_retry_after)

@@ -26,8 +26,8 @@ from lro_client._errors import (
 from lro_client._flow.capabilities import WAIT, Server
 from lro_client._flow.failures import FAIR_SECONDS, Failures, unanswered
 from lro_client._flow.policy import Polling
-from lro_client._flow.single import Setting, read
-from lro_client._flow.steps import Call, Flow, Pause, Reply, Request, Show
+from lro_client._flow.single import FlowConfig, read
+from lro_client._flow.steps import Call, Emit, Flow, Reply, Request, Sleep
 from lro_client._tracing import log_failed_poll
 
 GRACE_SECONDS = 0.03
@@ -80,7 +80,7 @@ def hold_within(hold: float, left: float) -> float | None:
     return min(hold, left - _reserve(left)) if left > 2 * MARGIN_SECONDS else None
 
 
-def wait_budget(setting: Setting, hold: float, left: float) -> float:
+def wait_budget(setting: FlowConfig, hold: float, left: float) -> float:
     """Seconds that a Wait may take in all, so that there is time for a Get if it takes them."""
     answered = hold + min(setting.call_seconds, _ANSWER_SECONDS)
     return min(answered, left - _reserve(left) / 2)
@@ -90,7 +90,7 @@ def _reserve(left: float) -> float:
     return min(max(left * _RESERVE_SHARE, MARGIN_SECONDS), _RESERVE_SECONDS)
 
 
-def is_fair(setting: Setting, budget: float, hold: float) -> bool:
+def is_fair(setting: FlowConfig, budget: float, hold: float) -> bool:
     """Whether a server that gave no answer to such a call had the time for one."""
     return budget - hold >= min(setting.call_seconds, FAIR_SECONDS)
 
@@ -109,7 +109,7 @@ def says_no_wait(polling: Polling, error: CallError) -> bool:
 
 
 def until_done(
-    setting: Setting,
+    setting: FlowConfig,
     name: str,
     first: Operation | None,
     timeout: float | None,
@@ -129,7 +129,7 @@ def until_done(
 
 
 def updates(
-    setting: Setting,
+    setting: FlowConfig,
     name: str,
     first: Operation | None,
     timeout: float | None,
@@ -149,7 +149,7 @@ def updates(
 
 
 def _watch(
-    setting: Setting,
+    setting: FlowConfig,
     name: str,
     first: Operation | None,
     timeout: float | None,
@@ -159,7 +159,7 @@ def _watch(
 ) -> Flow[Operation]:
     if first is not None and first.done:
         if every is not None:
-            yield Show(first)
+            yield Emit(first)
         return first
     watch = _Watch(setting, name, timeout, every, fits, setting.clock(), first)
     shown: Operation | None = None
@@ -179,7 +179,7 @@ def _watch(
                 continue
             if every is not None and operation != shown:
                 shown = operation
-                yield Show(operation)
+                yield Emit(operation)
             if operation.done:
                 return operation
             pause = watch.after_reply(reply, hold, setting.clock() - asked)
@@ -200,7 +200,7 @@ def lost(error: CallError) -> CallError:
 class _Watch:
     """The state of one wait for an operation, and what it decides; ``every`` as for updates."""
 
-    setting: Setting
+    setting: FlowConfig
     name: str
     timeout: float | None
     every: float | None
@@ -248,10 +248,10 @@ class _Watch:
         # Past the deadline the last moment is for a Get instead of a Wait that was refused.
         return Call(request=request, budget=min(seconds, max(left + GRACE_SECONDS, 0.001)))
 
-    def cut(self, seconds: float) -> Pause:
+    def cut(self, seconds: float) -> Sleep:
         """A pause, which ends at the deadline at the latest."""
         left = self.left
-        return Pause(seconds if left is None else max(0.0, min(seconds, left)))
+        return Sleep(seconds if left is None else max(0.0, min(seconds, left)))
 
     def seen(self, reply: Reply, *, waited: bool) -> Operation | None:
         """Take in a good reply; None where a Wait says what a Get has to confirm."""

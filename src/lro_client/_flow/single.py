@@ -19,14 +19,14 @@ from lro import (
 from lro_client._errors import CallError, NothingServed
 from lro_client._flow.capabilities import Server
 from lro_client._flow.policy import NO_RETRY, Polling, Retry
-from lro_client._flow.steps import Call, Flow, Pause, Reply, Request, Show, StartRequest
+from lro_client._flow.steps import Call, Emit, Flow, Reply, Request, Sleep, StartRequest
 
 _SERVER_HOLD_SECONDS = 60.0
 _LONGEST_WAIT_SECONDS = 86_400.0
 
 
 @attrs.frozen(kw_only=True)
-class Setting:
+class FlowConfig:
     """What flows need from outside: clock, chance, policies, memory of the server.
 
     ``call_seconds`` bounds each attempt at a call, of which a Wait may last its hold longer.
@@ -46,7 +46,7 @@ class Setting:
 
 
 def single(
-    setting: Setting,
+    setting: FlowConfig,
     request: Request,
     headers: Mapping[str, str] | None = None,
     within: float | None = None,
@@ -83,9 +83,9 @@ def single(
                 raise
             pause = max(pause, asked)
             if within is not None and setting.clock() + pause >= began + within:
-                yield Pause(max(0.0, began + within - setting.clock()))
+                yield Sleep(max(0.0, began + within - setting.clock()))
                 raise
-        yield Pause(pause)
+        yield Sleep(pause)
 
 
 def _held_seconds(request: Request) -> float:
@@ -96,13 +96,13 @@ def _held_seconds(request: Request) -> float:
     return min(max(request.timeout.total_seconds, 0.0), _LONGEST_WAIT_SECONDS)
 
 
-def pages(setting: Setting, request: ListOperationsRequest) -> Flow[None]:
+def pages(setting: FlowConfig, request: ListOperationsRequest) -> Flow[None]:
     """Shows each page of a list, fetched when it is asked for (spec §11.9)."""
     while True:
         reply = yield from single(setting, request)
         page = reply.value
         assert isinstance(page, ListOperationsResponse)
-        yield Show(page)
+        yield Emit(page)
         if not page.next_page_token:
             return
         if page.next_page_token == request.page_token:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any as Anything
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -95,46 +94,46 @@ class Stream:
 
 
 @attrs.frozen
-class Together:
+class Gather:
     """Ask the server all of this at once: a list of replies, and of errors in their places."""
 
     calls: Sequence[Call]
 
 
 @attrs.frozen
-class Pause:
+class Sleep:
     """Do nothing for so many seconds."""
 
     seconds: float
 
 
 @attrs.frozen
-class Rest:
+class Idle:
     """Do nothing for so many seconds, or until there is more to do at this table."""
 
     seconds: float
 
 
 @attrs.frozen
-class Do:
+class RunBlocking:
     """Call this function, which may block."""
 
-    function: Callable[[], Anything]
+    function: Callable[[], Any]
 
 
 @attrs.frozen
-class Take:
+class Receive:
     """The next thing put into a box; None if there is none for so many seconds (None: ever)."""
 
-    box: Box
+    box: Channel
     seconds: float | None
 
 
 @attrs.frozen
-class Show:
+class Emit:
     """Hand this to whoever iterates, then go on."""
 
-    value: Anything
+    value: Any
 
 
 @attrs.frozen
@@ -145,16 +144,16 @@ class Reply:
     retry_after: float | None = None
 
 
-class Box(Protocol):
+class Channel(Protocol):
     """Where one waits for what others find. Nothing that is put into it blocks."""
 
-    def put(self, item: Anything) -> None:
+    def put(self, item: Any) -> None:
         """Add something; whoever waits for it goes on."""
         ...
 
 
-Step: TypeAlias = Call | Together | Stream | Pause | Rest | Do | Take | Show
-Flow: TypeAlias = Generator[Step, Anything, R]
+Step: TypeAlias = Call | Gather | Stream | Sleep | Idle | RunBlocking | Receive | Emit
+Flow: TypeAlias = Generator[Step, Any, R]
 
 
 class Transport(Protocol):

@@ -24,7 +24,7 @@ class Late(Exception):
     """The time was over first. The thread goes on alone, and what it finds is dropped."""
 
 
-class Hands:
+class CallThreads:
     """Does calls in other threads, which are daemons: no call can hold up the end of a process.
 
     No timeout of a blocking HTTP library bounds a whole exchange: each covers one read, so that a
@@ -121,5 +121,5 @@ class _Hand:
         return kept
 
 
-HANDS: Final = Hands()
+CALL_THREADS: Final = CallThreads()
 """Those of this process: however many clients there are, few threads are idle."""

@@ -23,17 +23,17 @@ from lro_client._errors import CallError, OperationGone
 from lro_client._flow.capabilities import WATCH
 from lro_client._flow.failures import unanswered
 from lro_client._flow.polling import Doubt, is_fair, lost, says_no_wait
-from lro_client._flow.single import Setting
-from lro_client._flow.steps import Enough, Flow, Reply, Rest
+from lro_client._flow.single import FlowConfig
+from lro_client._flow.steps import Enough, Flow, Idle, Reply
 from lro_client._tracing import log_failed_poll
-from lro_client._watch.registry import NAMES_MOST, Entry, Table, Told, tell
+from lro_client._watch.registry import NAMES_MOST, Told, WatchedOperation, WatchRegistry, tell
 from lro_client._watch.strategy import (
     MANY,
     TRUST_SECONDS,
     UNHEARD_SECONDS,
-    Choice,
-    How,
-    Work,
+    PollBatch,
+    Scheduler,
+    Strategy,
     pause_after,
 )
 
@@ -45,18 +45,18 @@ _PRESSURE: Final = frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED})
 _ENDED: Final = Status(Code.UNAVAILABLE, "the stream ended before the operation")
 
 
-def _too_large(work: Work, error: CallError) -> bool:
+def _too_large(work: PollBatch, error: CallError) -> bool:
     """Whether a server refuses a batch because its operations are too large together."""
-    if work.how is not How.BATCH or error.code is not Code.RESOURCE_EXHAUSTED:
+    if work.how is not Strategy.BATCH or error.code is not Code.RESOURCE_EXHAUSTED:
         return False
     infos = (detail for detail in error.details() if isinstance(detail, ErrorInfo))
     return any(info.reason == "BATCH_TOO_LARGE" for info in infos)
 
 
-class Lanes:
+class Poller:
     """What all lanes of a client make of what they hear."""
 
-    def __init__(self, setting: Setting, table: Table, choice: Choice) -> None:
+    def __init__(self, setting: FlowConfig, table: WatchRegistry, choice: Scheduler) -> None:
         self._setting = setting
         self._server = setting.server
         self._table = table
@@ -74,7 +74,7 @@ class Lanes:
             raise
         finally:
             with table.lock:
-                table.went()
+                table.exited()
                 told = [] if failed is None else table.all_lost(failed)
             tell(told)
 
@@ -83,12 +83,12 @@ class Lanes:
             work = self._take()
             if work is None:
                 return
-            if isinstance(work, Rest):
+            if isinstance(work, Idle):
                 try:
                     yield work
                 finally:
                     with self._table.lock:
-                        self._table.rose()
+                        self._table.woke()
                 continue
             try:
                 reply: Reply | None = yield self._choice.step(work, self._heard)
@@ -99,7 +99,7 @@ class Lanes:
             else:
                 self._answered(work, reply)
 
-    def _take(self) -> Work | Rest | None:
+    def _take(self) -> PollBatch | Idle | None:
         table = self._table
         with table.lock:
             if table.closed is not None or not table.entries:
@@ -113,13 +113,13 @@ class Lanes:
                         table.call_lane()
                     return work
                 due = now + UNHEARD_SECONDS  # the lane that tries something is soon back
-            if due == math.inf or not table.lie_down(due):
+            if due == math.inf or not table.try_sleep(due):
                 return None
-            return Rest(due - now)
+            return Idle(due - now)
 
     # -- good answers -------------------------------------------------------------------------
 
-    def _answered(self, work: Work, reply: Reply | None) -> None:
+    def _answered(self, work: PollBatch, reply: Reply | None) -> None:
         with self._table.lock:
             now = self._table.clock()
             self._choice.over(work)
@@ -132,17 +132,17 @@ class Lanes:
                 told = self._lost(work, exc)
         tell(told)
 
-    def _replied(self, work: Work, reply: Reply, now: float) -> Told:
+    def _replied(self, work: PollBatch, reply: Reply, now: float) -> Told:
         self._server.answered(now)
         told: Told = []
         value = reply.value
         if isinstance(value, Operation):
             (entry,) = work.entries.values()
-            if work.how is How.HOLD and value.done and not entry.fits(value):
+            if work.how is Strategy.HOLD and value.done and not entry.fits(value):
                 entry.doubt = Doubt(value)
                 self._push(work, now)
                 return told
-            if entry.doubt is not None and work.how is How.ONE:
+            if entry.doubt is not None and work.how is Strategy.ONE:
                 entry.doubt.settle(self._server, value, now)
                 entry.doubt = None
             told += self._table.seen(entry, value)
@@ -155,12 +155,12 @@ class Lanes:
             if not self._filtered(work, value, now):
                 return told
             told += self._found(work, value.operations)
-        if work.how is not How.ONE:
+        if work.how is not Strategy.ONE:
             self._server.has(work.how.value)
         self._again(work, reply.retry_after, now)
         return told
 
-    def _found(self, work: Work, operations: tuple[Operation, ...]) -> Told:
+    def _found(self, work: PollBatch, operations: tuple[Operation, ...]) -> Told:
         told: Told = []
         for operation in operations:
             entry = work.entries.get(operation.name)
@@ -168,11 +168,11 @@ class Lanes:
                 told += self._table.seen(entry, operation)
         return told
 
-    def _gone(self, entry: Entry) -> Told:
+    def _gone(self, entry: WatchedOperation) -> Told:
         status = Status(Code.NOT_FOUND, str(OperationNotFound(entry.name)))
         return self._table.lost(entry, OperationGone("GetOperation", status))
 
-    def _filtered(self, work: Work, page: ListOperationsResponse, now: float) -> bool:
+    def _filtered(self, work: PollBatch, page: ListOperationsResponse, now: float) -> bool:
         """Whether the server lists by names; what it has not listed is asked for by itself."""
         listed = {operation.name for operation in page.operations}
         if not listed <= work.entries.keys():
@@ -186,13 +186,13 @@ class Lanes:
                 work.left.add(name)
         return True
 
-    def _again(self, work: Work, retry_after: float | None, now: float) -> None:
+    def _again(self, work: PollBatch, retry_after: float | None, now: float) -> None:
         waiting = self._waiting(work)
         if not waiting:
             return
         for entry in waiting:
             entry.polls += 1
-        if work.how is How.HOLD:
+        if work.how is Strategy.HOLD:
             (entry,) = waiting
             at_once = now - work.began < min(_AT_ONCE_SECONDS, work.hold / 2)
             entry.at_once = entry.at_once + 1 if at_once else 0
@@ -203,13 +203,13 @@ class Lanes:
         for entry in waiting:
             left = work.how in MANY and (entry.alone or entry.name in work.left)
             if not left:
-                entry.most = NAMES_MOST
+                entry.max_batch = NAMES_MOST
             trusted = TRUST_SECONDS if entry.heard else pause
             self._table.push(entry, now if left else now + trusted)
 
     # -- streams ------------------------------------------------------------------------------
 
-    def _heard(self, work: Work, item: Operation | str | None) -> None:
+    def _heard(self, work: PollBatch, item: Operation | str | None) -> None:
         with self._table.lock:
             if self._table.closed is not None or not self._anybody(work):
                 raise Enough
@@ -221,7 +221,7 @@ class Lanes:
                 told = self._told_by_stream(work, item)
         tell(told)
 
-    def _told_by_stream(self, work: Work, item: Operation | str) -> Told:
+    def _told_by_stream(self, work: PollBatch, item: Operation | str) -> Told:
         name = item if isinstance(item, str) else item.name
         entry = work.entries.get(name)
         if entry is None:
@@ -233,7 +233,7 @@ class Lanes:
             del work.entries[name]
         return self._gone(entry) if isinstance(item, str) else self._table.seen(entry, item)
 
-    def _unfinished(self, work: Work, now: float) -> Told:
+    def _unfinished(self, work: PollBatch, now: float) -> Told:
         told: Told = []
         for entry in self._waiting(work):
             error = CallError("WatchOperations", _ENDED, passing=True)
@@ -242,19 +242,19 @@ class Lanes:
 
     # -- bad answers --------------------------------------------------------------------------
 
-    def _failed(self, work: Work, error: CallError) -> None:
+    def _failed(self, work: PollBatch, error: CallError) -> None:
         with self._table.lock:
             now = self._table.clock()
             self._choice.over(work)
             # A stream that breaks says nothing of the server, which may have closed it for its age.
-            broken = work.how is How.STREAM and error.http_status is None
+            broken = work.how is Strategy.STREAM and error.http_status is None
             if error.code in _PRESSURE and not broken and not _too_large(work, error):
                 polling = self._setting.polling
-                self._server.pressed(polling.honoured(error.retry_after), work.began, now)
+                self._server.pressed(polling.server_delay(error.retry_after), work.began, now)
             told = self._told_of_failure(work, error, now)
         tell(told)
 
-    def _told_of_failure(self, work: Work, error: CallError, now: float) -> Told:
+    def _told_of_failure(self, work: PollBatch, error: CallError, now: float) -> Told:
         server, waiting = self._server, self._waiting(work)
         if _too_large(work, error):
             self._halve(work, fewest=2)
@@ -263,7 +263,7 @@ class Lanes:
         passes = self._setting.polling.retry.pause(error, 1, 0.0) is not None
         if passes and not waiting:  # their patience has cut it: that says nothing of the server
             return []
-        if work.how is How.HOLD and says_no_wait(self._setting.polling, error):
+        if work.how is Strategy.HOLD and says_no_wait(self._setting.polling, error):
             for entry in waiting:
                 entry.doubt = Doubt()
         elif work.how in MANY and (not passes or work.how.value not in server.proven):
@@ -273,7 +273,7 @@ class Lanes:
         self._push(work, now)
         return []
 
-    def _refused(self, work: Work, error: CallError, passes: bool, now: float) -> None:
+    def _refused(self, work: PollBatch, error: CallError, passes: bool, now: float) -> None:
         """A call for many has failed: the server lacks the verb, or will not have all the names."""
         verb = work.how.value
         known = verb in self._server.proven
@@ -286,19 +286,23 @@ class Lanes:
                 self._server.lacks(verb, now)
             self._halve(work, fewest=1)
 
-    def _halve(self, work: Work, fewest: int) -> None:
+    def _halve(self, work: PollBatch, fewest: int) -> None:
         """Ask for these in batches half as large; alone, where that would be below ``fewest``."""
         half = len(work.entries) // 2
         for entry in self._waiting(work):
-            entry.alone, entry.most = entry.alone or half < fewest, max(1, half)
+            entry.alone, entry.max_batch = entry.alone or half < fewest, max(1, half)
 
-    def _failing(self, entry: Entry, error: CallError, now: float, work: Work) -> Told:
+    def _failing(
+        self, entry: WatchedOperation, error: CallError, now: float, work: PollBatch
+    ) -> Told:
         polling = self._setting.polling
-        silent = work.how is not How.STREAM and unanswered(error, now - work.began, work.budget)
+        silent = work.how is not Strategy.STREAM and unanswered(
+            error, now - work.began, work.budget
+        )
         fair = not silent or is_fair(self._setting, work.budget, work.hold)
         entry.failures.add(error, now, fair=fair)
         entry.polls += 1
-        if work.how is How.HOLD and silent:  # a Get may be answered
+        if work.how is Strategy.HOLD and silent:  # a Get may be answered
             entry.doubt = Doubt() if fair else None
             self._table.push(entry, now)
             return []
@@ -310,23 +314,23 @@ class Lanes:
             return []
         return self._table.lost(entry, lost(error))
 
-    def _broken(self, work: Work, error: Exception) -> None:
+    def _broken(self, work: PollBatch, error: Exception) -> None:
         with self._table.lock:
             self._choice.over(work)
             told = self._lost(work, error)
         tell(told)
 
-    def _lost(self, work: Work, error: Exception) -> Told:
+    def _lost(self, work: PollBatch, error: Exception) -> Told:
         return [one for entry in self._waiting(work) for one in self._table.lost(entry, error)]
 
     # -- parts --------------------------------------------------------------------------------
 
-    def _waiting(self, work: Work) -> list[Entry]:
+    def _waiting(self, work: PollBatch) -> list[WatchedOperation]:
         """Those of the work for which somebody still waits."""
         known = self._table.entries
         return [entry for name, entry in work.entries.items() if known.get(name) is entry]
 
-    def _anybody(self, work: Work) -> bool:
+    def _anybody(self, work: PollBatch) -> bool:
         """Whether somebody waits for any of it; those that nobody waits for are left out of it."""
         known = self._table.entries
         while work.entries:
@@ -336,6 +340,6 @@ class Lanes:
             del work.entries[name]
         return False
 
-    def _push(self, work: Work, due: float) -> None:
+    def _push(self, work: PollBatch, due: float) -> None:
         for entry in self._waiting(work):
             self._table.push(entry, due)

@@ -33,14 +33,14 @@ class Seen:
 
 
 @attrs.frozen
-class Lost:
+class Unreachable:
     """Nobody can say any more what becomes of an operation: it is gone, or cannot be asked for."""
 
     name: str
     error: Exception
 
 
-News: TypeAlias = Seen | Lost
+News: TypeAlias = Seen | Unreachable
 Listener: TypeAlias = Callable[[News], object]
 Told: TypeAlias = list[tuple[list[Listener], News]]
 
@@ -52,13 +52,13 @@ class Want:
     ``fits`` says whether the result of an operation that is done is as it was declared.
     """
 
-    curious: bool = False
+    wants_progress: bool = False
     deadline: float = math.inf
     fits: Callable[[Operation], bool] = lambda _: True
 
 
 @attrs.define(eq=False)
-class Entry:
+class WatchedOperation:
     """One operation: times are by the client's clock, in seconds."""
 
     name: str
@@ -72,7 +72,7 @@ class Entry:
     """Whether somebody wants each change."""
     bounded: bool = False
     """Whether somebody has a deadline."""
-    most: int = NAMES_MOST
+    max_batch: int = NAMES_MOST
     """With so many others at most it is asked for together: fewer, where that was refused."""
     polls: int = 0
     at_once: int = 0
@@ -98,7 +98,7 @@ class Entry:
     def wanted(self) -> None:
         """Sum up what the listeners want."""
         wants = self.listeners.values()
-        self.curious = any(want.curious for want in wants)
+        self.curious = any(want.wants_progress for want in wants)
         self.bounded = any(want.deadline < math.inf for want in wants)
 
     def deadline(self, now: float) -> float:
@@ -116,7 +116,7 @@ class Entry:
         return any(want.deadline == math.inf for want in self.listeners.values())
 
 
-class Table:
+class WatchRegistry:
     """What is waited for. Safe to use by several threads; listeners are called without its lock.
 
     ``hire`` is called, with the lock held, when one more lane is needed, of which there are now at
@@ -133,14 +133,14 @@ class Table:
     ) -> None:
         self.lock = threading.Lock()
         self.clock = clock
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, WatchedOperation] = {}
         self.collections: collections.Counter[str] = collections.Counter()
         """How many of each collection are waited for."""
         self.closed: Exception | None = None
         self._most = most
         self._hire = hire
         self._ring = ring
-        self._heap: list[tuple[float, int, Entry]] = []
+        self._heap: list[tuple[float, int, WatchedOperation]] = []
         self._count = itertools.count()
         self._lanes = 0
         self._coming = 0
@@ -152,13 +152,13 @@ class Table:
 
     def subscribe(
         self, name: str, listener: Listener, want: Want, known: Operation | None = None
-    ) -> Entry:
+    ) -> WatchedOperation:
         """Have ``listener`` told when the operation is over, or, if curious, of each change."""
         return self.subscribe_all(listener, {name: (want, known)})[name]
 
     def subscribe_all(
         self, listener: Listener, wants: Mapping[str, tuple[Want, Operation | None]]
-    ) -> dict[str, Entry]:
+    ) -> dict[str, WatchedOperation]:
         """The same for many names; no lane looks before all of them are there."""
         news: list[News] = []
         with self.lock:
@@ -173,15 +173,15 @@ class Table:
 
     def _joined(
         self, name: str, listener: Listener, want: Want, known: Operation | None, news: list[News]
-    ) -> Entry:
+    ) -> WatchedOperation:
         now, entry = self.clock(), self.entries.get(name)
         if self.closed is not None:
-            news.append(Lost(name, self.closed))
-            return Entry(name, now, now, known)
+            news.append(Unreachable(name, self.closed))
+            return WatchedOperation(name, now, now, known)
         if entry is None:
-            entry = self.entries[name] = Entry(name, now, now + GATHER_SECONDS, known)
+            entry = self.entries[name] = WatchedOperation(name, now, now + GATHER_SECONDS, known)
             self._count_of(entry, 1)
-        elif want.curious:
+        elif want.wants_progress:
             entry.due = min(entry.due, now)  # a Wait may be held for it that nobody can hurry
             if entry.polls and entry.operation is not None:
                 news.append(Seen(name, entry.operation))
@@ -209,11 +209,11 @@ class Table:
             self.collections.clear()
             self._ring()
         for entry in entries:
-            tell([(list(entry.listeners), Lost(entry.name, error))])
+            tell([(list(entry.listeners), Unreachable(entry.name, error))])
 
     # -- for lanes, with the lock held --------------------------------------------------------
 
-    def push(self, entry: Entry, due: float) -> None:
+    def push(self, entry: WatchedOperation, due: float) -> None:
         """Have an entry looked at again at that moment, or when somebody's patience ends."""
         if entry.bounded:
             due = min(due, entry.deadline(self.clock()))
@@ -221,7 +221,7 @@ class Table:
         if due < math.inf:
             heapq.heappush(self._heap, (due, next(self._count), entry))
 
-    def due(self, until: float) -> Iterator[tuple[Entry, float]]:
+    def due(self, until: float) -> Iterator[tuple[WatchedOperation, float]]:
         """Take out the entries that are due by then, the first ones first, each with its time.
 
         What is taken out is not due again before it is pushed.
@@ -255,11 +255,11 @@ class Table:
         """A lane that was called is there."""
         self._coming = max(0, self._coming - 1)
 
-    def rose(self) -> None:
+    def woke(self) -> None:
         """The lane that rested looks again."""
         self._resting_until = None
 
-    def lie_down(self, until: float) -> bool:
+    def try_sleep(self, until: float) -> bool:
         """Let a lane rest until then; False: one rests already, and this one goes home."""
         if self._resting_until is not None:
             if until < self._resting_until:
@@ -268,13 +268,13 @@ class Table:
         self._resting_until = until
         return True
 
-    def went(self) -> None:
+    def exited(self) -> None:
         """A lane goes home; if nobody waits any more, the one that rests goes too."""
         self._lanes -= 1
         if not self.entries:
             self._ring()
 
-    def seen(self, entry: Entry, operation: Operation) -> Told:
+    def seen(self, entry: WatchedOperation, operation: Operation) -> Told:
         """Take in a state; who is to be told what."""
         if self.entries.get(entry.name) is not entry:
             return []
@@ -288,25 +288,25 @@ class Table:
             return [(list(entry.listeners), news)]
         if not entry.curious:
             return []
-        curious = [one for one, want in entry.listeners.items() if want.curious and changed]
+        curious = [one for one, want in entry.listeners.items() if want.wants_progress and changed]
         return [(curious, news)] if curious else []
 
-    def lost(self, entry: Entry, error: Exception) -> Told:
+    def lost(self, entry: WatchedOperation, error: Exception) -> Told:
         """Give an operation up; who is to be told what."""
         if self.entries.get(entry.name) is not entry:
             return []
         self._drop(entry)
-        return [(list(entry.listeners), Lost(entry.name, error))]
+        return [(list(entry.listeners), Unreachable(entry.name, error))]
 
     def all_lost(self, error: Exception) -> Told:
         """Give up everything; who is to be told what."""
         return [one for entry in list(self.entries.values()) for one in self.lost(entry, error)]
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: WatchedOperation) -> None:
         del self.entries[entry.name]
         self._count_of(entry, -1)
 
-    def _count_of(self, entry: Entry, change: int) -> None:
+    def _count_of(self, entry: WatchedOperation, change: int) -> None:
         collection = entry.collection
         self.collections[collection] += change
         if not self.collections[collection]:

@@ -17,7 +17,7 @@ from lro import (
 )
 from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH
 from lro_client._flow.polling import GRACE_SECONDS, hold_within, wait_budget
-from lro_client._flow.single import Setting
+from lro_client._flow.single import FlowConfig
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
@@ -26,7 +26,7 @@ from lro_client._flow.steps import (
     WatchOperationsRequest,
 )
 from lro_client._literals import literal
-from lro_client._watch.registry import NAMES_MOST, Entry, Table
+from lro_client._watch.registry import NAMES_MOST, WatchedOperation, WatchRegistry
 
 UNHEARD_SECONDS: Final = 5.0
 """What a stream has not told of within so long is asked for: something on the way may keep it."""
@@ -63,7 +63,7 @@ _SILENT_SECONDS: Final = 40.0
 """A stream is given up that gives no sign of life for so long: there is one each 15 s."""
 
 
-class How(enum.Enum):
+class Strategy(enum.Enum):
     """By which verb."""
 
     HOLD = WAIT
@@ -73,19 +73,19 @@ class How(enum.Enum):
     ONE = "get"
 
 
-MANY: Final = frozenset({How.STREAM, How.BATCH, How.LISTED})
+MANY: Final = frozenset({Strategy.STREAM, Strategy.BATCH, Strategy.LISTED})
 """Those that ask for many operations at once, where a server has them."""
 
 
-Sink = Callable[["Work", "Operation | str | None"], object]
+Sink = Callable[["PollBatch", "Operation | str | None"], object]
 
 
 @attrs.define(eq=False)
-class Work:
+class PollBatch:
     """What one call asks for; ``hold`` in seconds, for a Wait, ``budget`` for the whole."""
 
-    how: How
-    entries: dict[str, Entry]
+    how: Strategy
+    entries: dict[str, WatchedOperation]
     began: float
     hold: float = 0.0
     budget: float = 0.0
@@ -94,84 +94,86 @@ class Work:
     """Names that a good answer has left for the next call."""
 
 
-class Choice:
+class Scheduler:
     """Chooses work. ``offered`` are the ways that the transport has. Under the table's lock."""
 
-    def __init__(self, setting: Setting, table: Table, offered: frozenset[How]) -> None:
+    def __init__(
+        self, setting: FlowConfig, table: WatchRegistry, offered: frozenset[Strategy]
+    ) -> None:
         self._setting = setting
         self._server = setting.server
         self._table = table
         self._offered = offered
-        self._flying: dict[How, int] = dict.fromkeys(How, 0)
-        self._began: dict[How, float] = {}
+        self._flying: dict[Strategy, int] = dict.fromkeys(Strategy, 0)
+        self._began: dict[Strategy, float] = {}
 
-    def work(self, now: float) -> Work | None:
+    def work(self, now: float) -> PollBatch | None:
         """The work that is due; None: what is being tried now will tell how to do it."""
         first, due = next(self._table.due(now))
         how = self._how(first, now)
         if how is None:
             self._table.push(first, due)
             return None
-        work = Work(how, {first.name: first}, now)
+        work = PollBatch(how, {first.name: first}, now)
         if how in MANY:
             self._gather(work, first, now + _SLACK_SECONDS)
-        if how is How.HOLD:
+        if how is Strategy.HOLD:
             work.hold = self._hold(first, now)
-        if how is How.STREAM:
+        if how is Strategy.STREAM:
             for entry in work.entries.values():
                 entry.streamed = True
                 self._table.push(entry, now + UNHEARD_SECONDS)
         self._flying[how] += 1
         self._began[how] = now
         seconds = self._setting.call_seconds
-        if how is How.HOLD:
+        if how is Strategy.HOLD:
             seconds = wait_budget(self._setting, work.hold, first.deadline(now) - now)
         work.budget = min(seconds, _patience(work, now))
         work.request = _request(work)
         return work
 
-    def over(self, work: Work) -> None:
+    def over(self, work: PollBatch) -> None:
         """The work is done, well or not."""
         self._flying[work.how] -= 1
-        if work.how is How.STREAM:
+        if work.how is Strategy.STREAM:
             for entry in work.entries.values():
                 entry.streamed = entry.heard = False
 
-    def step(self, work: Work, sink: Sink) -> Call | Stream:
+    def step(self, work: PollBatch, sink: Sink) -> Call | Stream:
         """What is to be asked, and how long it may take."""
         assert work.request is not None
-        if work.how is How.STREAM:
+        if work.how is Strategy.STREAM:
             call = Call(request=work.request, budget=_SILENT_SECONDS)
             return Stream(call=call, sink=lambda item: sink(work, item))
         return Call(request=work.request, budget=work.budget)
 
-    def _how(self, entry: Entry, now: float) -> How | None:
+    def _how(self, entry: WatchedOperation, now: float) -> Strategy | None:
         polling, server = self._setting.polling, self._server
         few = len(self._table.entries) <= _HELD_MOST
-        waits = polling.wait_first and server.offers(WAIT, now) and How.HOLD in self._offered
+        waits = polling.wait_first and server.offers(WAIT, now) and Strategy.HOLD in self._offered
         if few and waits and not entry.failures.count and entry.doubt is None:
-            return How.HOLD if self._hold(entry, now) >= 0 else How.ONE
+            return Strategy.HOLD if self._hold(entry, now) >= 0 else Strategy.ONE
         if few or entry.alone:
-            return How.ONE
-        for how in (How.STREAM, How.BATCH, How.LISTED):
+            return Strategy.ONE
+        for how in (Strategy.STREAM, Strategy.BATCH, Strategy.LISTED):
             if how not in self._offered or not server.offers(how.value, now):
                 continue
-            if how is How.STREAM and not self._may_stream(entry):
+            if how is Strategy.STREAM and not self._may_stream(entry):
                 continue
             if how.value in server.proven or not self._flying[how]:
                 return how
             if now < self._began[how] + UNHEARD_SECONDS:
                 return None
-        return How.ONE
+        return Strategy.ONE
 
-    def _may_stream(self, entry: Entry) -> bool:
+    def _may_stream(self, entry: WatchedOperation) -> bool:
         polling = self._setting.polling
         most = self._setting.lanes - 2  # two are left for what is not in a stream
-        if not polling.wait_first or entry.streamed or self._flying[How.STREAM] >= most:
+        if not polling.wait_first or entry.streamed or self._flying[Strategy.STREAM] >= most:
             return False
         return entry.failures.count < _BREAKS  # one that breaks too soon must not keep some from us
 
-    def _hold(self, entry: Entry, now: float) -> float:
+    def _hold(self, entry: WatchedOperation, now: float) -> float:
         """Seconds to hold a Wait for; negative: there is no time for one."""
         hold = self._setting.polling.hold_seconds
         if entry.curious:
@@ -179,66 +181,66 @@ class Choice:
         found = hold_within(hold, entry.deadline(now) - now)
         return -1.0 if found is None else found
 
-    def _gather(self, work: Work, first: Entry, until: float) -> None:
+    def _gather(self, work: PollBatch, first: WatchedOperation, until: float) -> None:
         """Add what is due until then and can be asked for in the same call."""
-        aside: list[tuple[Entry, float]] = []
+        aside: list[tuple[WatchedOperation, float]] = []
         chars = len(first.name)
-        most = min(first.most, capacity(work.how))
+        most = min(first.max_batch, capacity(work.how))
         collection = first.collection
         for entry, due in self._table.due(until):
             chars += len(entry.name) + len(" OR name = ")
-            fits = work.how is not How.LISTED or chars <= _LISTED_CHARS
-            streams = work.how is not How.STREAM or self._may_stream(entry)
+            fits = work.how is not Strategy.LISTED or chars <= _LISTED_CHARS
+            streams = work.how is not Strategy.STREAM or self._may_stream(entry)
             if entry.alone or not streams or not fits or entry.collection != collection:
                 aside.append((entry, due))
             else:
                 work.entries[entry.name] = entry
-                most = min(most, entry.most)
+                most = min(most, entry.max_batch)
             if len(work.entries) >= most or len(aside) >= _SET_ASIDE or not fits:
                 break
         for entry, due in aside:
             self._table.push(entry, due)
 
 
-def _patience(work: Work, now: float) -> float:
+def _patience(work: PollBatch, now: float) -> float:
     """Seconds for which somebody wants to know: a reply after that would hold up others only."""
     wants = (want for entry in work.entries.values() for want in entry.listeners.values())
     return max(max(want.deadline for want in wants) - now, 0.0) + GRACE_SECONDS
 
 
-def _request(work: Work) -> Request:
+def _request(work: PollBatch) -> Request:
     names = tuple(work.entries)
     first = work.entries[names[0]]
     ended = not any(entry.curious for entry in work.entries.values())
-    if work.how is How.STREAM:
+    if work.how is Strategy.STREAM:
         return WatchOperationsRequest(first.collection, names, ended)
-    if work.how is How.BATCH:
+    if work.how is Strategy.BATCH:
         return BatchGetOperationsRequest(first.collection, names, ended)
-    if work.how is How.LISTED:
+    if work.how is Strategy.LISTED:
         wanted = " OR ".join(f"name = {literal(name)}" for name in names)
         parent = first.collection.removesuffix("/operations")
         return ListOperationsRequest(parent, wanted, len(names))
-    if work.how is How.HOLD:
+    if work.how is Strategy.HOLD:
         span = divmod(round(work.hold * 1_000_000_000), 1_000_000_000)
         return WaitOperationRequest(first.name, Duration(*span))
     return GetOperationRequest(first.name)
 
 
-def capacity(how: How) -> int:
+def capacity(how: Strategy) -> int:
     """How many names one call takes."""
-    return {How.LISTED: _LISTED_MOST, How.ONE: 1, How.HOLD: 1}.get(how, NAMES_MOST)
+    return {Strategy.LISTED: _LISTED_MOST, Strategy.ONE: 1, Strategy.HOLD: 1}.get(how, NAMES_MOST)
 
 
 def pause_after(
-    setting: Setting,
-    work: Work,
-    waiting: Sequence[Entry],
-    table: Table,
+    setting: FlowConfig,
+    work: PollBatch,
+    waiting: Sequence[WatchedOperation],
+    table: WatchRegistry,
     retry_after: float | None,
 ) -> float:
     """Seconds until the next look at those of the work who still wait."""
     polling = setting.polling
-    asked = polling.honoured(retry_after)
+    asked = polling.server_delay(retry_after)
     if asked > 0:
         return asked
     youngest = max(waiting, key=lambda entry: entry.since)

@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 import attrs
@@ -183,7 +182,7 @@ def _routes(prefix: str) -> Routes:
     return Routes.below("/" + prefix.strip("/"))
 
 
-def _grpc_transport(url: str, headers: list[tuple[str, str]], types: TypeRegistry) -> Anything:
+def _grpc_transport(url: str, headers: list[tuple[str, str]], types: TypeRegistry) -> Any:
     from lro_client.transports.grpc import GrpcTransport  # needs an extra
 
     metadata: list[tuple[str, str | bytes]] = []
@@ -215,7 +214,7 @@ def read_file(path: str) -> bytes:
         raise InvalidArgument(path, f"cannot be read: {why}") from exc
 
 
-def _header(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Anything:
+def _header(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> Any:
     found = []
     for one in given:
         name, colon, value = one.partition(":")
@@ -273,20 +272,20 @@ _OPTIONS: Final = (
 )
 
 
-def server_options(command: Callable[..., Anything]) -> Callable[..., Anything]:
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options to the function of a command, which gets them as one ``server``."""
 
     @functools.wraps(command)
-    def with_server(**given: Anything) -> Anything:
+    def with_server(**given: Any) -> Any:
         return command(server=take_server(click.get_current_context(), given), **given)
 
-    made: Callable[..., Anything] = with_server
+    made: Callable[..., Any] = with_server
     for option in reversed(_OPTIONS):
         made = option(made)
     return made
 
 
-def take_server(context: click.Context, given: dict[str, Anything]) -> Server:
+def take_server(context: click.Context, given: dict[str, Any]) -> Server:
     """The server of these parameters, which are taken out of them."""
     source = context.get_parameter_source("server")
     return Server(

@@ -7,8 +7,7 @@ import io
 import shlex
 import sys
 from collections.abc import Iterable
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -64,7 +63,7 @@ def worst(exits: Iterable[Exit]) -> Exit:
 class ClientCommand(click.Command):
     """A command that ends with the :class:`Exit` which its function returns."""
 
-    def invoke(self, ctx: click.Context) -> Anything:
+    def invoke(self, ctx: click.Context) -> Any:
         """Run it; no error of a call becomes a traceback, and Ctrl-C says what goes on."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):

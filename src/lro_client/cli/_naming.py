@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Any as Anything
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import attrs
@@ -17,7 +16,7 @@ from lro_client._tokens import dotted, read_token
 from lro_client.cli._connection import Server, split_url, take_server
 from lro_client.cli._plain import safe_in_shells
 
-F = TypeVar("F", bound=Callable[..., Anything])
+F = TypeVar("F", bound=Callable[..., Any])
 
 _COMPLETION_SECONDS: Final = 1.0
 _COMPLETIONS: Final = 100

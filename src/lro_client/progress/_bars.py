@@ -6,8 +6,7 @@ import importlib
 from collections.abc import Iterator
 from datetime import timedelta
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, TypeVar
-from typing import Any as Anything
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
 
@@ -125,12 +124,12 @@ class TqdmBar:
     """
 
     def __init__(
-        self, description: str = "", *, progress_of: ProgressOf = progress_of, **options: Anything
+        self, description: str = "", *, progress_of: ProgressOf = progress_of, **options: Any
     ) -> None:
         self._tqdm = _imported("tqdm").tqdm
         self._read = progress_of
         self._options = {"desc": one_line(description) or None, **options}
-        self._bar: Anything = None
+        self._bar: Any = None
 
     def __enter__(self) -> TqdmBar:
         self._bar = self._tqdm(**self._options)
@@ -185,7 +184,7 @@ def show_tqdm(
     every: float = 0.5,
     description: str | None = None,
     progress_of: ProgressOf = progress_of,
-    **options: Anything,
+    **options: Any,
 ) -> R:
     """The same with a bar of tqdm, to which ``options`` go.
 
@@ -243,7 +242,7 @@ def span_text(seconds: float) -> str:
     return f"{whole}s"
 
 
-def _imported(name: str) -> Anything:
+def _imported(name: str) -> Any:
     # By name, since the types of one of them come in a package of their own.
     try:
         found: ModuleType = importlib.import_module(name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import math
 import re
+import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any as Anything
 from typing import Final
 from unicodedata import category
 
@@ -47,7 +47,7 @@ def _payload(packed: Any, types: TypeRegistry | None) -> Json | bytes:
         return packed.payload
 
 
-def _in_mapping(fields: Mapping[Anything, object]) -> Lookup:
+def _in_mapping(fields: Mapping[typing.Any, object]) -> Lookup:
     def look(name: str) -> object:
         found = fields.get(_camel(name))
         return fields.get(name) if found is None else found
@@ -55,7 +55,7 @@ def _in_mapping(fields: Mapping[Anything, object]) -> Lookup:
     return look
 
 
-def _in_object(message: Anything) -> Lookup:
+def _in_object(message: typing.Any) -> Lookup:
     # By attribute, as this is what messages of every library have: attrs, dataclasses, protobuf,
     # pydantic, msgspec.
     descriptor = getattr(message, "DESCRIPTOR", None)
@@ -69,7 +69,7 @@ def _in_object(message: Anything) -> Lookup:
     return look
 
 
-def _in_protobuf(message: Anything, descriptor: Anything, name: str, value: object) -> object:
+def _in_protobuf(message: typing.Any, descriptor: typing.Any, name: str, value: object) -> object:
     field = descriptor.fields_by_name.get(name)
     if field is None or (field.has_presence and not message.HasField(name)):
         return None  # an attribute that is no field, or a field that was not set

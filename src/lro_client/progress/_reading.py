@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -160,7 +159,7 @@ def _message(look: Lookup) -> str:
     return told
 
 
-def _moment(value: Anything) -> datetime | None:
+def _moment(value: Any) -> datetime | None:
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     elif isinstance(value, Timestamp):

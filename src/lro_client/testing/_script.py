@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import Any as Anything
 from typing import Final, TypeAlias
 
 import attrs
@@ -129,7 +129,7 @@ def packed(message: Scripted | None, types: TypeRegistry) -> Any | None:
     if isinstance(message, dict):
         found: dict[str, Json] = message
         return types.from_json(found)
-    cls: Anything = type(message)
+    cls: typing.Any = type(message)
     if not isinstance(message, Any) and not types.knows(cls):
         named = declared_name(cls) or hasattr(cls, "DESCRIPTOR")
         types.register(cls, None if named else f"scripted.{cls.__name__}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from typing import Any as Anything
+from typing import Any
 
 import httpx
 
@@ -94,8 +94,8 @@ class ScriptedServer:
         target: str,
         *,
         parent: str = "",
-        response: Scripted | Callable[[dict[str, Anything]], Scripted] | None = None,
-        **script: Anything,
+        response: Scripted | Callable[[dict[str, Any]], Scripted] | None = None,
+        **script: Any,
     ) -> None:
         """Have a method at this path, each start of which begins an operation, as told here.
 
@@ -104,7 +104,7 @@ class ScriptedServer:
         :meth:`operation`. A request id starts nothing twice (spec §9.1).
         """
 
-        def begin(request: dict[str, Anything]) -> Script:
+        def begin(request: dict[str, Any]) -> Script:
             scripts = self._verbs.scripts
             number = len(scripts) + 1
             name = f"{parent}/operations/{number}" if parent else f"operations/{number}"
@@ -130,12 +130,12 @@ class ScriptedServer:
         """
         self._rules.append(Rule(fault=fault, verb=verb, calls=calls, since=since, until=until))
 
-    def client(self, **options: Anything) -> Client:
+    def client(self, **options: Any) -> Client:
         """A client of this server, on its clock; ``options`` are those of :class:`Client`."""
         options.setdefault("http", httpx.Client(transport=self.transport))
         return Client(self.url, **{"clock": self.clock, "sleep": self.clock.sleep, **options})
 
-    def async_client(self, **options: Anything) -> AsyncClient:
+    def async_client(self, **options: Any) -> AsyncClient:
         """The same for event loops."""
         options.setdefault("http", httpx.AsyncClient(transport=self.transport))
         sleep = self.clock.asleep

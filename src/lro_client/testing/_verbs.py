@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import httpx
@@ -54,7 +53,7 @@ _PAGE_SIZE: Final = 100
 _TEXT: Final = r'"(?:[^"\\]|\\.)*"'
 _NAMES: Final = re.compile(rf"name = {_TEXT}(?: OR name = {_TEXT})*")
 
-Begin = Callable[[dict[str, Anything]], Script]
+Begin = Callable[[dict[str, Any]], Script]
 
 
 class UnscriptedCall(AssertionError):
@@ -248,7 +247,7 @@ def _event(kind: str, value: dict[str, Json]) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + dumps(value) + b"\n\n"
 
 
-def _object(request: httpx.Request) -> dict[str, Anything]:
+def _object(request: httpx.Request) -> dict[str, Any]:
     if not request.content:
         return {}
     try:

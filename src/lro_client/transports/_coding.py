@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -92,7 +91,7 @@ class Coder:
         self._types = types
         self._now = now
 
-    def decode(self, call: Call, response: Anything, content: bytes) -> Reply:
+    def decode(self, call: Call, response: Any, content: bytes) -> Reply:
         """The reply of an HTTP response with this body.
 
         Raises:
@@ -163,7 +162,7 @@ class Coder:
         gone = tuple(name for name in missing if isinstance(name, str))
         return BatchGetOperationsResponse(found, gone)
 
-    def streams(self, response: Anything) -> bool:
+    def streams(self, response: Any) -> bool:
         """Whether a response is a stream of events."""
         kind: str = response.headers.get("content-type", "")
         return response.status_code == 200 and kind.lower().startswith("text/event-stream")
@@ -193,7 +192,7 @@ class Coder:
             text = f"an event is not what was asked for: {exc}"
             raise unreadable(call.verb, text) from exc
 
-    def no_stream(self, call: Call, response: Anything, content: bytes) -> CallError:
+    def no_stream(self, call: Call, response: Any, content: bytes) -> CallError:
         """The error of a call that was to be answered with a stream."""
         status = response.status_code
         if not 200 <= status < 300:
@@ -202,7 +201,7 @@ class Coder:
         return CallError(call.verb, Status(Code.UNIMPLEMENTED, text), status)
 
     def _error(
-        self, call: Call, response: Anything, content: bytes, retry_after: float | None
+        self, call: Call, response: Any, content: bytes, retry_after: float | None
     ) -> CallError:
         http: int = response.status_code
         try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
+import typing
 from collections.abc import Iterable, Mapping
-from typing import Any as Anything
 from typing import Final
 from urllib.parse import quote
 
@@ -114,7 +114,7 @@ class Coder:
             return Reply(None)
         listed = isinstance(call.request, ListOperationsRequest)
         try:
-            proto: Anything = (pb.ListOperationsResponse if listed else pb.Operation).FromString(
+            proto: typing.Any = (pb.ListOperationsResponse if listed else pb.Operation).FromString(
                 payload
             )
         except DecodeError as exc:
@@ -124,7 +124,7 @@ class Coder:
             check_operation(call, found)
         return Reply(found)
 
-    def error(self, call: Call, error: Anything) -> CallError:
+    def error(self, call: Call, error: typing.Any) -> CallError:
         """The error of a call that grpcio says has failed."""
         code = Code.of(error.code().value[0])
         told = _told(error, code)
@@ -151,7 +151,7 @@ def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
     """
     given = request.message
     packed = given if isinstance(given, Any) else types.pack(given)
-    cls: Anything = types.binary.message_class(packed.type_name)
+    cls: typing.Any = types.binary.message_class(packed.type_name)
     message = cls.FromString(types.binary_payload(packed))
     beside = {}
     for field in attrs.fields(StartOptions):
@@ -163,7 +163,7 @@ def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:
     return bytes(message.SerializeToString()) + write_options(StartOptions(**beside))
 
 
-def _set(message: Anything, name: str, value: str | bool) -> None:
+def _set(message: typing.Any, name: str, value: str | bool) -> None:
     try:
         setattr(message, name, value)
     except (TypeError, ValueError) as exc:
@@ -180,7 +180,7 @@ def _path(target: str) -> str:
     return f"/{service}/{method}"
 
 
-def _told(error: Anything, code: Code) -> Status | None:
+def _told(error: typing.Any, code: Code) -> Status | None:
     # As pairs: that of asyncio is a mapping too, of which not every version can make a dict.
     pairs = error.trailing_metadata() or ()
     details = next((value for key, value in pairs if key == _STATUS_DETAILS), b"")

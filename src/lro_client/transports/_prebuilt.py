@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
@@ -24,7 +23,7 @@ class Prebuilt:
         self._kept = collections.OrderedDict()
 
     def request(
-        self, client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Anything]
+        self, client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
     ) -> httpx.Request:
         """The request of these arguments of ``client.build_request``."""
         special = asked.keys() - {"method", "url", "timeout", "content", "headers"}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 from lro import Code, Status
 from lro_client._errors import CallError
@@ -14,8 +13,8 @@ _MOST_HOPS: Final = 5
 
 
 def redirected(
-    call: Call, asked: Mapping[str, Anything], response: Anything, hops: int
-) -> dict[str, Anything] | None:
+    call: Call, asked: Mapping[str, Any], response: Any, hops: int
+) -> dict[str, Any] | None:
     """What to ask instead of ``asked``, where a response says so; None: it is the answer.
 
     Raises:
@@ -37,5 +36,5 @@ def redirected(
     return {**kept, "url": str(there)}
 
 
-def _origin(url: Anything) -> tuple[str, str, int | None]:
+def _origin(url: Any) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port

@@ -6,8 +6,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any as Anything
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from lro import Code, MissingExtra, Status, TypeRegistry
 from lro_client._errors import CallError
@@ -24,7 +23,7 @@ except ImportError as exc:
 MAX_REPLY: Final = 32 * 1024 * 1024
 """The largest reply that is read, in bytes."""
 
-Options = Sequence[tuple[str, Anything]]
+Options = Sequence[tuple[str, Any]]
 C = TypeVar("C")
 
 _OPTIONS: Final[Options] = (
@@ -44,12 +43,12 @@ class _Line(Generic[C]):
         self._make = make
         self._channel = given
         self._lock = threading.Lock()
-        self._paths: dict[str, Anything] = {}
+        self._paths: dict[str, Any] = {}
 
-    def path(self, path: str) -> Anything:
+    def path(self, path: str) -> Any:
         found = self._paths.get(path)
         if found is None:
-            found = self._paths[path] = cast(Anything, self._opened()).unary_unary(path)
+            found = self._paths[path] = cast(Any, self._opened()).unary_unary(path)
         return found
 
     def _opened(self) -> C:
@@ -69,11 +68,11 @@ class _Line(Generic[C]):
 
 
 def _channel(
-    library: Anything,
+    library: Any,
     target: object,
     credentials: grpc.ChannelCredentials | None,
     options: Options,
-) -> Anything:
+) -> Any:
     """A channel of ``grpc`` or ``grpc.aio``, which make them alike."""
     every = tuple({**dict(_OPTIONS), **dict(options)}.items())
     if credentials is None:

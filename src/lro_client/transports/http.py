@@ -10,8 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
@@ -19,7 +18,7 @@ from lro import Code, Operation, Status, TypeRegistry
 from lro_client._arguments import check_awaits, check_base_url, check_blocks, check_optional
 from lro_client._errors import CallError, too_late, unreadable
 from lro_client._flow.steps import Call, Reply
-from lro_client._flow.threads import HANDS, Answer, Late
+from lro_client._flow.threads import CALL_THREADS, Answer, Late
 from lro_client._tokens import public_address
 from lro_client.transports._bodies import apieces, pieces
 from lro_client.transports._coding import Coder
@@ -88,7 +87,7 @@ class HttpTransport:
         until = time.monotonic() + call.budget
         try:
             exchange = functools.partial(self._exchange, call, asked, until)
-            return HANDS.ask(exchange, call.budget, self._asking)
+            return CALL_THREADS.ask(exchange, call.budget, self._asking)
         except Late:
             raise too_late(call.verb, call.budget) from None
         except _Closed:
@@ -126,16 +125,16 @@ class HttpTransport:
         # That of a parent is kept: to clean it away would close connections that are not ours.
         return self._made.get(process) or self._made.setdefault(process, httpx.Client())
 
-    def _failures(self, call: Call, asked: dict[str, Anything]) -> AbstractContextManager[None]:
+    def _failures(self, call: Call, asked: dict[str, Any]) -> AbstractContextManager[None]:
         return _failures(self._coder, self._client, call, asked)
 
-    def _answer(self, asked: dict[str, Anything]) -> AbstractContextManager[httpx.Response]:
+    def _answer(self, asked: dict[str, Any]) -> AbstractContextManager[httpx.Response]:
         if self._given is not None:
             return self._given.stream(**asked)
         client = self._client
         return contextlib.closing(client.send(self._prebuilt.request(client, asked), stream=True))
 
-    def _exchange(self, call: Call, asked: dict[str, Anything], until: float) -> Reply:
+    def _exchange(self, call: Call, asked: dict[str, Any], until: float) -> Reply:
         hop = 0
         while True:
             hop += 1
@@ -193,7 +192,7 @@ class AsyncHttpTransport:
             asked = there
 
     @contextlib.asynccontextmanager
-    async def _answer(self, asked: dict[str, Anything]) -> AsyncIterator[httpx.Response]:
+    async def _answer(self, asked: dict[str, Any]) -> AsyncIterator[httpx.Response]:
         if self._prebuilt is None:
             async with self._client.stream(**asked) as response:
                 yield response
@@ -227,7 +226,7 @@ def _failures(
     coder: Coder,
     client: httpx.Client | httpx.AsyncClient,
     call: Call,
-    asked: dict[str, Anything],
+    asked: dict[str, Any],
 ) -> Iterator[None]:
     """As ``coder.failures``; a client that is closed is told too."""
     url: str = asked["url"]
@@ -241,8 +240,8 @@ def _failures(
         raise CallError(call.verb, _CLOSED) from exc
 
 
-def _arguments(asked: HttpCall, call: Call) -> dict[str, Anything]:
-    found: dict[str, Anything] = {"method": asked.method, "url": asked.url, "timeout": call.budget}
+def _arguments(asked: HttpCall, call: Call) -> dict[str, Any]:
+    found: dict[str, Any] = {"method": asked.method, "url": asked.url, "timeout": call.budget}
     if asked.params:
         found["params"] = dict(asked.params)
     headers = dict(call.headers)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any as Anything
 from typing import Final
 
 from lro import (
@@ -73,7 +73,9 @@ class LocalTransport:
         """Nothing to free: the service is not the transport's."""
 
 
-def _wanted(service: Service, call: Call) -> tuple[Callable[..., Anything], dict[str, Anything]]:
+def _wanted(
+    service: Service, call: Call
+) -> tuple[Callable[..., typing.Any], dict[str, typing.Any]]:
     """The verb of a service that does a call, and its arguments but the caller."""
     request = call.request
     if isinstance(request, StartRequest):
@@ -117,7 +119,7 @@ class AsyncLocalTransport:
         service, request, caller = self._service, call.request, self._caller
         try:
             if isinstance(request, WaitOperationRequest):
-                return Reply(await service.await_(request.name, request.timeout, caller=caller))
+                return Reply(await service.wait_async(request.name, request.timeout, caller=caller))
             verb, arguments = _wanted(service, call)
             return Reply(await service.on_loop(verb, **arguments, caller=caller))
         except LroError as exc:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
-from typing import Any as Anything
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from google.longrunning import operations_proto_pb2
 from google.protobuf import (
@@ -205,11 +204,11 @@ class Binary:
             raise DeclarationError(said.name, f"is no proto file: {exc}") from exc
 
 
-def _declared(said: FileDescriptorProto) -> tuple[Anything, ...]:
+def _declared(said: FileDescriptorProto) -> tuple[Any, ...]:
     return said.message_type, said.enum_type, said.service, said.extension
 
 
-def _full_name(said: FileDescriptorProto, one: Anything) -> str:
+def _full_name(said: FileDescriptorProto, one: Any) -> str:
     return ".".join(filter(None, (said.package, one.name)))
 
 

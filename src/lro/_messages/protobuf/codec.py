@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any as Anything
-from typing import cast
+from typing import Any, cast
 
 import attrs
 from google.protobuf.descriptor import Descriptor
@@ -32,7 +31,7 @@ class ProtobufCodec:
             return None
         return shape_of_descriptor(descriptor)
 
-    def dump(self, message: Anything) -> Json | bytes:
+    def dump(self, message: Any) -> Json | bytes:
         """The deterministic binary form."""
         if not isinstance(message, self.python):
             raise InvalidArgument("", f"must be a {self.python.__name__}, got {got(message)}")
@@ -56,7 +55,7 @@ class ProtobufCodec:
         after = serialized(message)
         return payload if after == before else after
 
-    def load(self, payload: Json | bytes, *, strict: bool) -> Anything:
+    def load(self, payload: Json | bytes, *, strict: bool) -> Any:
         """The message of a JSON value, or of the binary form."""
         if isinstance(payload, bytes):
             return parsed(self.python, payload)

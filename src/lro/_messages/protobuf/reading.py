@@ -6,8 +6,8 @@ refuse the same JSON, with the same path in the error.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Mapping
-from typing import Any as Anything
 from typing import Final, cast
 
 import attrs
@@ -50,7 +50,7 @@ class ProtoReader:
             InvalidArgument: It says none; ``field`` is the path of what is wrong.
         """
         try:
-            message: Anything = self._loader(cast(Descriptor, cls.DESCRIPTOR))(value)
+            message: typing.Any = self._loader(cast(Descriptor, cls.DESCRIPTOR))(value)
         except (RecursionError, DecodeError, EncodeError):
             # What is put into a message goes through the binary form, which has a bound of its own.
             raise InvalidArgument("", "is nested too deeply for the binary form") from None
@@ -91,7 +91,7 @@ class ProtoReader:
         except UnknownType as exc:
             raise InvalidArgument("@type", str(exc)) from None
         message = self.read(inner, cast(Json, packed.payload))
-        made: Anything = cls
+        made: typing.Any = cls
         found: Message = made(
             type_url=packed.type_url, value=message.SerializeToString(deterministic=True)
         )
@@ -137,7 +137,7 @@ class ProtoReader:
 
 
 def _maker(cls: type[Message]) -> Callable[[dict[str, object]], Message]:
-    make: Anything = cls
+    make: typing.Any = cls
     descriptor = cast(Descriptor, cls.DESCRIPTOR)
     one_ofs = [
         frozenset(field.name for field in one.fields)
@@ -172,7 +172,7 @@ def _extension(descriptor: Descriptor, key: str) -> FieldDescriptor | None:
 def _with_extensions(
     message: Message, descriptor: Descriptor, known: Mapping[str, object]
 ) -> Message:
-    extensions: Anything = message.Extensions
+    extensions: typing.Any = message.Extensions
     own = {}
     for name, value in known.items():
         field = _extension(descriptor, name)
@@ -185,7 +185,7 @@ def _with_extensions(
             extensions[field].MergeFrom(value)
         else:
             extensions[field] = value
-    make: Anything = type(message)
+    make: typing.Any = type(message)
     message.MergeFrom(make(**own))
     return message
 
@@ -202,7 +202,7 @@ def _enum_loader(descriptor: EnumDescriptor, unknown: object) -> Loader:
 # -- well-known types: Python values put into messages --------------------------------------------
 
 
-def _put_fields(message: Anything, found: Anything) -> None:
+def _put_fields(message: typing.Any, found: typing.Any) -> None:
     for field in attrs.fields(type(found)):
         value = getattr(found, field.name)
         if isinstance(value, tuple):
@@ -211,23 +211,23 @@ def _put_fields(message: Anything, found: Anything) -> None:
             setattr(message, field.name, value)
 
 
-def _put_struct(message: Anything, found: Struct) -> None:
+def _put_struct(message: typing.Any, found: Struct) -> None:
     message.update(found.fields)
 
 
-def _put_list(message: Anything, found: ListValue) -> None:
+def _put_list(message: typing.Any, found: ListValue) -> None:
     message.extend(found.values)
 
 
-def _put_value(message: Anything, found: Value) -> None:
+def _put_value(message: typing.Any, found: Value) -> None:
     # Only a list takes values of all types.
     fields = message.DESCRIPTOR.fields_by_name
-    holder: Anything = GetMessageClass(fields["list_value"].message_type)()
+    holder: typing.Any = GetMessageClass(fields["list_value"].message_type)()
     holder.extend([found.value])
     message.CopyFrom(holder.values[0])
 
 
-_PUT: Final[Mapping[str, Callable[[Anything, Anything], None]]] = {
+_PUT: Final[Mapping[str, Callable[[typing.Any, typing.Any], None]]] = {
     STRUCT: _put_struct,
     VALUE: _put_value,
     _LIST_VALUE: _put_list,

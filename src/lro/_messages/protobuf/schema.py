@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -82,13 +81,13 @@ def _described(field: FieldDescriptor, many: bool) -> ProtoField:
 @functools.cache
 def shape_of_descriptor(descriptor: Descriptor) -> Shape:
     """The fields of a message, in declared order."""
-    cls: Anything = GetMessageClass(descriptor)
+    cls: Any = GetMessageClass(descriptor)
     return Shape(cls, tuple(map(_field, fields_of(descriptor))))
 
 
 def _field(said: ProtoField) -> Field:
     field, kind = said.field, said.kind
-    python: Anything = None
+    python: Any = None
     zero: object = _ZERO.get(kind, 0)
     if kind is Kind.ENUM:
         python = _enum(said.value.enum_type)
@@ -109,6 +108,6 @@ def _field(said: ProtoField) -> Field:
 
 
 @functools.cache
-def _enum(descriptor: EnumDescriptor) -> Anything:
+def _enum(descriptor: EnumDescriptor) -> Any:
     values = [(value.name, value.number) for value in descriptor.values]
     return enum.IntEnum(descriptor.name, values)

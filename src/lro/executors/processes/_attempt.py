@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any as Anything
+from typing import Any
 
 from lro._base.errors import Cancelled, LeaseLost
 from lro._base.faults import EncodingError
 from lro._base.status import Status
-from lro._engine.job import Ending, Job
+from lro._engine.job import FinalResult, Job
 from lro._engine.method_spec import MethodSpec
 from lro._engine.outcomes import failure
 from lro._engine.patience import arepeated, repeated
@@ -42,7 +42,7 @@ class Unprepared(Exception):
     """The function cannot be imported, or its request not be read; the cause says why."""
 
 
-class Attempt:
+class RemoteAttempt:
     """One call: :meth:`returned` or else :meth:`failed`, then :meth:`tell`.
 
     The thread that listens to the parent makes it, and tells it to :meth:`stop`; the main thread
@@ -60,7 +60,7 @@ class Attempt:
         self._numbers = itertools.count(1)
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._told = False
-        self._job: Job[Anything] = Job(
+        self._job: Job[Any] = Job(
             name=call.name,
             attempt=call.attempt,
             publish=self._publish,
@@ -99,7 +99,7 @@ class Attempt:
             request: object = spec.types.unpack(self.call.request, spec.request)
         except BaseException as exc:  # importing the application may raise anything
             raise Unprepared(self.call.name) from exc
-        function: Anything = spec.function
+        function: Any = spec.function
         options = spec.options
         arguments = (request, self._job) if spec.takes_job else (request,)
         if spec.is_async:
@@ -132,7 +132,7 @@ class Attempt:
             return Stopped(self.why)
         job = self._job
         outcome = failure(spec, self.call.domain, job, error, handing_back=False)
-        assert isinstance(outcome, Ending)  # what leads to another one is dealt with above
+        assert isinstance(outcome, FinalResult)  # what leads to another one is dealt with above
         assert isinstance(outcome.result, Status)
         return Failed(outcome.result)
 
@@ -164,7 +164,7 @@ class Attempt:
                 loop.call_soon_threadsafe(task.cancel)
 
         self._interrupt = interrupt
-        function: Anything = spec.function
+        function: Any = spec.function
         options = spec.options
         try:
             if self.why is not None:  # it came before there was anything to interrupt

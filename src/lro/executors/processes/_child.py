@@ -13,8 +13,8 @@ from queue import SimpleQueue
 
 from lro._base.faults import EncodingError
 from lro._engine.forks import after_fork
-from lro._engine.process_role import become_hands
-from lro.executors.processes._attempt import Attempt
+from lro._engine.process_role import mark_worker_process
+from lro.executors.processes._attempt import RemoteAttempt
 from lro.executors.processes._messages import (
     Answer,
     Call,
@@ -36,19 +36,19 @@ def main(connection: Connection) -> None:
 
     When the parent is gone, this process and those that it has started are killed.
     """
-    become_hands()
-    hands = Hands(connection, _die)
+    mark_worker_process()
+    hands = ChildMain(connection, _die)
     signal.signal(signal.SIGINT, _ignored)  # Ctrl-C: the parent decides
     signal.signal(signal.SIGTERM, hands.interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     log.addHandler(hands.forwarding)
     log.propagate = False
-    after_fork(hands, Hands.forsake)
+    after_fork(hands, ChildMain.detach)
     threading.Thread(target=hands.listen, name="lro-listen", daemon=True).start()
     hands.work()
 
 
-class Hands:
+class ChildMain:
     """Does one call after another in the main thread, while another thread listens."""
 
     def __init__(self, connection: Connection, die: Callable[[], None]) -> None:
@@ -56,24 +56,24 @@ class Hands:
         """Sends the lines of a log to the parent."""
         self._connection = connection
         self._die = die
-        self._attempts: SimpleQueue[Attempt | None] = SimpleQueue()
+        self._attempts: SimpleQueue[RemoteAttempt | None] = SimpleQueue()
         self._sending = threading.Lock()
         self._main = threading.get_ident()
         self._pid = os.getpid()
         self._shielded = False
         self._late = False
-        self._working: Attempt | None = None
+        self._working: RemoteAttempt | None = None
         """Whose function the main thread is in."""
 
     def listen(self) -> None:
         """Take what the parent says, also while a function runs; die when the parent has died."""
-        attempt: Attempt | None = None
+        attempt: RemoteAttempt | None = None
         try:
             while True:
                 message = to_child(self._connection.recv_bytes())
                 if isinstance(message, Call):
                     # Made here, so that a Stop which comes right behind finds it.
-                    attempt = Attempt(message, self.send)
+                    attempt = RemoteAttempt(message, self.send)
                     self._attempts.put(attempt)
                 elif isinstance(message, Leave):
                     self._attempts.put(None)
@@ -135,7 +135,7 @@ class Hands:
         self._working = None  # once: it may be tidying up
         raise attempt.why.error()
 
-    def forsake(self) -> None:
+    def detach(self) -> None:
         """In a process forked by a function: it is a stranger to our parent."""
         self._connection.close()
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -144,7 +144,7 @@ class Hands:
         log.propagate = True
 
     @staticmethod
-    def _pass_on(attempt: Attempt, message: Stop | Answer) -> None:
+    def _pass_on(attempt: RemoteAttempt, message: Stop | Answer) -> None:
         if isinstance(message, Stop):
             attempt.stop(message.why)
         else:

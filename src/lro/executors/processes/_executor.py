@@ -8,22 +8,21 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 from lro._base.arguments import check_count, check_span
 from lro._base.errors import Unavailable
 from lro._base.faults import DeclarationError
-from lro._engine.executor_port import Reach, Task
+from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.job import Job
 from lro._engine.method_spec import MethodSpec
-from lro._engine.process_role import hands_only
+from lro._engine.process_role import is_worker_process
 from lro.executors._backlog import BacklogSlot
-from lro.executors._staffed import StaffedExecutor
+from lro.executors._staffed import PooledExecutor
 from lro.executors.processes._messages import Call
 from lro.executors.processes._pool import Pool
 from lro.executors.processes._process import LEAVE_SECONDS, Process
-from lro.executors.processes._recipe import Recipe, check_place, recipe_of
+from lro.executors.processes._recipe import FunctionReference, check_place, recipe_of
 from lro.executors.processes._supervision import Supervision, unfit
 
 log = logging.getLogger("lro")
@@ -35,7 +34,7 @@ _PAUSE: Final = 0.5
 """Seconds until one is tried again."""
 
 
-class ProcessExecutor(StaffedExecutor):
+class ProcessExecutor(PooledExecutor):
     """Runs functions in ``workers`` child processes; up to ``queue`` more wait.
 
     For work that needs a processor to itself, holds Python's lock, may crash, or must be stopped
@@ -82,12 +81,12 @@ class ProcessExecutor(StaffedExecutor):
         self._grace = grace.total_seconds()
         super().__init__(count, queue, "lro-process")
         self._pool = Pool(recycle)
-        self._recipes: dict[str, tuple[MethodSpec, Recipe]] = {}
+        self._recipes: dict[str, tuple[MethodSpec, FunctionReference]] = {}
 
     @property
-    def reach(self) -> Reach:
+    def cancel_support(self) -> CancelSupport:
         """A function that goes on is ended with its process."""
-        return Reach.KILLS
+        return CancelSupport.FORCED
 
     def admit(self, spec: MethodSpec) -> None:
         """Do nothing for a method whose function a child will find, as far as one can tell yet.
@@ -99,7 +98,7 @@ class ProcessExecutor(StaffedExecutor):
 
     def reserve(self) -> BacklogSlot:
         """Room for one task."""
-        if hands_only():
+        if is_worker_process():
             text = (
                 "this process runs functions for another one, and starts none: is the main module"
             )
@@ -123,30 +122,32 @@ class ProcessExecutor(StaffedExecutor):
         return over
 
     def _do(self, task: Task) -> None:
-        seat = _Seat(self._pool, self._recipe, self._grace)
+        seat = ChildLease(self._pool, self._recipe, self._grace)
         try:
             task.run(seat.through)
         finally:
             seat.leave()
 
-    def _recipe(self, spec: MethodSpec) -> Recipe:
+    def _recipe(self, spec: MethodSpec) -> FunctionReference:
         known = self._recipes.get(spec.full_name)
         if known is None or known[0] is not spec:
             known = self._recipes[spec.full_name] = (spec, recipe_of(spec))
         return known[1]
 
 
-class _Seat:
+class ChildLease:
     """Where one task has its function called; it has a child from then on until it leaves."""
 
-    def __init__(self, pool: Pool, recipe: Callable[[MethodSpec], Recipe], grace: float) -> None:
+    def __init__(
+        self, pool: Pool, recipe: Callable[[MethodSpec], FunctionReference], grace: float
+    ) -> None:
         self._pool = pool
         self._recipe = recipe
         self._grace = grace
         self._process: Process | None = None
         self._spoilt = False
 
-    def through(self, spec: MethodSpec, request: object, job: Job[Anything]) -> object:
+    def through(self, spec: MethodSpec, request: object, job: Job[Any]) -> object:
         """Have the method's function called in a child (``lro._engine.executor_port.Through``)."""
         try:
             call = self._call(spec, request, job)
@@ -161,7 +162,7 @@ class _Seat:
         finally:
             self._spoilt = supervision.spoilt
 
-    def _lend(self, job: Job[Anything]) -> Process:
+    def _lend(self, job: Job[Any]) -> Process:
         while True:
             try:
                 return self._pool.lend()
@@ -176,7 +177,7 @@ class _Seat:
         if self._process is not None:
             self._pool.take_back(self._process, spoilt=self._spoilt)
 
-    def _call(self, spec: MethodSpec, request: object, job: Job[Anything]) -> Call:
+    def _call(self, spec: MethodSpec, request: object, job: Job[Any]) -> Call:
         present, stop_at = job.metadata, None
         if job._stop_at is not None:  # by the clock of the service, which may be another
             stop_at = time.monotonic() + job._stop_at - job._clock()

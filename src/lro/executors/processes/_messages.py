@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import enum
-from typing import Any as Anything
+import typing
 from typing import Final, TypeAlias, TypeVar
 
 import attrs
@@ -15,7 +15,7 @@ from lro._base.any import Any
 from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, LroError, Unavailable
 from lro._base.status import Status
 from lro._messages.json_text import dumps, reread
-from lro.executors.processes._recipe import Recipe
+from lro.executors.processes._recipe import FunctionReference
 
 M = TypeVar("M")
 
@@ -39,7 +39,7 @@ class Why(enum.Enum):
 class Call:
     """Do this work. ``stop_at``: when it is overdue, in seconds of the monotonic clock, if ever."""
 
-    recipe: Recipe
+    recipe: FunctionReference
     name: str
     attempt: int
     domain: str
@@ -182,7 +182,7 @@ def refused(told: Refusal, name: str, attempt: int) -> LroError:
 _REFUSALS: Final = {kind.__name__: kind for kind in (Cancelled, DeadlineExceeded, Unavailable)}
 
 
-def _decode(text: bytes, union: Anything) -> Anything:
+def _decode(text: bytes, union: typing.Any) -> typing.Any:
     return _converter.structure(reread(text.decode()), union)
 
 
@@ -190,13 +190,13 @@ def _is_any(cls: object) -> bool:
     return cls is Any
 
 
-def _dump_any(packed: Any) -> list[Anything]:
+def _dump_any(packed: Any) -> list[typing.Any]:
     if isinstance(packed.payload, bytes):
         return [packed.type_url, base64.b64encode(packed.payload).decode(), "binary"]
     return [packed.type_url, packed.payload]
 
 
-def _load_any(value: list[Anything], _: object) -> Any:
+def _load_any(value: list[typing.Any], _: object) -> Any:
     if len(value) == 3:
         return Any(value[0], base64.b64decode(value[1]))
     return Any(value[0], value[1])

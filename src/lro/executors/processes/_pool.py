@@ -86,14 +86,14 @@ class Pool:
         return process
 
     def _end(self, process: Process, seconds: float = LEAVE_SECONDS) -> None:
-        process.bury(seconds)
+        process.reap(seconds)
         with self._lock:
             self._all.discard(process)
 
     def _forsake(self) -> None:
         # In a forked process: the children are the parent's.
         for process in self._all:
-            process.forsake()
+            process.detach()
         self._lock = threading.Lock()
         self._idle, self._all = [], set()
 

@@ -8,8 +8,7 @@ import importlib.util
 import sys
 from datetime import timedelta
 from importlib.machinery import SourceFileLoader
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -17,7 +16,7 @@ from lro._base.faults import DeclarationError
 from lro._engine.method import Method
 from lro._engine.method_spec import MethodSpec, Options
 from lro._messages.registry import TypeRegistry
-from lro.executors.processes._recipe import MAIN, Main, Recipe
+from lro.executors.processes._recipe import MAIN, FunctionReference, Main
 
 _MAIN_ELSEWHERE: Final = "__mp_main__"
 """The name that multiprocessing gives the main module in a child."""
@@ -28,7 +27,7 @@ class MainFailed(Exception):
 
 
 @functools.lru_cache(maxsize=1000)
-def prepare(recipe: Recipe) -> MethodSpec:
+def prepare(recipe: FunctionReference) -> MethodSpec:
     """The method of a recipe, with its function and types.
 
     Raises:
@@ -65,9 +64,9 @@ def prepare(recipe: Recipe) -> MethodSpec:
     )
 
 
-def _imported(path: str) -> Anything:
+def _imported(path: str) -> Any:
     module, _, names = path.partition(":")
-    found: Anything = importlib.import_module(module)
+    found: Any = importlib.import_module(module)
     for name in names.split("."):
         found = getattr(found, name)
     return found
@@ -79,7 +78,7 @@ def _load_main(main: Main) -> None:
     sys.modules[MAIN] = sys.modules[_MAIN_ELSEWHERE] = module
 
 
-def _main_of_file(file: str) -> Anything:
+def _main_of_file(file: str) -> Any:
     # A script need not end in .py, so the loader is not left to be guessed.
     loader = SourceFileLoader(_MAIN_ELSEWHERE, file)
     spec = importlib.util.spec_from_loader(_MAIN_ELSEWHERE, loader)

@@ -141,7 +141,7 @@ class Process:
         with contextlib.suppress(OSError):  # it has ended by another hand
             self.send(Leave())
 
-    def bury(self, seconds: float = LEAVE_SECONDS) -> str:
+    def reap(self, seconds: float = LEAVE_SECONDS) -> str:
         """Wait for its end, at most so long, then kill it; how it ended, in words. Idempotent."""
         if not self._connection.closed:
             try:
@@ -168,7 +168,7 @@ class Process:
                 end.detach()  # the connection's own descriptor: there may be none to spare
             self._sender.join()
 
-    def forsake(self) -> None:
+    def detach(self) -> None:
         """Have nothing more to do with it: for a process that was forked from its parent."""
         self._waking = threading.Lock()  # a thread of the parent may have held it
         self._popen.returncode = 0  # it is no child of ours to wait for

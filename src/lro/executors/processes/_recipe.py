@@ -29,7 +29,7 @@ class Main:
 
 
 @attrs.frozen(kw_only=True)
-class Recipe:
+class FunctionReference:
     """Where a method's function and classes are, as paths ``module:name.in.the.module``.
 
     ``declared``: at ``function`` is the method itself, with its registry of types; else that is
@@ -61,7 +61,7 @@ def check_place(spec: MethodSpec) -> None:
             _path(spec.full_name, thing)
 
 
-def recipe_of(spec: MethodSpec) -> Recipe:
+def recipe_of(spec: MethodSpec) -> FunctionReference:
     """The recipe of a method whose module has been imported.
 
     Raises:
@@ -77,7 +77,7 @@ def recipe_of(spec: MethodSpec) -> Recipe:
     roles = [_class_path(spec, cls) for cls in classes] if not declared else ["", "", ""]
     retry_on = tuple(_class_path(spec, error) for error in spec.options.retry_on)
     paths = (path, *roles, *retry_on, *(place for _, place in types))
-    return Recipe(
+    return FunctionReference(
         method=spec.full_name,
         function=path,
         declared=declared,

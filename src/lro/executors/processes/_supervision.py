@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any as Anything
+import typing
 from typing import Final
 
 from lro._base.any import Any
 from lro._base.errors import LeaseLost
-from lro._engine.job import Ended, Ending, Job, WorkerDied
+from lro._engine.job import Ended, FinalResult, Job, WorkerDied
 from lro._engine.method_spec import MethodSpec
 from lro._engine.outcomes import internal
 from lro.executors.processes._messages import (
@@ -46,7 +46,7 @@ class Supervision:
     """
 
     def __init__(
-        self, process: Process, call: Call, *, spec: MethodSpec, job: Job[Anything], grace: float
+        self, process: Process, call: Call, *, spec: MethodSpec, job: Job[typing.Any], grace: float
     ) -> None:
         self.spoilt = True
         """Whether the child is dead, busy, or was interrupted where that may break something."""
@@ -147,7 +147,7 @@ class Supervision:
         if isinstance(message, Done):
             return message.response
         if isinstance(message, Failed):
-            raise Ended(Ending(message.status))
+            raise Ended(FinalResult(message.status))
         if isinstance(message, Stopped):
             raise message.why.error()
         if isinstance(message, Void):
@@ -155,7 +155,7 @@ class Supervision:
         raise unfit(self._spec, self._call.domain, in_main=message.in_main)
 
     def _death(self) -> Exception:
-        how = self._process.bury()
+        how = self._process.reap()
         why = self._why or self._reason(time.monotonic())  # it may have seen that before we did
         if why is not None:
             log.info("%s: attempt %d has stopped: %s", *self._named, how)
@@ -180,4 +180,4 @@ def unfit(spec: MethodSpec, domain: str, *, in_main: bool = False) -> Ended:
         text += (
             ', which cannot import the main module: it needs its guard, if __name__ == "__main__"'
         )
-    return Ended(Ending(internal(spec, domain, text, "METHOD_FAILED")))
+    return Ended(FinalResult(internal(spec, domain, text, "METHOD_FAILED")))

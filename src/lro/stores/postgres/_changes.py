@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 from lro._base.errors import OperationNotFound, Unavailable
 from lro._engine.store_port import Found
@@ -39,7 +38,7 @@ class Changes:
             Unavailable: The database cannot be used now.
         """
         known = self._known.get(name)
-        row: Anything
+        row: Any
         if known is None:
             row = self._stored(name)
         else:
@@ -72,7 +71,7 @@ class Changes:
                 continue
             record = known[place - 1]
             if text is not None:
-                row: Anything = reread(text)
+                row: Any = reread(text)
                 record = self._known.keep(from_row(row), row)
             assert record is not None  # only what is known can be unchanged
             found.append(record)
@@ -132,7 +131,7 @@ class Changes:
             raise Unavailable("the record was changed twice; by whom first is not known")
         return False
 
-    def _stored(self, name: str) -> Anything:
+    def _stored(self, name: str) -> Any:
         """The row of this name, None if there is none."""
         rows = self._connections.rows(GET, (id_of(name),))
         return rows[0] if rows else None

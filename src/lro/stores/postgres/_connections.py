@@ -7,8 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from psycopg import errors
@@ -16,7 +15,7 @@ from psycopg.pq import TransactionStatus
 
 from lro._base.errors import InvalidArgument, Unavailable
 from lro.stores.postgres._clock import ASK, ServerClock
-from lro.stores.postgres._link import Address, Link, NoAnswer, unavailable
+from lro.stores.postgres._link import Address, BoundedConnection, NoAnswer, unavailable
 
 log = logging.getLogger("lro")
 
@@ -36,7 +35,7 @@ AGAIN: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 """Errors of a statement that has had no effect, and may be sent again at once."""
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection broke: whether the statement under way was carried out is not known."""
 
 
@@ -52,7 +51,7 @@ class Connections:
         self.clock = clock
         self._size = size
         self._changed = threading.Condition(threading.Lock())
-        self._idle: list[tuple[Link, float]] = []
+        self._idle: list[tuple[BoundedConnection, float]] = []
         self._open = 0
         self._away: BaseException | None = None
         self._probing = False
@@ -66,7 +65,7 @@ class Connections:
         *,
         prepare: bool = True,
         lock_ms: int | None = None,
-    ) -> list[tuple[Anything, ...]]:
+    ) -> list[tuple[Any, ...]]:
         """What a statement gives that may be carried out twice, each time with the same effect.
 
         ``prepare``: keep its plan, because it comes often. ``lock_ms`` is how long it waits for
@@ -81,7 +80,7 @@ class Connections:
             try:
                 with self.link() as link, link.locks_within(lock_ms):
                     return link.execute(sql, values, prepare=prepare).fetchall()
-            except (Lost, *AGAIN) as exc:
+            except (ConnectionLost, *AGAIN) as exc:
                 cause = exc.__cause__ or exc
             except psycopg.Error as exc:
                 if _blames_value(exc):
@@ -92,7 +91,7 @@ class Connections:
         raise unavailable(cause) from cause
 
     @contextlib.contextmanager
-    def link(self) -> Iterator[Link]:
+    def link(self) -> Iterator[BoundedConnection]:
         """A connection for the length of the block. An error of psycopg means: nothing was done.
 
         Raises:
@@ -113,11 +112,11 @@ class Connections:
                 raise
             link.close()
             self._drop_idle()  # the others have most likely gone the same way
-            raise Lost from exc
+            raise ConnectionLost from exc
         finally:
             self._give_back(link)
 
-    def extra(self) -> Link:
+    def extra(self) -> BoundedConnection:
         """A connection beside the others, which the caller closes.
 
         Raises:
@@ -146,7 +145,7 @@ class Connections:
             self._changed.notify_all()
         self._drop_idle()
 
-    def _take(self) -> Link:
+    def _take(self) -> BoundedConnection:
         end = time.monotonic() + self.address.connect_seconds
         while True:
             with self._changed:
@@ -163,7 +162,7 @@ class Connections:
                     self._away, self._probing = None, False
                 return link
 
-    def _idle_one(self, end: float) -> Link | None:
+    def _idle_one(self, end: float) -> BoundedConnection | None:
         """A connection that is free, or None and the right to make one. With the lock held."""
         while True:
             now = time.monotonic()
@@ -193,10 +192,10 @@ class Connections:
                     self._away = cause
             self._changed.notify_all()
 
-    def _give_back(self, link: Link) -> None:
+    def _give_back(self, link: BoundedConnection) -> None:
         idle = not link.closed and link.pgconn.transaction_status == TransactionStatus.IDLE
         now = time.monotonic()
-        old: list[Link] = []
+        old: list[BoundedConnection] = []
         with self._changed:
             if idle and not self._closed:
                 self._idle.append((link, now))

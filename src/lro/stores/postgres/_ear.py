@@ -15,13 +15,13 @@ from psycopg import Notify, sql
 from lro._base.errors import Unavailable
 from lro._engine.forks import after_fork
 from lro._messages.json_text import loads
-from lro.stores.postgres._link import LEAKED, Link, unavailable
+from lro.stores.postgres._link import LEAKED, BoundedConnection, unavailable
 
 
-class NotifyEar:
+class NotifySubscription:
     """Hears the announcements on a channel, but not those of ``sender``, its own process."""
 
-    def __init__(self, link: Link, channel: str, sender: str) -> None:
+    def __init__(self, link: BoundedConnection, channel: str, sender: str) -> None:
         self._link = link
         self._sender = sender
         self._names: set[str] = set()
@@ -37,9 +37,9 @@ class NotifyEar:
         except psycopg.Error as exc:
             self.close()
             raise unavailable(exc) from exc
-        after_fork(self, NotifyEar._forked)
+        after_fork(self, NotifySubscription._forked)
 
-    def heard(self, seconds: float) -> Collection[str] | None:
+    def next_changes(self, seconds: float) -> Collection[str] | None:
         """The names that others have announced; none when the seconds are over."""
         end = time.monotonic() + seconds
         with self._hearing:
@@ -58,7 +58,7 @@ class NotifyEar:
                     raise unavailable(exc) from exc
 
     def close(self) -> None:
-        """End a ``heard`` that is waiting, and the connection."""
+        """End a ``next_changes`` that is waiting, and the connection."""
         if self._inherited:
             return
         self._closed = True

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import errors
 
 from lro._base.errors import InvalidArgument, Unavailable
-from lro.stores.postgres._connections import AGAIN, ATTEMPTS, Connections, Lost
+from lro.stores.postgres._connections import AGAIN, ATTEMPTS, ConnectionLost, Connections
 from lro.stores.postgres._link import unavailable
 from lro.stores.postgres._statements import statement_for
 from lro.stores.postgres._writes import Write
@@ -128,7 +128,7 @@ class Groups:
                     rows = link.execute(sql, (text,)).fetchall()
             except AGAIN as exc:
                 cause = exc
-            except Lost as exc:
+            except ConnectionLost as exc:
                 cause = exc.__cause__
                 for write in group:
                     write.doubtful = True

@@ -6,14 +6,14 @@ import logging
 
 import psycopg
 
-from lro.stores.postgres._link import Link, unavailable
+from lro.stores.postgres._link import BoundedConnection, unavailable
 from lro.stores.postgres._pages import index_columns, index_name
 from lro.stores.postgres._schema import MIGRATION_SECONDS, lock_out
 
 log = logging.getLogger("lro")
 
 
-def make_index(link: Link, schema: str, key: str) -> bool:
+def make_index(link: BoundedConnection, schema: str, key: str) -> bool:
     """Make the index by a key, unless there is one, while others go on writing.
 
     Returns:
@@ -44,7 +44,7 @@ def make_index(link: Link, schema: str, key: str) -> bool:
     return True
 
 
-def _is_valid(link: Link, index: str) -> bool:
+def _is_valid(link: BoundedConnection, index: str) -> bool:
     text = """SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
         JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relname = %s AND n.nspname = current_schema()"""

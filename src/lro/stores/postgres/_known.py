@@ -6,8 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -40,7 +39,7 @@ class KnownRecords:
         kept = self._kept.get(name)
         return None if kept is None else kept[0]
 
-    def keep(self, record: Record, row: Sequence[Anything]) -> Record:
+    def keep(self, record: Record, row: Sequence[Any]) -> Record:
         """Keep a record, which stands in this row, and drop the oldest ones; the same record."""
         size = _RECORD_BYTES + _READ * sum(len(row[place] or "") for place in _LARGE)
         with self._lock:

@@ -6,8 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
-from typing import Any as Anything
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import attrs
 import psycopg
@@ -52,7 +51,7 @@ class NoAnswer(psycopg.OperationalError):
     """The server has not answered in time: whether it does what was asked is not known."""
 
 
-class Link(psycopg.Connection[tuple[Anything, ...]]):
+class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection on which no answer is waited for longer than ``patience`` seconds.
 
     The server's own time limit does not help where the server, or the way to it, stands still.
@@ -70,7 +69,7 @@ class Link(psycopg.Connection[tuple[Anything, ...]]):
             self.execute(f"SET LOCAL lock_timeout = {milliseconds:d}".encode(), prepare=False)
             yield
 
-    def wait(self, gen: PQGen[T], *args: Anything, **options: Anything) -> T:
+    def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
         """As psycopg does, but not for ever."""
         return super().wait(_bounded(gen, self.patience), *args, **options)
 
@@ -117,16 +116,16 @@ class Address:
             given = conninfo_to_dict(self.url)
         except psycopg.ProgrammingError:  # its text may quote the password
             raise DeclarationError("url", "is no connection string of PostgreSQL") from None
-        whole: dict[str, Anything] = {**_DEFAULTS, **limits, **given, "client_encoding": "UTF8"}
+        whole: dict[str, Any] = {**_DEFAULTS, **limits, **given, "client_encoding": "UTF8"}
         object.__setattr__(self, "_conninfo", make_conninfo("", **whole))
 
-    def connect(self, clock: ServerClock) -> Link:
+    def connect(self, clock: ServerClock) -> BoundedConnection:
         """A new connection; making it also measures the clock.
 
         Raises:
             psycopg.Error: The server cannot be reached, or does not let us in.
         """
-        link = Link.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        link = BoundedConnection.connect(self._conninfo, autocommit=True, prepare_threshold=0)
         try:
             link.patience = self.statement_seconds + 1
             milliseconds = max(1, round(self.statement_seconds * 1000))  # 0 is no limit

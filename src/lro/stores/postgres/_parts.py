@@ -13,7 +13,7 @@ from lro.stores.postgres._announcer import Announcer
 from lro.stores.postgres._changes import Changes
 from lro.stores.postgres._clock import ServerClock
 from lro.stores.postgres._connections import Connections
-from lro.stores.postgres._ear import NotifyEar
+from lro.stores.postgres._ear import NotifySubscription
 from lro.stores.postgres._groups import Groups
 from lro.stores.postgres._known import KnownRecords
 from lro.stores.postgres._link import Address
@@ -22,14 +22,14 @@ from lro.stores.postgres._starts import Starts
 from lro.stores.postgres._statements import NOTIFY
 
 
-class Parts:
+class ProcessResources:
     """Connections and threads, none of which is opened or started before it is needed."""
 
     def __init__(self, address: Address, clock: ServerClock, size: int) -> None:
         self._sender = secrets.token_hex(4)
         self._channel = channel_of(address.schema)
         self._lock = threading.Lock()
-        self._ears: weakref.WeakSet[NotifyEar] = weakref.WeakSet()
+        self._ears: weakref.WeakSet[NotifySubscription] = weakref.WeakSet()
         self._closed = False
         self.connections = Connections(address, clock, size)
         self.known = KnownRecords()
@@ -38,13 +38,13 @@ class Parts:
         self.changes = Changes(self.connections, groups, self.known)
         self.announcer = Announcer(self._notify, self._sender)
 
-    def listen(self) -> NotifyEar:
+    def listen(self) -> NotifySubscription:
         """A new ear, with a connection of its own.
 
         Raises:
             Unavailable: The store is closed or the database cannot be reached.
         """
-        ear = NotifyEar(self.connections.extra(), self._channel, self._sender)
+        ear = NotifySubscription(self.connections.extra(), self._channel, self._sender)
         with self._lock:
             self._ears.add(ear)
         if self._closed:

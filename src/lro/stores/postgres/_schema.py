@@ -13,7 +13,7 @@ from lro._base.arguments import check
 from lro._base.faults import DeclarationError
 from lro._model.page_tokens import KEY_BYTES
 from lro.stores._rows import COLUMNS
-from lro.stores.postgres._link import Link, unavailable
+from lro.stores.postgres._link import BoundedConnection, unavailable
 
 MIGRATION_SECONDS: Final = 3600.0
 """How long a migration may take, or wait for that of another process."""
@@ -89,7 +89,7 @@ def check_name(schema: str) -> None:
     check("schema", schema, wanted, fine=fine)
 
 
-def prepare(link: Link, schema: str) -> bytes:
+def prepare(link: BoundedConnection, schema: str) -> bytes:
     """Make or migrate the tables where that is needed; the secret of the store.
 
     Raises:
@@ -106,7 +106,7 @@ def prepare(link: Link, schema: str) -> bytes:
         raise unavailable(exc) from exc
 
 
-def _check_server(link: Link) -> None:
+def _check_server(link: BoundedConnection) -> None:
     if link.info.server_version < OLDEST_SERVER:
         text = f"version {OLDEST_SERVER // 10000} is needed, found {link.info.server_version}"
         raise DeclarationError("PostgreSQL", text)
@@ -115,7 +115,7 @@ def _check_server(link: Link) -> None:
         raise DeclarationError("PostgreSQL", f"the database must be in UTF8, it is in {encoding}")
 
 
-def _version(link: Link, schema: str) -> int:
+def _version(link: BoundedConnection, schema: str) -> int:
     if not link.execute("SELECT to_regclass('versions') IS NOT NULL").fetchall()[0][0]:
         return 0
     rows = link.execute("SELECT version FROM versions").fetchall()
@@ -126,7 +126,7 @@ def _version(link: Link, schema: str) -> int:
     return version
 
 
-def _migrate(link: Link, schema: str) -> None:
+def _migrate(link: BoundedConnection, schema: str) -> None:
     patience = link.patience
     link.patience = MIGRATION_SECONDS
     try:
@@ -149,14 +149,14 @@ def _migrate(link: Link, schema: str) -> None:
         link.patience = patience
 
 
-def lock_out(link: Link, schema: str) -> None:
+def lock_out(link: BoundedConnection, schema: str) -> None:
     """Be the only one who changes the tables, until this connection is closed."""
     # Nobody waits for it within a statement: who makes an index waits for all that are under way.
     while not link.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
         time.sleep(_LOCK_SECONDS)
 
 
-def _secret(link: Link) -> bytes:
+def _secret(link: BoundedConnection) -> bytes:
     query = "SELECT key FROM secrets"
     known = link.execute(query).fetchall()
     if not known:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any as Anything
+import typing
 from typing import Final
 
 from lro._base.any import Any
@@ -73,7 +73,7 @@ class Starts:
             raise taken(record.name)
         return None
 
-    def _first(self, key: RequestKey, first: list[Anything], new: Record) -> Record | None:
+    def _first(self, key: RequestKey, first: list[typing.Any], new: Record) -> Record | None:
         _, fingerprint, at, stored, *row = first
         if new.create_time - moment(at) >= REQUEST_LIFE:
             return None
@@ -83,11 +83,11 @@ class Starts:
             present = from_row(row)
             if present.visible(new.create_time):
                 return present
-        remembered: Anything = reread(stored)
+        remembered: typing.Any = reread(stored)
         return from_row(remembered)
 
 
-def _is(first: list[Anything], record: Record) -> bool:
+def _is(first: list[typing.Any], record: Record) -> bool:
     return (
         first[0] is not None
         and first[0].replace("-", "") == id_of(record.name)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+import typing
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
-from typing import Any as Anything
 from typing import Final
 
 import psycopg
@@ -20,27 +20,27 @@ from lro._engine.store_port import (
     SCAN,
     Expired,
     Found,
-    Glance,
     Inserted,
     Orphans,
     Page,
     Renewed,
     RequestKey,
+    StateSummary,
 )
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._messages.json_text import dumps
-from lro._model.page_tokens import Place
+from lro._model.page_tokens import Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
 from lro.stores._rows import from_row, micros, moment, refuse_untextual, unpack
 from lro.stores._walks import TooFar, Walk, in_time
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._clock import ServerClock
-from lro.stores.postgres._ear import NotifyEar
+from lro.stores.postgres._ear import NotifySubscription
 from lro.stores.postgres._indexes import make_index
 from lro.stores.postgres._link import LEAKED, Address
 from lro.stores.postgres._pages import DIALECT, query
-from lro.stores.postgres._parts import Parts
+from lro.stores.postgres._parts import ProcessResources
 from lro.stores.postgres._schema import check_name, prepare
 from lro.stores.postgres._writes import id_of, ids_of
 
@@ -124,7 +124,7 @@ class PostgresStore:
         self._clock = clock or self._server.now
         self._size = connections
         self._keys: frozenset[str] = frozenset()
-        self._parts = Parts(self._address, self._server, connections)
+        self._parts = ProcessResources(self._address, self._server, connections)
         try:
             with self._parts.connections.extra() as link:
                 self._secret = prepare(link, schema)
@@ -136,25 +136,25 @@ class PostgresStore:
 
     def _forked(self) -> None:
         LEAKED.append(self._parts)
-        self._parts = Parts(self._address, self._server, self._size)
+        self._parts = ProcessResources(self._address, self._server, self._size)
 
-    def announce(self, name: str) -> None:
+    def notify_others(self, name: str) -> None:
         """Have the other processes told soon: by NOTIFY, together with what else is announced."""
         self._parts.announcer.announce(name)
 
-    def listen(self) -> NotifyEar:
+    def listen(self) -> NotifySubscription:
         """An ear with a connection of its own that listens; a lost one is replaced by a new ear."""
         return self._parts.listen()
 
-    def glance(self, names: Collection[str]) -> Glance:
+    def poll_states(self, names: Collection[str]) -> StateSummary:
         """What has become of these operations."""
         asked = list(names)
         if not asked:
-            return Glance(frozenset(), frozenset())
+            return StateSummary(frozenset(), frozenset())
         rows = self._rows(statements.GLANCE, micros(self._clock()), ids_of(asked))
-        return Glance(
-            over=frozenset(asked[place - 1] for place, waited_for, _ in rows if not waited_for),
-            asked=frozenset(asked[place - 1] for place, _, cancel in rows if cancel),
+        return StateSummary(
+            finished=frozenset(asked[place - 1] for place, waited_for, _ in rows if not waited_for),
+            cancel_requested=frozenset(asked[place - 1] for place, _, cancel in rows if cancel),
         )
 
     def now(self) -> datetime:
@@ -205,7 +205,7 @@ class PostgresStore:
     def page(
         self,
         parent: str,
-        after: Place | None,
+        after: Cursor | None,
         limit: int,
         narrowing: Test = EVERYTHING,
         scan: int = SCAN,
@@ -320,5 +320,5 @@ class PostgresStore:
         """Close every connection and ear; what was announced is sent before."""
         self._parts.close()
 
-    def _rows(self, sql: bytes, *values: object) -> list[tuple[Anything, ...]]:
+    def _rows(self, sql: bytes, *values: object) -> list[tuple[typing.Any, ...]]:
         return self._parts.connections.rows(sql, values)

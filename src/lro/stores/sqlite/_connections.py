@@ -9,15 +9,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any as Anything
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from lro._engine.forks import after_fork
-from lro.stores.sqlite._ear import CounterEar
+from lro.stores.sqlite._ear import CounterSubscription
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._groups import GroupCommit
 from lro.stores.sqlite._readers import Readers
-from lro.stores.sqlite._told import TROUBLE, told
+from lro.stores.sqlite._told import DATABASE_ERRORS, translate_error
 from lro.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
@@ -65,14 +64,14 @@ class Connections:
             answer = action(connection)
             connection.execute("COMMIT")
             return answer
-        except TROUBLE as exc:
-            raise told(exc) from exc
+        except DATABASE_ERRORS as exc:
+            raise translate_error(exc) from exc
         finally:
             self._writer.end()
 
-    def listen(self, look_seconds: float) -> CounterEar:
-        """See :class:`CounterEar`."""
-        return CounterEar(self._writer, look_seconds)
+    def listen(self, look_seconds: float) -> CounterSubscription:
+        """See :class:`CounterSubscription`."""
+        return CounterSubscription(self._writer, look_seconds)
 
     def close(self) -> None:
         """Close every connection; those at work, when it is done."""
@@ -110,7 +109,7 @@ class Connections:
 _all: Final[weakref.WeakSet[Connections]] = weakref.WeakSet()
 
 
-def _each(turn: Callable[[Connections], Anything]) -> None:
+def _each(turn: Callable[[Connections], Any]) -> None:
     for connections in list(_all):
         turn(connections)
 

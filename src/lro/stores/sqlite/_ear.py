@@ -16,7 +16,7 @@ _FIRST_PAUSE: Final = 0.001
 """So soon after a write the counter is looked at; then after twice that, and so on."""
 
 
-class CounterEar:
+class CounterSubscription:
     """Looks at SQLite's counter of commits by others, at least every ``look_seconds``.
 
     Where the system tells of writes to the log, it is only looked at when there were some. The
@@ -40,7 +40,7 @@ class CounterEar:
         with contextlib.suppress(OSError):
             self._watch = Watch(writer.log_path)
 
-    def heard(self, seconds: float) -> tuple[str, ...] | None:
+    def next_changes(self, seconds: float) -> tuple[str, ...] | None:
         """None as soon as another process has committed, () when the seconds are over.
 
         Raises:
@@ -60,7 +60,7 @@ class CounterEar:
         return ()
 
     def close(self) -> None:
-        """Have ``heard`` return, and free what it needed. Idempotent."""
+        """Have ``next_changes`` return, and free what it needed. Idempotent."""
         with self._closing:
             if self._closed.is_set():
                 return

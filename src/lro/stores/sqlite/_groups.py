@@ -6,11 +6,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any as Anything
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from lro._base.errors import LroError
-from lro.stores.sqlite._told import TROUBLE, told
+from lro.stores.sqlite._told import DATABASE_ERRORS, translate_error
 from lro.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
@@ -34,7 +33,7 @@ class _Write(Generic[T]):
         """Closed while the caller's thread waits."""
         self.gone = False
         """Whether that thread was interrupted, and waits no more."""
-        self.rest: list[_Write[Anything]] = []
+        self.rest: list[_Write[Any]] = []
         """Those of its group whose gates are still closed, once all of them are done."""
 
 
@@ -65,7 +64,7 @@ class GroupCommit:
     def renew(self) -> None:
         """Make what threads share anew, in a forked child."""
         self._lock = threading.Lock()
-        self._waiting: list[_Write[Anything]] = []
+        self._waiting: list[_Write[Any]] = []
         self._led = False
         self._leader = 0
         self._committing = False
@@ -97,11 +96,11 @@ class GroupCommit:
         error = write.error
         if error is None:
             return write.answer
-        if isinstance(error, TROUBLE):
-            raise told(error) from error
+        if isinstance(error, DATABASE_ERRORS):
+            raise translate_error(error) from error
         raise error.error if isinstance(error, Unrelated) else error
 
-    def _follow(self, write: _Write[Anything], gate: threading.Lock) -> None:
+    def _follow(self, write: _Write[Any], gate: threading.Lock) -> None:
         """Wait until a leader has done this write, or left it to this thread to lead."""
         try:
             gate.acquire()
@@ -111,13 +110,13 @@ class GroupCommit:
         finally:
             self._release(write.rest)
 
-    def _lead(self, leader: _Write[Anything]) -> None:
+    def _lead(self, leader: _Write[Any]) -> None:
         try:
             connection = self._writer.begin(leader.until)
         except BaseException:
             self._leave(leader)
             raise
-        woken: Sequence[_Write[Anything]] = ()
+        woken: Sequence[_Write[Any]] = ()
         try:
             self._leader, self._committing = threading.get_ident(), False
             with self._lock:
@@ -138,7 +137,7 @@ class GroupCommit:
                     write.rest = rest
                 self._release(rest)
 
-    def _release(self, rest: list[_Write[Anything]]) -> None:
+    def _release(self, rest: list[_Write[Any]]) -> None:
         """Let a few of these callers go on; each of them lets a few others.
 
         Were all let go at once, they would be in the way of the next leader, and of each other.
@@ -153,7 +152,7 @@ class GroupCommit:
                     write.gate.release()
                     released += 1
 
-    def _leave(self, write: _Write[Anything]) -> None:
+    def _leave(self, write: _Write[Any]) -> None:
         """Wait no longer; if this one was to lead, the next one does."""
         with self._lock:
             write.gone = True
@@ -163,7 +162,7 @@ class GroupCommit:
                 self._led = False
                 self._promote()
 
-    def _put_back(self, leader: _Write[Anything], group: Sequence[_Write[Anything]]) -> None:
+    def _put_back(self, leader: _Write[Any], group: Sequence[_Write[Any]]) -> None:
         with self._lock:
             self._waiting[:0] = [write for write in group if write is not leader]
             self._promote()
@@ -177,7 +176,7 @@ class GroupCommit:
             gate.release()
 
     def _write(
-        self, group: Sequence[_Write[Anything]], connection: sqlite3.Connection, until: float
+        self, group: Sequence[_Write[Any]], connection: sqlite3.Connection, until: float
     ) -> None:
         """Run the actions of a group and commit; every one has its answer or error then."""
         try:
@@ -196,7 +195,7 @@ class GroupCommit:
                 write.error = write.error or exc
 
 
-def _run(write: _Write[Anything], connection: sqlite3.Connection, *, alone: bool) -> None:
+def _run(write: _Write[Any], connection: sqlite3.Connection, *, alone: bool) -> None:
     """Run an action without a savepoint, which would take as long as the action itself.
 
     Most of those that fail do so before they have written anything.
@@ -216,7 +215,7 @@ def _run(write: _Write[Anything], connection: sqlite3.Connection, *, alone: bool
             raise _HalfDone from exc
 
 
-def _run_apart(write: _Write[Anything], connection: sqlite3.Connection) -> None:
+def _run_apart(write: _Write[Any], connection: sqlite3.Connection) -> None:
     """Run an action so that what it wrote can be undone."""
     connection.execute("SAVEPOINT action")
     write.error = None

@@ -7,21 +7,20 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from typing import Any as Anything
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from lro._model.record import Record
 from lro.stores._rows import from_row, row_weight
 from lro.stores._walks import TooFar
 from lro.stores.sqlite._file import DatabaseFile
-from lro.stores.sqlite._told import TROUBLE, interrupted, told
+from lro.stores.sqlite._told import DATABASE_ERRORS, interrupted, translate_error
 
 T = TypeVar("T")
 
 _STEPS: Final = 10_000
 """Of SQLite's machine, between two looks at the clock: some fractions of a millisecond."""
 
-Rows: TypeAlias = Callable[[str, tuple[object, ...]], list[Anything]]
+Rows: TypeAlias = Callable[[str, tuple[object, ...]], list[Any]]
 """What a query finds, given its values."""
 
 
@@ -54,7 +53,7 @@ class Readers:
 
     def rows(
         self, sql: str, values: tuple[object, ...] = (), seconds: float | None = None
-    ) -> list[Anything]:
+    ) -> list[Any]:
         """What a query finds. Never waits for who writes.
 
         Raises:
@@ -94,10 +93,10 @@ class Readers:
                 if seconds is not None:
                     reader.set_progress_handler(None, 0)
                 self._give_back(reader)
-        except TROUBLE as exc:
+        except DATABASE_ERRORS as exc:
             if isinstance(exc, sqlite3.OperationalError) and interrupted(exc):
-                raise TooFar(told(exc)) from exc
-            raise told(exc) from exc
+                raise TooFar(translate_error(exc)) from exc
+            raise translate_error(exc) from exc
 
     def close(self) -> None:
         """Close those that are idle; one that reads, as soon as it has read."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from datetime import timedelta
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 from lro._base.errors import RequestIdConflict
 from lro._engine.store_port import RequestKey
@@ -40,13 +39,13 @@ def first_start(rows: Rows, key: RequestKey, now: int) -> Record | None:
         present = from_row(row)
         if present.visible(moment(now)):
             return present
-    remembered: Anything = reread(first)
+    remembered: Any = reread(first)
     return from_row(remembered)
 
 
 def start_row(key: RequestKey, record: Record, row: tuple[object, ...]) -> tuple[object, ...]:
     """What :func:`remember` keeps of a start."""
-    values: Anything = list(row)
+    values: Any = list(row)
     first = dumps(values).decode()
     at = micros(record.create_time)
     return key.method, key.caller, key.request_id, key.fingerprint, at, record.name, first

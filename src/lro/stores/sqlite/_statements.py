@@ -6,8 +6,7 @@ import functools
 import json
 import sqlite3
 from collections.abc import Collection
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 from lro._model.record import State
 from lro.stores._rows import COLUMNS, STAMP_COLUMNS, textual
@@ -60,7 +59,7 @@ _UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
 def rows_of(connection: sqlite3.Connection) -> Rows:
     """What a query finds for this connection, uncommitted changes of its own included."""
 
-    def rows(sql: str, values: tuple[object, ...] = ()) -> list[Anything]:
+    def rows(sql: str, values: tuple[object, ...] = ()) -> list[Any]:
         return connection.execute(sql, values).fetchall()
 
     return rows
@@ -83,19 +82,19 @@ def listed(texts: Collection[str]) -> tuple[str, frozenset[str]]:
     return json.dumps([text for text in texts if text not in impossible]), impossible
 
 
-def stamp_in(row: tuple[Anything, ...]) -> tuple[Anything, ...]:
+def stamp_in(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """What tells this row from every other state of its record: see :func:`stamp_of`."""
     return tuple([row[place] for place in _STAMP])
 
 
-def lost(writer: sqlite3.Connection, now: int, among: str, limit: int) -> list[Anything]:
+def lost(writer: sqlite3.Connection, now: int, among: str, limit: int) -> list[Any]:
     """The rows of records whose lease is over, each written to, which changes nothing."""
     rows = writer.execute(LOST, (now, among, limit)).fetchall()
     writer.executemany(_TOUCH, [(row[_NAME],) for row in rows])
     return rows
 
 
-def weight_of(row: tuple[Anything, ...]) -> int:
+def weight_of(row: tuple[Any, ...]) -> int:
     """How many characters the long texts of a row have."""
     return sum(len(row[place] or "") for place in _LONG)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import secrets
 import sqlite3
+import typing
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from os import PathLike, fsdecode
-from typing import Any as Anything
 from typing import Final
 
 from lro._base.any import Any
@@ -20,15 +20,15 @@ from lro._engine.store_port import (
     SCAN,
     Expired,
     Found,
-    Glance,
     Inserted,
     Orphans,
     Page,
     Renewed,
     RequestKey,
+    StateSummary,
 )
 from lro._filters.prefilter import EVERYTHING, Test
-from lro._model.page_tokens import KEY_BYTES, Place
+from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
 from lro.stores._recent import RecentRecords
@@ -50,10 +50,10 @@ from lro.stores.sqlite import _pages as pages
 from lro.stores.sqlite import _starts as starts
 from lro.stores.sqlite import _statements as sql
 from lro.stores.sqlite._connections import Connections
-from lro.stores.sqlite._ear import CounterEar
+from lro.stores.sqlite._ear import CounterSubscription
 from lro.stores.sqlite._groups import Unrelated
 from lro.stores.sqlite._readers import Rows
-from lro.stores.sqlite._told import TROUBLE, lost_index
+from lro.stores.sqlite._told import DATABASE_ERRORS, lost_index
 
 _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
@@ -106,14 +106,14 @@ class SQLiteStore:
             self._file.close()
             raise
 
-    def announce(self, name: str) -> None:
+    def notify_others(self, name: str) -> None:
         """Nothing to do: the file's change counter tells."""
 
-    def listen(self) -> CounterEar:
+    def listen(self) -> CounterSubscription:
         """An ear for the commits of other processes."""
         return self._file.listen(self.look_seconds)
 
-    def glance(self, names: Collection[str]) -> Glance:
+    def poll_states(self, names: Collection[str]) -> StateSummary:
         """What has become of these operations."""
         state, wanted = self._file.state(), frozenset(names)
         seen_at, plain = self._glanced
@@ -125,7 +125,7 @@ class SQLiteStore:
         self._glanced = state, wanted.difference(impossible, (name for name, _, _, _ in rows))
         over = {name for name, found, expiry, _ in rows if sql.over(found, expiry, now)}
         asked = frozenset(name for name, found, _, mark in rows if sql.asked(found, mark))
-        return Glance(over=impossible.union(over), asked=asked)
+        return StateSummary(finished=impossible.union(over), cancel_requested=asked)
 
     def now(self) -> datetime:
         """The moment by this machine's clock, which all processes on the file share."""
@@ -205,7 +205,7 @@ class SQLiteStore:
     def page(
         self,
         parent: str,
-        after: Place | None,
+        after: Cursor | None,
         limit: int,
         narrowing: Test = EVERYTHING,
         scan: int = SCAN,
@@ -285,7 +285,7 @@ class SQLiteStore:
             known = self._file.rows(query)
         return bytes(known[0][0])
 
-    def _known(self, rows: Rows, name: str) -> tuple[Record, Anything]:
+    def _known(self, rows: Rows, name: str) -> tuple[Record, typing.Any]:
         """The record of this name, and its row, or None if that need not be read."""
         # Three columns tell whether anything has changed; reading all takes ten times longer.
         stamps = rows(sql.STAMP, (name,))
@@ -307,7 +307,7 @@ class SQLiteStore:
         record, row = self._known(sql.rows_of(writer), name)
         try:
             changed = change(record)
-        except TROUBLE as exc:  # of the application's functions, not of the database
+        except DATABASE_ERRORS as exc:  # of the application's functions, not of the database
             raise Unrelated(exc) from exc
         if changed is record:
             return record, None
@@ -354,7 +354,7 @@ def _write(writer: sqlite3.Connection, record: Record, changed: Record, weight: 
     """Write what has changed; the new weight, or None if the stored record is another one."""
     try:
         columns, values = changes(record, changed)
-    except TROUBLE as exc:  # of the application's messages, not of the database
+    except DATABASE_ERRORS as exc:  # of the application's messages, not of the database
         raise Unrelated(exc) from exc
     if columns:
         guard = record.name, *stamp_of(record)

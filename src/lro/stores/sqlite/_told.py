@@ -7,7 +7,7 @@ from typing import Final
 
 from lro._base.errors import InvalidArgument, LroError, Unavailable
 
-TROUBLE: Final = (sqlite3.Error, UnicodeError)
+DATABASE_ERRORS: Final = (sqlite3.Error, UnicodeError)
 """What a statement may raise for reasons that are not ours: all of it is told by :func:`told`."""
 
 _VALUES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
@@ -16,7 +16,7 @@ _VALUES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.Programming
 BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
-def told(trouble: Exception) -> LroError:
+def translate_error(trouble: Exception) -> LroError:
     """The error that a caller gets for one of ``TROUBLE``.
 
     A value that cannot be stored is the caller's fault: a text, one of a wrong type, one that is

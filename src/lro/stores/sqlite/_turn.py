@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
-fcntl: Anything
+fcntl: Any
 try:
     import fcntl
 except ImportError:  # on Windows: there, writes of several processes are less even
@@ -19,7 +18,7 @@ _WITHOUT_SECONDS: Final = 1.0
 """So long it is done without after that."""
 
 
-class Turn:
+class FairLock:
     """The right to ask for SQLite's lock next; all processes on a file share one.
 
     SQLite's own lock goes to whoever happens to ask when it is free: as a rule, to the process

@@ -8,8 +8,7 @@ import os
 import select
 import weakref
 from collections.abc import Callable
-from typing import Any as Anything
-from typing import Final
+from typing import Any, Final
 
 _MODIFIED: Final = 0x00000002
 """``IN_MODIFY`` of ``sys/inotify.h``: the only one that we ask for."""
@@ -26,7 +25,7 @@ class Watch:
     def __init__(self, path: str) -> None:
         self._path = os.fsencode(path)
         try:
-            self._system: Anything = ctypes.CDLL(None, use_errno=True)
+            self._system: Any = ctypes.CDLL(None, use_errno=True)
             self._notices: int = self._system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         except (AttributeError, TypeError) as exc:  # it has no such calls, or no such library
             raise OSError("this system tells nothing of files") from exc

@@ -12,8 +12,8 @@ from lro._base.errors import Unavailable
 from lro._base.faults import DeclarationError
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._schema import prepare
-from lro.stores.sqlite._told import TROUBLE, busy, told
-from lro.stores.sqlite._turn import Turn
+from lro.stores.sqlite._told import DATABASE_ERRORS, busy, translate_error
+from lro.stores.sqlite._turn import FairLock
 
 _FIRST_PAUSE: Final = 0.0001
 _SHORT_PAUSE: Final = 0.001
@@ -48,7 +48,7 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
         self._openings = 0
         self._commits: Commits = (0, 0)
-        self._turn = Turn(file.path)
+        self._turn = FairLock(file.path)
         self._ended = 0
         self._durable: bool | None = True
         self._rest_until = 0.0
@@ -81,9 +81,9 @@ class Writer:
             if self._listened:
                 self._count(connection)
             return connection
-        except TROUBLE as exc:
+        except DATABASE_ERRORS as exc:
             self._lock.release()
-            raise told(exc) from exc
+            raise translate_error(exc) from exc
         except BaseException:
             self._lock.release()
             raise
@@ -259,7 +259,7 @@ class Writer:
         except sqlite3.Error as exc:
             if busy(exc):
                 return False
-            raise told(exc) from exc
+            raise translate_error(exc) from exc
         finally:
             self._lock.release()
 
