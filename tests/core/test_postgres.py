@@ -350,7 +350,7 @@ def test_a_text_that_cannot_be_stored_is_refused(store, clock, plain, field, bad
     good = record_of(clock)
     insert(store, good)
     with pytest.raises(InvalidArgument):
-        store.update(good.name, lambda found: found.moved(**{field: bad}))
+        store.update(good.name, lambda found: found.next_version(**{field: bad}))
     assert store.get(good.name) == good
 
 
@@ -370,9 +370,9 @@ def test_what_has_such_a_name_is_not_found(store, clock, bad):
             call(bad)
     store.forget(bad)
     store.notify_others(bad)
-    assert store.poll_states([bad]).over == {bad}
+    assert store.poll_states([bad]).finished == {bad}
     assert list(store.page(bad, None, 9).records) == []
-    assert list(store.renew("us", clock(), [bad]).asked) == []
+    assert list(store.renew("us", clock(), [bad]).cancel_requested) == []
 
 
 def test_json_may_hold_any_character(store, clock):
@@ -467,7 +467,7 @@ def test_a_renewal_and_a_change_do_not_undo_each_other(server, schema, clock):
 
         def change(found):
             seen.append(found.lease_until)
-            return found.moved(cancel_requested=True)
+            return found.next_version(cancel_requested=True)
 
         changed = one.update(record.name, change)
         assert seen == [record.lease_until, clock() + timedelta(hours=1)]
