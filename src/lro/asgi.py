@@ -20,9 +20,9 @@ from typing import Any, Final, TypeAlias, TypeVar
 from lro._base.arguments import check_instance, check_takes
 from lro._base.errors import MalformedRequest
 from lro._engine.budget import ReplyReservation
-from lro._engine.method import Method
+from lro._engine.methods import Method
+from lro._engine.runtime import stopping
 from lro._engine.service import Service
-from lro._engine.waiting import stopping
 from lro._http.raw_path import raw_form, strip_mount, wire_text
 from lro._http.sse import HEARTBEAT_SECONDS
 from lro._model.operation import Operation

@@ -15,7 +15,7 @@ import attrs
 
 from lro._base.arguments import check_instance, check_plain_function, check_takes
 from lro._base.errors import LroError, MalformedRequest
-from lro._engine.method import Method
+from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.raw_path import raw_form, strip_mount, wire_text
 from lro.http import (

@@ -13,9 +13,10 @@ import pytest
 
 pytest.importorskip("celery")
 
+from lro._engine.patience import retry_while_unavailable
+
 from lro._base.errors import Unavailable
 from lro._base.status import Code
-from lro._engine.patience import retry_while_unavailable
 from lro.executors import _broker
 from lro.testing._executors import Work
 from tests.core.celery_workers import House, Worker
@@ -67,7 +68,7 @@ def shaky(mortal: Redis, tmp_path: Path) -> Iterator[House]:
 
 def send(house: House, name: str) -> None:
     """Send a name once more, as the upkeep does with one that it thinks lost."""
-    house.service._executor.reserve().submit(Work(name))
+    house.service._runtime.executor.reserve().submit(Work(name))
 
 
 def test_another_process_does_the_work(busy):

@@ -23,7 +23,7 @@ from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, ResourceExh
 from lro._base.faults import DeclarationError
 from lro._base.status import Code, Status
 from lro._engine import process_role
-from lro._engine.job import Job, WorkerDied
+from lro._engine.job import Job, JobControl, WorkerDied
 from lro._engine.method_spec import Options
 from lro._engine.service import Service
 from lro.executors.inline import InlineExecutor
@@ -698,7 +698,7 @@ def test_a_declared_method_keeps_its_types(forgetful):
     assert found.types is not service.types
 
 
-service = Service(MemoryStore(), InlineExecutor(), upkeep=False)
+service = Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
 
 @service.method("acme.v1.Works.Declared")
@@ -810,14 +810,14 @@ class LastWords:
 
 def supervision(process):
     direct = errands.Direct("echo")
-    job = Job(
+    control = JobControl(
         name="operations/a",
         attempt=1,
         publish=lambda metadata: None,
         recall=lambda: None,
         clock=lambda: 0.0,
     )
-    return Supervision(process, call_of(direct), spec=direct.spec, job=job, grace=1.0)
+    return Supervision(process, call_of(direct), spec=direct.spec, control=control, grace=1.0)
 
 
 def test_the_last_words_of_a_child_count():

@@ -5,17 +5,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from lro._engine.job import Job
+from lro._engine.job import JobControl
 from lro._engine.method_spec import MethodSpec
 
-RemoteCall: TypeAlias = Callable[[MethodSpec, object, Job[Any]], object]
-"""Has a method's function done elsewhere: given its request and job, what the function returns.
+RemoteCall: TypeAlias = Callable[[MethodSpec, object, JobControl], object]
+"""Calls a method's function elsewhere, with its request and the control of its job.
 
-The response may come packed. What the function raises is raised here;
-:class:`lro._engine.job.Ended` says that it ended with a status, and
-:class:`lro._engine.job.WorkerDied` that nobody is left to ask.
+It returns what the function returns; the response may come packed. It raises what the function
+raises, :class:`lro._engine.job.Ended` if the operation has ended with a status, or
+:class:`lro._engine.job.WorkerDied` if the other process is gone.
 """
 
 

@@ -19,8 +19,8 @@ from lro._model.operation import Operation
 
 if TYPE_CHECKING:
     from lro._engine.budget import ReplyReservation
-    from lro._engine.watch_hub import WatchStream
-    from lro._engine.watching import Sighting
+    from lro._engine.watching import WatchStream
+    from lro._model.operation import Sighting
 
 log = logging.getLogger("lro")
 

@@ -10,7 +10,7 @@ from lro._base.containing import contained
 from lro._base.errors import LroError
 from lro._base.faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
 from lro._engine.hooks import Flow, flow_of
-from lro._engine.method import Method
+from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Edge, HttpRequest
 from lro._http.request_bodies import media_type, read_object, take_field

@@ -15,10 +15,9 @@ from typing import Any
 from lro._base.errors import Cancelled, LeaseLost
 from lro._base.faults import EncodingError
 from lro._base.status import Status
-from lro._engine.job import FinalResult, Job
+from lro._engine.attempt import failure, repeated, repeated_async
+from lro._engine.job import FinalResult, JobControl
 from lro._engine.method_spec import MethodSpec
-from lro._engine.outcomes import failure
-from lro._engine.patience import arepeated, repeated
 from lro.executors.processes._messages import (
     Answer,
     Call,
@@ -60,7 +59,7 @@ class RemoteAttempt:
         self._numbers = itertools.count(1)
         self._answers: SimpleQueue[Answer] = SimpleQueue()
         self._told = False
-        self._job: Job[Any] = Job(
+        self._control = JobControl(
             name=call.name,
             attempt=call.attempt,
             publish=self._publish,
@@ -76,7 +75,7 @@ class RemoteAttempt:
         """Have the function learn of it when it looks, or at its next ``await``."""
         self.why = why
         if why is Why.ASKED:  # what is overdue, the job sees by its clock
-            self._job._stop()
+            self._control.stop()
         interrupt = self._interrupt
         if interrupt is not None:
             interrupt()
@@ -101,12 +100,12 @@ class RemoteAttempt:
             raise Unprepared(self.call.name) from exc
         function: Any = spec.function
         options = spec.options
-        arguments = (request, self._job) if spec.takes_job else (request,)
+        arguments = (request, self._control.job) if spec.takes_job else (request,)
         if spec.is_async:
             return asyncio.run(self._awaited(spec, arguments))
         if options.calls == 1:
             return function(*arguments)
-        return repeated(options, self._job)(function, *arguments)
+        return repeated(options, self._control)(function, *arguments)
 
     def done(self, returned: object) -> Done:
         """The last message, after the function has returned.
@@ -130,8 +129,7 @@ class RemoteAttempt:
             return Stopped(Why.OVERDUE)
         if isinstance(error, asyncio.CancelledError) and self.why is not None:
             return Stopped(self.why)
-        job = self._job
-        outcome = failure(spec, self.call.domain, job, error, handing_back=False)
+        outcome = failure(spec, self.call.domain, self._control, error)
         assert isinstance(outcome, FinalResult)  # what leads to another one is dealt with above
         assert isinstance(outcome.result, Status)
         return Failed(outcome.result)
@@ -171,7 +169,7 @@ class RemoteAttempt:
                 raise self.why.error()
             if options.calls == 1:
                 return await function(*arguments)
-            return await arepeated(options, self._job)(function, *arguments)
+            return await repeated_async(options, self._control)(function, *arguments)
         finally:
             self._interrupt = None
 

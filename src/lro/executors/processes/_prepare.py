@@ -13,8 +13,8 @@ from typing import Any, Final
 import attrs
 
 from lro._base.faults import DeclarationError
-from lro._engine.method import Method
 from lro._engine.method_spec import MethodSpec, Options
+from lro._engine.methods import Method
 from lro._messages.registry import TypeRegistry
 from lro.executors.processes._recipe import MAIN, FunctionReference, Main
 
@@ -59,7 +59,7 @@ def prepare(recipe: FunctionReference) -> MethodSpec:
         metadata=_imported(recipe.metadata),
         options=options,
         types=types,
-        expiry=timedelta(days=1),  # of no account here: the end is written by the parent
+        keep_for=timedelta(days=1),  # of no account here: the end is written by the parent
         limits=recipe.limits,
     )
 

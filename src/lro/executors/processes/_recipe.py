@@ -12,8 +12,8 @@ import attrs
 
 from lro._base.faults import DeclarationError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
-from lro._engine.method import Method
 from lro._engine.method_spec import MethodSpec
+from lro._engine.methods import Method
 from lro._messages.codecs import ClassCodec
 from lro._messages.registry import TypeRegistry
 

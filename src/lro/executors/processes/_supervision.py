@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-import typing
 from typing import Final
 
 from lro._base.any import Any
 from lro._base.errors import LeaseLost
-from lro._engine.job import Ended, FinalResult, Job, WorkerDied
+from lro._engine.attempt import internal
+from lro._engine.job import Ended, FinalResult, JobControl, WorkerDied
 from lro._engine.method_spec import MethodSpec
-from lro._engine.outcomes import internal
 from lro.executors.processes._messages import (
     Answer,
     Call,
@@ -46,7 +45,7 @@ class Supervision:
     """
 
     def __init__(
-        self, process: Process, call: Call, *, spec: MethodSpec, job: Job[typing.Any], grace: float
+        self, process: Process, call: Call, *, spec: MethodSpec, control: JobControl, grace: float
     ) -> None:
         self.spoilt = True
         """Whether the child is dead, busy, or was interrupted where that may break something."""
@@ -54,7 +53,7 @@ class Supervision:
         self._process = process
         self._call = call
         self._spec = spec
-        self._job = job
+        self._control = control
         self._grace = grace
         self._why: Why | None = None
         self._due = 0.0
@@ -69,7 +68,7 @@ class Supervision:
             LeaseLost: Another worker has the operation.
             WorkerDied: Its process is gone.
         """
-        self._job._on_stop(self._process.wake)
+        self._control.on_stop(self._process.wake)
         try:
             self._process.send(self._call)
             while not isinstance(message := self._next(), Last):
@@ -105,7 +104,7 @@ class Supervision:
         return min(_LOOK_SECONDS, self._due - now)
 
     def _reason(self, now: float) -> Why | None:
-        if self._job.cancel_requested:
+        if self._control.cancel_requested:
             return Why.ASKED
         limit = self._call.stop_at
         return Why.OVERDUE if limit is not None and limit <= now else None
@@ -138,7 +137,7 @@ class Supervision:
 
     def _published(self, report: Report) -> Refusal | None:
         try:
-            self._job.report(self._spec.types.unpack(report.metadata, self._spec.metadata))
+            self._control.report(self._spec.types.unpack(report.metadata, self._spec.metadata))
         except Exception as exc:  # raised where the function waits
             return refusal(exc)
         return None
