@@ -10,7 +10,7 @@ import contextlib
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -23,6 +23,16 @@ from lro.asgi import OperationsApp, StartApp
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import Client
+
+TITLES: Final = {
+    "GET": "GET of an operation over ASGI",
+    "start": "Start of a method over ASGI",
+    "finish": "Work of the operation, from claim to end, in a thread",
+    "poll": "Poll of an operation by a client over HTTP",
+}
+
+MODULES_AT_MOST: Final = {"GET": 9, "start": 20, "finish": 14, "poll": 12}
+"""What a reader can follow."""
 
 SRC: Final = str(Path(lro.__file__).resolve().parent.parent)
 
@@ -167,13 +177,21 @@ def entered_in_client() -> dict[str, dict[str, str]]:
         return {"poll": entered.but()}
 
 
-def main() -> None:
-    """Print each list, with the first function that is called in each module."""
-    for call, modules in (entered_in_server() | entered_in_client()).items():
-        print(f"{call}: {len(modules)}")
-        for module, function in modules.items():
-            print(f"  {module}: {function}")
+def entered() -> dict[str, dict[str, str]]:
+    """By call: the modules that it enters, each with the first function that is called there."""
+    return entered_in_server() | entered_in_client()
+
+
+def as_markdown(lists: Mapping[str, Mapping[str, str]]) -> str:
+    """The lists as the architecture page has them."""
+    return "\n\n".join(
+        f"**{TITLES[call]}**: {len(modules)} modules.\n\n"
+        + "\n".join(
+            f"{n}. `{module}`: `{first}`" for n, (module, first) in enumerate(modules.items(), 1)
+        )
+        for call, modules in lists.items()
+    )
 
 
 if __name__ == "__main__":
-    main()
+    print(as_markdown(entered()))
