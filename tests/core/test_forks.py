@@ -110,12 +110,12 @@ def test_holders_are_renewed_in_order_and_each_by_itself(caplog):
     try:
         for holder in holders:
             after_fork(holder, whole[holder])
-        forks._renew_all()
+        forks._reset_all()
     finally:
         forks._holders.clear()
         forks._holders.update(whole)
     assert renewed == [holders[0], holders[2]]
-    assert "could not be renewed after a fork" in caplog.text
+    assert "could not be reset after a fork" in caplog.text
     whole.clear()
     holders.clear()
     renewed.clear()

@@ -108,7 +108,7 @@ def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch: pytest.M
     closed.close()
     closed.start_maintenance()
     assert closed._background.maintenance._thread is None
-    monkeypatch.setattr("lro._engine.process_role._hands_only", False)
+    monkeypatch.setattr("lro._engine.process_role._is_worker_process", False)
     mark_worker_process()
     child, _ = made()
     child.start_maintenance()

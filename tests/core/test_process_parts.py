@@ -619,7 +619,7 @@ def test_dying_takes_the_group_along(monkeypatch, leads):
 
 def test_a_role_is_taken_once_and_for_all(monkeypatch):
     """By a process that is nothing else from then on."""
-    monkeypatch.setattr(process_role, "_hands_only", False)
+    monkeypatch.setattr(process_role, "_is_worker_process", False)
     assert not process_role.is_worker_process()
     process_role.mark_worker_process()
     assert process_role.is_worker_process()

@@ -344,7 +344,7 @@ def test_interrupt_without_handler_is_left_alone(handlers: Put) -> None:
     assert waited.heard()
 
 
-def test_signals_cannot_be_heard_from_another_thread(handlers: Put) -> None:
+def test_signals_cannot_be_handled_in_another_thread(handlers: Put) -> None:
     """Python sets handlers in the main thread only; elsewhere nothing is done."""
 
     def handle(*_: object) -> None: ...
@@ -384,7 +384,7 @@ def test_process_with_too_many_threads_leaves_signals_alone(
         patch.setattr(threading.Thread, "start", full)
         signals.end_waits_of(waited)
     assert signal.getsignal(signal.SIGTERM) is handle
-    assert "waiters cannot be told of a stop: full" in caplog.text
+    assert "waits cannot be ended at a stop: full" in caplog.text
     signals.end_waits_of(waited)
     signal.raise_signal(signal.SIGTERM)
     assert waited.heard()

@@ -162,7 +162,7 @@ class Maintenance:
                 self._scan_orphans()
             if self._expire_at <= self._clock():
                 self._expire()
-        # New work wakes nobody: one looks often enough to find it in time, which asks no store.
+        # New work does not wake this thread, which looks for it often enough, and asks no store.
         due = [self._next_scan(), self._expire_at, self._retry_at, at + self._period]
         if self._renew_at is not None:
             due.append(self._renew_at)
@@ -374,7 +374,7 @@ class Background:
         self.change_listener.reset_after_fork()
 
     def new_work(self) -> None:
-        """Have leases renewed, and requests to cancel heard: there is new work."""
+        """Have leases renewed, and requests to cancel received: there is new work."""
         self.start()
         self.change_listener.ensure_running()
 

@@ -78,7 +78,7 @@ class Service:
     long a worker may be silent before its work counts as lost, from 0.2 s; give it seconds, so that
     a disk that is slow for a moment costs no work. ``authorize`` is asked after the arguments are
     known to be well-formed and before existence is revealed (spec §3.1(5)).
-    ``owner_only`` hides operations from everybody but the caller who started them.
+    ``owner_only`` hides operations from all callers but the one that started them.
     ``limits`` bounds what is held for callers, and the size of messages: see :class:`lro.Limits`.
     ``clock`` gives the seconds that maintenance, time limits and pages go by. ``drain`` is how long
     running work may go on when the service is closed. The service closes its store, and itself
@@ -275,7 +275,7 @@ class Service:
         return (yield from flow_of(method.start)(request, **options))
 
     def reporter(self, name: str) -> Reporter:
-        """The worker's side of an operation of a declared method.
+        """Return the worker's side of an operation of a declared method.
 
         Raises:
             InvalidOperationName: The name is malformed.
@@ -288,7 +288,7 @@ class Service:
 
     @verb
     def get(self, name: str, *, caller: str = "") -> Flow[Operation]:
-        """The latest state of an operation (spec §3.2).
+        """Return the latest state of an operation (spec §3.2).
 
         Raises:
             InvalidOperationName: The name is malformed.
@@ -305,12 +305,12 @@ class Service:
     def list(
         self, request: ListOperationsRequest, *, caller: str = ""
     ) -> Flow[ListOperationsResponse]:
-        """A page of the operations of a parent that match a filter (spec §3.3, §3.4).
+        """Return a page of the operations of a parent that match a filter (spec §3.3, §3.4).
 
         It has at most ``Limits.page_bytes``, or one operation.
 
         Raises:
-            TypeError: It is no request, but a filter for instance.
+            TypeError: It is not a request, but a filter for instance.
             InvalidArgument: The parent, page size, token or filter is wrong.
             PermissionDenied, HookFailed: As for :meth:`get`.
             MethodNotSupported: List is switched off.
@@ -321,7 +321,7 @@ class Service:
 
     @verb
     def begin_list(self, request: ListOperationsRequest, *, caller: str = "") -> Flow[Listing]:
-        """What :meth:`read_page` takes: the checked request of a caller who may list.
+        """Return what :meth:`read_page` takes: the checked request of a caller that may list.
 
         Raises:
             TypeError, InvalidArgument, PermissionDenied, HookFailed, MethodNotSupported: As for
@@ -336,9 +336,9 @@ class Service:
         return Listing(query, caller if self._owner_only else None)
 
     def read_page(self, listing: Listing, max_bytes: int, show: Show[T]) -> tuple[Sequence[T], str]:
-        """What ``show`` makes of the page's operations, a few at a time; and the next token.
+        """Return what ``show`` makes of the page's operations, a few at a time; and the next token.
 
-        The page has at most so many bytes, or one operation. Asks no hook.
+        The page has at most ``max_bytes``, or one operation. Calls no hook.
         """
         return listing.query.page(
             self.store,
@@ -366,7 +366,7 @@ class Service:
 
     @verb
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
-        """Ask for the work to stop; whether it does, the operation will tell (spec §2.6).
+        """Ask for the work to stop; the operation shows whether it does (spec §2.6).
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
@@ -383,7 +383,7 @@ class Service:
     def batch_get(
         self, names: Sequence[str], *, caller: str = ""
     ) -> Flow[BatchGetOperationsResponse]:
-        """The latest states of 1 to 1000 operations, in the order of their names (spec §3.11).
+        """Return the states of 1 to 1000 operations, in the order of their names (spec §3.11).
 
         What is not there, or this caller cannot see, is ``missing``. A name given twice is
         answered once.
@@ -402,7 +402,7 @@ class Service:
 
     @verb
     def begin_batch(self, names: Sequence[str], *, caller: str = "") -> Flow[Sequence[str]]:
-        """What :meth:`read_batch` takes: the checked names, which this caller may ask for.
+        """Return what :meth:`read_batch` takes: the checked names, which this caller may ask for.
 
         Raises:
             MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed,
@@ -417,9 +417,9 @@ class Service:
     def read_batch(
         self, wanted: Sequence[str], caller: str, show: Show[T]
     ) -> tuple[Sequence[T], Sequence[str]]:
-        """What ``show`` makes of the operations, a few at a time; and the missing names.
+        """Return what ``show`` makes of the operations, a few at a time; and the missing names.
 
-        Asks no hook.
+        Calls no hook.
 
         Raises:
             BatchTooLarge: As for :meth:`batch_get`.
@@ -461,7 +461,7 @@ class Service:
         deadline_seconds: float | None = None,
         caller: str = "",
     ) -> Operation:
-        """Block until done, or until the limit is over; the state then, so look at ``done``.
+        """Block until done, or until the limit is over; return the state then, so look at ``done``.
 
         The limit is the least of ``timeout`` (a float is seconds), the deadline, and the service's
         ``max_wait``, a minute unless it says otherwise (spec §4.1).
@@ -494,7 +494,7 @@ class Service:
         return await self.waiters.wait_async(name, limit, caller)
 
     async def on_loop(self, verb: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """A verb for coroutines: ``await service.on_loop(service.get, name, caller=caller)``.
+        """Call a verb in a coroutine: ``await service.on_loop(service.get, name, caller=caller)``.
 
         ``verb`` is ``get``, ``list``, ``delete``, ``cancel``, ``batch_get`` or ``start`` of this
         service, or ``start`` of one of its methods; for the others there are :meth:`wait_async` and
@@ -502,7 +502,7 @@ class Service:
         function is awaited by the running event loop. It raises what the verb raises.
 
         Raises:
-            TypeError: It is no such verb.
+            TypeError: It is not such a verb.
         """
         return await on_loop(flow_of(verb)(*args, **kwargs), blocks=True)
 
@@ -532,7 +532,7 @@ class Service:
         return self._runtime.updater.late_writes
 
     def run_operation(self, name: str) -> None:
-        """Do the work of a stored operation in this thread, unless it is over or somebody has it.
+        """Do the work of a stored operation in this thread, unless it is over or held.
 
         For workers that are sent names, as Celery's are; other executors need no such call.
 
@@ -564,8 +564,8 @@ class Service:
     def close(self, drain: timedelta | float | None = None) -> None:
         """Stop: start nothing more, let work end within ``drain``, hand the rest back at once.
 
-        ``drain`` is a timedelta, or seconds; by default that of the service. Those who wait are
-        then told that the service is stopping.
+        ``drain`` is a timedelta, or seconds; by default that of the service. Waiters then get the
+        answer that the service is stopping.
 
         What is handed back is stored as in progress and unheld: another process on the store, or
         the next one, does it again. The first call closes; others, from whatever thread, return
@@ -573,7 +573,7 @@ class Service:
         for: let them raise, or set an event. What is open when the interpreter ends is closed then.
 
         Raises:
-            InvalidArgument: The drain is no span of time.
+            InvalidArgument: The drain is not a span of time.
         """
         span = self.drain if drain is None else _span(drain)
         caller = threading.get_ident()
@@ -593,9 +593,9 @@ class Service:
             self._closed.wait()
 
     def end_waits(self) -> None:
-        """Tell all who wait or watch that the service is stopping: UNAVAILABLE, to be tried again.
+        """End all waits and watches with UNAVAILABLE: the service is stopping.
 
-        From now on every Wait is told so at once, unless its operation is done. For servers that
+        From now on every Wait ends so at once, unless its operation is done. For servers that
         let calls in flight end before they tell the application to stop: a Wait may be held for
         ``max_wait``. :meth:`close` does it too, when running work has had its time. Call it from
         any thread or event loop, but not in a signal handler; :meth:`end_waits_at_signals` is for

@@ -177,17 +177,17 @@ class Starter:
         key: RequestKey | None,
         error: BaseException,
     ) -> Operation:
-        """What is answered where the executor has refused the work of a stored operation.
+        """Return the operation whose work the executor has refused, where the start succeeds.
 
-        Without a request id, nobody else has been answered with the operation: it is forgotten, and
-        the start fails. With one, another call may have been, so that the operation has to stay:
+        Without a request id, no other call has returned the operation: it is forgotten, and the
+        start fails. With one, another call may have been, so that the operation has to stay:
         it is handed back if that may help, else it ends. A name that is sent is sent again anyway.
 
         Raises:
             BaseException: The ``error``, where the start fails.
         """
         store = self._runtime.store
-        if not run.revoke():  # it was taken, and then somebody was interrupted
+        if not run.revoke():  # it was taken, and then this thread was interrupted
             raise error
         passing = isinstance(error, (Unavailable, ResourceExhausted))
         if passing and self._workers.stopping:  # the next process does it

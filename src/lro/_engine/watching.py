@@ -133,7 +133,7 @@ class WatchStream:
         self, names: Iterable[str], see: See, hub: WatchHub, places: Iterable[HeldCall]
     ) -> None:
         self.list = WatchList(names)
-        self.turn: ReplyReservation | None = None
+        self.reservation: ReplyReservation | None = None
         """Of what was read last, until the next is asked for; code that takes it releases it."""
         self._places = tuple(places)
         self._see = see
@@ -177,9 +177,9 @@ class WatchStream:
             watchers.leave(self)
 
     def _release(self) -> None:
-        if self.turn is not None:
-            self.turn.release()
-            self.turn = None
+        if self.reservation is not None:
+            self.reservation.release()
+            self.reservation = None
 
     def wake(self) -> None:
         """Read soon: there may be something. On the loop's thread."""
@@ -195,14 +195,14 @@ class WatchStream:
             return []
         try:
             most = self._hub.max_bytes
-            turn = self.turn = await self._hub.replies.atake(most)
-            seen = await self._hub.read(lambda: self._see(names, turn.bytes))
+            reservation = self.reservation = await self._hub.replies.atake(most)
+            seen = await self._hub.read(lambda: self._see(names, reservation.bytes))
         except (Unavailable, ResourceExhausted):  # later there may be room, and the store be back
             for name in names:
                 self.list.changed(name)
             await asyncio.sleep(_RETRY_SECONDS)
             return []
-        turn.resize(sum(record.weight for record in seen.records.values()))
+        reservation.resize(sum(record.weight for record in seen.records.values()))
         for name in seen.rest:
             names.remove(name)
             self.list.changed(name)

@@ -69,7 +69,7 @@ def event_stream(
         return with_enum_numbers(operation, types) if enum_numbers else operation
 
     pieces = _pieces(watching, _Writer(types, shown), heartbeat_seconds)
-    return EventStream(HEADERS, pieces, held=lambda: watching.turn)
+    return EventStream(HEADERS, pieces, held=lambda: watching.reservation)
 
 
 async def _pieces(
