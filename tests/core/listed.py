@@ -28,7 +28,7 @@ from lro._filters.indexes import CALLER
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import ListOperationsRequest
 from lro._model.record import Record
-from lro.stores._walks import Walk
+from lro.stores._list_queries import Walk
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite._pages import DIALECT

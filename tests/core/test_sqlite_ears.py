@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from lro._base.errors import Unavailable
-from lro.stores.sqlite import SQLiteStore, _ear
+from lro.stores.sqlite import SQLiteStore, _subscription
 from lro.stores.sqlite._watch import Watch
 from lro.testing import ManualClock
 from lro.testing._samples import insert, record_of
@@ -37,7 +37,7 @@ def way(request, monkeypatch):
         def nothing(path):
             raise OSError("a test tells nothing")
 
-        monkeypatch.setattr(_ear, "Watch", nothing)
+        monkeypatch.setattr(_subscription, "Watch", nothing)
     return request.param
 
 
@@ -181,7 +181,7 @@ class Observed(Watch):
 @pytest.fixture
 def observed(store, monkeypatch):
     """An ear whose waiting is observed."""
-    monkeypatch.setattr(_ear, "Watch", Observed)
+    monkeypatch.setattr(_subscription, "Watch", Observed)
     with closing(store.listen()) as made:
         yield made
 
@@ -200,7 +200,7 @@ def looks_of(store, monkeypatch):
 @TOLD
 def test_a_quiet_file_is_not_looked_at(observed, store, other, monkeypatch):
     """One wait for the whole time, until somebody writes."""
-    monkeypatch.setattr(_ear, "_LIVELY_SECONDS", 0.0)
+    monkeypatch.setattr(_subscription, "_LIVELY_SECONDS", 0.0)
     looks = looks_of(store, monkeypatch)
     listener = Listener(observed)
     assert observed._watch.waited_for.wait(PATIENCE)

@@ -16,8 +16,8 @@ from lro._base.any import Any
 from lro._base.errors import InvalidArgument, OperationNotFound, Unavailable
 from lro._base.faults import DeclarationError
 from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _schema, _statements
+from lro.stores.sqlite._errors import translate_error
 from lro.stores.sqlite._schema import STEPS, prepare
-from lro.stores.sqlite._told import translate_error
 from lro.testing import ManualClock
 from lro.testing._clock import together
 from lro.testing._samples import (

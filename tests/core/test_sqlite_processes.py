@@ -303,7 +303,7 @@ def connections(path):
     made = Connections(str(path), 1.0)
     made.write(lambda writer: writer.execute("CREATE TABLE kept (x)"))
     yield made
-    made._file.renew()
+    made._file.reset_after_fork()
     made.close()
 
 
@@ -350,8 +350,8 @@ def test_a_fork_waits_for_those_that_read(connections):
 
 def test_the_child_begins_anew(connections):
     """With new locks, an empty queue, and connections of its own; closed stays closed."""
-    with connections._groups._lock:
-        connections._groups._led = True  # a thread of the parent leads
+    with connections._transactions._lock:
+        connections._transactions._led = True  # a thread of the parent leads
         connections.pause()
         connections._renew()
     assert connections.write(put(1)) == 1
@@ -432,9 +432,9 @@ def test_what_was_remembered_is_not_inherited(path):
     clock = ManualClock()
     with closing(SQLiteStore(path, clock=clock)) as store:
         insert(store, record_of(clock))
-        assert store._recent.last("operations/a") is not None
-        store._recent.renew()
-        assert store._recent.last("operations/a") is None
+        assert store._cache.get("operations/a") is not None
+        store._cache.reset_after_fork()
+        assert store._cache.get("operations/a") is None
         assert store.get("operations/a") == record_of(clock)
         with pytest.raises(OperationNotFound):
             store.get("operations/b")

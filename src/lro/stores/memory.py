@@ -6,14 +6,14 @@ import itertools
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 import attrs
 
 from lro._base.any import Any
 from lro._base.arguments import check_count, check_function
-from lro._base.errors import OperationNotFound, RequestIdConflict, TargetBusy
+from lro._base.errors import OperationNotFound, TargetBusy
 from lro._engine.forks import after_fork
 from lro._engine.store_port import (
     READ_BYTES,
@@ -32,10 +32,9 @@ from lro._filters.prefilter import EVERYTHING, Test, bounds_of
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._lists import Lists
-from lro.stores._rows import refuse_untextual, taken
+from lro.stores._memory_lists import Lists
+from lro.stores._rows import REQUEST_LIFE, refuse_untextual, repeats_start, taken
 
-REQUEST_LIFE = timedelta(hours=24)
 _SLICE = 100
 """How many records a sweep removes while others wait."""
 _Key: TypeAlias = tuple[str, str, str]
@@ -67,10 +66,8 @@ class _FirstStarts:
             RequestIdConflict: The key was used with another fingerprint.
         """
         known = self._known.get((key.method, key.caller, key.request_id))
-        if known is None or now - known[0].create_time >= REQUEST_LIFE:
+        if known is None or not repeats_start(key, known[1], known[0].create_time, now):
             return None
-        if known[1] != key.fingerprint:
-            raise RequestIdConflict("request_id", "was used before with another request")
         return known[0]
 
     def forget(self, name: str) -> None:

@@ -14,8 +14,14 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 
 from lro._base.errors import InvalidArgument, Unavailable
-from lro.stores.postgres._clock import ASK, ServerClock
-from lro.stores.postgres._link import Address, BoundedConnection, NoAnswer, unavailable
+from lro.stores.postgres._connection import (
+    ASK,
+    Address,
+    BoundedConnection,
+    NoAnswer,
+    ServerClock,
+    unavailable,
+)
 
 log = logging.getLogger("lro")
 

@@ -6,9 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from lro._filters.prefilter import UNKNOWN, Measures
-from lro.stores._conditions import Condition
+from lro.stores._list_queries import Condition, Walk
 from lro.stores._rows import COLUMNS
-from lro.stores._walks import Walk
 from lro.stores.postgres._statements import WEIGHT
 from lro.stores.postgres._writes import id_of, ids_of
 

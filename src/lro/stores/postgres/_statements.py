@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from typing import Final
 
 from lro._model.record import WEIGHT as RECORD_WEIGHT
-from lro.stores._rows import COLUMNS
+from lro.stores._rows import COLUMNS, REQUEST_LIFE
 from lro.stores.postgres._writes import WRITTEN, Kind
-
-REQUEST_LIFE: Final = timedelta(hours=24)
-"""How long a request key is known (spec §9.2(2))."""
 
 
 def _sql(text: str) -> bytes:

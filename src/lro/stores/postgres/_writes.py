@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
@@ -15,6 +14,7 @@ from lro._base.any import Any, Json
 from lro._engine.store_port import RequestKey
 from lro._messages.json_text import dumps
 from lro._model.record import Record
+from lro.stores._group_commit import QueuedWrite
 from lro.stores._rows import COLUMNS, pack, refuse_untextual, stamp_of
 
 WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
@@ -66,8 +66,8 @@ class Kind(enum.Enum):
 
 
 @attrs.define(eq=False, kw_only=True)
-class Write:
-    """A record to be written, which waits for its group.
+class Write(QueuedWrite):
+    """A record to be written.
 
     ``touches`` is what it locks: of two writes that touch the same, one goes with a later group.
     ``order`` is its place in a group, so that all groups lock in one order. ``applied`` is what the
@@ -82,13 +82,10 @@ class Write:
     applied: bool = False
     doubtful: bool = False
     error: Exception | None = None
-    over: bool = False
-    leads: bool = False
-    turn: threading.Lock = attrs.field(factory=threading.Lock)
 
     def again(self) -> Write:
-        """The same, to be written once more."""
-        return attrs.evolve(self, over=False, leads=False, error=None, turn=threading.Lock())
+        """A write of the same record, to be queued once more."""
+        return attrs.evolve(self, error=None)
 
 
 def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) -> Write:

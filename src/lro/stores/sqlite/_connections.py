@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from lro._engine.forks import after_fork
-from lro.stores.sqlite._ear import CounterSubscription
-from lro.stores.sqlite._file import DatabaseFile
-from lro.stores.sqlite._groups import GroupCommit
-from lro.stores.sqlite._readers import Readers
-from lro.stores.sqlite._told import DATABASE_ERRORS, translate_error
+from lro.stores.sqlite._errors import DATABASE_ERRORS, translate_error
+from lro.stores.sqlite._file import DatabaseFile, Readers
+from lro.stores.sqlite._group_commit import SharedTransactions
+from lro.stores.sqlite._subscription import CounterSubscription
 from lro.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
@@ -41,17 +40,17 @@ class Connections:
         self._file = DatabaseFile(path, busy_seconds)
         self._readers = Readers(self._file)
         self._writer = Writer(self._file)
-        self._groups = GroupCommit(self._writer, busy_seconds)
+        self._transactions = SharedTransactions(self._writer, busy_seconds)
         self._paused_by = 0
         self.rows = self._readers.rows
         self.records = self._readers.records
         self.state = self._writer.state
         _all.add(self)
-        after_fork(self, Connections._renew)
+        after_fork(self, Connections._reset_after_fork)
 
     def write(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """See :meth:`GroupCommit.run`."""
-        return self._groups.run(action)
+        """See :meth:`SharedTransactions.run`."""
+        return self._transactions.run(action)
 
     def tidy(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """What an action gives that is done again if it is lost: the disk is not waited for.
@@ -96,14 +95,14 @@ class Connections:
             self._readers.resume()
             self._writer.resume()
 
-    def _renew(self) -> None:
+    def _reset_after_fork(self) -> None:
         # In the child. Threads of the parent hold its locks for ever, and are in its queue.
         if self._paused_by != threading.get_ident():
             self._file.give_up("the process was forked while the store was busy; open another one")
             _abandoned.extend((*self._writer.abandoned(), *self._readers.abandoned()))
         self._paused_by = 0
-        for part in (self._file, self._writer, self._readers, self._groups):
-            part.renew()
+        for part in (self._file, self._writer, self._readers, self._transactions):
+            part.reset_after_fork()
 
 
 _all: Final[weakref.WeakSet[Connections]] = weakref.WeakSet()

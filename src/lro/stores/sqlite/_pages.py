@@ -8,10 +8,9 @@ from typing import Final
 
 from lro._engine.store_port import Page
 from lro._filters.prefilter import UNKNOWN, Measures
-from lro.stores._conditions import Condition, among
+from lro.stores._list_queries import Condition, Walk, among
 from lro.stores._rows import COLUMNS, textual
-from lro.stores._walks import Walk
-from lro.stores.sqlite._readers import Records, Rows
+from lro.stores.sqlite._file import Records, Rows
 
 _ROW: Final = ", ".join(COLUMNS)
 _MERGED: Final = ", ".join(f"o.{name}" for name in COLUMNS)

@@ -10,7 +10,7 @@ from typing import Final
 
 from lro._base.faults import DeclarationError
 from lro.stores._rows import COLUMNS
-from lro.stores.sqlite._told import busy, code_of
+from lro.stores.sqlite._errors import busy, code_of
 
 _TYPES: Final = {
     "name": "TEXT PRIMARY KEY",

@@ -10,10 +10,10 @@ from typing import Final
 
 from lro._base.errors import Unavailable
 from lro._base.faults import DeclarationError
+from lro.stores.sqlite._errors import DATABASE_ERRORS, busy, translate_error
+from lro.stores.sqlite._fair_lock import FairLock
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._schema import prepare
-from lro.stores.sqlite._told import DATABASE_ERRORS, busy, translate_error
-from lro.stores.sqlite._turn import FairLock
 
 _FIRST_PAUSE: Final = 0.0001
 _SHORT_PAUSE: Final = 0.001
@@ -53,7 +53,7 @@ class Writer:
         self._durable: bool | None = True
         self._rest_until = 0.0
         self._listened = False
-        self.renew()
+        self.reset_after_fork()
         try:
             self._opened()
         except sqlite3.OperationalError as exc:
@@ -61,8 +61,8 @@ class Writer:
         except sqlite3.DatabaseError as exc:
             raise DeclarationError(file.path, f"is no SQLite database: {exc}") from exc
 
-    def renew(self) -> None:
-        """Make what threads share anew, in a forked child."""
+    def reset_after_fork(self) -> None:
+        """Replace the locks and events that the threads of the parent share."""
         self._lock = threading.Lock()
 
     def begin(self, until: float, *, durable: bool = True) -> sqlite3.Connection:
