@@ -519,11 +519,11 @@ def test_an_insert_deleted_before_it_was_answered(proxied, proxy, make, clock, m
 def test_what_stands_in_the_way_may_go(store, clock, monkeypatch):
     """An insert refused by what is gone when it is looked at is tried again, but not for ever."""
     refusals = itertools.count()
-    write = Groups.write
-    monkeypatch.setattr(Groups, "write", lambda *given: next(refusals) >= 3 and write(*given))
+    write = GroupWriter.write
+    monkeypatch.setattr(GroupWriter, "write", lambda *given: next(refusals) >= 3 and write(*given))
     assert insert(store, record_of(clock)).fresh
     assert next(refusals) == 4
-    monkeypatch.setattr(Groups, "write", lambda *given: False)
+    monkeypatch.setattr(GroupWriter, "write", lambda *given: False)
     with pytest.raises(Unavailable, match="too fast"):
         insert(store, record_of(clock, "b"))
 

@@ -197,7 +197,7 @@ class RecordTable:
         if stored == row:
             return True
         if stored[_VERSION] > new.version:
-            raise Unavailable("the record was changed twice; which change came first is unknown")
+            raise Unavailable("the record was changed twice; which change came first is not known")
         return False
 
     def _stored(self, name: str) -> typing.Any:
