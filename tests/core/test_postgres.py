@@ -209,35 +209,46 @@ def test_a_reopened_schema_keeps_everything(server, schema, clock):
 
 
 def test_an_opened_schema_is_not_locked_again(server, schema, plain):
-    """A process starts while another one migrates, or just holds the lock."""
+    """A process starts while another one makes an index, or just holds the lock."""
     with opened(server, schema) as store:
         plain.execute("SELECT pg_advisory_lock(%s)", (_schema._lock_number(schema),))
         with opened(server, schema) as other:
             assert other.secret() == store.secret()
 
 
-def test_an_older_schema_is_migrated(server, schema, plain, clock, monkeypatch):
-    """Step by step, with all that is in it; a process of the older version then refuses it."""
+@pytest.mark.parametrize("version", [-1, SCHEMA_VERSION + 1])
+def test_a_schema_of_another_version_is_refused(server, schema, plain, clock, version):
+    """An error says which version it has; what is in it is left as it is."""
     with opened(server, schema, clock=clock) as store:
         insert(store, record_of(clock))
-    steps = [*_schema.MIGRATIONS, "CREATE TABLE more (n INTEGER); INSERT INTO more VALUES (1)"]
-    with monkeypatch.context() as newer:
-        newer.setattr(_schema, "MIGRATIONS", steps)
-        with opened(server, schema) as store:
-            assert store.get("operations/a")
-        with opened(server, schema):
-            pass
-    assert plain.execute(f"SELECT n FROM {schema}.more").fetchall() == [(1,)]
-    known = f"version {SCHEMA_VERSION + 1}; this library knows {SCHEMA_VERSION}"
+    plain.execute(f"UPDATE {schema}.versions SET version = {version}")
+    known = f"has version {version}; this library can only use version {SCHEMA_VERSION}"
     with pytest.raises(DeclarationError, match=known):
+        PostgresStore(server.url, schema=schema)
+    assert plain.execute(f"SELECT name FROM {schema}.operations").fetchall() == [("operations/a",)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE {}.operations DROP COLUMN keys",
+        "DROP TABLE {}.operations",
+        "ALTER TABLE {}.versions RENAME COLUMN version TO other",
+    ],
+)
+def test_a_schema_with_other_tables_is_refused(server, schema, plain, change):
+    """Its version says that they are ours, and they are not."""
+    with opened(server, schema):
+        pass
+    plain.execute(change.format(schema))
+    with pytest.raises(DeclarationError, match=r"does not exist\): it is not of this library"):
         PostgresStore(server.url, schema=schema)
 
 
-def test_a_migration_is_whole_or_not_at_all(server, schema, plain, monkeypatch):
-    """One that fails leaves nothing behind, and is made again later."""
-    broken = [*_schema.MIGRATIONS, "CREATE TABLE more (n INTEGER); SELECT 1 / 0"]
-    with monkeypatch.context() as newer:
-        newer.setattr(_schema, "MIGRATIONS", broken)
+def test_tables_are_made_whole_or_not_at_all(server, schema, plain, monkeypatch):
+    """A failure leaves nothing behind, and a later store makes them."""
+    with monkeypatch.context() as broken:
+        broken.setattr(_schema, "_TABLES", f"{_schema._TABLES}; SELECT 1 / 0")
         with pytest.raises(Unavailable, match="DivisionByZero"):
             PostgresStore(server.url, schema=schema)
     assert plain.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,)

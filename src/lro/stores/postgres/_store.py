@@ -86,9 +86,8 @@ class PostgresStore:
 
     Raises:
         Unavailable: The server cannot be reached now, or refuses.
-        DeclarationError: The URL or the schema's name is no such thing, the server is too old, or
-            the schema was made by a newer version of this library; or another argument is of a
-            wrong type or out of its bounds.
+        DeclarationError: The URL or the schema's name is not valid, the server is too old, or the
+            schema has another version; or another argument is of a wrong type or out of its bounds.
     """
 
     reads_block = True

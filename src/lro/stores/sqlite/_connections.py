@@ -33,7 +33,7 @@ class Connections:
 
     Raises:
         Unavailable: The file cannot be opened.
-        DeclarationError: It was made by a newer version of this library, or is not of it at all.
+        DeclarationError: It has another schema version, or is not a file of this library.
     """
 
     def __init__(self, path: str, busy_seconds: float) -> None:

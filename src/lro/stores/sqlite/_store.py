@@ -71,8 +71,8 @@ class SQLiteStore:
 
     Raises:
         Unavailable: The file cannot be opened; the error says its path.
-        DeclarationError: It was made by a newer version of this library, or is not of it at all; or
-            ``path`` is a URL; or an argument is of a wrong type or out of its bounds.
+        DeclarationError: The file has another schema version, or is not of this library; ``path`` is
+            a URL; or an argument is of a wrong type or out of its bounds.
     """
 
     reads_block = False
