@@ -15,7 +15,7 @@ from lro._engine.notifier import Notifier
 from lro._engine.record_updater import RecordUpdater
 from lro._engine.store_port import SCAN
 from lro._filters.prefilter import UNKNOWN, KeyIn
-from lro.stores._list_queries import TooFar, Walk, in_time
+from lro.stores._list_queries import ListQuery, TooFar, in_time
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore, _file, _pages, _store
 from lro.testing._samples import end_of, held, ids, insert, record_of
@@ -100,9 +100,9 @@ def test_many_values_are_not_looked_up_one_by_one(store, clock):
     store.index({"k1"})
     many = KeyIn("k1", frozenset({"a", *map(str, range(500))}))
     assert set(ids(store.page("", None, 9, many).records)) >= {"a", "c", "d"}
-    walk = Walk.of(many, None, {"k1"}, _pages.DIALECT)
+    walk = ListQuery.of(many, None, {"k1"}, _pages.DIALECT)
     assert (walk.order, walk.values) == ("", ())
-    assert Walk.of(WANTED, None, {"k1"}, _pages.DIALECT).values == ["a", UNKNOWN]
+    assert ListQuery.of(WANTED, None, {"k1"}, _pages.DIALECT).values == ["a", UNKNOWN]
 
 
 class Postgres:

@@ -31,10 +31,10 @@ from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, Named, Te
 from lro._model.page_tokens import Cursor
 from lro._model.record import State
 from lro._model.transitions import claim, report, request_cancel
-from lro.stores._list_queries import Walk
+from lro.stores._list_queries import ListQuery
 from lro.stores.postgres import SCHEMA_VERSION, PostgresStore, _notifications, _pages, _schema
 from lro.stores.postgres import _statements as statements
-from lro.stores.postgres._connection import PERIOD_SECONDS, Address, ServerClock
+from lro.stores.postgres._connection import PERIOD_SECONDS, ServerAddress, ServerClock
 from lro.stores.postgres._notifications import Announcer, payloads
 from lro.testing._clock import together
 from lro.testing._samples import DONE, REQUEST, end_of, held, ids, insert, key_of, record_of
@@ -285,7 +285,9 @@ def test_a_url_that_is_none_is_refused():
     with pytest.raises(DeclarationError, match="no connection string") as refused:
         PostgresStore("secret word")
     assert "secret" not in str(refused.value)
-    address = Address(url="password=secret", schema="s", connect_seconds=1, statement_seconds=1)
+    address = ServerAddress(
+        url="password=secret", schema="s", connect_seconds=1, statement_seconds=1
+    )
     assert "secret" not in repr(address)
 
 
@@ -549,7 +551,7 @@ PLANNED = {
     "GET": (SOME_ID,),
     "GET_IF_CHANGED": (1, 1, None, SOME_ID),
     "REQUEST": (SOME_ID,),
-    "GLANCE": (1, SOME_IDS),
+    "POLL_STATES": (1, SOME_IDS),
     "RENEW": (SOME_IDS, "us", SOME_IDS, "us", 1),
     "RENEW_WAITING": (SOME_IDS, "us", SOME_IDS, "us", 1),
     "RENEW_ALL": ("us", "us", 1),
@@ -586,7 +588,7 @@ def test_a_page_is_found_by_its_index(store, index):
     """Where it begins and where it ends, and in its order."""
     store.index({"k1"})
     after = Cursor(datetime(2030, 1, 1, tzinfo=UTC), "operations/x")
-    walk = Walk.of(WALKS[index], after, {"k1"}, _pages.DIALECT)
+    walk = ListQuery.of(WALKS[index], after, {"k1"}, _pages.DIALECT)
     text, values = _pages.query(walk, "", limit=9, scan=9, now=1, max_bytes=10_000)
     plan = "\n".join(
         line for (line,) in store._resources.connections.rows(b"EXPLAIN " + text, values)

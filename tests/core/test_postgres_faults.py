@@ -28,7 +28,7 @@ from lro.stores._rows import to_row
 from lro.stores.postgres import PostgresStore, _connections, _group_commit
 from lro.stores.postgres._connections import ConnectionLost
 from lro.stores.postgres._group_commit import GroupWriter
-from lro.stores.postgres._writes import Kind, Write, insertion, replacement
+from lro.stores.postgres._writes import RecordWrite, WriteKind, insertion, replacement
 from lro.testing._clock import together
 from lro.testing._samples import DONE, REQUEST, end_of, held, ids, insert, key_of, record_of
 from tests.core.kit import PATIENCE
@@ -630,9 +630,9 @@ class Address:
 def write_of(name, *touches, size=0):
     """A write whose text is its name."""
     text = (name + "x" * size).encode()
-    return Write(
+    return RecordWrite(
         name=name + "x" * size,
-        kind=Kind.CHANGE,
+        kind=WriteKind.CHANGE,
         text=text,
         touches=touches or (name,),
         order=name,
@@ -993,7 +993,7 @@ def test_what_was_inherited_is_left_alone(server, clock):
         insert(store, record_of(clock))
         parents, ear = store._resources, store.listen()
         for one in (store, ear):
-            one._forked()
+            one._reset_after_fork()
         ear.close()
         with pytest.raises(Unavailable, match="the ear is closed"):
             ear.next_changes(PATIENCE)

@@ -29,7 +29,7 @@ from lro._model.record import Record, State
 from lro._model.transitions import claim, report, request_cancel
 from lro.stores._record_cache import RecordCache
 from lro.stores.sqlite import SQLiteStore
-from lro.stores.sqlite._connections import Connections
+from lro.stores.sqlite._connections import FileConnections
 from lro.testing import STORE_CHECKS, ManualClock, run_store_check
 from lro.testing._clock import together
 from lro.testing._samples import (
@@ -270,8 +270,8 @@ def test_a_new_file_under_a_lock_is_unavailable(path):
 def test_a_secret_that_cannot_be_stored_leaves_nothing_open(path, monkeypatch):
     """A constructor that fails closes what it had opened."""
     closed = []
-    whole = Connections.close
-    monkeypatch.setattr(Connections, "close", lambda self: (closed.append(1), whole(self)))
+    whole = FileConnections.close
+    monkeypatch.setattr(FileConnections, "close", lambda self: (closed.append(1), whole(self)))
 
     def no_bytes(count):
         raise OSError("no entropy")

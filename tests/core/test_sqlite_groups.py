@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lro._base.errors import LroError, Unavailable
 from lro.stores.sqlite import _fair_lock
-from lro.stores.sqlite._connections import Connections
+from lro.stores.sqlite._connections import FileConnections
 from lro.stores.sqlite._fair_lock import FairLock
 from lro.stores.sqlite._group_commit import ActionWrite, Unrelated
 from tests.core.kit import PATIENCE
@@ -67,7 +67,7 @@ class House:
 
     def __init__(self, path, busy_seconds=PATIENCE):
         self.path = path
-        self.connections = Connections(str(path), busy_seconds)
+        self.connections = FileConnections(str(path), busy_seconds)
         self.groups = self.connections._transactions
         self.writer = self.connections._writer
         self.connections.write(lambda writer: writer.execute("CREATE TABLE kept (x UNIQUE)"))

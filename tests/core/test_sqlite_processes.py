@@ -13,7 +13,7 @@ import pytest
 
 from lro._base.errors import OperationNotFound, Unavailable
 from lro.stores.sqlite import SQLiteStore, _connections
-from lro.stores.sqlite._connections import Connections
+from lro.stores.sqlite._connections import FileConnections
 from lro.testing import ManualClock
 from lro.testing._clock import together
 from lro.testing._samples import end_of, ids, insert, record_of
@@ -301,7 +301,7 @@ def test_forks_amid_reads_and_writes(path):
 
 @pytest.fixture
 def connections(path):
-    made = Connections(str(path), 1.0)
+    made = FileConnections(str(path), 1.0)
     made.write(lambda writer: writer.execute("CREATE TABLE kept (x)"))
     yield made
     made._file.reset_after_fork()
@@ -404,7 +404,7 @@ def test_a_fork_amid_what_does_not_end(connections, busy):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_leaves_all_stores_usable(connections, tmp_path):
     """Also those that are closed."""
-    other = Connections(str(tmp_path / "other.db"), 1.0)
+    other = FileConnections(str(tmp_path / "other.db"), 1.0)
     other.close()
     before = connections._writer._connection
     child = os.fork()

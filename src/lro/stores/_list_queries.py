@@ -176,7 +176,7 @@ def in_time(action: Callable[[int], T], size: int) -> T:
 
 
 @attrs.frozen(kw_only=True)
-class Walk:
+class ListQuery:
     """A way through a list: along ``values`` of ``order``, which an index keeps by create time.
 
     ``order`` is ``"state"``, the name of a key, or empty for all records of the parent. Where names
@@ -196,7 +196,9 @@ class Walk:
     nothing: bool
 
     @classmethod
-    def of(cls, test: Test, after: Cursor | None, keys: Collection[str], dialect: Dialect) -> Walk:
+    def of(
+        cls, test: Test, after: Cursor | None, keys: Collection[str], dialect: Dialect
+    ) -> ListQuery:
         """The way to what meets a test; ``keys`` are those that there is an index of."""
         bounds = bounds_of(test)
         order, values = _order(bounds, keys)

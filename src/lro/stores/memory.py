@@ -32,7 +32,7 @@ from lro._filters.prefilter import EVERYTHING, Test, bounds_of
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._memory_lists import Lists
+from lro.stores._memory_lists import OrderedRecords
 from lro.stores._rows import REQUEST_LIFE, refuse_untextual, repeats_start, taken
 
 _SLICE = 100
@@ -125,10 +125,10 @@ class MemoryStore:
             check_function("clock", clock)
         check_count("request_ids", request_ids)
         self._clock = clock or _utc_now
-        self._forked()
-        after_fork(self, MemoryStore._forked)
+        self._reset_after_fork()
+        after_fork(self, MemoryStore._reset_after_fork)
         self._records: dict[str, Record] = {}
-        self._lists = Lists(self._records)
+        self._lists = OrderedRecords(self._records)
         self._targets: dict[str, str] = {}
         self._running: dict[str, None] = {}
         self._inputs: dict[str, Any] = {}
@@ -305,7 +305,7 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._lock = threading.Lock()  # a forked process has its own records from now on
 
     def _put(self, record: Record) -> None:

@@ -93,7 +93,7 @@ _SET_UP: Final = f"""SELECT set_config('search_path', %s, false),
     {", ".join(f"set_config('{name}', 'off', false)" for name in _OFF)}, {ASK}"""
 
 
-LEAKED: Final[list[object]] = []
+INHERITED: Final[list[object]] = []
 """What a forked process has inherited, and must neither use nor close: it is the parent's."""
 
 
@@ -146,7 +146,7 @@ def unavailable(cause: BaseException) -> Unavailable:
 
 
 @attrs.frozen(kw_only=True)
-class Address:
+class ServerAddress:
     """Where the database is, which schema is ours, and how long we wait for what, in seconds.
 
     Raises:

@@ -12,9 +12,9 @@ from psycopg import errors
 from lro._base.errors import InvalidArgument, Unavailable
 from lro.stores._group_commit import GroupCommit
 from lro.stores.postgres._connection import unavailable
-from lro.stores.postgres._connections import AGAIN, ATTEMPTS, ConnectionLost, Connections
+from lro.stores.postgres._connections import AGAIN, ATTEMPTS, ConnectionLost, ConnectionPool
 from lro.stores.postgres._statements import statement_for
-from lro.stores.postgres._writes import Write
+from lro.stores.postgres._writes import RecordWrite
 
 MAX_GROUP_WRITES: Final = 200
 
@@ -30,17 +30,17 @@ _CULPRIT: Final = (
 """Errors for which one record of a group is to blame; each is then written by itself."""
 
 
-class GroupWriter(GroupCommit[Write]):
+class GroupWriter(GroupCommit[RecordWrite]):
     """Writes records, each committed when :meth:`write` returns, one statement for each group.
 
     Removals have a statement, and so a writer, of their own.
     """
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         super().__init__()
         self._connections = connections
 
-    def write(self, write: Write) -> bool:
+    def write(self, write: RecordWrite) -> bool:
         """Have a record written; return whether it was, or the stored state forbids it.
 
         Raises:
@@ -52,7 +52,7 @@ class GroupWriter(GroupCommit[Write]):
             raise write.error
         return write.applied
 
-    def _lead(self, leader: Write) -> None:  # noqa: ARG002
+    def _lead(self, leader: RecordWrite) -> None:  # noqa: ARG002
         group = self._take()
         unknown = Unavailable("the write was interrupted; whether it was made is not known")
         for write in group:
@@ -60,9 +60,9 @@ class GroupWriter(GroupCommit[Write]):
             write.over = True
         self._send(group)
 
-    def _choose(self, waiting: list[Write]) -> tuple[list[Write], list[Write]]:
-        group: list[Write] = []
-        left: list[Write] = []
+    def _choose(self, waiting: list[RecordWrite]) -> tuple[list[RecordWrite], list[RecordWrite]]:
+        group: list[RecordWrite] = []
+        left: list[RecordWrite] = []
         touched: set[str] = set()
         room = MAX_GROUP_BYTES
         for write in waiting:
@@ -76,7 +76,7 @@ class GroupWriter(GroupCommit[Write]):
         group.sort(key=lambda write: write.order)
         return group, left
 
-    def _send(self, group: Sequence[Write]) -> None:
+    def _send(self, group: Sequence[RecordWrite]) -> None:
         text = (b"[" + b",".join([write.text for write in group]) + b"]").decode()
         sql = statement_for({write.kind for write in group})
         cause: BaseException | None = None
@@ -107,7 +107,7 @@ class GroupWriter(GroupCommit[Write]):
         assert cause is not None
         _fail(group, unavailable(cause))
 
-    def _blame(self, group: Sequence[Write], cause: psycopg.Error) -> None:
+    def _blame(self, group: Sequence[RecordWrite], cause: psycopg.Error) -> None:
         if len(group) == 1:
             (culprit,) = group
             if isinstance(cause, errors.UniqueViolation):
@@ -127,7 +127,7 @@ class GroupWriter(GroupCommit[Write]):
                 _fail([write], unavailable(cause))
 
 
-def _fail(group: Sequence[Write], error: Unavailable) -> None:
+def _fail(group: Sequence[RecordWrite], error: Unavailable) -> None:
     for write in group:
         write.error = Unavailable(*error.args)
         write.error.__cause__ = error.__cause__

@@ -17,7 +17,7 @@ from psycopg import Notify, sql
 from lro._base.errors import Unavailable
 from lro._engine.forks import after_fork
 from lro._messages.json_text import dumps, loads
-from lro.stores.postgres._connection import LEAKED, BoundedConnection, unavailable
+from lro.stores.postgres._connection import INHERITED, BoundedConnection, unavailable
 
 log = logging.getLogger("lro")
 
@@ -138,7 +138,7 @@ class NotifySubscription:
         except psycopg.Error as exc:
             self.close()
             raise unavailable(exc) from exc
-        after_fork(self, NotifySubscription._forked)
+        after_fork(self, NotifySubscription._reset_after_fork)
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
         """The names that others have announced; none when the seconds are over."""
@@ -200,7 +200,7 @@ class NotifySubscription:
         unsure, self._unsure = self._unsure, False
         return None if unsure else names
 
-    def _forked(self) -> None:
-        LEAKED.append((self._link, self._wake, self._woken))
+    def _reset_after_fork(self) -> None:
+        INHERITED.append((self._link, self._wake, self._woken))
         self._hearing = threading.Lock()
         self._closed = self._inherited = True

@@ -24,11 +24,11 @@ from lro.stores._rows import (
     text_length,
     to_row,
 )
-from lro.stores.postgres._connections import Connections
+from lro.stores.postgres._connections import ConnectionPool
 from lro.stores.postgres._group_commit import GroupWriter
 from lro.stores.postgres._statements import FIND, FIND_FIRST, GET, GET_IF_CHANGED
 from lro.stores.postgres._writes import (
-    Write,
+    RecordWrite,
     array_of,
     id_of,
     ids_of,
@@ -49,7 +49,7 @@ _INSERT_ATTEMPTS: Final = 10
 class RecordTable:
     """The records of the schema. What this process knows of them stands in ``cache``."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         self.cache = RecordCache()
         self._connections = connections
         self._writer = GroupWriter(connections)
@@ -123,7 +123,7 @@ class RecordTable:
         raise Unavailable("others start and end the same work too fast to be told apart")
 
     def find_obstacle(
-        self, record: Record, key: RequestKey | None, write: Write | None = None
+        self, record: Record, key: RequestKey | None, write: RecordWrite | None = None
     ) -> Inserted | None:
         """What an insert finds in the schema already, or None if nothing is in its way.
 

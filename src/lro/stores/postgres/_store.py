@@ -32,10 +32,10 @@ from lro._messages.json_text import dumps
 from lro._model.page_tokens import Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._list_queries import TooFar, Walk, in_time
+from lro.stores._list_queries import ListQuery, TooFar, in_time
 from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
 from lro.stores.postgres import _statements as statements
-from lro.stores.postgres._connection import LEAKED, Address, ServerClock
+from lro.stores.postgres._connection import INHERITED, ServerAddress, ServerClock
 from lro.stores.postgres._notifications import NotifySubscription
 from lro.stores.postgres._pages import DIALECT, query
 from lro.stores.postgres._process_resources import ProcessResources
@@ -111,7 +111,7 @@ class PostgresStore:
         check_seconds("statement_seconds", statement_seconds, most=_DAY)
         if clock is not None:
             check_function("clock", clock)
-        self._address = Address(
+        self._address = ServerAddress(
             url=url,
             schema=schema,
             connect_seconds=connect_seconds,
@@ -129,10 +129,10 @@ class PostgresStore:
             # Nobody calls yet but who sets it up, and may know what is wrong.
             why = str(exc.__cause__ or "").strip().partition("\n")[0]
             raise Unavailable(f"{exc}: {why}" if why else str(exc)) from exc
-        after_fork(self, PostgresStore._forked)
+        after_fork(self, PostgresStore._reset_after_fork)
 
-    def _forked(self) -> None:
-        LEAKED.append(self._resources)
+    def _reset_after_fork(self) -> None:
+        INHERITED.append(self._resources)
         self._resources = ProcessResources(self._address, self._server, self._size)
 
     def notify_others(self, name: str) -> None:
@@ -148,7 +148,7 @@ class PostgresStore:
         asked = list(names)
         if not asked:
             return StateSummary(frozenset(), frozenset())
-        rows = self._rows(statements.GLANCE, micros(self._clock()), ids_of(asked))
+        rows = self._rows(statements.POLL_STATES, micros(self._clock()), ids_of(asked))
         return StateSummary(
             finished=frozenset(asked[place - 1] for place, waited_for, _ in rows if not waited_for),
             cancel_requested=frozenset(asked[place - 1] for place, _, cancel in rows if cancel),
@@ -209,7 +209,7 @@ class PostgresStore:
         max_bytes: int = READ_BYTES,
     ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
-        walk = Walk.of(narrowing, after, self._keys, DIALECT)
+        walk = ListQuery.of(narrowing, after, self._keys, DIALECT)
         if walk.nothing:
             return Page((), None)
         now, prepare = micros(self._clock()), narrowing == EVERYTHING

@@ -55,7 +55,7 @@ def array_of(numbers: Iterable[int | None]) -> str:
     return "{" + ",".join(["NULL" if one is None else str(one) for one in numbers]) + "}"
 
 
-class Kind(enum.Enum):
+class WriteKind(enum.Enum):
     """How a record is written."""
 
     INSERT = "insert"
@@ -66,7 +66,7 @@ class Kind(enum.Enum):
 
 
 @attrs.define(eq=False, kw_only=True)
-class Write(QueuedWrite):
+class RecordWrite(QueuedWrite):
     """A record to be written.
 
     ``touches`` is what it locks: of two writes that touch the same, one goes with a later group.
@@ -75,7 +75,7 @@ class Write(QueuedWrite):
     """
 
     name: str
-    kind: Kind
+    kind: WriteKind
     text: bytes
     touches: tuple[str, ...]
     order: str
@@ -83,12 +83,12 @@ class Write(QueuedWrite):
     doubtful: bool = False
     error: Exception | None = None
 
-    def again(self) -> Write:
+    def again(self) -> RecordWrite:
         """A write of the same record, to be queued once more."""
         return attrs.evolve(self, error=None)
 
 
-def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) -> Write:
+def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) -> RecordWrite:
     """The insert of a record, which is this row, its request and its key.
 
     Raises:
@@ -106,16 +106,16 @@ def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) ->
         fields["fingerprint"] = key.fingerprint
         fields["first"] = dumps(list(row)).decode()  # type: ignore[arg-type]  # a row is JSON
         touches.append(str(fields["key_id"]))
-    return Write(
+    return RecordWrite(
         name=record.name,
-        kind=Kind.INSERT if len(touches) == 1 else Kind.START,
+        kind=WriteKind.INSERT if len(touches) == 1 else WriteKind.START,
         text=dumps(fields),
         touches=tuple(touches),
         order=touches[0],
     )
 
 
-def replacement(old: Record, new: Record, row: Row) -> Write:
+def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
     """The update of a record to a new one, which is this row, if it is still as it was.
 
     Raises:
@@ -127,12 +127,12 @@ def replacement(old: Record, new: Record, row: Row) -> Write:
         fields["metadata"] = None
         fields["same_metadata"] = True
     fields["over"] = new.done
-    return _if_unchanged(old, fields, Kind.END if new.done else Kind.CHANGE)
+    return _if_unchanged(old, fields, WriteKind.END if new.done else WriteKind.CHANGE)
 
 
-def removal(old: Record) -> Write:
+def removal(old: Record) -> RecordWrite:
     """The removal of a record, if it is still as it was."""
-    return _if_unchanged(old, {"id": id_of(old.name)}, Kind.REMOVE)
+    return _if_unchanged(old, {"id": id_of(old.name)}, WriteKind.REMOVE)
 
 
 def start_id(key: RequestKey) -> str:
@@ -153,7 +153,7 @@ def _fields(record: Record, row: Row) -> dict[str, Json]:
     return fields
 
 
-def _if_unchanged(old: Record, fields: dict[str, Json], kind: Kind) -> Write:
+def _if_unchanged(old: Record, fields: dict[str, Json], kind: WriteKind) -> RecordWrite:
     fields["old_version"], fields["old_update"], fields["old_lease"] = stamp_of(old)
     id_ = str(fields["id"])
-    return Write(name=old.name, kind=kind, text=dumps(fields), touches=(id_,), order=id_)
+    return RecordWrite(name=old.name, kind=kind, text=dumps(fields), touches=(id_,), order=id_)

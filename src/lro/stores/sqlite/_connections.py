@@ -24,7 +24,7 @@ _abandoned: Final[list[sqlite3.Connection]] = []
 """Connections that a fork carried into this process: neither used nor closed, nor finalised."""
 
 
-class Connections:
+class FileConnections:
     """Reads and writes of one file.
 
     No connection crosses a fork. SQLite would take the parent's locks for locks of the child,
@@ -46,13 +46,13 @@ class Connections:
         self.records = self._readers.records
         self.state = self._writer.state
         _all.add(self)
-        after_fork(self, Connections._reset_after_fork)
+        after_fork(self, FileConnections._reset_after_fork)
 
     def write(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """See :meth:`SharedTransactions.run`."""
         return self._transactions.run(action)
 
-    def tidy(self, action: Callable[[sqlite3.Connection], T]) -> T:
+    def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """What an action gives that is done again if it is lost: the disk is not waited for.
 
         Raises:
@@ -105,15 +105,16 @@ class Connections:
             part.reset_after_fork()
 
 
-_all: Final[weakref.WeakSet[Connections]] = weakref.WeakSet()
+_all: Final[weakref.WeakSet[FileConnections]] = weakref.WeakSet()
 
 
-def _each(turn: Callable[[Connections], Any]) -> None:
+def _each(turn: Callable[[FileConnections], Any]) -> None:
     for connections in list(_all):
         turn(connections)
 
 
 with contextlib.suppress(AttributeError):  # where nothing forks
     os.register_at_fork(
-        before=lambda: _each(Connections.pause), after_in_parent=lambda: _each(Connections.resume)
+        before=lambda: _each(FileConnections.pause),
+        after_in_parent=lambda: _each(FileConnections.resume),
     )

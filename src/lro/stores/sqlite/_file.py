@@ -17,7 +17,7 @@ from lro._base.faults import DeclarationError
 from lro._model.record import Record
 from lro.stores._list_queries import TooFar
 from lro.stores._rows import from_row, row_weight
-from lro.stores.sqlite._errors import DATABASE_ERRORS, interrupted, translate_error
+from lro.stores.sqlite._errors import DATABASE_ERRORS, is_interrupted, translate_error
 
 _URL: Final = re.compile(r"(?:file|sqlite):|[A-Za-z][A-Za-z0-9+.\-]+:/", re.IGNORECASE)
 """At least two letters: one is a drive of Windows. Two schemes need no slash: ``file::memory:``."""
@@ -85,7 +85,7 @@ class DatabaseFile:
         if self._useless:
             raise Unavailable(self._useless)
 
-    def unmoved(self) -> None:
+    def check_in_place(self) -> None:
         """Refuse to go on with a file that is not there any more: what it is told would be lost.
 
         Raises:
@@ -131,11 +131,11 @@ T = TypeVar("T")
 _STEPS: Final = 10_000
 """Of SQLite's machine, between two looks at the clock: some fractions of a millisecond."""
 
-Rows: TypeAlias = Callable[[str, tuple[object, ...]], list[Any]]
+FetchRows: TypeAlias = Callable[[str, tuple[object, ...]], list[Any]]
 """What a query finds, given its values."""
 
 
-class Records(Protocol):
+class FetchRecords(Protocol):
     """Reads records by a query for the columns that ``COLUMNS`` says."""
 
     def __call__(
@@ -194,7 +194,7 @@ class Readers:
         try:
             reader = self._take()
             try:
-                self._file.unmoved()
+                self._file.check_in_place()
                 if seconds is not None:
                     end = time.monotonic() + seconds
                     reader.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
@@ -205,7 +205,7 @@ class Readers:
                     reader.set_progress_handler(None, 0)
                 self._give_back(reader)
         except DATABASE_ERRORS as exc:
-            if isinstance(exc, sqlite3.OperationalError) and interrupted(exc):
+            if isinstance(exc, sqlite3.OperationalError) and is_interrupted(exc):
                 raise TooFar(translate_error(exc)) from exc
             raise translate_error(exc) from exc
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from lro._base.faults import DeclarationError
 from lro.stores._rows import COLUMNS
-from lro.stores.sqlite._errors import busy, code_of
+from lro.stores.sqlite._errors import code_of, is_busy
 
 SCHEMA_VERSION: Final = 1
 """The version that this library makes and uses; it stands in the file as ``user_version``."""
@@ -80,7 +80,7 @@ def _write_ahead(writer: sqlite3.Connection, until: float) -> str:
             (mode,) = writer.execute("PRAGMA journal_mode = WAL").fetchone()
             return str(mode)
         except sqlite3.OperationalError as exc:
-            if not busy(exc) or time.monotonic() >= until:
+            if not is_busy(exc) or time.monotonic() >= until:
                 raise
             time.sleep(0.002)
 

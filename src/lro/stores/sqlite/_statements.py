@@ -20,7 +20,7 @@ from lro.stores._rows import (
     repeats_start,
     textual,
 )
-from lro.stores.sqlite._file import Rows
+from lro.stores.sqlite._file import FetchRows
 
 _ROW: Final = ", ".join(COLUMNS)
 
@@ -38,7 +38,7 @@ INPUT: Final = "SELECT request FROM inputs WHERE name = ?"
 BUSY: Final = """SELECT 1 FROM operations
     WHERE target = ? AND target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')"""
 INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?"
-GLANCE: Final = """SELECT wanted.value, state, expire_time, cancel_requested
+POLL_STATES: Final = """SELECT wanted.value, state, expire_time, cancel_requested
     FROM json_each(?) AS wanted LEFT JOIN operations ON name = wanted.value
     WHERE state IS NULL OR state != 'IN_PROGRESS' OR expire_time IS NOT NULL OR cancel_requested"""
 """All but those of which there is nothing to tell; most that are asked for are of that kind."""
@@ -69,7 +69,7 @@ _FORGET_START: Final = "DELETE FROM starts WHERE name = ?"
 _UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
 
 
-def rows_of(connection: sqlite3.Connection) -> Rows:
+def rows_of(connection: sqlite3.Connection) -> FetchRows:
     """What a query finds for this connection, uncommitted changes of its own included."""
 
     def rows(sql: str, values: tuple[object, ...] = ()) -> list[Any]:
@@ -120,7 +120,7 @@ def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[st
     return [name for (name,) in names]
 
 
-def first_start(rows: Rows, key: RequestKey, now: int) -> Record | None:
+def first_start(rows: FetchRows, key: RequestKey, now: int) -> Record | None:
     """The record that a start with this key has begun; as it was first stored, if it is gone.
 
     Raises:

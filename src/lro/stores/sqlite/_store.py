@@ -31,7 +31,7 @@ from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._list_queries import Walk, in_time
+from lro.stores._list_queries import ListQuery, in_time
 from lro.stores._record_cache import RecordCache
 from lro.stores._rows import (
     REQUEST_LIFE,
@@ -49,9 +49,9 @@ from lro.stores._rows import (
 )
 from lro.stores.sqlite import _pages as pages
 from lro.stores.sqlite import _statements as sql
-from lro.stores.sqlite._connections import Connections
-from lro.stores.sqlite._errors import DATABASE_ERRORS, lost_index
-from lro.stores.sqlite._file import Rows
+from lro.stores.sqlite._connections import FileConnections
+from lro.stores.sqlite._errors import DATABASE_ERRORS, is_lost_index
+from lro.stores.sqlite._file import FetchRows
 from lro.stores.sqlite._group_commit import Unrelated
 from lro.stores.sqlite._subscription import CounterSubscription
 
@@ -71,8 +71,8 @@ class SQLiteStore:
 
     Raises:
         Unavailable: The file cannot be opened; the error says its path.
-        DeclarationError: The file has another schema version, or is not of this library; ``path`` is
-            a URL; or an argument is of a wrong type or out of its bounds.
+        DeclarationError: The file has another schema version, or is not of this library;
+            ``path`` is a URL; or an argument is of a wrong type or out of its bounds.
     """
 
     reads_block = False
@@ -98,7 +98,7 @@ class SQLiteStore:
         self._keys: frozenset[str] = frozenset()
         self._unchanged: tuple[object, frozenset[str]] = (None, frozenset())
         """The state of the file, and of which names there was nothing to tell then."""
-        self._file = Connections(fsdecode(path), busy_seconds)
+        self._file = FileConnections(fsdecode(path), busy_seconds)
         after_fork(self._cache, RecordCache.reset_after_fork)
         try:
             self._secret = self._make_secret()
@@ -120,7 +120,7 @@ class SQLiteStore:
         if state is None or state != seen_at:
             plain = frozenset()
         text, impossible = sql.listed(wanted - plain)
-        rows = self._file.rows(sql.GLANCE, (text,))
+        rows = self._file.rows(sql.POLL_STATES, (text,))
         now = micros(self._clock())
         self._unchanged = state, wanted.difference(impossible, (name for name, _, _, _ in rows))
         over = {name for name, found, expiry, _ in rows if sql.over(found, expiry, now)}
@@ -234,14 +234,14 @@ class SQLiteStore:
         now = micros(self._clock())
         rows = functools.partial(self._file.rows, seconds=_LOOK_SECONDS)
         records = functools.partial(self._file.records, seconds=_LOOK_SECONDS)
-        walk = Walk.of(narrowing, after, self._keys, pages.DIALECT)
+        walk = ListQuery.of(narrowing, after, self._keys, pages.DIALECT)
         try:
             return in_time(
                 lambda scan: pages.find(rows, records, walk, parent, limit, scan, now, max_bytes),
                 scan,
             )
         except Unavailable as exc:
-            if not self._keys or not lost_index(exc):
+            if not self._keys or not is_lost_index(exc):
                 raise
         self._keys = frozenset()  # somebody has dropped an index: it goes without, till the restart
         return self.page(parent, after, limit, narrowing, scan, max_bytes)
@@ -272,7 +272,9 @@ class SQLiteStore:
         now, among = micros(self._clock()), sql.listed(methods)[0]
         lost = self._file.rows(sql.LOST, (now, among, limit))
         if lost:  # as it is once those have renewed their leases who waited for the write lock
-            lost = self._file.tidy(functools.partial(sql.lost, now=now, among=among, limit=limit))
+            lost = self._file.write_undurably(
+                functools.partial(sql.lost, now=now, among=among, limit=limit)
+            )
         ((end,),) = self._file.rows(sql.NEXT_LEASE_END, (now, among))
         return Orphans(tuple(map(from_row, lost)), None if end is None else moment(end))
 
@@ -285,7 +287,7 @@ class SQLiteStore:
             if not self._overdue(due, old):  # nothing to write, and so no lock to wait for
                 return Expired(names, more=False)
             sweep = functools.partial(sql.sweep, due=due, old=old, limit=min(left, _SLICE))
-            names += self._file.tidy(sweep)
+            names += self._file.write_undurably(sweep)
         return Expired(names, more=self._overdue(due, old))
 
     def close(self) -> None:
@@ -304,7 +306,7 @@ class SQLiteStore:
             known = self._file.rows(query)
         return bytes(known[0][0])
 
-    def _known(self, rows: Rows, name: str) -> tuple[Record, typing.Any]:
+    def _known(self, rows: FetchRows, name: str) -> tuple[Record, typing.Any]:
         """The record of this name, and its row, or None if that need not be read."""
         # Three columns tell whether anything has changed; reading all takes ten times longer.
         stamps = rows(sql.STAMP, (name,))
@@ -358,7 +360,7 @@ class SQLiteStore:
         return bool(rows(sql.EXPIRED, (due, 1)) or rows(sql.SPENT, (old, 1)))
 
 
-def _checked(rows: Rows, record: Record, key: RequestKey | None) -> Inserted:
+def _checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted:
     """What an insert would give, were it made."""
     if key is not None:
         first = sql.first_start(rows, key, micros(record.create_time))

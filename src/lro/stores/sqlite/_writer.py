@@ -10,7 +10,7 @@ from typing import Final
 
 from lro._base.errors import Unavailable
 from lro._base.faults import DeclarationError
-from lro.stores.sqlite._errors import DATABASE_ERRORS, busy, translate_error
+from lro.stores.sqlite._errors import DATABASE_ERRORS, is_busy, translate_error
 from lro.stores.sqlite._fair_lock import FairLock
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._schema import prepare
@@ -204,7 +204,7 @@ class Writer:
         try:
             while True:
                 self._file.check()
-                self._file.unmoved()
+                self._file.check_in_place()
                 if self._turn.take(now) or now >= until:
                     connection = self._opened()
                     if durable is not self._durable:
@@ -225,7 +225,7 @@ class Writer:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as exc:
-            if last or not busy(exc):
+            if last or not is_busy(exc):
                 raise
             return False
         return True
@@ -253,11 +253,11 @@ class Writer:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            self._file.unmoved()
+            self._file.check_in_place()
             self._count(self._opened())
             return True
         except sqlite3.Error as exc:
-            if busy(exc):
+            if is_busy(exc):
                 return False
             raise translate_error(exc) from exc
         finally:
