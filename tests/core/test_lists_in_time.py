@@ -15,9 +15,9 @@ from lro._engine.notifier import Notifier
 from lro._engine.record_updater import RecordUpdater
 from lro._engine.store_port import SCAN
 from lro._filters.prefilter import UNKNOWN, KeyIn
-from lro.stores._walks import TooFar, Walk, in_time
+from lro.stores._list_queries import ListQuery, TooFar, in_time
 from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore, _pages, _readers, _store
+from lro.stores.sqlite import SQLiteStore, _file, _pages, _store
 from lro.testing._samples import end_of, held, ids, insert, record_of
 from tests.core.test_indexes import KEYED, WANTED, fill, plain, schema
 
@@ -66,7 +66,7 @@ def test_a_look_in_sqlite_is_given_up(tmp_path, clock, monkeypatch):
             )
 
         monkeypatch.setattr(_pages, "find", find)
-        monkeypatch.setattr(_readers, "_STEPS", 1)
+        monkeypatch.setattr(_file, "_STEPS", 1)
         assert ids(store.page("", None, 9).records) == ["a", "b", "c", "d"]
         assert scans == [SCAN, SCAN // 10, SCAN // 100]
         monkeypatch.setattr(_store, "_LOOK_SECONDS", 0.0)
@@ -100,9 +100,9 @@ def test_many_values_are_not_looked_up_one_by_one(store, clock):
     store.index({"k1"})
     many = KeyIn("k1", frozenset({"a", *map(str, range(500))}))
     assert set(ids(store.page("", None, 9, many).records)) >= {"a", "c", "d"}
-    walk = Walk.of(many, None, {"k1"}, _pages.DIALECT)
+    walk = ListQuery.of(many, None, {"k1"}, _pages.DIALECT)
     assert (walk.order, walk.values) == ("", ())
-    assert Walk.of(WANTED, None, {"k1"}, _pages.DIALECT).values == ["a", UNKNOWN]
+    assert ListQuery.of(WANTED, None, {"k1"}, _pages.DIALECT).values == ["a", UNKNOWN]
 
 
 class Postgres:
@@ -123,9 +123,9 @@ class Postgres:
     def cancelling(self, store, monkeypatch, too_many):
         import psycopg
 
-        from lro.stores.postgres._link import unavailable
+        from lro.stores.postgres._connection import unavailable
 
-        connections, asked = store._parts.connections, []
+        connections, asked = store._resources.connections, []
         real = connections.rows
 
         def rows(sql, values=(), **options):

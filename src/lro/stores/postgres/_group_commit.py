@@ -1,8 +1,7 @@
-"""Group commit: writes that come while others are being written go together in the next group."""
+"""Writes that come while others are being written go together in the next statement."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -11,16 +10,16 @@ import psycopg
 from psycopg import errors
 
 from lro._base.errors import InvalidArgument, Unavailable
-from lro.stores.postgres._connections import AGAIN, ATTEMPTS, ConnectionLost, Connections
-from lro.stores.postgres._link import unavailable
+from lro.stores._group_commit import GroupCommit
+from lro.stores.postgres._connection import unavailable
+from lro.stores.postgres._connections import AGAIN, ATTEMPTS, ConnectionLost, ConnectionPool
 from lro.stores.postgres._statements import statement_for
-from lro.stores.postgres._writes import Write
+from lro.stores.postgres._writes import RecordWrite
 
-LARGEST: Final = 200
-"""How many records go into one group."""
+MAX_GROUP_WRITES: Final = 200
 
-LARGEST_BYTES: Final = 2_000_000
-"""How long its text may be, unless a single record's is longer."""
+MAX_GROUP_BYTES: Final = 2_000_000
+"""How long the text of a group may be, unless a single record's is longer."""
 
 _CULPRIT: Final = (
     psycopg.DataError,
@@ -31,94 +30,53 @@ _CULPRIT: Final = (
 """Errors for which one record of a group is to blame; each is then written by itself."""
 
 
-class Groups:
-    """Writes, each committed when :meth:`write` returns; removals not together with others.
+class GroupWriter(GroupCommit[RecordWrite]):
+    """Writes records, each committed when :meth:`write` returns, one statement for each group.
 
-    Nobody waits for company: who comes while less than ``at_once`` groups are under way leads one,
-    with all that have been waiting; when it is committed, the first of those that came meanwhile
-    leads the next.
+    Removals have a statement, and so a writer, of their own.
     """
 
-    def __init__(self, connections: Connections, at_once: int = 1) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
+        super().__init__()
         self._connections = connections
-        self._at_once = at_once
-        self._lock = threading.Lock()
-        self._waiting: list[Write] = []
-        self._leaders = 0
 
-    def write(self, write: Write) -> bool:
-        """Have it written; whether it was, or something there forbids it.
+    def write(self, write: RecordWrite) -> bool:
+        """Have a record written; return whether it was, or the stored state forbids it.
 
         Raises:
             Unavailable: The database cannot be used now; whether it was written may be unknown.
             InvalidArgument: The database does not take such a record.
         """
-        write.turn.acquire()
-        with self._lock:
-            self._waiting.append(write)
-            write.leads = self._leaders < self._at_once
-            self._leaders += write.leads
-        try:
-            if not write.leads:
-                write.turn.acquire()  # until it is written, or to lead
-            while not write.over:
-                self._write_group(write)
-        finally:
-            self._leave(write)
+        self._submit(write)
         if write.error is not None:
             raise write.error
         return write.applied
 
-    def _leave(self, write: Write) -> None:
-        with self._lock:
-            if not write.over and write in self._waiting:  # interrupted, by Ctrl-C
-                self._waiting.remove(write)
-            if not write.leads:
-                return
-            write.leads = False
-            following = next((one for one in self._waiting if not one.leads), None)
-            if following is None:
-                self._leaders -= 1
-            else:
-                following.leads = True
-                following.turn.release()
-
-    def _write_group(self, mine: Write) -> None:
-        with self._lock:
-            group = self._gather(mine)
+    def _lead(self, leader: RecordWrite) -> None:  # noqa: ARG002
+        group = self._take()
         unknown = Unavailable("the write was interrupted; whether it was made is not known")
         for write in group:
             write.error = unknown
-        try:
-            self._send(group)
-        finally:
-            for write in group:
-                write.over = True
-            if mine.over:
-                self._leave(mine)  # the next group first: the server need not wait for it
-            for write in group:
-                if write is not mine:
-                    write.turn.release()
+            write.over = True
+        self._send(group)
 
-    def _gather(self, mine: Write) -> list[Write]:
-        group: list[Write] = []
-        left: list[Write] = []
+    def _choose(self, waiting: list[RecordWrite]) -> tuple[list[RecordWrite], list[RecordWrite]]:
+        group: list[RecordWrite] = []
+        left: list[RecordWrite] = []
         touched: set[str] = set()
-        room = LARGEST_BYTES
-        for write in self._waiting:
-            full = len(group) == LARGEST or (group and len(write.text) > room)
-            others = write.leads and write is not mine  # its own thread is about to see to it
-            if full or others or not touched.isdisjoint(write.touches):
+        room = MAX_GROUP_BYTES
+        for write in waiting:
+            full = len(group) == MAX_GROUP_WRITES or (group and len(write.text) > room)
+            if full or not touched.isdisjoint(write.touches):
                 left.append(write)
                 continue
             group.append(write)
             touched.update(write.touches)
             room -= len(write.text)
-        self._waiting = left
         group.sort(key=lambda write: write.order)
-        return group
+        return group, left
 
-    def _send(self, group: Sequence[Write]) -> None:
+    def _send(self, group: Sequence[RecordWrite]) -> None:
         text = (b"[" + b",".join([write.text for write in group]) + b"]").decode()
         sql = statement_for({write.kind for write in group})
         cause: BaseException | None = None
@@ -149,7 +107,7 @@ class Groups:
         assert cause is not None
         _fail(group, unavailable(cause))
 
-    def _blame(self, group: Sequence[Write], cause: psycopg.Error) -> None:
+    def _blame(self, group: Sequence[RecordWrite], cause: psycopg.Error) -> None:
         if len(group) == 1:
             (culprit,) = group
             if isinstance(cause, errors.UniqueViolation):
@@ -169,7 +127,7 @@ class Groups:
                 _fail([write], unavailable(cause))
 
 
-def _fail(group: Sequence[Write], error: Unavailable) -> None:
+def _fail(group: Sequence[RecordWrite], error: Unavailable) -> None:
     for write in group:
         write.error = Unavailable(*error.args)
         write.error.__cause__ = error.__cause__

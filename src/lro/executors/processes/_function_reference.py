@@ -1,19 +1,23 @@
-"""What another process needs to do the work of a method: where to import it from."""
+"""References to a method's function: made in the parent, resolved by imports in the child."""
 
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
 import inspect
 import os
 import sys
-from typing import Final
+from datetime import timedelta
+from importlib.machinery import SourceFileLoader
+from typing import Any, Final
 
 import attrs
 
 from lro._base.faults import DeclarationError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.method import Method
-from lro._engine.method_spec import MethodSpec
+from lro._engine.method_spec import MethodSpec, Options
 from lro._messages.codecs import ClassCodec
 from lro._messages.registry import TypeRegistry
 
@@ -21,7 +25,7 @@ MAIN: Final = "__main__"
 
 
 @attrs.frozen
-class Main:
+class MainModule:
     """Where the main module of a program comes from: a module by name, or else a file."""
 
     module: str
@@ -39,7 +43,7 @@ class FunctionReference:
     method: str
     function: str
     declared: bool
-    main: Main | None
+    main: MainModule | None
     request: str
     response: str
     metadata: str
@@ -49,7 +53,7 @@ class FunctionReference:
     limits: Limits = DEFAULT_LIMITS
 
 
-def check_place(spec: MethodSpec) -> None:
+def check_importable(spec: MethodSpec) -> None:
     """Do nothing for a method whose function another process can import, as far as one can tell.
 
     Raises:
@@ -61,8 +65,8 @@ def check_place(spec: MethodSpec) -> None:
             _path(spec.full_name, thing)
 
 
-def recipe_of(spec: MethodSpec) -> FunctionReference:
-    """The recipe of a method whose module has been imported.
+def reference_to(spec: MethodSpec) -> FunctionReference:
+    """The reference of a method whose module has been imported.
 
     Raises:
         DeclarationError: Something of it could not be imported by another process.
@@ -151,12 +155,88 @@ def _in_main(path: str) -> bool:
     return path.startswith(f"{MAIN}:")
 
 
-def _main(method: str) -> Main:
+def _main(method: str) -> MainModule:
     module = sys.modules[MAIN]
     spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None) or ""
     if spec is not None and spec.name.rpartition(".")[2] != MAIN:
-        return Main(spec.name, "")  # python -m package.module
+        return MainModule(spec.name, "")  # python -m package.module
     if spec is None and os.path.isfile(file):
-        return Main("", os.path.abspath(file))
+        return MainModule("", os.path.abspath(file))
     why = "which no other process can import: it was typed in, or is the __main__ of a package"
     raise DeclarationError(method, f"is in the main module, {why}")
+
+
+_MAIN_ELSEWHERE: Final = "__mp_main__"
+"""The name that multiprocessing gives the main module in a child."""
+
+
+class MainFailed(Exception):
+    """The main module of the program cannot be imported in a child; the cause says why."""
+
+
+@functools.lru_cache(maxsize=1000)
+def resolve(reference: FunctionReference) -> MethodSpec:
+    """The method of a reference, with its function and types.
+
+    Raises:
+        MainFailed: The main module is needed, and cannot be imported.
+        AttributeError, DeclarationError: The application lacks what the reference names.
+        Exception: Whatever importing the application raises.
+    """
+    if reference.main is not None:
+        try:
+            _load_main(reference.main)
+        except BaseException as exc:  # such as SystemExit, of a script that ends itself
+            raise MainFailed(reference.main.module or reference.main.file) from exc
+    found = _imported(reference.function)
+    options = Options(
+        attempts=reference.attempts, retry_on=tuple(_imported(path) for path in reference.retry_on)
+    )
+    if reference.declared:
+        if not isinstance(found, Method) or found.full_name != reference.method:
+            raise DeclarationError(
+                reference.method, f"is not at {reference.function} in a child process"
+            )
+        return attrs.evolve(found.spec, options=options, limits=reference.limits)
+    types = TypeRegistry()
+    for name, path in reference.types:
+        types.register(_imported(path), name)
+    return MethodSpec.build(
+        reference.method,
+        found.spec.function if isinstance(found, Method) else found,
+        request=_imported(reference.request),
+        response=_imported(reference.response),
+        metadata=_imported(reference.metadata),
+        options=options,
+        types=types,
+        expiry=timedelta(days=1),  # of no account here: the end is written by the parent
+        limits=reference.limits,
+    )
+
+
+def _imported(path: str) -> Any:
+    module, _, names = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in names.split("."):
+        found = getattr(found, name)
+    return found
+
+
+@functools.cache
+def _load_main(main: MainModule) -> None:
+    module = importlib.import_module(main.module) if main.module else _main_of_file(main.file)
+    sys.modules[MAIN] = sys.modules[_MAIN_ELSEWHERE] = module
+
+
+def _main_of_file(file: str) -> Any:
+    # A script need not end in .py, so the loader is not left to be guessed.
+    loader = SourceFileLoader(_MAIN_ELSEWHERE, file)
+    spec = importlib.util.spec_from_loader(_MAIN_ELSEWHERE, loader)
+    assert spec is not None  # the loader finds no packages, only what it was given
+    module = sys.modules[_MAIN_ELSEWHERE] = importlib.util.module_from_spec(spec)
+    try:
+        loader.exec_module(module)
+    except BaseException:
+        del sys.modules[_MAIN_ELSEWHERE]
+        raise
+    return module

@@ -32,10 +32,10 @@ class NamePublisher:
         self._seconds = timeout.total_seconds()
         self._connections = connections
         self._inherited: object = None
-        self._forked()
-        after_fork(self, NamePublisher._forked)
+        self._reset_after_fork()
+        after_fork(self, NamePublisher._reset_after_fork)
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         # The parent goes on to use its connections. They are kept here, because what is dropped is
         # closed, and that may end them for the parent too.
         self._inherited = getattr(self, "_pool", None)
@@ -43,7 +43,7 @@ class NamePublisher:
         self._lock = threading.Lock()
         self._found: tuple[float, str] = (-math.inf, "")
 
-    def look(self) -> None:
+    def check_reachable(self) -> None:
         """Do nothing if the broker is there, or was a moment ago.
 
         Of many who ask one after the other while it is away, only the first one waits to find out:
@@ -54,11 +54,11 @@ class NamePublisher:
         """
         at, trouble = self._found
         if time.monotonic() - at >= FRESH_SECONDS:
-            self.reach(_knock)
+            self.publish(_knock)
         elif trouble:
             raise Unavailable(trouble)
 
-    def reach(self, action: Callable[[Any], object]) -> None:
+    def publish(self, action: Callable[[Any], object]) -> None:
         """Have ``action`` done with a connection; a second time if the first was a dead one.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What an ear on a SQLite file hears: by looking, and where the system tells of writes."""
+"""What an subscription on a SQLite file hears: by looking, and where the system tells of writes."""
 
 from __future__ import annotations
 
@@ -10,34 +10,38 @@ from contextlib import closing
 import pytest
 
 from lro._base.errors import Unavailable
-from lro.stores.sqlite import SQLiteStore, _ear
-from lro.stores.sqlite._watch import Watch
+from lro.stores.sqlite import SQLiteStore, _subscription
+from lro.stores.sqlite._subscription import FileWatch
 from lro.testing import ManualClock
 from lro.testing._samples import insert, record_of
 from tests.core.kit import PATIENCE
 
 
-def told_here():
+def writes_are_reported():
     """Whether this system tells of writes."""
     try:
-        Watch("nowhere").close()
+        FileWatch("nowhere").close()
     except OSError:
         return False
     return True
 
 
-TOLD = pytest.mark.skipif(not told_here(), reason="this system tells nothing of files")
+REPORTED = pytest.mark.skipif(
+    not writes_are_reported(), reason="this system tells nothing of files"
+)
 
 
-@pytest.fixture(params=["looking", pytest.param("told", marks=[pytest.mark.platform, TOLD])])
+@pytest.fixture(
+    params=["looking", pytest.param("reported", marks=[pytest.mark.platform, REPORTED])]
+)
 def way(request, monkeypatch):
     """How ears hear."""
     if request.param == "looking":
 
         def nothing(path):
-            raise OSError("a test tells nothing")
+            raise OSError("a test reports no")
 
-        monkeypatch.setattr(_ear, "Watch", nothing)
+        monkeypatch.setattr(_subscription, "FileWatch", nothing)
     return request.param
 
 
@@ -55,7 +59,7 @@ def other(store, tmp_path):
 
 
 @pytest.fixture
-def ear(way, store):
+def subscription(way, store):
     with closing(store.listen()) as made:
         yield made
 
@@ -63,14 +67,14 @@ def ear(way, store):
 class Listener(threading.Thread):
     """Hears once in a thread of its own."""
 
-    def __init__(self, ear, seconds=PATIENCE):
+    def __init__(self, subscription, seconds=PATIENCE):
         super().__init__(daemon=True)
-        self.ear, self.seconds = ear, seconds
+        self.subscription, self.seconds = subscription, seconds
         self.found = []
         self.start()
 
     def run(self):
-        self.found.append(self.ear.next_changes(self.seconds))
+        self.found.append(self.subscription.next_changes(self.seconds))
 
     def over(self):
         """What it has heard."""
@@ -78,59 +82,59 @@ class Listener(threading.Thread):
         return self.found
 
 
-def test_an_ear_hears_the_commits_of_others(ear, store, other):
+def test_an_ear_hears_the_commits_of_others(subscription, store, other):
     """Not those of its own store, of whichever thread; and everything that came at once, once."""
     insert(store, record_of(store.now))
     store.notify_others("operations/a")
-    assert ear.next_changes(0) == ()
+    assert subscription.next_changes(0) == ()
     insert(other, record_of(store.now, "b"))
     insert(other, record_of(store.now, "c"))
-    assert ear.next_changes(PATIENCE) is None
-    assert ear.next_changes(0) == ()
+    assert subscription.next_changes(PATIENCE) is None
+    assert subscription.next_changes(0) == ()
     with store._file._writer._lock:  # a write goes on
         insert(other, record_of(store.now, "d"))
-        assert ear.next_changes(0) == ()
-    assert ear.next_changes(0) is None
+        assert subscription.next_changes(0) == ()
+    assert subscription.next_changes(0) is None
 
 
-def test_an_ear_hears_through_the_writes_of_its_own_store(ear, store, other):
+def test_an_ear_hears_through_the_writes_of_its_own_store(subscription, store, other):
     """Who writes looks as it begins, so that a busy store is no deaf one."""
     insert(store, record_of(store.now))
     insert(other, record_of(store.now, "b"))
     store.update("operations/a", lambda record: record.next_version(caller="c"))
     with store._file._writer._lock:
-        assert ear.next_changes(0) is None
+        assert subscription.next_changes(0) is None
 
 
-def test_an_ear_waits_until_something_comes(ear, store, other):
+def test_an_ear_waits_until_something_comes(subscription, store, other):
     """One after the other, each is heard by who waits for it."""
     for number in range(5):
-        listener = Listener(ear)
+        listener = Listener(subscription)
         insert(other, record_of(store.now, str(number)))
         assert listener.over() == [None]
 
 
-def test_an_ear_hears_nothing_for_so_long(ear, store):
+def test_an_ear_hears_nothing_for_so_long(subscription, store):
     """And is not woken by what its own store writes meanwhile."""
-    listener = Listener(ear, 0.2)
+    listener = Listener(subscription, 0.2)
     for number in range(5):
         insert(store, record_of(store.now, str(number)))
     assert listener.over() == [()]
 
 
-def test_closing_an_ear_ends_its_waiting(ear):
+def test_closing_an_ear_ends_its_waiting(subscription):
     """At once, from another thread; closing again is closing, and there is nothing to hear then."""
-    listener = Listener(ear)
-    ear.close()
+    listener = Listener(subscription)
+    subscription.close()
     assert listener.over() == [()]
-    ear.close()
-    assert ear.next_changes(PATIENCE) == ()
+    subscription.close()
+    assert subscription.next_changes(PATIENCE) == ()
 
 
-def test_an_ear_of_a_closed_store(ear, store):
+def test_an_ear_of_a_closed_store(subscription, store):
     """Says so, however long it would have waited; and there is no new one."""
     store.close()
-    for call in (lambda: ear.next_changes(PATIENCE), store.listen):
+    for call in (lambda: subscription.next_changes(PATIENCE), store.listen):
         with pytest.raises(Unavailable, match="the store is closed"):
             call()
 
@@ -148,23 +152,23 @@ class Refusing:
         raise error
 
 
-def test_a_busy_moment_is_nothing_to_an_ear(ear, store):
+def test_a_busy_moment_is_nothing_to_an_ear(subscription, store):
     """It looks again; what cannot be read at all is told."""
     writer = store._file._writer
     whole = writer._connection
     writer._connection = Refusing(sqlite3.SQLITE_BUSY_RECOVERY)
-    assert ear.next_changes(0) == ()
+    assert subscription.next_changes(0) == ()
     assert writer.state() is None
     writer._connection = Refusing(sqlite3.SQLITE_IOERR_READ)
     with pytest.raises(Unavailable, match=r"cannot be used now \(SQLITE_OF_A_TEST\)"):
-        ear.next_changes(0)
+        subscription.next_changes(0)
     writer._connection = whole
 
 
 # -- told by the system ---------------------------------------------------------------------------
 
 
-class Observed(Watch):
+class Observed(FileWatch):
     """A watch that says when it is waited for, and for how long."""
 
     def __init__(self, path):
@@ -180,8 +184,8 @@ class Observed(Watch):
 
 @pytest.fixture
 def observed(store, monkeypatch):
-    """An ear whose waiting is observed."""
-    monkeypatch.setattr(_ear, "Watch", Observed)
+    """An subscription whose waiting is observed."""
+    monkeypatch.setattr(_subscription, "FileWatch", Observed)
     with closing(store.listen()) as made:
         yield made
 
@@ -197,10 +201,10 @@ def looks_of(store, monkeypatch):
 
 
 @pytest.mark.platform
-@TOLD
+@REPORTED
 def test_a_quiet_file_is_not_looked_at(observed, store, other, monkeypatch):
     """One wait for the whole time, until somebody writes."""
-    monkeypatch.setattr(_ear, "_LIVELY_SECONDS", 0.0)
+    monkeypatch.setattr(_subscription, "_COMMIT_SECONDS", 0.0)
     looks = looks_of(store, monkeypatch)
     listener = Listener(observed)
     assert observed._watch.waited_for.wait(PATIENCE)
@@ -211,7 +215,7 @@ def test_a_quiet_file_is_not_looked_at(observed, store, other, monkeypatch):
 
 
 @pytest.mark.platform
-@TOLD
+@REPORTED
 def test_after_a_write_it_is_looked_at_for_a_while(observed, store, monkeypatch):
     """Soon at first: what is written is committed when the disk has it, which tells nothing."""
     now = [100.0]
@@ -238,7 +242,7 @@ def test_after_a_write_it_is_looked_at_for_a_while(observed, store, monkeypatch)
 
 
 @pytest.mark.platform
-@TOLD
+@REPORTED
 def test_a_log_that_is_not_there_is_looked_for(observed, store, other, monkeypatch):
     """Without it the counter is looked at as where nothing is told."""
     watch = observed._watch
@@ -252,29 +256,29 @@ def test_a_log_that_is_not_there_is_looked_for(observed, store, other, monkeypat
 
 
 @pytest.mark.platform
-@TOLD
+@REPORTED
 def test_a_watch_tells_of_writes_alone(tmp_path):
     """Since it was renewed; not of reads, and not of another file in the same place."""
     path = tmp_path / "log"
     path.write_bytes(b"a")
-    watch = Watch(str(path))
-    assert watch.renew()
+    watch = FileWatch(str(path))
+    assert watch.restart()
     path.read_bytes()
     assert not watch.wait(0)
     path.write_bytes(b"b")
     assert (watch.wait(PATIENCE), watch.wait(0)) == (True, True)
-    assert watch.renew()
+    assert watch.restart()
     assert not watch.wait(0)
     path.unlink()
-    watch.renew()
+    watch.restart()
     path.write_bytes(b"c")
-    assert watch.renew()
+    assert watch.restart()
     path.write_bytes(b"d")
     assert watch.wait(PATIENCE)
-    watch.renew()
+    watch.restart()
     watch.end()
     assert watch.wait(PATIENCE)
-    descriptors = watch._notices, watch._end, watch._end_from
+    descriptors = watch._events, watch._end, watch._end_from
     watch.close()
     watch.close()
     for descriptor in descriptors:
@@ -293,12 +297,12 @@ class System:
 def test_a_system_that_tells_nothing(system, monkeypatch):
     """It has no such calls, or there is a limit to them."""
     monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: system)
-    with pytest.raises(OSError, match="tells nothing"):
-        Watch("nowhere")
+    with pytest.raises(OSError, match="reports no"):
+        FileWatch("nowhere")
 
 
 @pytest.mark.platform
-@TOLD
+@REPORTED
 def test_a_process_that_may_open_no_more_files(monkeypatch):
     """What was opened for the watch is closed again."""
     closed = []
@@ -309,6 +313,6 @@ def test_a_process_that_may_open_no_more_files(monkeypatch):
 
     monkeypatch.setattr("os.pipe", too_many)
     with pytest.raises(OSError, match="too many"):
-        Watch("nowhere")
+        FileWatch("nowhere")
     monkeypatch.undo()
     os.close(*closed)

@@ -21,7 +21,7 @@ _Facet: TypeAlias = "State | tuple[str, str] | None"
 _ALL: Final = None
 
 
-class Lists:
+class OrderedRecords:
     """Records ordered by when they were created. Used under the store's lock."""
 
     def __init__(self, records: Mapping[str, Record]) -> None:

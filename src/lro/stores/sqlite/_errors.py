@@ -38,16 +38,16 @@ def code_of(trouble: sqlite3.Error) -> int:
     return int(getattr(trouble, "sqlite_errorcode", -1)) & 0xFF
 
 
-def interrupted(trouble: sqlite3.Error) -> bool:
+def is_interrupted(trouble: sqlite3.Error) -> bool:
     """Whether it was stopped because it took too long."""
     return code_of(trouble) == sqlite3.SQLITE_INTERRUPT
 
 
-def lost_index(error: LroError) -> bool:
+def is_lost_index(error: LroError) -> bool:
     """Whether an index that was to be used is not there any more."""
     return "no such index" in str(error.__cause__)
 
 
-def busy(trouble: sqlite3.Error) -> bool:
+def is_busy(trouble: sqlite3.Error) -> bool:
     """Whether only somebody else's lock was in the way."""
     return code_of(trouble) in BUSY

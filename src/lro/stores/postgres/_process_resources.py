@@ -9,33 +9,25 @@ from collections.abc import Sequence
 
 from lro._base.errors import Unavailable
 from lro._messages.json_text import dumps
-from lro.stores.postgres._announcer import Announcer
-from lro.stores.postgres._changes import Changes
-from lro.stores.postgres._clock import ServerClock
-from lro.stores.postgres._connections import Connections
-from lro.stores.postgres._ear import NotifySubscription
-from lro.stores.postgres._groups import Groups
-from lro.stores.postgres._known import KnownRecords
-from lro.stores.postgres._link import Address
+from lro.stores.postgres._connection import ServerAddress, ServerClock
+from lro.stores.postgres._connections import ConnectionPool
+from lro.stores.postgres._notifications import Announcer, NotifySubscription
+from lro.stores.postgres._records import RecordTable
 from lro.stores.postgres._schema import channel_of
-from lro.stores.postgres._starts import Starts
 from lro.stores.postgres._statements import NOTIFY
 
 
 class ProcessResources:
     """Connections and threads, none of which is opened or started before it is needed."""
 
-    def __init__(self, address: Address, clock: ServerClock, size: int) -> None:
+    def __init__(self, address: ServerAddress, clock: ServerClock, size: int) -> None:
         self._sender = secrets.token_hex(4)
         self._channel = channel_of(address.schema)
         self._lock = threading.Lock()
         self._ears: weakref.WeakSet[NotifySubscription] = weakref.WeakSet()
         self._closed = False
-        self.connections = Connections(address, clock, size)
-        self.known = KnownRecords()
-        groups = Groups(self.connections)
-        self.starts = Starts(self.connections, groups, self.known)
-        self.changes = Changes(self.connections, groups, self.known)
+        self.connections = ConnectionPool(address, clock, size)
+        self.records = RecordTable(self.connections)
         self.announcer = Announcer(self._notify, self._sender)
 
     def listen(self) -> NotifySubscription:

@@ -38,14 +38,14 @@ class CeleryWorkerTask:
         self._work = work
         self._close = close
         self.stopped = False
-        self._forked()
-        after_fork(self, CeleryWorkerTask._forked)
+        self._reset_after_fork()
+        after_fork(self, CeleryWorkerTask._reset_after_fork)
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._quiet = threading.Condition()
         self._running = 0
 
-    def carry(self, *arguments: object, **named: object) -> None:
+    def run(self, *arguments: object, **named: object) -> None:
         """Do the work of the one name that a message holds, unless another has it.
 
         A message of anything else never becomes one that can be worked on: it is dropped.
@@ -84,7 +84,7 @@ class CeleryWorkerTask:
         if threading.current_thread() is not threading.main_thread():
             self._counted(name)
             return
-        apart = _Apart(lambda: self._counted(name))
+        apart = SeparateThread(lambda: self._counted(name))
         while True:
             try:
                 apart.start()
@@ -123,7 +123,7 @@ class CeleryWorkerTask:
             log.exception("the work of this process could not be handed back")
 
 
-class _Apart:
+class SeparateThread:
     """An action that a thread of its own does, once, wherever an exception interrupts us."""
 
     def __init__(self, action: Callable[[], None]) -> None:
