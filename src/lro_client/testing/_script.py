@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from lro import (
     Any,
     Code,
     Inserted,
+    OperationNotFound,
     Record,
     RequestKey,
     State,
@@ -126,11 +128,9 @@ class Script:
             elapsed = self.ends_after
         return self.metadata(elapsed) if callable(self.metadata) else self.metadata
 
-    def ended(self, record: Record, metadata: Any | None) -> Record | None:
-        """The record at the end; None if callers have deleted it (spec §2.7)."""
+    def ended(self, record: Record, metadata: Any | None) -> Record:
+        """The record at the end."""
         assert self.ends_after is not None
-        if record.state is State.HIDDEN:
-            return None
         result, state = self.error or self.response, State.SUCCEEDED
         if self.cancelled:
             result, state = Status(Code.CANCELLED, "cancelled"), State.CANCELLED
@@ -223,16 +223,15 @@ class ScriptedStore(MemoryStore):
             script.cancel(now)
         over, metadata = script.over(now), self._pack(script.metadata_at(now))
 
-        def change(record: Record) -> Record | None:
-            if record.done:
-                return record
+        def change(record: Record) -> Record:
             if over:
                 return script.ended(record, metadata)
             if metadata == record.metadata:
                 return record
             return record.next_version(metadata=metadata, update_time=_moment(now))
 
-        self.update(script.name, change)
+        with contextlib.suppress(OperationNotFound):  # a thread has deleted it meanwhile
+            self.update(script.name, change)
 
 
 def _moment(seconds: float) -> datetime:
