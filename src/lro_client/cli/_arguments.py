@@ -13,7 +13,9 @@ import attrs
 import click
 from click.shell_completion import CompletionItem
 
-from lro import InvalidArgument, Json, Struct, loads
+from lro import InvalidArgument, Struct
+from lro.types import Json
+from lro.wire import loads
 from lro_client._tokens import dotted, read_token
 from lro_client.cli._connection import Link, Server, read_file, split_url, take_server
 from lro_client.cli._terminal import safe_in_shells

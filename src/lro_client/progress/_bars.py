@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
 
-from lro import MissingExtra, Operation
+from lro import Operation
+from lro.errors import MissingExtra
 from lro_client._errors import DecodingError
 from lro_client.progress._reading import Progress, ProgressOf, one_line, progress_of
 

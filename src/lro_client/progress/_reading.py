@@ -13,7 +13,8 @@ from unicodedata import category
 
 import attrs
 
-from lro import Any, Json, LroError, Struct, Timestamp, TypeRegistry
+from lro import Any, LroError, Struct, Timestamp, TypeRegistry
+from lro.types import Json
 
 Lookup = Callable[[str], object]
 """The value of a field by its name in snake_case; None where there is none."""

@@ -10,16 +10,9 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from lro import (
-    Any,
-    Code,
-    Inserted,
-    OperationNotFound,
-    Record,
-    RequestKey,
-    State,
-    Status,
-)
+from lro import Any, Code, State, Status
+from lro.adapters import Inserted, Record, RequestKey
+from lro.errors import OperationNotFound
 from lro.stores.memory import MemoryStore
 
 Scripted: TypeAlias = object

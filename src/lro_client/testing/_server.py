@@ -17,21 +17,8 @@ import attrs
 import httpx
 
 import lro
-from lro import (
-    DeclarationError,
-    Empty,
-    Json,
-    Operation,
-    OperationNotFound,
-    Service,
-    Status,
-    Struct,
-    TypeRegistry,
-    code_from_http,
-    dumps,
-    error_body,
-    operation_to_json,
-)
+from lro import DeclarationError, Empty, Operation, Service, Status, Struct, TypeRegistry
+from lro.errors import OperationNotFound
 from lro.executors.inline import InlineExecutor
 from lro.http import (
     Call,
@@ -46,6 +33,8 @@ from lro.http import (
     drive,
     json_reply,
 )
+from lro.types import Json
+from lro.wire import code_from_http, dumps, error_body, operation_to_json
 from lro_client._async_client import AsyncClient
 from lro_client._client import Client
 from lro_client.testing._clock import VirtualClock
