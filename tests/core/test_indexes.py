@@ -17,7 +17,7 @@ import pytest
 
 from lro import message
 from lro._base.any import Any, Json, type_url
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._engine.method_spec import Options
 from lro._engine.service import Service
 from lro._engine.store_port import RequestKey, Store

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from lro._base.errors import Cancelled, LeaseLost
-from lro._base.faults import EncodingError
+from lro._base.errors import Cancelled, EncodingError, LeaseLost
 from lro._base.status import Status
 from lro._engine.job import FinalResult, Job
 from lro._engine.method_spec import MethodSpec

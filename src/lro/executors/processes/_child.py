@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from lro._base.faults import EncodingError
+from lro._base.errors import EncodingError
 from lro._engine.forks import after_fork
 from lro._engine.process_role import mark_worker_process
 from lro.executors.processes._attempt import RemoteAttempt

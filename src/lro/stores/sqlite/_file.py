@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 
 _URL: Final = re.compile(r"(?:file|sqlite):|[A-Za-z][A-Za-z0-9+.\-]+:/", re.IGNORECASE)
 """At least two letters: one is a drive of Windows. Two schemes need no slash: ``file::memory:``."""

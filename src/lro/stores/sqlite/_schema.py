@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro.stores._rows import COLUMNS
 from lro.stores.sqlite._told import busy, code_of
 

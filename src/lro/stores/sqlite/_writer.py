@@ -8,8 +8,7 @@ import threading
 import time
 from typing import Final
 
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._schema import prepare
 from lro.stores.sqlite._told import DATABASE_ERRORS, busy, translate_error
