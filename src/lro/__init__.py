@@ -15,11 +15,11 @@ from lro import types as types
 from lro._base.any import Any
 from lro._base.errors import (
     Cancelled,
+    DeclarationError,
     InvalidArgument,
     LroError,
     StatusError,
 )
-from lro._base.faults import DeclarationError
 from lro._base.status import Code, Status
 from lro._engine.job import Job
 from lro._engine.limits import Limits

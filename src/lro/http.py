@@ -15,8 +15,13 @@ from typing import Any, Final
 import attrs
 
 from lro._base.arguments import check_seconds, check_texts
-from lro._base.errors import InvalidTimeout, MalformedRequest, got
-from lro._base.faults import HttpMethodNotAllowed, RouteNotFound
+from lro._base.errors import (
+    HttpMethodNotAllowed,
+    InvalidTimeout,
+    MalformedRequest,
+    RouteNotFound,
+    got,
+)
 from lro._engine.budget import ReplyReservation
 from lro._engine.hooks import Flow, flow_of
 from lro._engine.listing import Listing

@@ -63,7 +63,7 @@ def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nobody_reads_on(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing more is said."""
-    monkeypatch.setattr("lro_client.cli._list.state_line", raising(BrokenPipeError()))
+    monkeypatch.setattr("lro_client.cli._commands.state_line", raising(BrokenPipeError()))
     over(house, ResizeResponse())
     found = call("list")
     assert (found.status, found.out, found.err) == (Exit.CUT_OFF, "", "")
@@ -151,7 +151,7 @@ def test_interrupted_after_the_start(
 ) -> None:
     """Its name is known by then."""
     house.say()
-    monkeypatch.setattr("lro_client.cli._start.print_operation", raising(KeyboardInterrupt()))
+    monkeypatch.setattr("lro_client.cli._commands.print_operation", raising(KeyboardInterrupt()))
     found = call("start", PATH, '{"source": "a.png"}')
     assert found.status == Exit.INTERRUPTED
     assert re.fullmatch(r"lro: interrupted; the .* with: lro wait operations/\S+\n", found.err)
@@ -185,7 +185,7 @@ def test_a_full_disk(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -
         (OSError(errno.ENOENT, "No such file", "roots.pem"), "roots.pem: No such file"),
         (OSError("odd"), "odd"),
     ):
-        monkeypatch.setattr("lro_client.cli._list.state_line", raising(error))
+        monkeypatch.setattr("lro_client.cli._commands.state_line", raising(error))
         found = call("list")
         assert (found.status, found.out) == (Exit.MISUSED, "")
         assert found.err == f"Error: input or output failed: {told}\n"

@@ -23,8 +23,7 @@ from celery.signals import worker_ready
 from kombu.exceptions import OperationalError
 
 import lro.executors.celery as module
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError, MissingExtra
+from lro._base.errors import DeclarationError, MissingExtra, Unavailable
 from lro._engine.executor_port import CancelSupport
 from lro._engine.service import Service
 from lro.executors import _celery_broker, _celery_worker

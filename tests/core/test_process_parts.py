@@ -19,8 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro._base.any import Any
-from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DeclarationError,
+    LeaseLost,
+    ResourceExhausted,
+    Unavailable,
+)
 from lro._base.status import Code, Status
 from lro._engine import process_role
 from lro._engine.job import Job, WorkerDied

@@ -15,8 +15,7 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from lro._base.errors import InvalidArgument
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, InvalidArgument
 from lro._base.status import Code
 from lro._engine.job import Job
 from lro._engine.method_spec import MethodSpec, Options

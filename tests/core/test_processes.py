@@ -14,8 +14,7 @@ from datetime import timedelta
 import pytest
 
 from lro import testing
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._base.status import Code
 from lro._engine.executor_port import CancelSupport
 from lro._engine.limits import DEFAULT_LIMITS, Limits

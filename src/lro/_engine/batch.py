@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from lro._base.faults import BatchTooLarge
+from lro._base.errors import BatchTooLarge
 from lro._engine.access import Access
 from lro._engine.budget import ByteBudget, CallCount
 from lro._engine.hooks import Flow, flow_of, on_loop, verb

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from lro._base.any import Any
-from lro._base.errors import InvalidArgument, LroError
-from lro._base.faults import EncodingError, MessageTooLarge
+from lro._base.errors import EncodingError, InvalidArgument, LroError, MessageTooLarge
 from lro._engine.job import FinalResult
 from lro._engine.method_spec import MethodSpec, Unsettled
 from lro._engine.outcomes import internal

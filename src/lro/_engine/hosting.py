@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from lro._base.arguments import check_instance, check_text
-from lro._base.errors import OperationNotFound
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, OperationNotFound
 from lro._engine.executor_port import Executor
 from lro._engine.hooks import Flow, flow_of, verb
 from lro._engine.limits import Limits

@@ -19,8 +19,7 @@ from lro._base.arguments import (
     check_span,
     check_text,
 )
-from lro._base.errors import InvalidArgument, got
-from lro._base.faults import DeclarationError, EncodingError
+from lro._base.errors import DeclarationError, EncodingError, InvalidArgument, got
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._filters.indexes import Indexes
 from lro._messages.registry import TypeRegistry

@@ -5,8 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from lro._base.errors import Cancelled, LeaseLost, LroError, StatusError
-from lro._base.faults import EncodingError, MessageTooLarge
+from lro._base.errors import (
+    Cancelled,
+    EncodingError,
+    LeaseLost,
+    LroError,
+    MessageTooLarge,
+    StatusError,
+)
 from lro._base.status import Code, Status
 from lro._engine.job import FinalResult, Job, Outcome, Released, Superseded
 from lro._engine.method_spec import MethodSpec

@@ -14,18 +14,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from lro._base.any import Any
-from lro._base.containing import contained
+from lro._base.arguments import contained
 from lro._base.errors import (
+    EncodingError,
     InvalidArgument,
     InvalidParent,
     InvalidRequestId,
+    MessageTooLarge,
     NotApplied,
     OperationNotFound,
     ResourceExhausted,
     Unavailable,
     got,
 )
-from lro._base.faults import EncodingError, MessageTooLarge
 from lro._engine.attempt import Attempt
 from lro._engine.ends import write_end
 from lro._engine.executor_port import Executor

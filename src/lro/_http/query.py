@@ -12,8 +12,8 @@ import attrs
 from lro._base.errors import (
     InvalidPageSize,
     MalformedRequest,
+    PartialSuccessNotSupported,
 )
-from lro._base.faults import PartialSuccessNotSupported
 from lro._model.http_rules import percent_decode
 
 MAX_QUERY: Final = 128 * 1024

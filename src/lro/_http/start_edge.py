@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Final, Generic, TypeVar
 
-from lro._base.arguments import check_instance, check_plain_function, check_text
-from lro._base.containing import contained
-from lro._base.errors import LroError
-from lro._base.faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
+from lro._base.arguments import check_instance, check_plain_function, check_text, contained
+from lro._base.errors import DeclarationError, HttpMethodNotAllowed, LroError, RouteNotFound
 from lro._engine.hooks import Flow, flow_of
 from lro._engine.method import Method
 from lro._engine.service import Service

@@ -21,24 +21,24 @@ from lro.cli._proto import proto
 COMMANDS: Final[Sequence[click.Command]] = (lint, breaking, proto)
 
 LATER: Final[Mapping[str, tuple[str, str]]] = {
-    "list": ("lro_client.cli._list:list_operations", "List operations, newest first."),
-    "get": ("lro_client.cli._get:get", "Print operations as they are now."),
+    "list": ("lro_client.cli._commands:list_operations", "List operations, newest first."),
+    "get": ("lro_client.cli._commands:get", "Print operations as they are now."),
     "wait": (
-        "lro_client.cli._wait:wait",
+        "lro_client.cli._commands:wait",
         "Wait until operations are done, and print each when it is.",
     ),
     "watch": (
-        "lro_client.cli._watch:watch",
+        "lro_client.cli._commands:watch",
         "Watch operations until all are done: a live table, or in a pipe a line for each change.",
     ),
-    "cancel": ("lro_client.cli._cancel:cancel", "Ask for operations to be cancelled."),
+    "cancel": ("lro_client.cli._commands:cancel", "Ask for operations to be cancelled."),
     "delete": (
-        "lro_client.cli._delete:delete",
+        "lro_client.cli._commands:delete",
         "Remove the records of operations; does not stop their work.",
     ),
-    "start": ("lro_client.cli._start:start", "Start an operation, and print it."),
+    "start": ("lro_client.cli._commands:start", "Start an operation, and print it."),
     "completion": (
-        "lro_client.cli._completion:completion",
+        "lro_client.cli._commands:completion",
         "Print the script by which a shell completes commands, options and names.",
     ),
 }

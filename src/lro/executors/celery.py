@@ -24,8 +24,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lro._base.arguments import check_count, check_instance, check_span, check_text
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError, MissingExtra
+from lro._base.errors import DeclarationError, MissingExtra, Unavailable
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.method_spec import MethodSpec
 

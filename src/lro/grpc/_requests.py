@@ -12,8 +12,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lro._base.any import Any, type_url
-from lro._base.errors import InvalidArgument, MalformedRequest, got
-from lro._base.faults import PartialSuccessNotSupported
+from lro._base.errors import InvalidArgument, MalformedRequest, PartialSuccessNotSupported, got
 from lro._messages.protobuf.starts import StartOptions, read_options
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import ListOperationsRequest, WaitOperationRequest

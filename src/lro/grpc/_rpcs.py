@@ -9,8 +9,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import attrs
 from google.longrunning import operations_proto_pb2 as pb
 
-from lro._base.arguments import check_instance, check_plain_function
-from lro._base.containing import contained
+from lro._base.arguments import check_instance, check_plain_function, contained
 from lro._base.errors import RequestTooLarge
 from lro._engine.access import INTERFACE
 from lro._engine.budget import ReplyReservation

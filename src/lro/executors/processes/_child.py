@@ -15,8 +15,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from lro._base.errors import Cancelled, LeaseLost
-from lro._base.faults import EncodingError
+from lro._base.errors import Cancelled, EncodingError, LeaseLost
 from lro._base.status import Status
 from lro._engine.forks import after_fork
 from lro._engine.job import FinalResult, Job

@@ -11,8 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lro._base.arguments import check_count, check_span
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.job import Job
 from lro._engine.method_spec import MethodSpec

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import attrs
 
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.method import Method
 from lro._engine.method_spec import MethodSpec, Options

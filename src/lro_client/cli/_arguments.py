@@ -1,8 +1,9 @@
-"""Which operations a command is about: names, URLs and tokens; and their completion."""
+"""What the arguments of a command stand for: operations, and the message of a start."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -12,9 +13,12 @@ import attrs
 import click
 from click.shell_completion import CompletionItem
 
+from lro import InvalidArgument, Struct
+from lro.types import Json
+from lro.wire import loads
 from lro_client._tokens import dotted, read_token
-from lro_client.cli._connection import Server, split_url, take_server
-from lro_client.cli._plain import safe_in_shells
+from lro_client.cli._connection import Link, Server, read_file, split_url, take_server
+from lro_client.cli._terminal import safe_in_shells
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,20 +28,20 @@ _COMPLETIONS: Final = 100
 
 @attrs.frozen
 class Named:
-    """An operation's name, and the server that was said with it; empty for none."""
+    """An operation's name, and the server that was given with it; empty for none."""
 
     name: str
     server: str = ""
 
 
 def read_name(text: str, prefix: str) -> Named:
-    """The operation that a name, a full URL, a token, or an operation in JSON says.
+    """Read an operation from its name, its URL, a token, or its JSON.
 
     Raises:
-        click.UsageError: It says none, or one that leads elsewhere.
-        InvalidArgument: It begins as a token does, and is none.
+        click.UsageError: The text names no operation, or its path leads elsewhere.
+        InvalidArgument: It begins as a token does, and is not a valid one.
     """
-    found = _said(text, prefix)
+    found = _parsed(text, prefix)
     if not found.name:
         raise click.UsageError(f"{text!r} names no operation")
     check_path(found.name, "a name")
@@ -47,7 +51,7 @@ def read_name(text: str, prefix: str) -> Named:
 
 
 def check_path(name: str, what: str) -> None:
-    """Refuse a name that leads elsewhere: the bearer token would go along.
+    """Refuse a name whose path leads elsewhere: the bearer token would be sent there.
 
     Raises:
         click.UsageError: A segment of it is ``.``, ``..``, or empty.
@@ -56,7 +60,7 @@ def check_path(name: str, what: str) -> None:
         raise click.UsageError(f"{name!r:.200} is not {what}: a segment is '.', '..', or empty")
 
 
-def _said(text: str, prefix: str) -> Named:
+def _parsed(text: str, prefix: str) -> Named:
     if text.lstrip().startswith("{"):
         printed = _printed_name(text)
         if printed:
@@ -73,7 +77,7 @@ def _said(text: str, prefix: str) -> Named:
 
 
 def _printed_name(text: str) -> str:
-    """The name of an operation as ``--json`` prints it; empty for what is none."""
+    """The name of an operation as ``--json`` prints it; empty if the text is not one."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -94,10 +98,10 @@ def _of_url(text: str, before: str) -> Named:
 
 
 def read_names(texts: Iterable[str], prefix: str) -> tuple[list[str], str]:
-    """The names, each once, and the server that they say; empty if they say none.
+    """Read the distinct names, and the server that they name; empty if they name none.
 
     Raises:
-        click.UsageError: They say different ones, or one says nothing.
+        click.UsageError: They name different servers, or a text names no operation.
     """
     found = [read_name(text, prefix) for text in texts]
     servers = {one.server for one in found if one.server}
@@ -111,14 +115,14 @@ def read_names(texts: Iterable[str], prefix: str) -> tuple[list[str], str]:
 def complete_names(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The names of operations that begin so, asked of the server; none if that takes long.
+    """Ask the server for names that begin with the incomplete word; none if that takes long.
 
-    A name goes into the command line as it is: only those are given that are plain words there.
+    The shell puts a name into the command line as it is: names that need quotes are left out.
     """
     try:
         with context.scope(cleanup=False):
             return _names(take_server(context, dict(context.params)), incomplete)
-    except Exception:  # a shell that completes has no place for messages
+    except Exception:  # the shell that completes has no place for messages
         return []
 
 
@@ -134,7 +138,60 @@ def _names(server: Server, incomplete: str) -> list[CompletionItem]:
 
 
 def names_argument(*, required: bool = True) -> Callable[[F], F]:
-    """The argument of a command that takes one or more operations."""
+    """Add the argument of a command that takes one or more operations."""
     return click.argument(
         "names", metavar="NAME...", nargs=-1, required=required, shell_complete=complete_names
     )
+
+
+def read_message(given: str) -> dict[str, Json]:
+    """Read the JSON object of an argument: its text, ``@file``, or ``-`` for standard input.
+
+    Raises:
+        InvalidArgument: It cannot be read, or is not a JSON object.
+    """
+    named, text = "message", given.encode("utf-8", "surrogateescape")
+    if given == "-":
+        if sys.stdin is None:
+            raise InvalidArgument("-", "standard input is closed")
+        named, text = "standard input", sys.stdin.buffer.read()
+    elif given.startswith("@"):
+        named, text = given[1:], read_file(given[1:])
+    try:
+        found = loads(text)
+    except ValueError as exc:
+        raise InvalidArgument(named, f"is not JSON: {exc}") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument(named, f"must be a JSON object, got {found!r:.80}")
+    return found
+
+
+def message_for(link: Link, target: str, fields: dict[str, Json]) -> object:
+    """Make the message that a start sends.
+
+    Raises:
+        InvalidArgument: Over gRPC: no descriptors, no such method in them, or no such message.
+    """
+    if not link.grpc:
+        return Struct(fields)
+    if not link.descriptors:
+        wanted = "needs --descriptors FILE over gRPC, to know the message of the method"
+        raise InvalidArgument("start", wanted)
+    name = _request_type(link.descriptors, target)
+    try:
+        return link.types.codec(name).load(fields, strict=True)
+    except InvalidArgument as exc:
+        raise InvalidArgument(f"message {name}", str(exc)) from None
+
+
+def _request_type(descriptors: bytes, target: str) -> str:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # needs an extra, as all of gRPC
+
+    wanted = target.strip("/").replace("/", ".")
+    for file in FileDescriptorSet.FromString(descriptors).file:
+        for service in file.service:
+            for method in service.method:
+                full = ".".join(filter(None, (file.package, service.name, method.name)))
+                if full == wanted:
+                    return method.input_type.lstrip(".")
+    raise InvalidArgument(target, "is not a method of the services in --descriptors")
