@@ -11,6 +11,7 @@ import attrs
 from lro._base.errors import InvalidParent, got
 from lro._base.faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
 from lro._model.http_rules import (
+    MAX_PATH,
     Literal,
     RawPath,
     Segment,
@@ -132,8 +133,7 @@ class RouteTable:
             MalformedRequest: The path has a malformed escape or bytes that are not UTF-8, or is
                 too long to be read.
         """
-        check_path(path)
-        if "%" not in path:  # the hot path: success on a path that needs no decoding
+        if "%" not in path and len(path) <= MAX_PATH:  # the hot path, which decodes nothing
             stem, verb = self._cut(path) if ":" in path else (path, None)
             dispatch = self._dispatch.get((method, verb))
             match = dispatch.find(stem) if dispatch is not None else None
@@ -148,6 +148,7 @@ class RouteTable:
 
     def _look(self, method: str, path: str) -> Match | Allowed:
         """The rules of spec §5.7 as written, template by template."""
+        check_path(path)
         parsed = RawPath.parse(path)
         if parsed is None:
             raise RouteNotFound(path)

@@ -149,9 +149,7 @@ class _Threaded:
 
     def __call__(self, rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:
         def serve(payload: bytes, context: grpc.ServicerContext) -> bytes:
-            answer = rpc.at_once(payload)
-            if answer is None:
-                answer = self._answer(rpc, payload, context)
+            answer = self._answer(rpc, payload, context)
             if isinstance(answer, bytes):
                 return answer
             context.set_trailing_metadata(answer.trailers)
@@ -219,9 +217,7 @@ def _held(exchange: Exchange, rpc: Rpc, context: grpc.ServicerContext) -> Answer
 
 def _on_asyncio(rpc: Rpc) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Any]:
     async def serve(payload: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        answer = rpc.at_once(payload)
-        if answer is None:
-            answer = await _adriven(rpc.exchange(payload, context), rpc)
+        answer = await _adriven(rpc.exchange(payload, context), rpc)
         if isinstance(answer, bytes):
             return answer
         await context.abort(answer.code, answer.message, answer.trailers)

@@ -1,4 +1,4 @@
-"""Query parameters of the five RPCs (spec §5.8, §1.6(2))."""
+"""HTTP requests as a server hands them over, and their query parameters (spec §5.8, §1.6(2))."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import Final
 
 import attrs
 
-from lro._base.errors import (
-    InvalidPageSize,
-    MalformedRequest,
-)
+from lro._base.errors import InvalidPageSize, MalformedRequest
 from lro._base.faults import PartialSuccessNotSupported
 from lro._model.http_rules import percent_decode
 
@@ -37,9 +34,35 @@ _PAGE_SIZE: Final = re.compile(r"(-?)0*([0-9]{1,10})")  # bounded: int() refuses
 _INT32: Final = range(-(2**31), 2**31)
 
 
+def _as_method(text: str) -> str:
+    return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+
+
+def _lower(text: str) -> str:
+    return text.lower()
+
+
+@attrs.frozen(kw_only=True)
+class HttpRequest:
+    """A request as it stands on the wire: raw path and query, header names in lower case.
+
+    ``method`` is ASCII; each other character becomes a question mark, which no method has. A header
+    that is given several times is one list, its values joined by commas. ``scheme`` is that of the
+    connection, ``http`` or ``https``, as far as the server knows it: behind a proxy that ends TLS,
+    what the proxy says and the server believes.
+    """
+
+    method: str = attrs.field(converter=_as_method)
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    body: bytes = b""
+    scheme: str = attrs.field(default="http", converter=_lower)
+
+
 @attrs.frozen
 class Query:
-    """What a query says: the request's fields by proto name, and the wish for enum numbers.
+    """The content of a query: the request's fields by proto name, and the wish for enum numbers.
 
     ``enum_numbers`` is true for ``alt=json;enum-encoding=int``, which generated clients send:
     enum values in messages should then print as numbers.
