@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import attrs
 
 import lro
+import lro.wire
 from bench.measure import compare
-from lro import dumps, loads
+from lro.wire import dumps, loads
 
 TIMES = 2000
 
@@ -50,13 +51,13 @@ def encode() -> bytes:
     operation = lro.Operation(
         name="operations/abc", metadata=TYPES.pack(META), done=True, result=TYPES.pack(BOOK)
     )
-    return dumps(lro.operation_to_json(operation, TYPES))
+    return dumps(lro.wire.operation_to_json(operation, TYPES))
 
 
 def encode_by_hand() -> bytes:
     when = META.create_time
     assert when is not None
-    metadata: dict[str, lro.Json] = {"@type": PREFIX + "bench.v1.Meta"}
+    metadata: dict[str, lro.types.Json] = {"@type": PREFIX + "bench.v1.Meta"}
     metadata["createTime"] = when.isoformat()[:-6] + "Z"
     if META.verb:
         metadata["verb"] = META.verb
@@ -64,7 +65,7 @@ def encode_by_hand() -> bytes:
         metadata["progressPercent"] = META.progress_percent
     if META.cancel_requested:
         metadata["cancelRequested"] = True
-    response: dict[str, lro.Json] = {"@type": PREFIX + "bench.v1.BookResponse"}
+    response: dict[str, lro.types.Json] = {"@type": PREFIX + "bench.v1.BookResponse"}
     if BOOK.name:
         response["name"] = BOOK.name
     if BOOK.title:
@@ -82,7 +83,7 @@ TEXT = encode()
 
 
 def decode() -> tuple[Meta, BookResponse]:
-    operation = lro.operation_from_json(loads(TEXT), TYPES)
+    operation = lro.wire.operation_from_json(loads(TEXT), TYPES)
     assert operation.metadata is not None
     assert operation.response is not None
     return TYPES.unpack(operation.metadata, Meta), TYPES.unpack(operation.response, BookResponse)

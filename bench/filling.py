@@ -19,6 +19,8 @@ from typing import Any, Final
 import attrs
 
 import lro
+import lro.adapters
+import lro.wire
 from bench.across import postgres_server
 from lro._engine.method_spec import MethodSpec
 from lro._model.names import join_name, new_id
@@ -123,13 +125,13 @@ class Population:
     def name(self, number: int) -> str:
         return _name(PARENT, self.facts(number))
 
-    def records(self, spec: MethodSpec, parent: str = PARENT) -> Iterator[lro.Record]:
+    def records(self, spec: MethodSpec, parent: str = PARENT) -> Iterator[lro.adapters.Record]:
         """All of them, the oldest first."""
         for number in reversed(range(self.size)):
             yield keyed(_record(self.facts(number), spec, parent, self.expiry), spec)
 
 
-def keyed(record: lro.Record, spec: MethodSpec) -> lro.Record:
+def keyed(record: lro.adapters.Record, spec: MethodSpec) -> lro.adapters.Record:
     """The record with the keys of its indexed metadata, as a service writes it."""
     return spec.stamp(record)
 
@@ -138,9 +140,9 @@ def _name(parent: str, facts: Facts) -> str:
     return join_name(parent, new_id(lambda count: facts.draw[:count], facts.create_time))
 
 
-def _record(facts: Facts, spec: MethodSpec, parent: str, expiry: timedelta) -> lro.Record:
+def _record(facts: Facts, spec: MethodSpec, parent: str, expiry: timedelta) -> lro.adapters.Record:
     done, end_time = facts.state.done, facts.end_time
-    return lro.Record(
+    return lro.adapters.Record(
         name=_name(parent, facts),
         parent=parent,
         method=spec.full_name,
@@ -210,14 +212,14 @@ def spec_of(service: lro.Service) -> MethodSpec:
     return spec
 
 
-def started(record: lro.Record) -> lro.RequestKey:
+def started(record: lro.adapters.Record) -> lro.adapters.RequestKey:
     """A request key that the record was started with."""
     digest = hashlib.sha256(record.name.encode()).digest()
     request_id = str(uuid.UUID(bytes=digest[:16]))
-    return lro.RequestKey(record.method, "", request_id, digest.hex())
+    return lro.adapters.RequestKey(record.method, "", request_id, digest.hex())
 
 
-Records = Iterable[lro.Record]
+Records = Iterable[lro.adapters.Record]
 Fill = Callable[[Records, bool], None]
 """Adds records to a store; if so told, with a request key for each."""
 
@@ -313,21 +315,21 @@ def fill_postgres(url: str, schema: str, records: Records, keys: bool) -> None:
             link.execute(f"VACUUM (ANALYZE) {table}")
 
 
-def _ids(record: lro.Record) -> tuple[str, str, str | None]:
+def _ids(record: lro.adapters.Record) -> tuple[str, str, str | None]:
     from lro.stores.postgres._writes import id_of, target_id
 
     return id_of(record.name), id_of(record.parent), target_id(record.target)
 
 
-def _postgres_start(record: lro.Record, row: tuple[Any, ...]) -> tuple[object, ...]:
+def _postgres_start(record: lro.adapters.Record, row: tuple[Any, ...]) -> tuple[object, ...]:
     from lro.stores.postgres._writes import id_of, start_id
 
     key = started(record)
-    first = lro.dumps(list(row)).decode()
+    first = lro.wire.dumps(list(row)).decode()
     return start_id(key), id_of(record.name), key.fingerprint, row[_CREATED], first
 
 
-def _batches(records: Records) -> Iterator[list[lro.Record]]:
+def _batches(records: Records) -> Iterator[list[lro.adapters.Record]]:
     left = iter(records)
     while batch := list(itertools.islice(left, _BATCH)):
         yield batch

@@ -17,6 +17,7 @@ from typing import Final
 import attrs
 
 import lro
+import lro.adapters
 from bench.filling import (
     OTHER_PARENT,
     PARENT,
@@ -137,7 +138,9 @@ class Filled:
     def token(self, text: str, number: int) -> str:
         """What a page that ended with the operation of this number would have given."""
         store = self.service.store
-        place = lro.Cursor(self.population.facts(number).create_time, self.population.name(number))
+        place = lro.adapters.Cursor(
+            self.population.facts(number).create_time, self.population.name(number)
+        )
         return encode_page_token(
             place, key=store.secret(), parent=PARENT, filter_text=text, now=store.now()
         )

@@ -22,6 +22,7 @@ from typing import Any, Final
 import uvicorn
 
 import lro
+import lro.wire
 from bench.peer import ROOT
 from lro.asgi import OperationsApp
 from lro.executors.inline import InlineExecutor
@@ -53,7 +54,10 @@ class Operated:
     def __init__(self, face: str) -> None:
         self.service = lro.Service(MemoryStore(), InlineExecutor(), verbs=FACES[face])
         self.method = self.service.declare(
-            "bench.v1.Bench.Run", request=lro.Struct, response=lro.StringValue, metadata=lro.Struct
+            "bench.v1.Bench.Run",
+            request=lro.Struct,
+            response=lro.types.StringValue,
+            metadata=lro.Struct,
         )
         self._edge = OperationsApp(self.service)
         self._hints = face == "hinted"
@@ -85,7 +89,7 @@ class Operated:
         await self._edge(scope, receive, send if self._hints else _unhinted(send))
 
     async def _say(self, send: Any, status: int, value: Any, *headers: tuple[bytes, bytes]) -> None:
-        body = lro.dumps(value)
+        body = lro.wire.dumps(value)
         kinds = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": [*kinds, *headers]})
         await send({"type": "http.response.body", "body": body})
@@ -104,7 +108,7 @@ class Operated:
         return names
 
     def _end(self, name: str) -> None:
-        self.service.reporter(name).complete(lro.StringValue("done"))
+        self.service.reporter(name).complete(lro.types.StringValue("done"))
         self._ends[name] = time.monotonic()
 
     async def told(self) -> dict[str, Any]:

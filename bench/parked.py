@@ -31,7 +31,7 @@ ROUNDS = 5
 VERBS = frozenset(
     name
     for name, verb in vars(Store).items()
-    if callable(verb) and not name.startswith("_") and name not in ("now", "announce", "close")
+    if callable(verb) and not name.startswith("_") and name not in ("now", "notify_others", "close")
 )
 """What asks the store for something."""
 

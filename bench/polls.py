@@ -32,7 +32,7 @@ PARSER.add_argument("--rounds", type=int, default=7)
 AT_ONCE: Final = lro_client.Polling(
     wait=lambda _: 0.0, jitter=0.0, wait_first=False, max_retry_after=0
 )
-TYPES: Final[dict[str, Any]] = {"response": lro.StringValue, "metadata": lro.Struct}
+TYPES: Final[dict[str, Any]] = {"response": lro.types.StringValue, "metadata": lro.Struct}
 
 
 def counted(poll: Callable[[], object], times: int) -> Sample:

@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 
 import lro
+import lro.wire
 from bench.codec import BOOK, META, BookResponse, Meta
 from bench.start_to_result import Request
 from lro.asgi import OperationsApp
@@ -73,8 +74,8 @@ def main(kind: str, port: int) -> None:
         store = SQLiteStore(Path(folder) / "operations.db")
     app, name = operations(store)
     operation = app.edge.service.get(name)
-    value = lro.operation_to_json(operation, app.edge.service.types)
-    apps = {"bare": bare(lro.dumps(value)), "starlette": starlette(value)}
+    value = lro.wire.operation_to_json(operation, app.edge.service.types)
+    apps = {"bare": bare(lro.wire.dumps(value)), "starlette": starlette(value)}
     print(name, flush=True)
     uvicorn.run(
         with_cpu(apps.get(kind, app)), port=port, log_level="critical", lifespan="off",

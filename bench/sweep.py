@@ -18,6 +18,7 @@ from typing import Any, Final
 import attrs
 
 import lro
+import lro.adapters
 from bench.filling import (
     PARENT,
     Database,
@@ -138,7 +139,7 @@ class Sweep:
         self._thread.join()
         return took if over else float("inf")
 
-    def _watched(self, *args: Any, **options: Any) -> lro.Expired:
+    def _watched(self, *args: Any, **options: Any) -> lro.adapters.Expired:
         began = time.perf_counter()
         found = self._expire(*args, **options)
         self.longest = max(self.longest, time.perf_counter() - began)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 import lro
+import lro.wire
 from bench.clients.lane import Results, Way, together
 
 MOST = 1000
@@ -38,7 +39,7 @@ async def streams(url: str, names: Sequence[str]) -> Results:
 
     async def read(some: Sequence[str]) -> None:
         reader, writer = await asyncio.open_connection(host, port)
-        body = lro.dumps({"names": list(some)})
+        body = lro.wire.dumps({"names": list(some)})
         head = f"POST /v1/operations:watch HTTP/1.1\r\nhost: {host}:{port}\r\n"
         head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
@@ -46,7 +47,7 @@ async def streams(url: str, names: Sequence[str]) -> Results:
         while left:
             line = await reader.readline()
             if line.startswith(b"data:"):
-                value: Any = lro.loads(line[5:])
+                value: Any = lro.wire.loads(line[5:])
                 if value.get("done"):
                     at[value["name"]] = time.monotonic()
                     left -= 1
@@ -64,10 +65,10 @@ async def batches(url: str, names: Sequence[str]) -> Results:
         while left:
             began = time.monotonic()
             for some in parts(list(left)):
-                asked = lro.dumps({"names": list(some)})
+                asked = lro.wire.dumps({"names": list(some)})
                 kind = {"content-type": "application/json"}
                 reply = await client.post("/v1/operations:batchGet", content=asked, headers=kind)
-                value: Any = lro.loads(reply.content)
+                value: Any = lro.wire.loads(reply.content)
                 for one in value["operations"]:
                     if one.get("done"):
                         at[one["name"]] = time.monotonic()

@@ -12,7 +12,7 @@ import lro
 import lro_client
 from bench.clients.lane import Results, Way, each_in_a_task, each_in_a_thread, together
 
-TYPES: dict[str, Any] = {"response": lro.StringValue, "metadata": lro.Struct}
+TYPES: dict[str, Any] = {"response": lro.types.StringValue, "metadata": lro.Struct}
 
 
 def ways(url: str) -> Mapping[str, Way]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from lro import DeclarationError, Executor, Service, Store
+from lro import DeclarationError, Service
+from lro.adapters import Executor, Store
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 

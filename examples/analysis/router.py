@@ -9,7 +9,8 @@ from urllib.parse import unquote
 
 import attrs
 
-from lro import HttpMethodNotAllowed, Json, MalformedRequest, MethodNotSupported, RouteNotFound
+from lro.errors import HttpMethodNotAllowed, MalformedRequest, MethodNotSupported, RouteNotFound
+from lro.types import Json
 
 H = TypeVar("H")
 

@@ -22,8 +22,9 @@ from examples.analysis.messages import Image
 from examples.analysis.methods import AnalysisMethod, first_metadata, register
 from examples.analysis.router import Allowed, ToRouter, default_answer, health, route
 from examples.analysis.workers import Workers
-from lro import InvalidParent, LroError, RouteNotFound, Service
+from lro import LroError, Service
 from lro.asgi import OperationsApp
+from lro.errors import InvalidParent, RouteNotFound
 from lro.http import HttpRequest, Start, allow_reply, error_reply, json_reply
 
 MAX_BODY: Final = 32 * 1024 * 1024

@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from lro import Any, DeclarationError, TypeRegistry, declared_name
+from lro import Any, DeclarationError, TypeRegistry
+from lro.types import declared_name
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 _SCHEMES: Final = ("http", "https")

@@ -18,10 +18,10 @@ from lro import (
     Code,
     DeclarationError,
     DeleteOperationRequest,
-    Json,
     Operation,
-    dumps,
 )
+from lro.types import Json
+from lro.wire import dumps
 from lro_client._errors import CallError, OperationFailed, PollTimeout, again
 from lro_client._flow import polling, single
 from lro_client._flow.steps import Call, Flow, Gather, Receive, RunBlocking, StartRequest

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 import attrs
 
-from lro import Any, Empty, InvalidArgument, Operation, Status, TypeRegistry, declared_name
+from lro import Any, Empty, InvalidArgument, Operation, Status, TypeRegistry
+from lro.types import declared_name
 from lro_client._arguments import check_class, check_name
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
 from lro_client._state import ClientState

@@ -6,7 +6,8 @@ import functools
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from lro import Any, LroError, Operation, loads
+from lro import Any, LroError, Operation
+from lro.wire import loads
 from lro_client._errors import CallError
 from lro_client._flow import single
 from lro_client._flow.steps import Emit, Flow, RunBlocking, StartRequest

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from decimal import Context, Decimal
 from typing import Final, TypeAlias
 
-from lro import Code, Duration, EncodingError, Timestamp, TypeRegistry
+from lro import Code, Duration, Timestamp, TypeRegistry
+from lro.errors import EncodingError
 
 Plain: TypeAlias = (
     str | bool | int | float | Decimal | datetime | timedelta | Timestamp | Duration | enum.Enum

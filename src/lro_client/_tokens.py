@@ -7,7 +7,9 @@ from typing import Final
 
 import attrs
 
-from lro import InvalidArgument, Json, declared_name, dumps, loads
+from lro import InvalidArgument
+from lro.types import Json, declared_name
+from lro.wire import dumps, loads
 
 VERSION: Final = 1
 """The version that is written, and the only one that is read."""

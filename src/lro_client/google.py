@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import httpx
 
-from lro import MissingExtra
+from lro.errors import MissingExtra
 
 try:
     import google.auth

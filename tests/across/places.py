@@ -77,7 +77,7 @@ class _Plugged:
     def next_changes(self, seconds: float) -> Collection[str] | None:
         if not self._store.deaf:
             # In short spells, so that an ear that is plugged meanwhile does not hear for long.
-            names = self._ear.heard(min(seconds, LOOK_AGAIN_SECONDS / 10))
+            names = self._ear.next_changes(min(seconds, LOOK_AGAIN_SECONDS / 10))
             return () if self._store.deaf else names
         self._store.pauses.append(seconds)
         self._store.plugged.set()

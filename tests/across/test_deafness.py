@@ -91,7 +91,7 @@ def test_it_is_not_tried_for_ever(hearing):
     clear = hearing._wake.clear
     hearing._wake.clear = lambda: (clear(), asleep.set())
     for number in (1, 2):
-        hearing.need()
+        hearing.ensure_running()
         assert asleep.wait(PATIENCE)
         asleep.clear()
         assert hearing.pauses == number
@@ -106,6 +106,6 @@ def test_work_in_hand_learns_that_it_is_to_stop(hearing):
     hearing.work = {name}
     told = threading.Event()
     hearing._cancel = lambda name: (hearing.work.clear(), told.set())
-    hearing.need()
+    hearing.ensure_running()
     assert told.wait(PATIENCE)
     service.close(0)

@@ -270,7 +270,7 @@ class Kept(RuleBasedStateMachine):
     def renew(self, owner, names):
         until = self.clock() + LEASE
         names = names and [self.name(which) for which in names]
-        self.all(lambda store: store.renew(owner, until, names).asked, sorted)
+        self.all(lambda store: store.renew(owner, until, names).cancel_requested, sorted)
 
     # -- looking ------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ import lro.stores.sqlite
 from tests.chaos.server import Setting, serve
 
 for _extra in ("lro.stores.postgres", "lro.executors.processes", "lro.executors.celery"):
-    with contextlib.suppress(ImportError, lro.MissingExtra):
+    with contextlib.suppress(ImportError, lro.errors.MissingExtra):
         __import__(_extra)
 
 _ORDERS: Final = 0

@@ -153,7 +153,7 @@ def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
     except lro.Cancelled:
         note(job, request.text, "stopped")
         raise
-    except lro.LeaseLost:
+    except lro.errors.LeaseLost:
         note(job, request.text, "fenced")
         if request.end != "stubborn":
             raise

@@ -234,10 +234,10 @@ def test_a_class_that_declares_its_name_and_has_a_codec(face: Face, server: resp
     class Codec:
         python, shape = Model, None
 
-        def dump(self, message: Model) -> lro.Json:
+        def dump(self, message: Model) -> lro.types.Json:
             return message.model_dump()
 
-        def load(self, payload: lro.Json, *, strict: bool) -> Model:
+        def load(self, payload: lro.types.Json, *, strict: bool) -> Model:
             return Model.model_validate(payload)
 
     named = lro.message("acme.v1.Named")(type("Named", (Model,), {}))

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 import lro
+import lro.wire
 from lro_client import AsyncClient, Call, CallError, Client, Polling, PollTimeout, Reply
 from lro_client._flow import threads as _hands
 from lro_client._flow.drivers import AsyncDriver, Driver
@@ -23,7 +24,7 @@ from tests.client.faces import Awaited, Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse, packed
 from tests.client.sockets import serving, silent
 
-DONE = lro.operation_from_json(
+DONE = lro.wire.operation_from_json(
     {"name": NAME, "done": True, "response": packed("ResizeResponse", sizeBytes=3)},
     lro.TypeRegistry(),
 )

@@ -292,7 +292,7 @@ def test_without_google_auth(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra."""
     monkeypatch.delitem(sys.modules, "lro_client.google")
     monkeypatch.setitem(sys.modules, "google.auth", None)
-    with pytest.raises(lro.MissingExtra, match="'google'"):
+    with pytest.raises(lro.errors.MissingExtra, match="'google'"):
         __import__("lro_client.google")
 
 

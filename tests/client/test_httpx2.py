@@ -82,7 +82,7 @@ def test_a_refusal(making: Making, url: str) -> None:
     with pytest.raises(CallError) as caught:
         making.client(url).start(PATH, ResizeRequest(), **TYPES)
     assert caught.value.code is lro.Code.INVALID_ARGUMENT
-    assert any(isinstance(one, lro.BadRequest) for one in caught.value.details())
+    assert any(isinstance(one, lro.types.BadRequest) for one in caught.value.details())
 
 
 def test_a_hard_deadline(making: Making, url: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 import respx
 
 import lro
+import lro.wire
 from lro_client import (
     CallError,
     ClientError,
@@ -174,7 +175,7 @@ def test_metadata_of_another_type(ending: Any) -> None:
 
 def test_a_handle_without_classes(face: Face) -> None:
     """Nothing can be decoded for want of a class, and the error says that."""
-    state = lro.operation_from_json(succeeded(), lro.TypeRegistry())
+    state = lro.wire.operation_from_json(succeeded(), lro.TypeRegistry())
     handle = face.client().operation(state, response=None, metadata=None)
     with pytest.raises(DecodingError, match="no class was given for its response"):
         handle.result()
@@ -200,7 +201,7 @@ class ForeignCodec:
     python = Foreign
     shape = None
 
-    def dump(self, message: Foreign) -> lro.Json:
+    def dump(self, message: Foreign) -> lro.types.Json:
         return {"size": message.size}
 
     def load(self, payload: Any, *, strict: bool) -> Foreign:
@@ -253,8 +254,8 @@ def test_decoded_details(ending: Any) -> None:
     with pytest.raises(OperationFailed) as caught:
         ending(failed(8, "no", DETAILS)).result()
     info, retry, unknown, ours, broken = caught.value.details()
-    assert info == lro.ErrorInfo(reason="TOO_BIG", domain="acme.test", metadata={"size": "9"})
-    assert retry == lro.RetryInfo(retry_delay=timedelta(seconds=5))
+    assert info == lro.types.ErrorInfo(reason="TOO_BIG", domain="acme.test", metadata={"size": "9"})
+    assert retry == lro.types.RetryInfo(retry_delay=timedelta(seconds=5))
     assert isinstance(unknown, lro.Any)
     assert (unknown.type_name, unknown.payload) == ("no.such.Type", {"a": 1})
     assert isinstance(ours, lro.Any)

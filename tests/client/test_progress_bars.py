@@ -165,7 +165,7 @@ def test_without_the_extra(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named."""
     for name in ("rich.progress", "tqdm"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(lro.MissingExtra, match=r"lro\[progress\]"):
+    with pytest.raises(lro.errors.MissingExtra, match=r"lro\[progress\]"):
         make()
 
 

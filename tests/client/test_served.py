@@ -90,14 +90,14 @@ def test_updates(waits: bool, way: Way) -> None:
 def test_a_failure(way: Way, client: Any) -> None:
     """The error that the work ends with arrives with its details."""
     operation = way.start(client)
-    violation = lro.PreconditionViolation(type="DISK", subject="a.png", description="is gone")
-    extra = lro.PreconditionFailure(violations=(violation,))
+    violation = lro.types.PreconditionViolation(type="DISK", subject="a.png", description="is gone")
+    extra = lro.types.PreconditionFailure(violations=(violation,))
     code = lro.Code.FAILED_PRECONDITION
     way.house.say(lro.StatusError(code, "no such file", (extra,), "FILE_GONE"))
     with pytest.raises(OperationFailed, match="FAILED_PRECONDITION: no such file") as caught:
         operation.result(timeout=10)
     info, detail = caught.value.details()
-    assert isinstance(info, lro.ErrorInfo)
+    assert isinstance(info, lro.types.ErrorInfo)
     assert (info.reason, info.domain) == ("FILE_GONE", "acme.test")
     assert detail == extra
 
@@ -205,7 +205,7 @@ def test_the_same_start_twice(way: Way, client: Any) -> None:
     with pytest.raises(CallError, match="INVALID_ARGUMENT") as caught:
         way.start(client, ResizeRequest(source="b.png"), request_id=request_id)
     info = caught.value.details()[0]
-    assert isinstance(info, lro.ErrorInfo)
+    assert isinstance(info, lro.types.ErrorInfo)
     assert info.reason == "REQUEST_ID_CONFLICT"
 
 
@@ -223,9 +223,9 @@ def test_a_start_that_is_refused(way: Way, client: Any) -> None:
     with pytest.raises(CallError, match="Start failed with INVALID_ARGUMENT: source:") as caught:
         way.start(client, ResizeRequest())
     info, bad = caught.value.details()
-    assert isinstance(info, lro.ErrorInfo)
+    assert isinstance(info, lro.types.ErrorInfo)
     assert info.domain == "acme.test"
-    assert bad == lro.BadRequest((lro.FieldViolation("source", "must not be empty"),))
+    assert bad == lro.types.BadRequest((lro.types.FieldViolation("source", "must not be empty"),))
 
 
 def test_a_method_that_is_none(way: Way, client: Any) -> None:

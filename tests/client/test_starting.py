@@ -95,7 +95,7 @@ def test_a_message_that_cannot_be_encoded(face: Face) -> None:
     """A field of the wrong type is refused before it is sent, and named."""
     with pytest.raises(lro.DeclarationError, match="widths") as caught:
         face.client().start(TARGET, ResizeRequest(widths=("x",)), **TYPES)  # type: ignore[arg-type]
-    assert isinstance(caught.value.__cause__, lro.EncodingError)
+    assert isinstance(caught.value.__cause__, lro.errors.EncodingError)
 
 
 def test_an_absolute_target(face: Face, server: respx.Router) -> None:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
+import lro.wire
 from lro_client import AsyncClient, DecodingError, OperationGone, Polling, PollTimeout
 from tests.client.faces import URL, Clock, Face
 from tests.client.messages import (
@@ -90,7 +91,7 @@ def test_every_end_is_shown(last: Any, face: Face, clock: Clock, server: respx.R
 
 def test_a_handle_that_is_done(face: Face, server: respx.Router) -> None:
     """Its final state is shown, and nobody is asked."""
-    state = lro.operation_from_json(succeeded(), lro.TypeRegistry())
+    state = lro.wire.operation_from_json(succeeded(), lro.TypeRegistry())
     handle = face.client().operation(state, **TYPES)
     assert [update.operation for update in handle.updates()] == [state]
     assert not server.calls

@@ -11,6 +11,7 @@ import pytest
 import respx
 
 import lro
+import lro.wire
 from lro_client import (
     CallError,
     ClientError,
@@ -86,7 +87,9 @@ def test_polling(case: Any, face: Face, clock: Clock, server: respx.Router) -> N
     last = answer(case["replies"][-1])
     replies = iter([answer(said) for said in case["replies"]])
     route = server.get(f"/v1/{NAME}").mock(side_effect=lambda _: next(replies, last))
-    first = lro.operation_from_json(state(case["first"] or {"done": False}), lro.TypeRegistry())
+    first = lro.wire.operation_from_json(
+        state(case["first"] or {"done": False}), lro.TypeRegistry()
+    )
     client = face.client(clock=clock, polling=strict(case))
 
     found, polls = outcome(client.operation(first, **TYPES), case["config"]["timeout"])

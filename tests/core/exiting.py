@@ -145,7 +145,7 @@ def ask(service: lro.Service, name: str) -> None:
         try:
             service.get(name)
             service.wait(name, 0.01)
-        except lro.Unavailable:
+        except lro.errors.Unavailable:
             time.sleep(0.001)
 
 

@@ -355,7 +355,7 @@ def test_an_argument_of_a_method_of_the_service_is_refused(service, call, name, 
 @pytest.mark.parametrize("call", [lambda s, n: s.get(n), lambda s, n: s.reporter(n)])
 def test_a_name_that_is_no_text_is_an_invalid_name(service, call):
     """It is a caller's value, so that its error is one of the caller's."""
-    with pytest.raises(lro.InvalidOperationName, match="must be a text, got 5"):
+    with pytest.raises(lro.errors.InvalidOperationName, match="must be a text, got 5"):
         call(service, 5)
 
 

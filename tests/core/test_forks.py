@@ -141,7 +141,7 @@ def test_a_service_begins_anew(make_service, store, upkeep):
     owner = service._background.running.owner
     service._forked()
     assert service._background.running.owner != owner
-    assert (service.waiting, len(service._updater.bell)) == (0, 0)
+    assert (service.waiting, len(service._updater.notifier)) == (0, 0)
     assert service._background.upkeep._thread is None  # until it is used: it may serve nobody
     assert not service.get(name).done
     assert (service._background.upkeep._thread is not None) == upkeep

@@ -108,17 +108,17 @@ def test_watchers_are_heard_for_too(house):
     """By name where one is told; they learn of ends by looks, and that much may have changed."""
     updater, seen = house.change_listener._updater, []
     for name in "wx":
-        updater.watchers.listen(name, lambda name=name: seen.append(name))
+        updater.watch_notifier.listen(name, lambda name=name: seen.append(name))
     house.store.over = {"w"}
     ear = house.store.listen()
     house.change_listener._sweep()
     assert house.store.glances == [{"a", "b", "w", "x"}]
-    assert (seen, updater.elsewhere) == (["w"], 0)
+    assert (seen, updater.unnamed_changes) == (["w"], 0)
     house.store.said = [("x",), None]
     house.change_listener.turn(ear)
-    assert (seen, updater.elsewhere) == (["w", "x"], 0)
+    assert (seen, updater.unnamed_changes) == (["w", "x"], 0)
     house.change_listener.turn(ear)
-    assert (seen, updater.elsewhere) == (["w", "x", "w"], 1)
+    assert (seen, updater.unnamed_changes) == (["w", "x", "w"], 1)
     for name in "ab":
         house.bell._listeners.pop(name)
     assert house.change_listener._needed
@@ -188,8 +188,8 @@ def test_the_ear_is_closed_when_nobody_needs_it(house):
     for number in (1, 2):
         house.store.said = [past]
         house.bell.listen("a", print)
-        house.change_listener.need()
-        house.change_listener.need()
+        house.change_listener.ensure_running()
+        house.change_listener.ensure_running()
         assert quiet.wait(PATIENCE)
         quiet.clear()
         assert len(house.store.ears) == number
@@ -235,7 +235,7 @@ def test_the_thread_outlives_errors(house, error, said, caplog, monkeypatch):
     house.store.said = [lambda: opened.set() or ()]
     monkeypatch.setattr(house.change_listener._stopping, "wait", pauses.append)
     with caplog.at_level(logging.INFO, "lro"):
-        house.change_listener.need()
+        house.change_listener.ensure_running()
         assert opened.wait(PATIENCE)
         house.change_listener.stop()
     assert said in caplog.text
@@ -252,7 +252,7 @@ def test_a_stop_ends_the_thread(house, caplog):
         raise Unavailable("closed")
 
     house.store.said = [hear]
-    house.change_listener.need()
+    house.change_listener.ensure_running()
     assert begun.wait(PATIENCE)
     house.store.ears[0].close = closed.set
     with caplog.at_level(logging.WARNING, "lro"):
@@ -260,7 +260,7 @@ def test_a_stop_ends_the_thread(house, caplog):
         house.change_listener.stop()
     assert not house.change_listener._thread.is_alive()
     assert caplog.text == ""
-    house.change_listener.need()
+    house.change_listener.ensure_running()
     assert not house.change_listener._thread.is_alive()
 
 
@@ -269,7 +269,7 @@ def test_the_thread_may_stop_itself(house):
     stopped = threading.Event()
     house.held = house.store.asked = {"h"}
     house.change_listener._cancel = lambda name: (house.change_listener.stop(), stopped.set())
-    house.change_listener.need()
+    house.change_listener.ensure_running()
     assert stopped.wait(PATIENCE)
     house.change_listener._thread.join(PATIENCE)
     assert not house.change_listener._thread.is_alive()
@@ -383,7 +383,7 @@ def test_closing_sends_the_waiters_home(both):
         waiter = asyncio.create_task(one.wait_async(name, PATIENCE))
         thread = threading.Thread(target=wait)
         thread.start()
-        while one.waiting < 1 or len(one._updater.bell) < 2:
+        while one.waiting < 1 or len(one._updater.notifier) < 2:
             await asyncio.sleep(0)
         await asyncio.to_thread(one.close, 0)
         await asyncio.to_thread(thread.join)

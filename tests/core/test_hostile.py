@@ -53,7 +53,7 @@ class Waiting(InlineExecutor):
         """Keep it, or refuse as one that has stopped meanwhile."""
         if self.service is not None:
             self.service._background.running.stopping = True
-            raise lro.Unavailable("the executor is stopping")
+            raise lro.errors.Unavailable("the executor is stopping")
         self.tasks.append(task)
 
     def stop(self):
@@ -108,11 +108,11 @@ def test_live_work_is_not_lost_with_its_lease():
     service, method = make(store, executor)
     name = method.start(DoRequest()).name
     service.run_maintenance()
-    store.error = lro.Unavailable("away")
+    store.error = lro.errors.Unavailable("away")
     for _ in range(20):
         clock.advance(1)
         if clock() >= store.get(name).create_time + LEASE / 3:
-            with pytest.raises(lro.Unavailable):
+            with pytest.raises(lro.errors.Unavailable):
                 service.run_maintenance()
     store.error = None
     service._background._recover(store.get(name))
@@ -159,7 +159,7 @@ def test_a_start_that_meets_the_end_is_kept():
     assert store.get(operation.name).owner == ""
 
 
-@pytest.mark.parametrize("error", [lro.Unavailable("away"), OSError("no disk")])
+@pytest.mark.parametrize("error", [lro.errors.Unavailable("away"), OSError("no disk")])
 def test_closing_asks_a_store_that_is_away_once(error):
     """And closes all the same; the leases run out by themselves."""
     store, executor = Away(ManualClock()), Waiting()
@@ -257,7 +257,10 @@ def test_a_number_of_too_many_digits():
 def test_long_paths_are_not_echoed_whole():
     """Neither in the sentence nor in the facts."""
     long = "/" + "x" * 5000
-    for error in (lro.RouteNotFound(long), lro.HttpMethodNotAllowed("PUT", long, ("GET",))):
+    for error in (
+        lro.errors.RouteNotFound(long),
+        lro.errors.HttpMethodNotAllowed("PUT", long, ("GET",)),
+    ):
         assert len(str(error)) < 300
         assert len(error.facts()["path"]) < 300
 

@@ -350,7 +350,7 @@ def test_a_text_that_cannot_be_stored_is_refused(store, clock, plain, field, bad
     good = record_of(clock)
     insert(store, good)
     with pytest.raises(InvalidArgument):
-        store.update(good.name, lambda found: found.moved(**{field: bad}))
+        store.update(good.name, lambda found: found.next_version(**{field: bad}))
     assert store.get(good.name) == good
 
 
@@ -370,9 +370,9 @@ def test_what_has_such_a_name_is_not_found(store, clock, bad):
             call(bad)
     store.forget(bad)
     store.notify_others(bad)
-    assert store.poll_states([bad]).over == {bad}
+    assert store.poll_states([bad]).finished == {bad}
     assert list(store.page(bad, None, 9).records) == []
-    assert list(store.renew("us", clock(), [bad]).asked) == []
+    assert list(store.renew("us", clock(), [bad]).cancel_requested) == []
 
 
 def test_json_may_hold_any_character(store, clock):
@@ -467,7 +467,7 @@ def test_a_renewal_and_a_change_do_not_undo_each_other(server, schema, clock):
 
         def change(found):
             seen.append(found.lease_until)
-            return found.moved(cancel_requested=True)
+            return found.next_version(cancel_requested=True)
 
         changed = one.update(record.name, change)
         assert seen == [record.lease_until, clock() + timedelta(hours=1)]
@@ -833,10 +833,10 @@ def test_lost_announcements_are_told_in_the_log(caplog):
         sent.set()
 
     speaker = Announcer(send, "me")
-    speaker.notify_others("operations/fails")
+    speaker.announce("operations/fails")
     while not caplog.records:
         assert not sent.wait(0.001)
-    speaker.notify_others("operations/a")
+    speaker.announce("operations/a")
     assert sent.wait(PATIENCE)
     speaker.stop()
     assert caplog.messages == ["1 announcements were not sent: away"]
@@ -852,10 +852,10 @@ def test_announcements_are_gathered(monkeypatch):
         first.set()
 
     speaker = Announcer(send, "me")
-    speaker.notify_others("a")
+    speaker.announce("a")
     assert first.wait(PATIENCE)
     for name in "bcbcb":
-        speaker.notify_others(name)
+        speaker.announce(name)
     speaker.stop()
     assert sent == [["a"], ["b", "c"]]
 
@@ -868,7 +868,7 @@ def test_an_announcer_that_can_have_no_thread_is_quiet(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     speaker = Announcer(lambda found: None, "me")
-    speaker.notify_others("operations/a")
+    speaker.announce("operations/a")
     speaker.stop()
 
 
@@ -877,7 +877,7 @@ def test_a_sleeping_announcer_is_woken(server, schema):
     sent = threading.Semaphore(0)
     speaker = Announcer(lambda found: sent.release(), "me")
     for name in "ab":
-        speaker.notify_others(name)
+        speaker.announce(name)
         assert sent.acquire(timeout=PATIENCE)
         end = time.monotonic() + PATIENCE
         while not speaker._asleep:

@@ -147,7 +147,7 @@ def test_a_server_away_is_unavailable(server, store, clock):
     for call in verbs(store, clock).values():
         with contextlib.suppress(OperationNotFound), contextlib.ExitStack() as stack:
             answer = call()
-            if hasattr(answer, "heard"):
+            if hasattr(answer, "next_changes"):
                 stack.enter_context(closing(answer))
     assert ids(store.page("", None, 9).records) == ["b", "c"]
 
@@ -222,7 +222,7 @@ def test_connections_that_were_ended_are_made_anew(store, plain, clock):
         lambda: store.update("operations/a", request_cancel(clock())).name,
         lambda: insert(store, record_of(clock, "b")).record.name,
         lambda: insert(store, record_of(clock, "c"), key_of()).record.name,
-        lambda: store.renew("us", clock()).asked[0],
+        lambda: store.renew("us", clock()).cancel_requested[0],
     ):
         kill_backends(plain)
         assert call().startswith("operations/")
@@ -923,7 +923,7 @@ def test_a_row_that_somebody_holds_fails_alone(make, plain, clock):
         group = []
         for unique_id in ("locked", "free"):
             record = store.get(f"operations/{unique_id}")
-            changed = record.moved(cancel_requested=True)
+            changed = record.next_version(cancel_requested=True)
             group.append(replacement(record, changed, to_row(changed)))
         store._parts.changes._groups._send(group)
     assert isinstance(group[0].error, Unavailable)
@@ -1018,7 +1018,7 @@ def test_contract_stores_need_no_more_than_one_connection(server, clock):
         for call in verbs(store, clock).values():
             with contextlib.suppress(OperationNotFound):
                 answer = call()
-                if hasattr(answer, "heard"):
+                if hasattr(answer, "next_changes"):
                     answer.close()
 
 

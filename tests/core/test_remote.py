@@ -104,7 +104,7 @@ def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
     record = store.get(operation.name)
     assert (record.owner, record.attempt, record.unclaimed) == ("", 0, True)
     assert record.lease_until == clock() + MINUTE
-    service.work(operation.name)
+    service.run_operation(operation.name)
     assert answer(service, service.get(operation.name)) == "it by attempt 1"
 
 
@@ -112,9 +112,9 @@ def test_a_name_may_come_twice(service):
     """Late, or to somebody who does not know it: nothing happens."""
     name = service.start(NAME, WorkRequest()).name
     for _ in range(3):
-        service.work(name)
+        service.run_operation(name)
     assert answer(service, service.get(name)) == " by attempt 1"
-    service.work("operations/unknown")
+    service.run_operation("operations/unknown")
 
 
 def test_a_name_that_another_has_claimed(make_service, store, sending):
@@ -129,11 +129,11 @@ def test_a_name_that_another_has_claimed(make_service, store, sending):
         return WorkResponse("once")
 
     name = service.method(NAME)(work).start(WorkRequest()).name
-    worker = threading.Thread(target=service.work, args=(name,))
+    worker = threading.Thread(target=service.run_operation, args=(name,))
     worker.start()
     assert begun.wait(PATIENCE)
-    service.work(name)  # by a second thread of the same process
-    other.work(name)
+    service.run_operation(name)  # by a second thread of the same process
+    other.run_operation(name)
     assert not other.get(name).done
     go.set()
     worker.join()
@@ -145,7 +145,7 @@ def test_a_name_of_an_unknown_method(service, make_service, store, caplog):
     name = service.start(NAME, WorkRequest()).name
     stranger = make_service(store, Sending())
     with caplog.at_level(logging.ERROR, "lro"):
-        stranger.work(name)
+        stranger.run_operation(name)
     assert "of the unknown method" in caplog.text
     assert store.get(name).unclaimed
 
@@ -158,7 +158,7 @@ def test_a_lost_name_is_sent_again(service, sending, clock, store):
         clock.advance(after)
         service.run_maintenance()
         assert sending.sent == [name] * sent
-    service.work(name)
+    service.run_operation(name)
     assert answer(service, service.get(name)) == " by attempt 1"
     assert store.get(name).lost_attempts == 0
 
@@ -169,14 +169,14 @@ def test_a_worker_that_dies(make_service, store, sending, clock, policy):
     service = with_method(make_service(store, sending), worker_lost=policy)
     name = service.start(NAME, WorkRequest()).name
     now = clock()
-    store.update(name, lambda record: record.moved(owner="dead", attempt=1, lease_until=now))
+    store.update(name, lambda record: record.next_version(owner="dead", attempt=1, lease_until=now))
     recovered(service, clock)
     if policy is WorkerLost.FAIL:
         assert reason(service.get(name)) == (Code.ABORTED, "WORKER_LOST")
         return
     record = store.get(name)
     assert (record.owner, record.lost_attempts, sending.sent) == ("", 1, [name, name])
-    service.work(name)
+    service.run_operation(name)
     assert answer(service, service.get(name)) == " by attempt 2"
 
 
@@ -185,7 +185,7 @@ def test_a_cancellation_before_anybody_has_claimed(service, store):
     name = service.start(NAME, WorkRequest()).name
     service.cancel(name)
     assert service.get(name).error.code == Code.CANCELLED
-    service.work(name)
+    service.run_operation(name)
     assert store.get(name).attempt == 0
 
 
@@ -208,7 +208,7 @@ def test_a_repeated_start_sends_the_name_again(service, sending, store):
     assert [record.name for record in store.page("", None, 9).records] == [name]
     assert service.start(NAME, WorkRequest(), request_id=ID).name == name
     assert sending.sent == [name, name]
-    service.work(name)
+    service.run_operation(name)
     assert service.start(NAME, WorkRequest(), request_id=ID).done
     assert sending.sent == [name, name]
 
@@ -248,7 +248,7 @@ def test_work_that_is_deleted_before_it_is_claimed(service, store):
     service.delete(name)
     with pytest.raises(OperationNotFound):
         service.get(name)
-    service.work(name)
+    service.run_operation(name)
     with pytest.raises(OperationNotFound):
         store.get(name)
 
@@ -258,7 +258,7 @@ def test_a_stopping_worker_takes_no_name(service, store):
     name = service.start(NAME, WorkRequest()).name
     service._background.running.stopping = True
     with pytest.raises(Unavailable, match="stopping"):
-        service.work(name)
+        service.run_operation(name)
     assert store.get(name).unclaimed
 
 
@@ -275,7 +275,7 @@ def test_a_method_keeps_its_limit_in_a_worker(make_service, store, sending):
 
     method = service.method(NAME, concurrency=1)(work)
     names = [method.start(WorkRequest()).name for _ in range(8)]
-    workers = [threading.Thread(target=service.work, args=(name,)) for name in names]
+    workers = [threading.Thread(target=service.run_operation, args=(name,)) for name in names]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -339,7 +339,7 @@ def test_a_death_that_comes_too_late(make_service, store, clock):
         record = store.get(job.name)
         now = record.lease_until
         store.update(job.name, take_over("them", now + MINUTE, now))
-        store.update(job.name, lambda record: record.moved(attempt=2))
+        store.update(job.name, lambda record: record.next_version(attempt=2))
         taken.set()
         raise WorkerDied("at last")
 
@@ -443,7 +443,7 @@ def test_a_store_that_is_away_for_a_while(make_service, clock, colour):
     def get(asked):
         looks.append(asked)
         if len(looks) == 2:
-            service._updater.bell.ring(name)
+            service._updater.notifier.notify(name)
         if len(looks) > 1:
             raise Unavailable("away")
         return whole(asked)
@@ -474,19 +474,19 @@ def test_a_clock_that_is_set(make_service, store, clock, caplog):
     two.method(NAME)(work)
     name = one.start(NAME, WorkRequest()).name
     assert begun.wait(PATIENCE)
-    one.turn()
-    two.turn()
+    one.run_maintenance()
+    two.run_maintenance()
     clock.advance(hours=1)
     seconds[0] = 1.0
     with caplog.at_level(logging.WARNING, "lro"):
-        two.turn()
-        one.turn()
+        two.run_maintenance()
+        one.run_maintenance()
     assert "clock was set by +3599.0 s" in caplog.text
     assert store.get(name).lease_until == clock() + timedelta(seconds=15)
     for later in range(2, 40):
         seconds[0] = later
         clock.advance(1)
-        one.turn()
-        two.turn()
+        one.run_maintenance()
+        two.run_maintenance()
     go.set()
     assert answer(one, ended(one, name)) == "done"

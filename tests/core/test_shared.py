@@ -79,7 +79,7 @@ def test_a_number_is_a_timeout_in_seconds():
     for timeout in (0, 0.0, timedelta(), lro.Duration()):
         assert not service.wait(name, timeout).done
     for timeout in ("5", -1, float("nan")):
-        with pytest.raises(lro.InvalidTimeout):
+        with pytest.raises(lro.errors.InvalidTimeout):
             service.wait(name, timeout)
     service.close(0)
 

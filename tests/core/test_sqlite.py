@@ -349,7 +349,7 @@ def test_a_change_that_writes_is_refused(path):
 
         def change(record):
             store.update(record.name, end_of(clock))
-            return record.moved(caller="c")
+            return record.next_version(caller="c")
 
         with pytest.raises(RuntimeError, match="must have no effects"):
             store.update("operations/a", change)
@@ -361,7 +361,7 @@ def test_a_change_may_read(path):
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         insert(store, record_of(clock))
-        change = lambda record: record.moved(caller=store.get(record.name).name)  # noqa: E731
+        change = lambda record: record.next_version(caller=store.get(record.name).name)  # noqa: E731
         assert store.update("operations/a", change).caller == "operations/a"
 
 
@@ -584,7 +584,7 @@ def test_equal_messages_that_differ_are_written(path):
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         insert(store, record_of(clock, metadata=Any("x/a.Meta", {"a": 1})))
-        change = lambda record: record.moved(metadata=Any("x/a.Meta", {"a": True}))  # noqa: E731
+        change = lambda record: record.next_version(metadata=Any("x/a.Meta", {"a": True}))  # noqa: E731
         store.update("operations/a", change)
     with opened(path, clock=clock) as store:
         assert store.get("operations/a").metadata.payload["a"] is True

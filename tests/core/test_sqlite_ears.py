@@ -97,7 +97,7 @@ def test_an_ear_hears_through_the_writes_of_its_own_store(ear, store, other):
     """Who writes looks as it begins, so that a busy store is no deaf one."""
     insert(store, record_of(store.now))
     insert(other, record_of(store.now, "b"))
-    store.update("operations/a", lambda record: record.moved(caller="c"))
+    store.update("operations/a", lambda record: record.next_version(caller="c"))
     with store._file._writer._lock:
         assert ear.next_changes(0) is None
 

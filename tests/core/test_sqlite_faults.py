@@ -116,7 +116,9 @@ def verbs(store, clock):
         "forget": lambda: store.forget("operations/a"),
         "request": lambda: store.request("operations/a"),
         "get": lambda: store.get("operations/a"),
-        "update": lambda: store.update("operations/a", lambda record: record.moved(caller="x")),
+        "update": lambda: store.update(
+            "operations/a", lambda record: record.next_version(caller="x")
+        ),
         "page": lambda: store.page("", None, 9),
         "renew": lambda: store.renew("us", clock()),
         "orphans": lambda: store.orphans(METHODS, 9),

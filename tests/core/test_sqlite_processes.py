@@ -69,7 +69,8 @@ sys.stdin.readline()
 def work(number):
     for turn in range(8):
         insert(store, f"{sys.argv[2]}-{number}-{turn}")
-        store.update(f"operations/{sys.argv[2]}-{number}-{turn}", lambda record: record.moved())
+        name = f"operations/{sys.argv[2]}-{number}-{turn}"
+        store.update(name, lambda record: record.next_version())
 threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()

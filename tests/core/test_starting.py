@@ -168,7 +168,7 @@ def test_work_is_handed_back_between_its_start_and_its_beginning(kept, store, ma
     assert (store.get(name).done, store.get(name).owner) == (False, "")
     other = make_service(store, InlineExecutor())
     method_of(other)
-    other.turn()
+    other.run_maintenance()
     assert answer(other, other.get(name)) == "x"
     assert (store.get(name).attempt, store.get(name).lost_attempts) == (2, 0)
 
@@ -612,7 +612,7 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
     without = method.start(WorkRequest(""))
     other = method.start(WorkRequest("t"), target="v")
     gone = threading.Event()
-    service._updater.bell.listen(first.name, gone.set)
+    service._updater.notifier.listen(first.name, gone.set)
     step.go.set()
     for operation in (beside, without, other):
         ended(service, operation)

@@ -86,14 +86,14 @@ def test_the_write_lock_of_a_file_costs_no_living_work(tmp_path, make_service, c
         for _ in range(6):
             clock.advance(5)
             with pytest.raises(Unavailable):
-                worker.turn()
+                worker.run_maintenance()
         stranger.execute("ROLLBACK")
-    hunter.turn()
-    worker.turn()
+    hunter.run_maintenance()
+    worker.run_maintenance()
     for _ in range(8):
         clock.advance(1)
-        hunter.turn()
-        worker.turn()
+        hunter.run_maintenance()
+        worker.run_maintenance()
     owner = worker._background.running.owner
     assert {worker.store.get(name).owner for name in names} == {owner}
 
@@ -126,17 +126,17 @@ def test_one_locked_row_keeps_no_other_from_being_renewed(places, postgres, make
     with locked(postgres, row, names[2]):
         for _ in range(5):
             clock.advance(5)
-            worker.turn()
-            hunter.turn()
+            worker.run_maintenance()
+            hunter.run_maintenance()
         leases = {name: worker.store.get(name).lease_until for name in names}
         assert leases.pop(names[2]) < clock()
         assert set(leases.values()) == {clock() + LEASE}
-    hunter.turn()
+    hunter.run_maintenance()
     clock.advance(0.2)
-    worker.turn()
+    worker.run_maintenance()
     for _ in range(4):
         clock.advance(1)
-        hunter.turn()
+        hunter.run_maintenance()
     owner = worker._background.running.owner
     assert {worker.store.get(name).owner for name in names} == {owner}
     assert worker.store.get(names[2]).lease_until > clock()
@@ -155,11 +155,11 @@ def test_a_locked_table_is_an_outage(places, postgres, make_service, clock, mode
         for service in (worker, hunter):
             with pytest.raises(Unavailable):
                 service.run_maintenance()
-    worker.turn()
+    worker.run_maintenance()
     for _ in range(8):
-        hunter.turn()
+        hunter.run_maintenance()
         clock.advance(1)
-        worker.turn()
+        worker.run_maintenance()
     owner = worker._background.running.owner
     assert {worker.store.get(name).owner for name in names} == {owner}
 
@@ -176,10 +176,10 @@ def test_many_locked_rows_hold_up_a_renewal_for_a_moment(places, postgres, clock
     rows = f'SELECT 1 FROM "{places.schema}".operations WHERE name <> %s FOR UPDATE'
     with locked(postgres, rows, names[0]):
         found = store.renew("us", until, names)
-        assert (found.asked, sorted(found.left)) == ([names[0]], names[1:])
+        assert (found.cancel_requested, sorted(found.left)) == ([names[0]], names[1:])
         monkeypatch.setattr("lro.stores.postgres._store._LOCKED_SECONDS", 0)
         found = store.renew("us", until, names)
-        assert (found.asked, sorted(found.left)) == ([names[0]], names[1:])
+        assert (found.cancel_requested, sorted(found.left)) == ([names[0]], names[1:])
     assert store.renew("us", until, names) == Renewed([names[0]], [])
 
 

@@ -145,7 +145,7 @@ def test_nobody_takes_what_is_renewed(hung, build, clock):
     for _ in range(20):
         clock.advance(5)
         one.service.run_maintenance()
-        other.turn()
+        other.run_maintenance()
     one.step.go.set()
     assert answer(one.service, ended(one.service, name)) == "stale"
 
@@ -186,7 +186,7 @@ def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog)
     one = hung(settle=settle)
     other = build(never, settle=settle)
     name = one.start().name
-    other.turn()
+    other.run_maintenance()
     clock.advance(15)
     with caplog.at_level(logging.INFO, "lro"):
         recovered(other, clock)
@@ -352,7 +352,7 @@ def test_an_orphan_waits_for_room(hung, build, store, clock):
     ended(other, busy)
     other._executor.join(PATIENCE)
     clock.advance(1)
-    other.turn()
+    other.run_maintenance()
     assert ended(other, name).state == "SUCCEEDED"
 
 
@@ -407,7 +407,7 @@ def test_what_cannot_be_run_is_not_kept(hung, build, store, clock):
     record = store.get(name)
     assert (record.owner, record.lease_until, record.attempt) == ("", clock(), 1)
     third = build(worker_lost=WorkerLost.RETRY)
-    third.turn()
+    third.run_maintenance()
     assert ended(third, name).state == "SUCCEEDED"
 
 
@@ -485,7 +485,7 @@ def test_a_service_that_stops_hands_its_work_back(store, next_store, build, make
 
     other = make_service(next_store, ThreadExecutor(1))
     method_of(other, body, worker_lost=policy)
-    other.turn()
+    other.run_maintenance()
     for operation in (running, queued):
         assert answer(other, ended(other, operation)) == operation_text(operation, running)
         assert next_store.get(operation.name).lost_attempts == 0
@@ -635,7 +635,7 @@ def test_cancel_by_stalled_process_leaves_work_that_another_has_taken_over(
     """Who holds it ends it: it is not over while it runs."""
     task, taken = taken_over_in_the_queue(store, make_service, clock)
     asked = store.update(taken.name, request_cancel(clock()))
-    task.end_unbegun()
+    task.end_not_started()
     assert store.get(taken.name) == asked
 
 
@@ -775,12 +775,12 @@ def test_after_an_outage_the_living_renew_before_anybody_hunts(away, make_servic
             with pytest.raises(Unavailable):
                 service.run_maintenance()
     away.away = False
-    hunter.turn()  # which is calm for a third of a lease, and a second
-    worker.turn()
+    hunter.run_maintenance()  # which is calm for a third of a lease, and a second
+    worker.run_maintenance()
     for seconds in (6, 9, 1):  # then the worker falls silent
         assert away.get(name).owner == worker._background.running.owner
         clock.advance(seconds)
-        hunter.turn()
+        hunter.run_maintenance()
     assert away.get(name).owner == hunter._background.running.owner
 
 
@@ -797,14 +797,14 @@ def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
     for _ in range(6):
         clock.advance(5)
         with pytest.raises(Unavailable):
-            worker.turn()
+            worker.run_maintenance()
     away.unwritten = False
-    hunter.turn()  # which is the first to come
+    hunter.run_maintenance()  # which is the first to come
     assert away.get(name).owner == worker._background.running.owner
-    worker.turn()
+    worker.run_maintenance()
     for _ in range(3):
         clock.advance(1)
-        hunter.turn()
+        hunter.run_maintenance()
     assert away.get(name).owner == worker._background.running.owner
 
 
@@ -845,7 +845,7 @@ def test_a_look_that_had_to_wait_proves_nothing(away, make_service, clock):
         service.run_maintenance()
     name = worker.start(NAME, WorkRequest()).name
     clock.advance(15)
-    hunter.turn()
+    hunter.run_maintenance()
     whole = away.orphans
 
     def orphans(methods, limit):
@@ -854,11 +854,11 @@ def test_a_look_that_had_to_wait_proves_nothing(away, make_service, clock):
 
     away.orphans = orphans
     clock.advance(1)
-    hunter.turn()
+    hunter.run_maintenance()
     assert away.get(name).owner == worker._background.running.owner
     away.orphans = whole
     clock.advance(1)
-    hunter.turn()
+    hunter.run_maintenance()
     assert away.get(name).owner == hunter._background.running.owner
 
 
@@ -871,10 +871,10 @@ def test_two_looks_that_are_far_apart_prove_nothing(away, make_service, clock):
     name = worker.start(NAME, WorkRequest()).name
     for seconds in (15, 60, 0.5):
         clock.advance(seconds)
-        hunter.turn()
+        hunter.run_maintenance()
         assert away.get(name).owner == worker._background.running.owner
     clock.advance(0.5)
-    hunter.turn()
+    hunter.run_maintenance()
     assert away.get(name).owner == hunter._background.running.owner
 
 
@@ -897,7 +897,7 @@ def test_what_takes_long_to_take_over_keeps_no_other_alive(away, make_service, c
     hunter._background.upkeep._recover = recover
     clock.advance(15)
     for _ in range(3):
-        hunter.turn()
+        hunter.run_maintenance()
         clock.advance(1)
     assert adopted[:1] == [lost]
 
@@ -1150,7 +1150,7 @@ def test_queued_work_that_was_deleted_before_its_cancellation(store, make_servic
     operation = method_of(service, never).start(WorkRequest())
     run = service._executor.task
     store.forget(operation.name)
-    run.end_unbegun()
+    run.end_not_started()
     assert not service._background.running.held()
 
 

@@ -112,7 +112,7 @@ def test_coroutines_wait(case, make_service):
             outcome = exc
         wait.check(outcome)
         assert wait.service.waiting == 0
-        assert len(wait.service._updater.bell) == 0
+        assert len(wait.service._updater.notifier) == 0
 
     run_virtual(main())
 
@@ -134,14 +134,14 @@ def test_threads_wait(case, make_service):
         return False
 
     wait.service._room = Waiters(
-        wait.service._updater.bell, wait.service._look, clock=lambda: now[0], park=park
+        wait.service._updater.notifier, wait.service._look, clock=lambda: now[0], park=park
     )
     try:
         outcome = wait.service.wait(wait.name, wait.timeout, deadline_seconds=wait.span("deadline"))
     except LroError as exc:
         outcome = exc
     wait.check(outcome)
-    assert len(wait.service._updater.bell) == 0
+    assert len(wait.service._updater.notifier) == 0
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "effective" in c["expect"]], ids=by_id)
@@ -209,14 +209,14 @@ def test_thousands_wait_without_threads(service):
         tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
         await settle()
         assert service.waiting == 2000
-        assert len(service._updater.bell) == 1001  # one listener a name
+        assert len(service._updater.notifier) == 1001  # one listener a name
         assert threading.active_count() <= before
         for name in names:
             service.reporter(name).complete(DONE)
         found = await asyncio.gather(*tasks)
         assert [operation.name for operation in found] == waits
         assert all(operation.done for operation in found)
-        assert (service.waiting, len(service._updater.bell)) == (0, 0)
+        assert (service.waiting, len(service._updater.notifier)) == (0, 0)
 
     run_virtual(main())
 
@@ -264,7 +264,7 @@ def test_who_goes_away_leaves_nothing(service):
         for task in tasks[1:]:
             task.cancel()
         await settle()
-        assert (service.waiting, len(service._updater.bell)) == (0, 0)
+        assert (service.waiting, len(service._updater.notifier)) == (0, 0)
         assert not service.get(name).done
 
     run_virtual(main())
@@ -308,7 +308,7 @@ def test_expiry_wakes_blocked_threads_too(make_service, clock):
     declare(service)
     name = start(service)
     heard = threading.Event()
-    service._updater.bell.listen(name, heard.set)
+    service._updater.notifier.listen(name, heard.set)
     service.run_maintenance()
     service.reporter(name).complete(DONE)
     heard.clear()
@@ -408,7 +408,7 @@ def test_a_store_that_fails_at_a_ring_answers_the_waiters(make_service):
         task = asyncio.create_task(service.wait_async(name))
         await settle()
         store.failures = failures
-        service._updater.bell.ring(name)
+        service._updater.notifier.notify(name)
         return await task
 
     assert not run_virtual(main(1)).done
@@ -441,7 +441,7 @@ def test_a_loop_that_is_gone_is_forgotten(service):
         run_virtual(main())
     assert service.waiting == 0
     assert len(service._room._loops._rooms) <= 1
-    assert len(service._updater.bell) == 0
+    assert len(service._updater.notifier) == 0
 
 
 def test_a_thread_waits_for_another(service):
@@ -518,7 +518,7 @@ def test_a_listener_outlives_its_loop(service):
     task = loop.create_task(service.wait_async(name))
     loop.run_until_complete(settle())
     task._log_destroy_pending = False
-    (heard,) = service._updater.bell._listeners[name]
+    (heard,) = service._updater.notifier._listeners[name]
     room = heard.__closure__
     cell = next(c.cell_contents for c in room if hasattr(c.cell_contents, "_loop"))
     loop.close()

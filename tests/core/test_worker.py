@@ -511,7 +511,7 @@ def test_who_cancels_second_waits_for_the_end(make_service, store, monkeypatch):
     second = method.start(WorkRequest("second"))
     running = service._background.running
     run = running._runs[second.name]
-    end = run.end_unbegun
+    end = run.end_not_started
 
     def caller():
         service.cancel(second.name)
@@ -524,7 +524,7 @@ def test_who_cancels_second_waits_for_the_end(make_service, store, monkeypatch):
         thread.join(0.1)  # does not end before the operation has
         end()
 
-    monkeypatch.setattr(run, "end_unbegun", slowly)
+    monkeypatch.setattr(run, "end_not_started", slowly)
     service.store.update(second.name, request_cancel(service.store.now()))
     running.cancel(second.name)
     thread.join(PATIENCE)

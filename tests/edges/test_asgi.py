@@ -462,7 +462,7 @@ def test_lifespan_closes_the_service() -> None:
     )
     wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert [message["type"] for message in line.sent] == wanted
-    with pytest.raises(lro.Unavailable):
+    with pytest.raises(lro.errors.Unavailable):
         house.start()
 
 
@@ -490,7 +490,7 @@ def test_the_service_is_closed_for_an_application_that_is_deaf(behind: Any) -> N
     line = serve(app, {"type": "lifespan"}, *starts)
     wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert [message["type"] for message in line.sent] == wanted
-    with pytest.raises(lro.Unavailable):
+    with pytest.raises(lro.errors.Unavailable):
         house.start()
 
 

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 import lro
+import lro.wire
 from lro._model.enum_numbers import with_enum_numbers
 from lro.http import OperationsEdge
 from tests.edges.house import (
@@ -67,7 +68,7 @@ def shown(message: Any) -> Any:
     """The JSON of a message as it stands in a response."""
     packed = message if isinstance(message, lro.Any) else TYPES.pack(message)
     operation = lro.Operation(name="operations/x", done=True, result=packed)
-    printed = lro.operation_to_json(with_enum_numbers(operation, TYPES), TYPES)
+    printed = lro.wire.operation_to_json(with_enum_numbers(operation, TYPES), TYPES)
     response = printed["response"]
     assert isinstance(response, dict)
     del response["@type"]
@@ -91,7 +92,7 @@ def shown(message: Any) -> Any:
         (Picture(packed=RED), {"packed": {"@type": URL + "acme.v1.Picture", "colour": 1}}),
         (Picture(packed=lro.Any()), {"packed": {}}),
         (CountResponse(quality=Quality.FINE), {"quality": 10}),
-        (lro.StringValue("RED"), {"value": "RED"}),
+        (lro.types.StringValue("RED"), {"value": "RED"}),
         (lro.Struct({"colour": "RED"}), {"value": {"colour": "RED"}}),
     ],
 )
@@ -152,7 +153,7 @@ def test_metadata_and_details_too() -> None:
         metadata=TYPES.pack(CountMetadata(phase=Phase.COUNTING)),
         result=lro.Status(5, "RED", (RED, lro.Any(URL + "acme.v1.Strange", {"a": "RED"}))),
     )
-    printed = lro.operation_to_json(with_enum_numbers(failed, TYPES), TYPES)
+    printed = lro.wire.operation_to_json(with_enum_numbers(failed, TYPES), TYPES)
     assert printed == {
         "name": "operations/x",
         "done": True,

@@ -351,7 +351,7 @@ def test_a_mistake_is_shown_where_it_is(mistake: str, service: lro.Service, call
     """Position and sentence reach who calls in the process, and who calls over HTTP, alike."""
     marked, sentence = MISTAKES[mistake]
     position, text = marked.index(HERE), marked.replace(HERE, "")
-    with pytest.raises(lro.InvalidFilter) as caught:
+    with pytest.raises(lro.errors.InvalidFilter) as caught:
         service.list(lro.ListOperationsRequest(filter=text))
     assert (caught.value.position, caught.value.description) == (position, sentence)
     reply = call("GET", f"/v1/operations?filter={quote(text)}")
@@ -395,7 +395,7 @@ def test_words_are_no_mistakes(text: str, service: lro.Service, call: Caller) ->
 def test_the_filter_is_told_before_the_store_is_asked(service: lro.Service) -> None:
     """Also where the parent is empty and nothing would match anyway (spec §7.15)."""
     request = lro.ListOperationsRequest("projects/none", "metadata.verb > 5 AND (", 10)
-    with pytest.raises(lro.InvalidFilter, match="at character 23: expected a field"):
+    with pytest.raises(lro.errors.InvalidFilter, match="at character 23: expected a field"):
         service.list(request)
 
 
@@ -409,7 +409,7 @@ def test_several_types_are_told_as_such(service: lro.Service) -> None:
                 response=response,
                 metadata=ExportMetadata,
             )
-        with pytest.raises(lro.InvalidFilter) as caught:
+        with pytest.raises(lro.errors.InvalidFilter) as caught:
             two.list(lro.ListOperationsRequest(filter="response.row_count > many"))
     assert caught.value.position == 21
     assert caught.value.description == (

@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 import lro
+import lro.wire
 from lro import asgi, wsgi
 from lro.http import answer, error_reply
 from tests.edges import servers
@@ -74,7 +75,7 @@ def fastapi_app(house: House, prefix: str) -> Any:
     @app.post(OWN)
     def start(body: dict[str, Any]) -> dict[str, Any]:
         operation = count.start(service.types.load(body, CountRequest))  # type: ignore[arg-type]
-        return lro.operation_to_json(operation, service.types)
+        return lro.wire.operation_to_json(operation, service.types)
 
     app.add_route(READY, asgi.OperationsApp(service, starts={READY: count}))
     place_operations(app, prefix, service)

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 import lro
+import lro.wire
 from lro.asgi import OperationsApp
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -38,14 +39,14 @@ class Served:
     """A served service with a method of well-known types, and Google's client of it."""
 
     service: lro.Service
-    method: lro.Method[lro.Struct, lro.StringValue, lro.Struct]
+    method: lro.Method[lro.Struct, lro.types.StringValue, lro.Struct]
     client: Any
     url: str
 
     def start(self, parent: str = "projects/p", **metadata: object) -> Any:
         """A new operation, as a starting call of such a service returns it."""
         started = self.method.start(lro.Struct(), parent=parent, metadata=lro.Struct(metadata))
-        shown = lro.operation_to_json(started, self.service.types)
+        shown = lro.wire.operation_to_json(started, self.service.types)
         return json_format.ParseDict(shown, operations_pb2.Operation())
 
     def future(self, started: Any, result_type: Any = wrappers_pb2.StringValue) -> Any:
@@ -64,7 +65,10 @@ def served() -> Iterator[Served]:
     """A service behind uvicorn, with operations under projects."""
     service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False, domain=DOMAIN)
     method = service.declare(
-        "acme.v1.Things.Name", request=lro.Struct, response=lro.StringValue, metadata=lro.Struct
+        "acme.v1.Things.Name",
+        request=lro.Struct,
+        response=lro.types.StringValue,
+        metadata=lro.Struct,
     )
     with uvicorn_serving(OperationsApp(service, parents=["projects/*"])) as port:
         url = f"http://{HOST}:{port}"
@@ -95,7 +99,7 @@ def test_get(served: Served) -> None:
     """The operation as it was started, metadata and all, and then its response."""
     started = served.start(percent=5.5)
     assert served.client.get_operation(started.name) == started
-    assert served.service.reporter(started.name).complete(lro.StringValue("ann"))
+    assert served.service.reporter(started.name).complete(lro.types.StringValue("ann"))
     done = served.client.get_operation(started.name)
     value = wrappers_pb2.StringValue()
     assert done.response.Unpack(value)
@@ -162,7 +166,7 @@ def test_a_future_of_a_success(served: Served) -> None:
     assert reporter.report(lro.Struct({"percent": 50, "tags": ["a", None, {}]}))
     assert not future.done()
     assert struct(future.metadata) == {"percent": 50, "tags": ["a", None, {}]}
-    assert reporter.complete(lro.StringValue(""), metadata=lro.Struct({"percent": 100}))
+    assert reporter.complete(lro.types.StringValue(""), metadata=lro.Struct({"percent": 100}))
     assert future.result(timeout=10) == wrappers_pb2.StringValue(value="")
     assert struct(future.metadata) == {"percent": 100}
     assert not future.cancelled()
@@ -172,7 +176,9 @@ def test_a_future_of_a_failure(served: Served) -> None:
     """It raises the error of the operation's code, with the status and its details."""
     started = served.start()
     future = served.future(started)
-    served.service.reporter(started.name).fail(lro.PermissionDenied("not you"), domain=DOMAIN)
+    served.service.reporter(started.name).fail(
+        lro.errors.PermissionDenied("not you"), domain=DOMAIN
+    )
     with pytest.raises(exceptions.PermissionDenied, match="not you") as failed:
         future.result(timeout=10)
     (status,) = failed.value.errors
@@ -217,7 +223,7 @@ def test_an_older_kind_of_future(served: Served) -> None:
         json_format.MessageToDict(started), request, wrappers_pb2.StringValue, polling=QUICK
     )
     assert future.cancel()
-    assert served.service.reporter(started.name).complete(lro.StringValue("late"))
+    assert served.service.reporter(started.name).complete(lro.types.StringValue("late"))
     assert future.result(timeout=10).value == "late"
     assert [method for method, _ in calls] == ["GET", "POST", "GET"]
 
@@ -227,9 +233,9 @@ def test_an_older_kind_of_future(served: Served) -> None:
     [
         (lro.Duration(3, 500_000_000), duration_pb2.Duration(seconds=3, nanos=500_000_000)),
         (lro.Struct({"a": [1, "b"]}), json_format.ParseDict({"a": [1, "b"]}, struct_pb2.Struct())),
-        (lro.Int64Value(2**62), wrappers_pb2.Int64Value(value=2**62)),
-        (lro.BytesValue(b"\0\xff"), wrappers_pb2.BytesValue(value=b"\0\xff")),
-        (lro.Value(None), struct_pb2.Value(null_value=0)),
+        (lro.types.Int64Value(2**62), wrappers_pb2.Int64Value(value=2**62)),
+        (lro.types.BytesValue(b"\0\xff"), wrappers_pb2.BytesValue(value=b"\0\xff")),
+        (lro.types.Value(None), struct_pb2.Value(null_value=0)),
     ],
 )
 def test_other_well_known_types(served: Served, response: Any, wanted: Any) -> None:

@@ -231,7 +231,7 @@ def test_order_of_checks(path: str) -> None:
 
     def authenticate(_: object) -> str:
         said.append("who")
-        raise lro.Unauthenticated
+        raise lro.errors.Unauthenticated
 
     off = build(verbs=["ListOperations"])
     reply = answer(off, path, b"{", authenticate=authenticate)
@@ -242,7 +242,7 @@ def test_order_of_checks(path: str) -> None:
 
     def authorize(caller: str, verb: str, name: str) -> None:
         said.append(f"{caller} {verb} {name}")
-        raise lro.PermissionDenied("not yours")
+        raise lro.errors.PermissionDenied("not yours")
 
     house = build(authorize=authorize)
     prefix = "projects/p/" if path.startswith(PARENT) else ""
@@ -262,7 +262,7 @@ def test_order_of_checks(path: str) -> None:
 
 def away() -> None:
     """What a store does that cannot be reached."""
-    raise lro.Unavailable("the database is away")
+    raise lro.errors.Unavailable("the database is away")
 
 
 @EACH
@@ -466,11 +466,14 @@ def test_large_operations_are_sent_piece_by_piece() -> None:
     house = build()
     method = house.service.declare(
         "acme.v1.Things.Say",
-        request=lro.StringValue,
-        response=lro.StringValue,
-        metadata=lro.StringValue,
+        request=lro.types.StringValue,
+        response=lro.types.StringValue,
+        metadata=lro.types.StringValue,
     )
-    texts = [method.start(lro.StringValue(), metadata=lro.StringValue("x" * 40_000)) for _ in "abc"]
+    texts = [
+        method.start(lro.types.StringValue(), metadata=lro.types.StringValue("x" * 40_000))
+        for _ in "abc"
+    ]
     stream = follow(house, [one.name for one in texts], lambda: None, lambda: "leave")
     assert len(stream.events) == 3
     pieces = [message["body"] for message in stream.sent[1:] if message["body"]]

@@ -87,7 +87,7 @@ def test_a_failed_operation_is_read_with_200() -> None:
     """Its error is inside it (spec §5.11)."""
     house = build()
     name = house.start()
-    house.service.reporter(name).fail(lro.PermissionDenied("not here"), domain=DOMAIN)
+    house.service.reporter(name).fail(lro.errors.PermissionDenied("not here"), domain=DOMAIN)
     reply = json_of(edge_of(house).handle(VERBS["GetOperation"](name)))
     assert (reply["error"]["code"], reply["error"]["message"]) == (7, "not here")
 
@@ -170,11 +170,11 @@ def test_a_body_of_exactly_the_limit_is_read() -> None:
 
 
 def refuse_caller(headers: Mapping[str, str]) -> str:
-    raise lro.Unauthenticated
+    raise lro.errors.Unauthenticated
 
 
 def refuse(caller: str, verb: str, name: str) -> None:
-    raise lro.PermissionDenied(f"{caller} must not")
+    raise lro.errors.PermissionDenied(f"{caller} must not")
 
 
 @EACH_ONE
@@ -224,8 +224,8 @@ def test_unauthenticated(verb: str) -> None:
 @pytest.mark.parametrize(
     ("error", "challenge"),
     [
-        (lro.Unauthenticated(), "Bearer"),
-        (lro.Unauthenticated("who?", 'Basic realm="things"'), 'Basic realm="things"'),
+        (lro.errors.Unauthenticated(), "Bearer"),
+        (lro.errors.Unauthenticated("who?", 'Basic realm="things"'), 'Basic realm="things"'),
         (lro.StatusError(Code.UNAUTHENTICATED, "who?"), "Bearer"),
     ],
 )
@@ -258,9 +258,9 @@ def test_challenge_that_no_header_can_hold_is_refused(
 ) -> None:
     """Before it could end the header, and begin another; if it is set later, Bearer is sent."""
     with pytest.raises(ValueError, match="challenge: must be printable ASCII, 1 to 1000 char"):
-        lro.Unauthenticated("who?", challenge)
+        lro.errors.Unauthenticated("who?", challenge)
 
-    class Expired(lro.Unauthenticated):
+    class Expired(lro.errors.Unauthenticated):
         def __getattribute__(self, name: str) -> Any:
             if name != "challenge":
                 return super().__getattribute__(name)
@@ -274,7 +274,7 @@ def test_challenge_that_no_header_can_hold_is_refused(
 
 def test_challenge_may_have_a_thousand_characters() -> None:
     """Which is room for several ways to prove who one is."""
-    error = lro.Unauthenticated("who?", "B" * MAX_CHALLENGE)
+    error = lro.errors.Unauthenticated("who?", "B" * MAX_CHALLENGE)
     reply = error_reply(error, lro.TypeRegistry(), DOMAIN)
     assert headers_of(reply)["www-authenticate"] == error.challenge
 
@@ -330,7 +330,7 @@ def test_an_unavailable_store(verb: str, delay: float, header: str) -> None:
     """A store that is away for now is UNAVAILABLE, and callers are told when to come back."""
 
     def away() -> None:
-        raise lro.Unavailable("the store is restarting", timedelta(seconds=delay))
+        raise lro.errors.Unavailable("the store is restarting", timedelta(seconds=delay))
 
     reply = edge_of(build(Wrapped(away, "get", "update", "page"))).handle(
         VERBS[verb]("operations/x")
@@ -558,7 +558,7 @@ def test_a_deadline_bounds_the_wait() -> None:
         (lro.StatusError(Code.ALREADY_EXISTS, "x", why="MINE"), 409, Code.ALREADY_EXISTS, "MINE"),
         (lro.StatusError(Code.OUT_OF_RANGE, "far"), 400, Code.OUT_OF_RANGE, "OUT_OF_RANGE"),
         (lro.Cancelled(), 499, Code.CANCELLED, "CANCELLED"),
-        (lro.TargetBusy("a"), 409, Code.ABORTED, "TARGET_BUSY"),
+        (lro.errors.TargetBusy("a"), 409, Code.ABORTED, "TARGET_BUSY"),
     ],
 )
 def test_a_hook_chooses_its_error(error: lro.LroError, http: int, code: Code, reason: str) -> None:
@@ -570,7 +570,9 @@ def test_a_hook_chooses_its_error(error: lro.LroError, http: int, code: Code, re
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.UNKNOWN, Code.DATA_LOSS])
 def test_a_chosen_defect_is_a_defect(code: Code, caplog: pytest.LogCaptureFixture) -> None:
     """The codes of defects keep their reason and lose their message and details."""
-    error = lro.StatusError(code, "disk 7 at fault", (lro.DebugInfo(detail="disk 7"),), why="DISK")
+    error = lro.StatusError(
+        code, "disk 7 at fault", (lro.types.DebugInfo(detail="disk 7"),), why="DISK"
+    )
     reply = raising(error)
     assert check_error(reply, 500, code, "DISK")["message"] == "the server failed internally"
     assert list(details_of(reply.body)) == ["ErrorInfo"]
@@ -605,10 +607,10 @@ def test_details_that_cannot_be_packed(caplog: pytest.LogCaptureFixture) -> None
 def test_a_chosen_retry_delay() -> None:
     """A RetryInfo among the details also gives Retry-After; without a delay it gives none."""
     busy = lro.StatusError(
-        Code.RESOURCE_EXHAUSTED, "quota", (lro.RetryInfo(timedelta(seconds=90.1)),)
+        Code.RESOURCE_EXHAUSTED, "quota", (lro.types.RetryInfo(timedelta(seconds=90.1)),)
     )
     assert headers_of(raising(busy))["retry-after"] == "91"
-    vague = lro.StatusError(Code.UNAVAILABLE, "away", (lro.RetryInfo(),))
+    vague = lro.StatusError(Code.UNAVAILABLE, "away", (lro.types.RetryInfo(),))
     assert "retry-after" not in headers_of(raising(vague))
 
 

@@ -200,14 +200,14 @@ def test_work_ends_on_another_thread() -> None:
     service = lro.Service(MemoryStore(), ThreadExecutor(workers=1), upkeep=False)
     go = threading.Event()
 
-    def hold(request: lro.StringValue, job: lro.Job[lro.Struct]) -> lro.StringValue:
+    def hold(request: lro.types.StringValue, job: lro.Job[lro.Struct]) -> lro.types.StringValue:
         job.report(lro.Struct({"waiting": True}))
         go.wait(10)
-        return lro.StringValue(request.value.upper())
+        return lro.types.StringValue(request.value.upper())
 
     method = service.method("acme.v1.Things.Hold")(hold)
     with service, uvicorn_serving(asgi.OperationsApp(service)) as port:
-        name = method.start(lro.StringValue("done")).name
+        name = method.start(lro.types.StringValue("done")).name
         line = Line(port).send("POST", f"/v1/{name}:wait")
         go.set()
         assert line.reply()[2]["response"]["value"] == "DONE"
@@ -339,5 +339,5 @@ def test_the_end_of_the_server_is_that_of_the_service() -> None:
     with served("uvicorn", house) as server:
         assert server.line().send("GET", "/v1/operations").reply()[0] == 200
         house.start()
-    with pytest.raises(lro.Unavailable):
+    with pytest.raises(lro.errors.Unavailable):
         house.start()

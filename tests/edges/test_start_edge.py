@@ -93,7 +93,7 @@ def test_parent_metadata_and_caller() -> None:
     assert operation["name"].startswith("projects/p/operations/")
     assert operation["metadata"] == {"@type": URL + "acme.v1.CountMetadata", "percent": 5}
     assert house.service.get(operation["name"], caller="ann").name == operation["name"]
-    with pytest.raises(lro.OperationNotFound):
+    with pytest.raises(lro.errors.OperationNotFound):
         house.service.get(operation["name"], caller="eve")
 
 
@@ -245,7 +245,7 @@ def test_the_caller_is_known_before_the_body_is_read() -> None:
     """A stranger learns nothing about their body."""
 
     def refuse(headers: Mapping[str, str]) -> str:
-        raise lro.Unauthenticated("who are you?")
+        raise lro.errors.Unauthenticated("who are you?")
 
     reply = edge_of(build(), authenticate=refuse).handle(post(b"{"))
     check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
@@ -337,7 +337,7 @@ def test_answer_gives_the_operation() -> None:
 @pytest.mark.parametrize(
     ("error", "http", "code", "reason"),
     [
-        (lro.TargetBusy("x"), 409, Code.ABORTED, "TARGET_BUSY"),
+        (lro.errors.TargetBusy("x"), 409, Code.ABORTED, "TARGET_BUSY"),
         (lro.InvalidArgument("a", "b"), 400, Code.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
     ],
 )

@@ -28,9 +28,10 @@ from examples.analysis.messages import (
     ScoreResponse,
 )
 from examples.analysis.methods import PACKAGE, register
-from lro import Service, TypeRegistry, protobuf, status_to_json
+from lro import Service, TypeRegistry, protobuf
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
+from lro.wire import status_to_json
 from lro_client import Client, OperationFailed
 from lro_client.transports.grpc import GrpcTransport
 from tests.examples.conftest import encoded

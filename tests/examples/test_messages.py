@@ -35,7 +35,8 @@ from examples.analysis.messages import (
     TrackRequest,
     VerifyRequest,
 )
-from lro import InvalidArgument, TypeRegistry, declared_name
+from lro import InvalidArgument, TypeRegistry
+from lro.types import declared_name
 from tests.examples.conftest import refused, through_json
 
 PACKAGE = "lro.examples.analysis.v1."

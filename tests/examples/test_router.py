@@ -21,13 +21,8 @@ from examples.analysis.router import (
     health,
     route,
 )
-from lro import (
-    HttpMethodNotAllowed,
-    LroError,
-    MalformedRequest,
-    MethodNotSupported,
-    RouteNotFound,
-)
+from lro import LroError
+from lro.errors import HttpMethodNotAllowed, MalformedRequest, MethodNotSupported, RouteNotFound
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "area_b.json"
 CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]

@@ -72,7 +72,7 @@ def narrowed(text: str, *metadata: str) -> Test:
     """What stores may look for, for the filter, with these types of metadata."""
     known = [TYPES["lrofix.v1." + name] for name in metadata or ("ExportMetadata",)]
     responses = [TYPES["lrofix.v1.Book"], TYPES["google.protobuf.Struct"]]
-    return compile_filter(text, metadata=known, response=responses).narrowing(key_of)
+    return compile_filter(text, metadata=known, response=responses).prefilter(key_of)
 
 
 def says(column: Column, *pieces: str) -> TextContains:
@@ -353,7 +353,7 @@ def test_an_index_of_several_types() -> None:
     assert keyed("metadata.priority = 5", *two) is None  # a number here, a text there
     text = "metadata.target = alpha"
     struct = [TYPES["lrofix.v1.ExportMetadata"], TYPES["google.protobuf.Struct"]]
-    assert alpha not in _parts(compile_filter(text, metadata=struct, response=[]).narrowing(key_of))
+    assert alpha not in _parts(compile_filter(text, metadata=struct, response=[]).prefilter(key_of))
 
 
 def test_equal_values_have_one_key() -> None:

@@ -49,7 +49,7 @@ class Served:
     """A served service with a method of well-known types."""
 
     service: lro.Service
-    method: lro.Method[lro.Struct, lro.StringValue, lro.Struct]
+    method: lro.Method[lro.Struct, lro.types.StringValue, lro.Struct]
     address: str
 
     def start(self, parent: str = "projects/p", **metadata: object) -> Any:
@@ -58,7 +58,7 @@ class Served:
         return operation_to_proto(started, self.service.types)
 
     def complete(self, started: Any, value: str) -> None:
-        assert self.service.reporter(started.name).complete(lro.StringValue(value))
+        assert self.service.reporter(started.name).complete(lro.types.StringValue(value))
 
     def run(self, steps: Callable[[Any], Awaitable[Any]]) -> Any:
         """What a coroutine gives that gets Google's asynchronous client."""
@@ -75,7 +75,10 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     """A service on each kind of server."""
     service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False, domain="acme.example")
     method = service.declare(
-        "acme.v1.Things.Name", request=lro.Struct, response=lro.StringValue, metadata=lro.Struct
+        "acme.v1.Things.Name",
+        request=lro.Struct,
+        response=lro.types.StringValue,
+        metadata=lro.Struct,
     )
     with serving(request.param, service) as address:
         yield Served(service, method, address)

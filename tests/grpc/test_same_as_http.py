@@ -24,6 +24,7 @@ from google.rpc.status_pb2 import Status as StatusProto
 import grpc
 import lro
 import lro.asgi
+import lro.wire
 from lro.protobuf import operation_from_proto, status_from_proto
 from tests.edges.house import CountMetadata, CountRequest, CountResponse, House, Wrapped, build
 from tests.edges.servers import HOST, uvicorn_serving
@@ -119,12 +120,12 @@ def by_grpc(channel: Any, house: House, asked: Asked) -> Any:
         return [exc.code().name, status.message, details]
     message = (reply or pb.Operation).FromString(found)
     if isinstance(message, pb.Operation):
-        return lro.operation_to_json(operation_from_proto(message), types)
+        return lro.wire.operation_to_json(operation_from_proto(message), types)
     if isinstance(message, pb.ListOperationsResponse):
         page = {}
         if message.operations:
             page["operations"] = [
-                lro.operation_to_json(operation_from_proto(one), types)
+                lro.wire.operation_to_json(operation_from_proto(one), types)
                 for one in message.operations
             ]
         return page | ({"nextPageToken": "..."} if message.next_page_token else {})
@@ -151,7 +152,7 @@ def authenticate(headers: Mapping[str, str]) -> str:
     assert not any(name.endswith("-bin") for name in headers)
     caller = headers.get("x-caller", "")
     if not caller:
-        raise lro.Unauthenticated("say who you are")
+        raise lro.errors.Unauthenticated("say who you are")
     if caller == "mallory":
         raise ZeroDivisionError("secret")
     return caller
@@ -160,19 +161,21 @@ def authenticate(headers: Mapping[str, str]) -> str:
 def authorize(caller: str, verb: str, name: str) -> None:
     """Everybody but bob."""
     if caller == "bob":
-        raise lro.PermissionDenied("not bob")
+        raise lro.errors.PermissionDenied("not bob")
 
 
 def refuse(request: CountRequest) -> Any:
     """What the method refuses, as each kind of error."""
     refused: dict[str, Exception] = {
         "unnamed": lro.InvalidArgument("label", "must not be 'unnamed'"),
-        "full": lro.ResourceExhausted("too much to do"),
+        "full": lro.errors.ResourceExhausted("too much to do"),
         "secret": ZeroDivisionError("secret"),
         "negative": ValueError("steps must not be negative"),
         "data loss": lro.StatusError(lro.Code.DATA_LOSS, "secret", why="LOST"),
         "help": lro.StatusError(
-            lro.Code.OUT_OF_RANGE, "no", (lro.Help(links=()), lro.LocalizedMessage("de", "nein"))
+            lro.Code.OUT_OF_RANGE,
+            "no",
+            (lro.types.Help(links=()), lro.types.LocalizedMessage("de", "nein")),
         ),
     }
     if request.label in refused:
@@ -212,7 +215,7 @@ HOUSES: Mapping[str, Callable[[], House]] = {
     "plain": plain,
     "only Get": lambda: build(verbs=[]),
     "private": lambda: build(owner_only=True),
-    "away": lambda: raising(lro.Unavailable("the store is away")),
+    "away": lambda: raising(lro.errors.Unavailable("the store is away")),
     "broken": lambda: raising(ZeroDivisionError("secret")),
 }
 
@@ -282,7 +285,7 @@ def ended(end: Callable[[Any], object]) -> Prepare:
 
 def failing(reporter: Any) -> Any:
     """An end with an error that has details."""
-    error = lro.StatusError(lro.Code.ABORTED, "not now", (lro.RetryInfo(),), "LATER")
+    error = lro.StatusError(lro.Code.ABORTED, "not now", (lro.types.RetryInfo(),), "LATER")
     return reporter.fail(error, metadata=CountMetadata(percent=3))
 
 
@@ -307,7 +310,7 @@ def again(house: House) -> Fields:
 
 def busy(house: House) -> Fields:
     """A start on a target that somebody works on."""
-    with contextlib.suppress(lro.TargetBusy):
+    with contextlib.suppress(lro.errors.TargetBusy):
         house.count.start(CountRequest(label="busy"))
     return {"label": "busy"}
 

@@ -192,8 +192,8 @@ def test_what_cannot_be_encoded(asking: Asking) -> None:
 
 def test_details(asking: Asking) -> None:
     """The trailer gives message and details, and how long to wait."""
-    info = lro.ErrorInfo(reason="FULL", domain="acme.test")
-    retry = lro.RetryInfo(retry_delay=timedelta(seconds=7))
+    info = lro.types.ErrorInfo(reason="FULL", domain="acme.test")
+    retry = lro.types.RetryInfo(retry_delay=timedelta(seconds=7))
     trailer = details_of(lro.Code.RESOURCE_EXHAUSTED, info, retry, text="später")
     _, client = asking(refusing(Code.RESOURCE_EXHAUSTED, "other words", trailer))
     error = failure(client)
@@ -204,7 +204,7 @@ def test_details(asking: Asking) -> None:
 
 @pytest.mark.parametrize(
     "trailer",
-    [None, b"\xff", details_of(lro.Code.ABORTED, lro.ErrorInfo("A", "b")), b""],
+    [None, b"\xff", details_of(lro.Code.ABORTED, lro.types.ErrorInfo("A", "b")), b""],
     ids=["none", "broken", "another code", "empty"],
 )
 def test_without_details(trailer: bytes | None, asking: Asking) -> None:
@@ -232,8 +232,8 @@ def test_each_code(code: Any, asking: Asking) -> None:
 def test_a_long_delay(asking: Asking) -> None:
     """A delay that no clock can sleep is cut; a RetryInfo without one says nothing."""
     for detail, wanted in [
-        (lro.RetryInfo(retry_delay=timedelta(days=99_999)), 1e9),
-        (lro.RetryInfo(), None),
+        (lro.types.RetryInfo(retry_delay=timedelta(days=99_999)), 1e9),
+        (lro.types.RetryInfo(), None),
     ]:
         trailer = details_of(lro.Code.UNAVAILABLE, detail)
         _, client = asking(refusing(Code.UNAVAILABLE, "no", trailer))
@@ -253,7 +253,7 @@ def test_nobody_listens(face: Face) -> None:
 def test_retries(asking: Asking, face: Face) -> None:
     """UNAVAILABLE is asked again, as long as the server wishes at least (spec §11.5)."""
     clock = Clock()
-    retry = lro.RetryInfo(retry_delay=timedelta(seconds=9))
+    retry = lro.types.RetryInfo(retry_delay=timedelta(seconds=9))
     odd, client = asking(
         refusing(Code.UNAVAILABLE),
         refusing(Code.UNAVAILABLE, "no", details_of(lro.Code.UNAVAILABLE, retry)),
@@ -422,7 +422,7 @@ def test_without_the_extra(module: str, part: str, monkeypatch: pytest.MonkeyPat
     source = importlib.util.find_spec(module)
     assert source is not None
     assert source.loader is not None
-    with pytest.raises(lro.MissingExtra) as caught:
+    with pytest.raises(lro.errors.MissingExtra) as caught:
         source.loader.exec_module(importlib.util.module_from_spec(source))
     wanted = f"the gRPC {part} needs the extra 'grpc': pip install 'lro[grpc]'"
     assert str(caught.value) == wanted

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import lro
+import lro.adapters
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -34,7 +35,7 @@ def service_of(kind: str, where: str) -> lro.Service:
     if kind == "postgres":
         from lro.stores.postgres import PostgresStore
 
-        store: lro.Store = PostgresStore(where)
+        store: lro.adapters.Store = PostgresStore(where)
     else:
         store = SQLiteStore(where) if kind == "sqlite" else MemoryStore()
     service = lro.Service(store, InlineExecutor())

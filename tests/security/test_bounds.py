@@ -23,6 +23,7 @@ pytest.importorskip("google.longrunning.operations_proto_pb2")
 from google.longrunning import operations_proto_pb2 as pb
 
 import lro
+import lro.wire
 import lro.wsgi
 from lro._base.errors import MAX_CHALLENGE, InvalidPageToken
 from lro._engine.budget import LARGE_AT_ONCE, ByteBudget, CallCount, ReplyReservation
@@ -101,7 +102,7 @@ def test_the_table_has_the_defaults_of_the_code(what: str) -> None:
     """Each row's number is that of its constant or setting, and its reason one that exists."""
     default, setting, _, reason = rows()[what]
     assert int(default) == CONSTANTS[what if what in CONSTANTS else setting]
-    reasons = {cls.reason for cls in vars(lro).values() if hasattr(cls, "reason")}
+    reasons = {cls.reason for cls in vars(lro.errors).values() if hasattr(cls, "reason")}
     assert reason in reasons | {""}
 
 
@@ -230,7 +231,7 @@ def listed(**fields: Any) -> None:
 
 
 def name(size: int) -> None:
-    with pytest.raises(lro.OperationNotFound):
+    with pytest.raises(lro.errors.OperationNotFound):
         service_of().get("operations/" + "x" * (size - len("operations/")))
 
 
@@ -365,17 +366,17 @@ def test_texts_of_an_error_are_cut(letter: str) -> None:
 
 def test_details_of_an_error_are_bounded() -> None:
     """What fits is told, in its order; the ErrorInfo always is, if need be without its facts."""
-    info = lro.ErrorInfo(reason="ABORTED", domain="acme.test")
+    info = lro.types.ErrorInfo(reason="ABORTED", domain="acme.test")
     room = MAX_DETAILS - size_of(lro.TypeRegistry().pack(info))
     fits = lro.Any("type.googleapis.com/a.b.C", {"x": "y" * (room - len('{"x":""}'))})
     over = lro.Any(fits.type_url, {"x": f"{fits.payload['x']}y"})
-    retry = lro.RetryInfo()
+    retry = lro.types.RetryInfo()
     for extra, kept in (((fits, retry), ["a.b.C"]), ((over, retry), ["google.rpc.RetryInfo"])):
         found = told(lro.StatusError(lro.Code.ABORTED, "no", extra))["details"]
         assert [one["@type"].rpartition("/")[2] for one in found[1:]] == kept
         assert found[0]["reason"] == "ABORTED"
 
-    class Talkative(lro.PermissionDenied):
+    class Talkative(lro.errors.PermissionDenied):
         def facts(self) -> dict[str, str]:
             return {str(k): "x" * MAX_TEXT for k in range(40)}
 
@@ -430,9 +431,9 @@ def test_a_page_ends_before_the_operation_that_would_pass_the_bound(
             page = service.list(request)
             shown = edge.handle(ask("GET", f"/v1/operations?pageSize=1000&pageToken={token}"))
             if not text:
-                assert len(lro.page_from_json(lro.loads(shown.body), service.types).operations) == (
-                    len(page.operations)
-                )
+                assert len(
+                    lro.wire.page_from_json(lro.wire.loads(shown.body), service.types).operations
+                ) == (len(page.operations))
                 assert len(shown.body) < 21_000 or len(page.operations) == 1
             counts.append(len(page.operations))
             seen += [one.name for one in page.operations]
@@ -495,7 +496,7 @@ def test_large_operations_are_let_go_before_the_next_is_read(
         edge, types = OperationsEdge(service), service.types
         if how == "list":
             shown = edge.handle(ask("GET", "/v1/operations"))
-            page = lro.page_from_json(lro.loads(shown.body), types)
+            page = lro.wire.page_from_json(lro.wire.loads(shown.body), types)
             found = [one.name for one in page.operations]
         elif how == "batch":
             # In another order than the store's, and with one that is not there.
@@ -504,7 +505,7 @@ def test_large_operations_are_let_go_before_the_next_is_read(
             shown = edge.handle(
                 ask("POST", "/v1/operations:batchGet", body, content_type="application/json")
             )
-            batch = lro.batch_from_json(lro.loads(shown.body), types)
+            batch = lro.wire.batch_from_json(lro.wire.loads(shown.body), types)
             assert batch.missing == ("operations/none",)
             found = [one.name for one in batch.operations]
             assert found == [name for name in asked if name in names]
@@ -543,7 +544,7 @@ def test_a_batch_is_not_refused_for_what_its_caller_cannot_see() -> None:
     batch = service.batch_get([*names, mine], caller="ann")
     assert [one.name for one in batch.operations] == [mine]
     assert set(batch.missing) == set(names)
-    with pytest.raises(lro.BatchTooLarge, match="ask for fewer names at once"):
+    with pytest.raises(lro.errors.BatchTooLarge, match="ask for fewer names at once"):
         service.batch_get(names, caller="bob")
 
 
@@ -617,7 +618,9 @@ def test_a_report_that_is_too_large_is_refused_to_the_function() -> None:
 
     def goes_on(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         job.report(text_of(WorkMetadata, 60))
-        with pytest.raises(lro.MessageTooLarge, match=r"at most 200 .*Limits.metadata_bytes"):
+        with pytest.raises(
+            lro.errors.MessageTooLarge, match=r"at most 200 .*Limits.metadata_bytes"
+        ):
             job.report(text_of(WorkMetadata, 400))
         return WorkResponse("fine")
 
@@ -667,7 +670,7 @@ def test_messages_of_every_form_are_measured() -> None:
         ["x" * 40],
         {"n": 1.5, "s": "x" * 50},
     ):
-        with pytest.raises(lro.MessageTooLarge):
+        with pytest.raises(lro.errors.MessageTooLarge):
             limits.check_metadata(lro.Any("a/b", payload))  # type: ignore[arg-type]
     for payload in ({"n": True, "m": None}, b"x" * 40, [1], {"n": [object()]}):
         limits.check_metadata(lro.Any("a/b", payload))  # type: ignore[arg-type]
@@ -711,7 +714,9 @@ def test_few_large_replies_are_made_at_once() -> None:
     large = [budget.take(5, 20) for _ in range(LARGE_AT_ONCE)]
     assert [turn.bytes for turn in large] == [20] * LARGE_AT_ONCE
     assert budget.take(5, 20).bytes == 5
-    with pytest.raises(lro.TooManyHeld, match="bytes of replies are held: at most 100 at once"):
+    with pytest.raises(
+        lro.errors.TooManyHeld, match="bytes of replies are held: at most 100 at once"
+    ):
         budget.take(20, 20)
     large[0].resize(7)
     assert budget.held == 7 + 20 * (LARGE_AT_ONCE - 1)
@@ -840,10 +845,10 @@ def test_places_of_one_caller_are_counted_apart() -> None:
     count = CallCount("calls", 3, "waits", 2, "waits_per_caller")
     places = [count.take("ann"), count.take("ann"), count.take("bob")]
     for caller, what in (("ann", "calls: at most 3"), ("", "calls: at most 3")):
-        with pytest.raises(lro.TooManyHeld, match=what):
+        with pytest.raises(lro.errors.TooManyHeld, match=what):
             count.take(caller)
     places.pop().release()
-    with pytest.raises(lro.TooManyHeld, match="calls for one caller: at most 2"):
+    with pytest.raises(lro.errors.TooManyHeld, match="calls for one caller: at most 2"):
         count.take("ann")
     del places
     assert (count._held, count._of_caller) == (0, {})

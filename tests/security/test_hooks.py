@@ -76,10 +76,14 @@ def raises(make: Callable[[], BaseException], code: Code = Code.INTERNAL, logged
 
 
 RAISED: Final[Mapping[str, Case]] = {
-    "Unauthenticated": raises(lambda: lro.Unauthenticated(), Code.UNAUTHENTICATED),
-    "PermissionDenied": raises(lambda: lro.PermissionDenied("not you"), Code.PERMISSION_DENIED),
-    "Unavailable": raises(lambda: lro.Unavailable("no directory"), Code.UNAVAILABLE),
-    "OperationNotFound": raises(lambda: lro.OperationNotFound("operations/x"), Code.NOT_FOUND),
+    "Unauthenticated": raises(lambda: lro.errors.Unauthenticated(), Code.UNAUTHENTICATED),
+    "PermissionDenied": raises(
+        lambda: lro.errors.PermissionDenied("not you"), Code.PERMISSION_DENIED
+    ),
+    "Unavailable": raises(lambda: lro.errors.Unavailable("no directory"), Code.UNAVAILABLE),
+    "OperationNotFound": raises(
+        lambda: lro.errors.OperationNotFound("operations/x"), Code.NOT_FOUND
+    ),
     "INTERNAL": raises(lambda: lro.StatusError(Code.INTERNAL, SECRET), logged=SECRET),
     "ValueError": raises(lambda: ValueError(SECRET), logged=SECRET),
     "TimeoutError": raises(lambda: TimeoutError(SECRET), logged=SECRET),

@@ -422,15 +422,15 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
         many = {"batch_get"}
         for verb in (service.get, service.cancel, service.delete, service.batch_get):
             wanted: Any = [name] if verb.__name__ in many else name
-            with pytest.raises(lro.PermissionDenied):
+            with pytest.raises(lro.errors.PermissionDenied):
                 await service.on_loop(verb, wanted, caller="bob")
-        with pytest.raises(lro.PermissionDenied):
+        with pytest.raises(lro.errors.PermissionDenied):
             await service.on_loop(service.list, lro.ListOperationsRequest(), caller="bob")
-        with pytest.raises(lro.PermissionDenied):
+        with pytest.raises(lro.errors.PermissionDenied):
             await service.on_loop(house.count.start, CountRequest(), caller="bob")
-        with pytest.raises(lro.PermissionDenied):
+        with pytest.raises(lro.errors.PermissionDenied):
             await service.wait_async(name, 0.0, caller="bob")
-        with pytest.raises(lro.NameRefused, match=name):
+        with pytest.raises(lro.errors.NameRefused, match=name):
             await service.watch([name], caller="bob")
 
     with service:
@@ -459,7 +459,7 @@ def test_async_authorize_of_a_batch_names_what_it_refuses() -> None:
 
     service = build(authorize=authorize).service
     names = [f"operations/{letter}" for letter in "abcd"]
-    with pytest.raises(lro.NameRefused) as caught:
+    with pytest.raises(lro.errors.NameRefused) as caught:
         asyncio.run(service.on_loop(service.batch_get, names))
     assert caught.value.name == "operations/c"
     assert asked == [("GetOperation", name) for name in names[:3]]

@@ -120,7 +120,7 @@ def test_plain_calls_of_service_with_async_authorize_fail(kind: str) -> None:
         lambda: house.count.start(CountRequest()),
     ]
     for call in calls:
-        with pytest.raises(lro.HookFailed) as caught:
+        with pytest.raises(lro.errors.HookFailed) as caught:
             call()
         assert caught.value.status_code is Code.INTERNAL
         assert str(caught.value) == (
@@ -175,7 +175,7 @@ def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
         ask_hook()
     with (
         ThreadPoolExecutor(1) as pool,
-        pytest.raises(lro.HookFailed, match="authorize raised KeyboardInterrupt"),
+        pytest.raises(lro.errors.HookFailed, match="authorize raised KeyboardInterrupt"),
     ):
         pool.submit(ask_hook).result()
 
@@ -203,7 +203,7 @@ def test_caller_that_only_says_that_it_is_a_text_is_refused() -> None:
     """Its type counts, not what it says of its own class."""
     hook = Hook("authenticate", lambda headers: Lying())
     assert isinstance(Lying(), str)
-    with pytest.raises(lro.HookFailed, match="authenticate must return a text"):
+    with pytest.raises(lro.errors.HookFailed, match="authenticate must return a text"):
         run(ask_caller(hook, {}))
 
 
@@ -213,7 +213,7 @@ def test_plain_hook_that_raises_generator_exit_fails() -> None:
     def end(*_: Any) -> None:
         raise GeneratorExit
 
-    with pytest.raises(lro.HookFailed, match="authorize raised GeneratorExit"):
+    with pytest.raises(lro.errors.HookFailed, match="authorize raised GeneratorExit"):
         run(Hook("authorize", end).ask())
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, assert_type
 
 import lro
+import lro.adapters
 from lro.http import OperationsEdge
 from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
 
@@ -96,7 +97,7 @@ async def verbs_on_loop(service: lro.Service) -> None:
     await service.on_loop(service.get, 7)  # type: ignore[arg-type]
 
 
-def hooks(store: lro.Store, executor: lro.Executor) -> None:
+def hooks(store: lro.adapters.Store, executor: lro.adapters.Executor) -> None:
     """Hooks are plain functions or coroutine functions, of what they may give."""
 
     def plain(caller: str, verb: str, name: str) -> bool:

@@ -52,8 +52,8 @@ class Maintenance:
     ``held`` are the operations whose leases this process is to renew; ``cancel`` is told those that
     are asked to stop, ``recover`` is given each orphan of ``methods``, which are looked for once in
     ``patience``, by default a lease; ``not_started`` hands back what could not begin. What is due
-    when goes by ``clock``, in seconds, which nobody can set; leases end by the store's clock, which one
-    can.
+    when goes by ``clock``, in seconds, which nobody can set; leases end by the store's clock, which
+    one can.
 
     A lease that is over does not prove that its process is dead: perhaps nobody could write to the
     store, or to this record, until a moment ago. This process cannot know, if it wanted to write

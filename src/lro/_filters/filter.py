@@ -29,7 +29,7 @@ class Filter:
     tree: Plan
     registered: Registered = attrs.field(repr=False)
 
-    def narrowing(self, key_of: KeyOf) -> Test:
+    def prefilter(self, key_of: KeyOf) -> Test:
         """What a store may look for first: every operation meets it that the filter matches."""
         return narrow(self.tree, key_of)
 

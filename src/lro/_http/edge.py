@@ -51,9 +51,9 @@ Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
 """The application's say on who is calling: request headers, names in lower case -> caller.
 
 Return None for a caller without a name, who is told apart from nobody else without one. Raise
-:class:`lro.Unauthenticated` to refuse. Anything else that is returned or raised is a mistake: the
-call ends with INTERNAL, and the log says what it was. Under ASGI a plain function is called in a
-thread, and a coroutine function is awaited; WSGI refuses coroutine functions.
+:class:`lro.errors.Unauthenticated` to refuse. Anything else that is returned or raised is a
+mistake: the call ends with INTERNAL, and the log says what it was. Under ASGI a plain function is
+called in a thread, and a coroutine function is awaited; WSGI refuses coroutine functions.
 """
 
 

@@ -10,15 +10,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from lro import (
-    BatchGetOperationsResponse,
-    Code,
-    ErrorInfo,
-    ListOperationsResponse,
-    Operation,
-    OperationNotFound,
-    Status,
-)
+from lro import BatchGetOperationsResponse, Code, ListOperationsResponse, Operation, Status
+from lro.errors import OperationNotFound
+from lro.types import ErrorInfo
 from lro_client._errors import CallError, OperationGone
 from lro_client._flow.capabilities import WATCH
 from lro_client._flow.failures import unanswered

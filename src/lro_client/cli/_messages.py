@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from lro import InvalidArgument, Json, Struct, loads
+from lro import InvalidArgument, Struct
+from lro.types import Json
+from lro.wire import loads
 from lro_client.cli._connection import Link, read_file
 
 

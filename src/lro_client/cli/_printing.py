@@ -9,7 +9,9 @@ import sys
 import attrs
 import click
 
-from lro import Any, Code, Json, LroError, Operation, Status, TypeRegistry, operation_to_json
+from lro import Any, Code, LroError, Operation, Status, TypeRegistry
+from lro.types import Json
+from lro.wire import operation_to_json
 from lro_client.cli._connection import Link
 from lro_client.cli._plain import one_line, plain, plain_json
 from lro_client.progress import Progress, progress_of

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import attrs
 
-from lro import MissingExtra, Operation
+from lro import Operation
+from lro.errors import MissingExtra
 from lro_client._errors import DecodingError
 from lro_client.progress._estimate import Estimate
 from lro_client.progress._fields import one_line

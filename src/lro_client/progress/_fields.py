@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from unicodedata import category
 
-from lro import Any, Json, LroError, Struct, TypeRegistry
+from lro import Any, LroError, Struct, TypeRegistry
+from lro.types import Json
 
 Lookup = Callable[[str], object]
 """The value of a field by its name in snake_case; None where there is none."""

@@ -9,7 +9,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from lro import Any, Code, Json, Operation, Status, TypeRegistry, declared_name
+from lro import Any, Code, Operation, Status, TypeRegistry
+from lro.types import Json, declared_name
 
 Scripted: TypeAlias = object
 """A message of any class, an ``lro.Any``, or the JSON object of one with its ``@type``."""

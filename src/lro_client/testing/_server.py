@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 
-from lro import Status, TypeRegistry, code_from_http
+from lro import Status, TypeRegistry
+from lro.wire import code_from_http
 from lro_client._async_client import AsyncClient
 from lro_client._client import Client
 from lro_client.testing._clock import VirtualClock

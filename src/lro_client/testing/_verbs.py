@@ -14,12 +14,14 @@ from lro import (
     Code,
     Empty,
     InvalidArgument,
-    Json,
     ListOperationsResponse,
     LroError,
     Operation,
     Status,
     TypeRegistry,
+)
+from lro.types import Json
+from lro.wire import (
     dumps,
     error_body,
     loads_strict,

@@ -17,22 +17,17 @@ from lro import (
     CancelOperationRequest,
     Code,
     DeleteOperationRequest,
-    ErrorInfo,
     InvalidArgument,
-    Json,
     ListOperationsRequest,
     ListOperationsResponse,
     LroError,
     Operation,
-    RetryInfo,
-    RouteNotFound,
     Status,
     TypeRegistry,
-    loads,
-    operation_from_json,
-    page_from_json,
-    status_from_error_body,
 )
+from lro.errors import RouteNotFound
+from lro.types import ErrorInfo, Json, RetryInfo
+from lro.wire import loads, operation_from_json, page_from_json, status_from_error_body
 from lro_client._errors import CallError, NothingServed, decoded, empty_reply, unreadable
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,

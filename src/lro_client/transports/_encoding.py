@@ -14,14 +14,13 @@ from lro import (
     DeclarationError,
     DeleteOperationRequest,
     InvalidArgument,
-    Json,
     ListOperationsRequest,
     LroError,
-    Template,
     TypeRegistry,
     WaitOperationRequest,
-    dumps,
 )
+from lro.types import Json
+from lro.wire import Template, dumps
 from lro_client._arguments import check_segments
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,

@@ -23,13 +23,13 @@ from lro import (
     InvalidArgument,
     ListOperationsRequest,
     LroError,
-    MethodNotSupported,
     Operation,
-    RetryInfo,
     Status,
     TypeRegistry,
 )
+from lro.errors import MethodNotSupported
 from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
+from lro.types import RetryInfo
 from lro_client._errors import CallError, decoded, too_late, unreadable
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,

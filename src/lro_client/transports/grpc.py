@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
-from lro import Code, MissingExtra, Status, TypeRegistry
+from lro import Code, Status, TypeRegistry
+from lro.errors import MissingExtra
 from lro_client._errors import CallError
 from lro_client._flow.steps import Call, Reply
 

@@ -14,11 +14,11 @@ from lro import (
     GetOperationRequest,
     ListOperationsRequest,
     LroError,
-    MethodNotSupported,
     Operation,
     Service,
     WaitOperationRequest,
 )
+from lro.errors import MethodNotSupported
 from lro_client._arguments import check
 from lro_client._errors import CallError
 from lro_client._flow.steps import (

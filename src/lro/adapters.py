@@ -1,0 +1,43 @@
+"""The ports that a store or an executor of your own implements, and the values they exchange."""
+
+from lro._engine.executor_port import (
+    CancelSupport,
+    Executor,
+    Slot,
+    Task,
+)
+from lro._engine.store_port import (
+    ChangeSubscription,
+    Expired,
+    Found,
+    Inserted,
+    Orphans,
+    Page,
+    Renewed,
+    RequestKey,
+    StateSummary,
+    Store,
+)
+from lro._model.page_tokens import Cursor
+from lro._model.record import Record
+from lro._model.transitions import Change
+
+__all__ = [
+    "CancelSupport",
+    "Change",
+    "ChangeSubscription",
+    "Cursor",
+    "Executor",
+    "Expired",
+    "Found",
+    "Inserted",
+    "Orphans",
+    "Page",
+    "Record",
+    "Renewed",
+    "RequestKey",
+    "Slot",
+    "StateSummary",
+    "Store",
+    "Task",
+]

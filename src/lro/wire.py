@@ -1,0 +1,55 @@
+"""The JSON of operations, pages and statuses; names, http rules and routes.
+
+For clients and edges of your own. ``lro_client`` uses the same functions.
+"""
+
+from lro._base.status import code_from_http
+from lro._http.routes import (
+    Route,
+    RouteTable,
+    default_routes,
+    extension_routes,
+)
+from lro._messages.json_text import dumps, loads, loads_strict
+from lro._messages.times import parse_duration
+from lro._model.http_rules import Template
+from lro._model.json import (
+    batch_from_json,
+    batch_to_json,
+    error_body,
+    operation_from_json,
+    operation_to_json,
+    page_from_json,
+    page_to_json,
+    status_from_error_body,
+    status_from_json,
+    status_to_json,
+)
+from lro._model.names import OperationName, parse_name
+from lro._model.operation import validate
+
+__all__ = [
+    "OperationName",
+    "Route",
+    "RouteTable",
+    "Template",
+    "batch_from_json",
+    "batch_to_json",
+    "code_from_http",
+    "default_routes",
+    "dumps",
+    "error_body",
+    "extension_routes",
+    "loads",
+    "loads_strict",
+    "operation_from_json",
+    "operation_to_json",
+    "page_from_json",
+    "page_to_json",
+    "parse_duration",
+    "parse_name",
+    "status_from_error_body",
+    "status_from_json",
+    "status_to_json",
+    "validate",
+]
