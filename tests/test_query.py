@@ -17,7 +17,7 @@ from lro._base.errors import (
     MalformedRequest,
 )
 from lro._base.faults import PartialSuccessNotSupported
-from lro._http.requests import MAX_PARAMETERS, MAX_QUERY, Query, parse_query
+from lro._http.query import MAX_PARAMETERS, MAX_QUERY, Query, parse_query
 
 VECTORS = Path(__file__).parent / "vectors" / "http_query.json"
 CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]

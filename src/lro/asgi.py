@@ -27,8 +27,8 @@ from lro._engine.service import Service
 from lro._engine.waiting import stopping
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge
 from lro._http.raw_path import raw_form, strip_mount, wire_text
-from lro._http.requests import HttpRequest
 from lro._http.responses import HttpReply
+from lro._http.routes import HttpRequest
 from lro._http.sse import HEARTBEAT_SECONDS, EventStream
 from lro._http.starts import Starts
 from lro._http.steps import adrive

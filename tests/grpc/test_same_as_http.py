@@ -240,7 +240,7 @@ def served(house: House) -> Iterator[Place]:
     service = house.service
     app = lro.asgi.OperationsApp(
         service,
-        starts={house.count.spec.path: house.count},
+        starts={START: house.count},
         parents=["projects/*"],
         authenticate=authenticate,
     )

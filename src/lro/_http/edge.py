@@ -16,8 +16,8 @@ from lro._engine.hooks import Flow, Hook, flow_of
 from lro._engine.listing import Listing
 from lro._engine.service import Service
 from lro._http.origins import CHANGING, check_site, trusted
+from lro._http.query import NO_QUERY, Query, parse_query
 from lro._http.request_bodies import MANY_BYTES, read_names, read_request
-from lro._http.requests import HttpRequest, Query, parse_query
 from lro._http.responses import (
     HttpReply,
     allow_reply,
@@ -28,7 +28,7 @@ from lro._http.responses import (
     page_reply,
     shown_together,
 )
-from lro._http.routes import Allowed, Match, default_routes, extension_routes
+from lro._http.routes import Allowed, HttpRequest, Match, default_routes, extension_routes
 from lro._http.sse import HEARTBEAT_SECONDS, event_stream
 from lro._http.starts import StartHandler, Starts, start_handlers, with_starts
 from lro._http.steps import (
@@ -194,12 +194,12 @@ class OperationsEdge:
         return self._shown(operation, enum_numbers=False)
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        query = parse_query("GetOperation", request.query)
+        query = _query_of(request, "GetOperation")
         operation = yield from get_operation(self.service, name, caller)
         return self._shown(operation, query.enum_numbers)
 
     def _list(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        query = parse_query("ListOperations", request.query)
+        query = _query_of(request, "ListOperations")
         fields: Mapping[str, Any] = query.fields
         wanted = ListOperationsRequest(name=name, **fields)
 
@@ -213,25 +213,25 @@ class OperationsEdge:
         return (yield from self._many(listed, self.service.limits.least_bytes))
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        parse_query("DeleteOperation", request.query)
+        _query_of(request, "DeleteOperation")
         yield self._slow(flow_of(self.service.delete)(name, caller=caller))
         return json_reply(200, {})
 
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        parse_query("CancelOperation", request.query)
+        _query_of(request, "CancelOperation")
         yield self._body(request, "CancelOperation", name)
         yield self._slow(flow_of(self.service.cancel)(name, caller=caller))
         return json_reply(200, {})
 
     def _wait(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        query = parse_query("WaitOperation", request.query)
+        query = _query_of(request, "WaitOperation")
         wanted: WaitOperationRequest = yield self._body(request, "WaitOperation", name)
         deadline = _deadline(request.headers.get("x-server-timeout"))
         operation = yield Wait(wanted, deadline, caller)
         return self._shown(operation, query.enum_numbers)
 
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
-        query = parse_query("BatchGetOperations", request.query)
+        query = _query_of(request, "BatchGetOperations")
         names: tuple[str, ...] = yield self._names(request, collection)
 
         begin = flow_of(self.service.begin_batch)(names, caller=caller)
@@ -261,7 +261,7 @@ class OperationsEdge:
         return reply
 
     def _watch(self, request: HttpRequest, name: str, caller: str) -> Exchange:
-        query = parse_query("WatchOperations", request.query)
+        query = _query_of(request, "WatchOperations")
         if request.method == "POST":
             names: tuple[str, ...] = yield self._names(request, name)
         else:
@@ -311,6 +311,10 @@ class OperationsEdge:
     def _shown(self, operation: Operation, enum_numbers: bool) -> HttpReply:
         types = self.service.types
         return operation_reply(operation, types, self._poll_seconds, enum_numbers=enum_numbers)
+
+
+def _query_of(request: HttpRequest, rpc: str) -> Query:
+    return parse_query(rpc, request.query) if request.query else NO_QUERY
 
 
 def _deadline(header: str | None) -> float | None:

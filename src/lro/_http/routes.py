@@ -1,4 +1,4 @@
-"""The HTTP rules of the service: which RPC a method and a path ask for (spec §3.11, §5.5-§5.7)."""
+"""HTTP requests, and the rules by which they ask for an RPC (spec §3.11, §5.5-§5.7)."""
 
 from __future__ import annotations
 
@@ -26,6 +26,32 @@ from lro._model.names import normalise_parent
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")  # RFC 9110 §5.6.2
 _ONE: Final = r"[^/\ud800-\udfff]++"
 _MORE: Final = rf"(?:/{_ONE})*+"
+
+
+def _as_method(text: str) -> str:
+    return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+
+
+def _lower(text: str) -> str:
+    return text.lower()
+
+
+@attrs.frozen(kw_only=True)
+class HttpRequest:
+    """A request as it stands on the wire: raw path and query, header names in lower case.
+
+    ``method`` is ASCII; each other character becomes a question mark, which no method has. A header
+    that is given several times is one list, its values joined by commas. ``scheme`` is that of the
+    connection, ``http`` or ``https``, as far as the server knows it: behind a proxy that ends TLS,
+    what the proxy says and the server believes.
+    """
+
+    method: str = attrs.field(converter=_as_method)
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    body: bytes = b""
+    scheme: str = attrs.field(default="http", converter=_lower)
 
 
 def _as_template(template: Template | str) -> Template:

@@ -15,9 +15,8 @@ from lro._engine.hooks import Flow, flow_of
 from lro._engine.method import Method
 from lro._engine.service import Service
 from lro._http.request_bodies import media_type, read_object, take_field
-from lro._http.requests import HttpRequest
 from lro._http.responses import HttpReply, error_reply, operation_reply
-from lro._http.routes import Match, Route, RouteTable
+from lro._http.routes import HttpRequest, Match, Route, RouteTable
 from lro._model.http_rules import Literal, path_template
 from lro._model.operation import Operation
 

@@ -1,4 +1,4 @@
-"""HTTP requests as a server hands them over, and their query parameters (spec §5.8, §1.6(2))."""
+"""Query parameters of the verbs over HTTP (spec §5.8, §1.6(2))."""
 
 from __future__ import annotations
 
@@ -34,32 +34,6 @@ _PAGE_SIZE: Final = re.compile(r"(-?)0*([0-9]{1,10})")  # bounded: int() refuses
 _INT32: Final = range(-(2**31), 2**31)
 
 
-def _as_method(text: str) -> str:
-    return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
-
-
-def _lower(text: str) -> str:
-    return text.lower()
-
-
-@attrs.frozen(kw_only=True)
-class HttpRequest:
-    """A request as it stands on the wire: raw path and query, header names in lower case.
-
-    ``method`` is ASCII; each other character becomes a question mark, which no method has. A header
-    that is given several times is one list, its values joined by commas. ``scheme`` is that of the
-    connection, ``http`` or ``https``, as far as the server knows it: behind a proxy that ends TLS,
-    what the proxy says and the server believes.
-    """
-
-    method: str = attrs.field(converter=_as_method)
-    path: str
-    query: str = ""
-    headers: Mapping[str, str] = attrs.field(factory=dict)
-    body: bytes = b""
-    scheme: str = attrs.field(default="http", converter=_lower)
-
-
 @attrs.frozen
 class Query:
     """The content of a query: the request's fields by proto name, and the wish for enum numbers.
@@ -72,7 +46,8 @@ class Query:
     enum_numbers: bool = False
 
 
-_EMPTY: Final = Query(MappingProxyType({}))
+NO_QUERY: Final = Query(MappingProxyType({}))
+"""The content of an empty query."""
 
 
 def parse_query(rpc: str, query: str) -> Query:
@@ -86,8 +61,6 @@ def parse_query(rpc: str, query: str) -> Query:
         InvalidPageSize: The page size is no int32.
         PartialSuccessNotSupported: ``returnPartialSuccess=true`` (spec §1.6(2)).
     """
-    if not query:
-        return _EMPTY
     if len(query) > MAX_QUERY:
         raise MalformedRequest("query", f"must have at most {MAX_QUERY} characters")
     if query.count("&") >= MAX_PARAMETERS:
