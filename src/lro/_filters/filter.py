@@ -22,7 +22,7 @@ class Filter:
     """A valid filter. Immutable, so that any number of threads may use one.
 
     ``text`` is the filter as given, ``tree`` what was checked, ``registered`` the types that it was
-    checked against. A store may look for :meth:`narrowing` first, but :meth:`matches` decides.
+    checked against. A store may look for :meth:`prefilter` first, but :meth:`matches` decides.
     """
 
     text: str
