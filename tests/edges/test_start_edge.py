@@ -13,6 +13,7 @@ import pytest
 
 import lro
 from lro import Code
+from lro.errors import HttpMethodNotAllowed
 from lro.executors.threads import ThreadExecutor
 from lro.http import HttpReply, HttpRequest, OperationsEdge, Start, adrive, answer
 from lro.stores.memory import MemoryStore
@@ -223,7 +224,7 @@ def test_a_raw_body_over_the_limit() -> None:
 def test_only_post() -> None:
     """OPTIONS is answered, another method refused, HEAD without a body (spec §5.7(4))."""
     edge = edge_of(build())
-    assert isinstance(edge.route("GET", PATH), lro.HttpMethodNotAllowed)
+    assert isinstance(edge.route("GET", PATH), HttpMethodNotAllowed)
     options = edge.handle(ask("OPTIONS", PATH))
     assert (options.status, headers_of(options)["allow"]) == (204, "OPTIONS, POST")
     for method in ("GET", "DELETE", "post"):

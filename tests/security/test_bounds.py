@@ -32,8 +32,8 @@ from lro._engine.store_port import READ_BYTES
 from lro._filters.parse import MAX_DEPTH as FILTER_DEPTH
 from lro._filters.parse import MAX_LENGTH, MAX_UNITS
 from lro._http.public_errors import MAX_DETAILS, MAX_TEXT
-from lro._http.request_bodies import MAX_CONTENT_TYPE, read_object
 from lro._http.query import MAX_PARAMETERS, MAX_QUERY, parse_query
+from lro._http.request_bodies import MAX_CONTENT_TYPE, read_object
 from lro._http.steps import drive
 from lro._messages.json_text import MAX_DEPTH, MAX_LISTS
 from lro._model.http_rules import MAX_PATH, check_path
