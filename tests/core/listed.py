@@ -23,8 +23,9 @@ from lro._base.errors import InvalidFilter
 from lro._engine import listing
 from lro._engine.service import Service
 from lro._engine.store_port import Store
-from lro._filters import Filter, MessageType, compile_filter
+from lro._filters.filter import Filter, compile_filter
 from lro._filters.indexes import CALLER
+from lro._filters.types import MessageType
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import ListOperationsRequest
 from lro._model.record import Record

@@ -21,7 +21,7 @@ from lro._base.faults import DeclarationError
 from lro._engine.method_spec import Options
 from lro._engine.service import Service
 from lro._engine.store_port import RequestKey, Store
-from lro._filters import compile_filter
+from lro._filters.filter import compile_filter
 from lro._filters.indexes import CALLER, Indexes
 from lro._filters.prefilter import ABSENT, KeyIn, key_value
 from lro._messages.registry import TypeRegistry

@@ -20,7 +20,8 @@ from lro._messages.registry import TypeRegistry
 from lro._model.record import Record
 
 if TYPE_CHECKING:
-    from lro._filters import Indexable, Step
+    from lro._filters.indexable import Indexable
+    from lro._filters.paths import Step
     from lro._messages.schema import Shape
 
 CALLER: Final = "caller"
@@ -55,7 +56,8 @@ class Indexes:
         Raises:
             DeclarationError: There is no such path in the type, or not one value at its end.
         """
-        from lro._filters import MessageType, indexable
+        from lro._filters.indexable import indexable
+        from lro._filters.types import MessageType
 
         try:
             place = indexable(path, MessageType(type_name, shape))
@@ -111,7 +113,8 @@ class Indexes:
         return known
 
     def _found_in(self, type_name: str) -> Iterator[tuple[str, Indexable]]:
-        from lro._filters import MessageType, indexable
+        from lro._filters.indexable import indexable
+        from lro._filters.types import MessageType
 
         try:
             shape = self._types.codec(type_name).shape
