@@ -17,7 +17,7 @@ import lro
 from lro import asgi, wsgi
 from lro.http import HttpReply, HttpRequest, OperationsEdge, Start
 from tests.edges.house import CountMetadata, build, details_of
-from tests.edges.test_start_edge import read_image
+from tests.edges.test_starts import read_image
 
 ODD = st.sampled_from('\ud800\udcff\x00\n\x7f\xffü٣%/:;=&+,"\\[]{} ')
 ANY = st.text(ODD | st.characters(), max_size=12)

@@ -20,8 +20,15 @@ from lro._engine.method import Method
 from lro._engine.service import Service
 from lro._http.steps import Call, Reserve, Wait, get_operation, identify
 from lro._model.operation import Operation
-from lro.grpc._replies import Answer, OperationWriter, refusal
-from lro.grpc._requests import read_list, read_name, read_start, read_wait
+from lro.grpc._messages import (
+    Answer,
+    OperationWriter,
+    read_list,
+    read_name,
+    read_start,
+    read_wait,
+    refusal,
+)
 
 Req = TypeVar("Req")
 

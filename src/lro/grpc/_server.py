@@ -17,7 +17,7 @@ from lro._engine.hooks import Hook
 from lro._engine.service import Service
 from lro._http.steps import adrive, drive
 from lro._model.operation import Operation
-from lro.grpc._replies import Answer, OperationWriter
+from lro.grpc._messages import Answer, OperationWriter
 from lro.grpc._rpcs import (
     DEFAULT_MAX_REQUEST,
     Authenticate,
