@@ -41,7 +41,7 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 T = TypeVar("T")
 
 MAX_HEADERS: Final = 1000
-"""How many headers are read, one that is given several times counted as often."""
+"""Most headers of a request; one that is given several times counts as often."""
 
 _PIECE: Final = 256 * 1024
 """Bytes of a body that are handed to the server at once, and copied there."""
@@ -50,7 +50,7 @@ _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods whose body is ignored (spec §5.9(4)), and so not waited for."""
 
 _LAST_SECONDS: Final = 1.0
-"""How long the last words of a call that the server ends may take: a caller may not read them."""
+"""Seconds that the end of a call may take when the server stops: a caller may not read it."""
 
 
 class OperationsApp:
@@ -119,14 +119,14 @@ class OperationsApp:
     ) -> None:
         begun = over = False
 
-        async def tell(message: MutableMapping[str, Any]) -> None:
+        async def send_noted(message: MutableMapping[str, Any]) -> None:
             nonlocal begun, over
             begun = True
             await send(message)
             over = message["type"] == "http.response.body" and not message.get("more_body")
 
         try:
-            await self._answer(request, found, receive, tell)
+            await self._answer(request, found, receive, send_noted)
         except asyncio.CancelledError:  # by the server, which stops and waits no longer
             if not begun:
                 await _in_time(_send(self.edge.refusal(request, stopping()), send))
@@ -149,7 +149,7 @@ class OperationsApp:
                 return
         except _GoneAway as gone:
             if gone.__cause__ is not None:
-                raise gone.__cause__ from None  # a line that broke is the server's to know
+                raise gone.__cause__ from None  # the server has to know of a connection that broke
             return
         await _send_whole(answer, send)
 
@@ -157,26 +157,26 @@ class OperationsApp:
         if self._fallback is None:
             await self._live(receive, send)
             return
-        heard = told = False
+        received = answered = False
 
-        async def hear() -> MutableMapping[str, Any]:
-            nonlocal heard
+        async def receive_noted() -> MutableMapping[str, Any]:
+            nonlocal received
             message = await receive()
-            heard = True
+            received = True
             return message
 
-        async def tell(message: MutableMapping[str, Any]) -> None:
-            nonlocal told
-            told = True
+        async def send_noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal answered
+            answered = True
             await send(message)
 
         try:
-            await self._fallback(scope, hear, tell)
+            await self._fallback(scope, receive_noted, send_noted)
         except Exception:
-            if told:
+            if answered:
                 raise
-        if not told:  # it is deaf to starts and stops, so that nobody would close the service
-            if heard:
+        if not answered:  # it takes no part in start and stop, so it will not close the service
+            if received:
                 await send({"type": "lifespan.startup.complete"})
             await self._live(receive, send)
 
@@ -196,7 +196,7 @@ class _GoneAway(BaseException):  # not for the exchange, which turns errors into
 
 
 async def _body(receive: Receive, limit: int) -> bytes | None:
-    """The body, or as much of it as tells that it is over the limit; None if the caller left."""
+    """The body, read until it is over the limit at most; None if the caller left."""
     body = bytearray()
     while len(body) <= limit:
         message = await receive()
@@ -211,8 +211,8 @@ async def _body(receive: Receive, limit: int) -> bytes | None:
 class _Headers(Mapping[str, str]):
     """Names in lower case; a header given several times is one list (RFC 9110 §5.3).
 
-    Decoded at the first look: most polls are answered without. That raises MalformedRequest for
-    more headers than any client sends.
+    Decoded when one is first asked for: most polls need none. Then more headers than
+    :data:`MAX_HEADERS` raise MalformedRequest.
     """
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
@@ -284,7 +284,7 @@ async def _disconnected(receive: Receive) -> None:
     for _ in range(2):  # a middleware may give the end of the body once more
         if (await receive())["type"] == "http.disconnect":
             return
-    # One that repeats the body for ever would have us spin here, and never tells of an end.
+    # A middleware that repeats the body for ever would have us spin here, and never reports an end.
     await asyncio.get_running_loop().create_future()
 
 
@@ -308,10 +308,10 @@ async def _stream(reply: EventStream, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _in_time(words: Awaitable[None]) -> None:
+async def _in_time(sending: Awaitable[None]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LAST_SECONDS):
-            await words
+            await sending
 
 
 async def _send(reply: HttpReply, send: Send) -> None:
@@ -341,10 +341,10 @@ async def _send_whole(reply: HttpReply, send: Send) -> None:
 
 @contextlib.contextmanager
 def _broken_off_if_slow(turn: ReplyReservation | None) -> Iterator[None]:
-    """What is sent meanwhile may be broken off, when others wait for the bytes that it holds.
+    """Let a send be broken off when other calls wait for the bytes that it holds.
 
     Raises:
-        _GoneAway: It was.
+        _GoneAway: It was broken off.
     """
     if turn is None:
         yield

@@ -124,7 +124,7 @@ def _path(environ: Environ) -> str:
 
 
 def _text(value: str) -> str:
-    """Bytes in the guise of Latin-1, as WSGI has it, as the text that they are."""
+    """Bytes which WSGI hands over as Latin-1, as the text that they are."""
     try:
         return wire_text(value.encode("latin-1"))
     except UnicodeEncodeError:  # from a server that hands over text as it is
@@ -132,7 +132,7 @@ def _text(value: str) -> str:
 
 
 def _body(environ: Environ, max_body: int) -> bytes:
-    """The body, or as much of it as tells that it is over the limit."""
+    """The body, read until it is over the limit at most."""
     length = max_body + 1
     if not environ.get("wsgi.input_terminated"):
         text = environ.get("CONTENT_LENGTH") or "0"

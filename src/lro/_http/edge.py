@@ -48,14 +48,13 @@ from lro._model.operation import ListOperationsRequest, Operation, Show, WaitOpe
 DEFAULT_MAX_BODY: Final = 1024 * 1024
 
 Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
-"""The application's say on who is calling: request headers, names in lower case -> caller.
+"""The hook that gives the caller: request headers, names in lower case -> the caller's name.
 
-Return None for a caller without a name, who is told apart from nobody else without one. Raise
+Return None for a caller without a name: all such callers count as one. Raise
 :class:`lro.errors.Unauthenticated` to refuse. Anything else that is returned or raised is a
 mistake: the call ends with INTERNAL, and the log says what it was. Under ASGI a plain function is
 called in a thread, and a coroutine function is awaited; WSGI refuses coroutine functions.
 """
-
 
 Found: TypeAlias = Match | Allowed | LroError
 """What an edge has at a path: a route, the answer to OPTIONS, or the error of having none."""

@@ -58,7 +58,7 @@ def parse_query(rpc: str, query: str) -> Query:
     Raises:
         MalformedRequest: An escape is malformed, a parameter is unknown or given twice, or the
             query is too long.
-        InvalidPageSize: The page size is no int32.
+        InvalidPageSize: The page size is not an int32.
         PartialSuccessNotSupported: ``returnPartialSuccess=true`` (spec §1.6(2)).
     """
     if len(query) > MAX_QUERY:

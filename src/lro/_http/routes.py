@@ -66,7 +66,7 @@ class Route:
     itself and cannot be routes (spec §5.7(4)).
 
     Raises:
-        DeclarationError: The template or the method is none.
+        DeclarationError: The template is not valid, or the method cannot be routed.
     """
 
     method: str = attrs.field()
@@ -109,7 +109,7 @@ class _Dispatch:
     """All routes of one method and verb in one regular expression, the most specific first.
 
     It finds what :meth:`Template.bind` finds, for paths without escapes. An empty group ends each
-    alternative, so that ``lastindex`` tells which one matched.
+    alternative, so that ``lastindex`` says which one matched.
     """
 
     def __init__(self, routes: Iterable[Route], *, head: bool) -> None:

@@ -157,7 +157,7 @@ def _rpc_at(table: RouteTable, path: str) -> str | None:
         found = table.find("POST", path)
     except (RouteNotFound, HttpMethodNotAllowed):
         return None
-    assert isinstance(found, Match)  # the answer to OPTIONS alone is none
+    assert isinstance(found, Match)  # only OPTIONS gives anything else
     return found.rpc
 
 

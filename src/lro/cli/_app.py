@@ -137,9 +137,9 @@ class _App(click.Group):
         added = added_commands()
         width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
         own = {name: one.get_short_help_str(width) for name, one in self.commands.items()}
-        told = {name: short_help(one) for name, one in added.items()}
-        server = {name: told[name] for name, one in added.items() if _is_own(one)}
-        others = {name: text for name, text in told.items() if name not in server}
+        texts = {name: short_help(one) for name, one in added.items()}
+        server = {name: texts[name] for name, one in added.items() if _is_own(one)}
+        others = {name: text for name, text in texts.items() if name not in server}
         _write_section(formatter, "Check an API", own)
         _write_section(formatter, "Ask a server", server)
         _write_section(formatter, "Commands of other packages", others)
@@ -161,7 +161,7 @@ def app() -> None:
     """Check the long-running methods of an API, and ask a server about its operations.
 
     Exit status: 0 if all is well, 1 if there are errors (of a check with --strict also warnings),
-    2 if the input cannot be used; further ones are told in the help of each command.
+    2 if the input cannot be used; the help of each command has further ones.
     """
 
 

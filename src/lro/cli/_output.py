@@ -27,7 +27,7 @@ _HEADINGS: Final = ("where", "method", "code", "what")
 INTERRUPTED: Final = 130
 """The exit status of Ctrl-C, as shells have it."""
 CUT_OFF: Final = 141
-"""That when whoever read the output has stopped reading, as shells have it."""
+"""The exit status when the reader of the output has gone, as shells have it."""
 
 
 class Unusable(click.ClickException):
@@ -65,7 +65,7 @@ def _write_nowhere() -> None:
 
 
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""What a terminal obeys, what turns text around, and what nobody sees."""
+"""Unicode categories of what a terminal obeys, what turns text around, and what is invisible."""
 
 
 def plain(text: str) -> str:
@@ -106,13 +106,13 @@ def _print_blocks(findings: Sequence[Finding]) -> None:
         if place := _where(one):
             console.print(Text(plain(place)), soft_wrap=True)
         console.print(heading, soft_wrap=True)
-        told = wrap(
+        lines = wrap(
             plain(one.message),
             max(console.width - 4, 1),
             break_long_words=False,
             break_on_hyphens=False,
         )
-        console.print(Text(indent("\n".join(told), "    ")), soft_wrap=True)
+        console.print(Text(indent("\n".join(lines), "    ")), soft_wrap=True)
 
 
 def _print_lines(findings: Sequence[Finding]) -> None:
@@ -133,8 +133,8 @@ def _where(finding: Finding) -> str:
 
 def _summary(findings: Sequence[Finding], methods: int) -> str:
     counts = Counter(str(one.severity) for one in findings)
-    told = [_counted(counts[kind], kind) for kind in _COLOURS if counts[kind]]
-    return f"{', '.join(told) or 'no findings'} in {_counted(methods, 'long-running method')}"
+    shown = [_counted(counts[kind], kind) for kind in _COLOURS if counts[kind]]
+    return f"{', '.join(shown) or 'no findings'} in {_counted(methods, 'long-running method')}"
 
 
 def _counted(number: int, thing: str) -> str:

@@ -25,7 +25,7 @@ from lro._base.errors import InvalidArgument, MalformedRequest, got
 from lro._base.faults import PartialSuccessNotSupported
 from lro._base.status import Status
 from lro._engine.service import Service
-from lro._http.public_errors import disclosed
+from lro._http.public_errors import public_error
 from lro._messages.protobuf.starts import StartOptions, read_options
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import ListOperationsRequest, Operation, WaitOperationRequest
@@ -41,7 +41,7 @@ def read_name(cls: type[Message], payload: bytes) -> str:
     """The name in a request that has nothing else.
 
     Raises:
-        MalformedRequest: The bytes are no such request.
+        MalformedRequest: The bytes are not such a request.
     """
     name: str = _parsed(cls, payload).name  # type: ignore[attr-defined]  # each of these has one
     return name
@@ -51,7 +51,7 @@ def read_list(payload: bytes) -> ListOperationsRequest:
     """The request of ListOperations.
 
     Raises:
-        MalformedRequest: The bytes are no such request.
+        MalformedRequest: The bytes are not such a request.
         PartialSuccessNotSupported: It asks for ``return_partial_success`` (spec §1.6(2)).
     """
     found: ListOperationsRequest = from_proto(_parsed(pb.ListOperationsRequest, payload))
@@ -66,7 +66,7 @@ def read_wait(payload: bytes) -> WaitOperationRequest:
     """The request of WaitOperation.
 
     Raises:
-        MalformedRequest: The bytes are no such request.
+        MalformedRequest: The bytes are not such a request.
     """
     found: WaitOperationRequest = from_proto(_parsed(pb.WaitOperationRequest, payload))
     return found
@@ -78,7 +78,7 @@ def read_start(
     """The request message of a method, and what is said beside it.
 
     Raises:
-        InvalidArgument: The bytes are no such message, or one that the class does not allow.
+        InvalidArgument: The bytes are not such a message, or one that the class does not allow.
         DeclarationError: The registered classes say what proto cannot say.
     """
     name = types.name_of(cls)
@@ -145,7 +145,7 @@ _PRINTABLE: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 @attrs.frozen
 class Refusal:
-    """An error as gRPC tells it: code, message, and the bytes of the trailer."""
+    """An error in the form of gRPC: code, message, and the bytes of the trailer."""
 
     code: grpc.StatusCode
     message: str
@@ -165,7 +165,7 @@ class OperationWriter:
     """Operations in binary form.
 
     Those written lately are kept with their bytes, so that a poll for what has not changed converts
-    nothing. A store gives the same object until the operation changes, so identity tells.
+    nothing. A store gives the same object until the operation changes, so identity is enough.
     """
 
     def __init__(self, types: TypeRegistry) -> None:
@@ -207,20 +207,20 @@ class OperationWriter:
 
 
 def refusal(error: Exception, service: Service, *, asked: str) -> Refusal:
-    """What a caller is told of an error: what the HTTP edge tells, code, message and details.
+    """The error that a caller gets: code, message and details, as over HTTP.
 
     ``asked`` is what the log calls the request.
     """
     types = service.types
-    status = disclosed(error, types, service.domain, asked=asked).status
+    status = public_error(error, types, service.domain, asked=asked).status
     message = _clipped(status.message)
-    told = StatusProto(code=int(status.code), message=message)
+    made = StatusProto(code=int(status.code), message=message)
     for detail in _details(status, types, asked):
         for form in (detail, *_shorter(detail)):
-            if told.ByteSize() + form.ByteSize() <= MAX_DETAILS:
-                told.details.append(form)
+            if made.ByteSize() + form.ByteSize() <= MAX_DETAILS:
+                made.details.append(form)
                 break
-    return Refusal(_CODES[told.code], message, told.SerializeToString(deterministic=True))
+    return Refusal(_CODES[made.code], message, made.SerializeToString(deterministic=True))
 
 
 def _details(status: Status, types: TypeRegistry, asked: str) -> list[AnyProto]:

@@ -35,12 +35,12 @@ Req = TypeVar("Req")
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
 
 MAX_PAGE: Final = 4 * 1024 * 1024
-"""Bytes of a page of more than one operation: clients take no more, unless they are told to."""
+"""Bytes of a page of more than one operation: clients take no more, unless configured to."""
 
 SERVICE: Final = "google.longrunning.Operations"
 
 Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
-"""The application's say on who is calling: the call's metadata, keys in lower case -> caller.
+"""The hook that gives the caller: the call's metadata, keys in lower case -> the caller's name.
 
 The rules are those of ``lro.http.Authenticate``. Binary metadata (``-bin``) is left out. On an
 asyncio server a plain function is called in a thread, and a coroutine function is awaited; a server

@@ -13,8 +13,8 @@ from lro.lint._findings import BREAKING_CODES, SEVERITIES, Allowances, Breaking,
 def renumbered(old: DescriptorSet, new: DescriptorSet, messages: Iterable[str]) -> Iterator[str]:
     """What changed in these messages and in those of their fields, as text for a finding.
 
-    A field is known by its name. One that was added or removed is no change of a number; that is
-    not this rule's concern, and nor is a message that only one of the sets has.
+    A field is known by its name. One that was added or removed does not change a number, and
+    is not this rule's concern; neither is a message that only one of the sets has.
     """
     waiting = list(dict.fromkeys(messages))
     seen = set(waiting)
@@ -50,7 +50,7 @@ def breaking(
         method that is gone into the old one.
 
     Raises:
-        InvalidArgument: The bytes are no such sets, a target is not in its set, or an entry of
+        InvalidArgument: The bytes are not such sets, a target is not in its set, or an entry of
             ``allow`` has another form.
     """
     return compare(

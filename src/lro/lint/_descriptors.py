@@ -63,7 +63,7 @@ class DescriptorSet:
     ``named`` is how errors call the set.
 
     Raises:
-        InvalidArgument: The bytes are no FileDescriptorSet, or none with a file in it, or two
+        InvalidArgument: The bytes are not a FileDescriptorSet, or one without a file in it, or two
             files of one name differ.
     """
 
@@ -108,7 +108,7 @@ class DescriptorSet:
         """The number and type name (or ``""``) of each field; none for an unknown message.
 
         Raises:
-            InvalidArgument: A name is no text.
+            InvalidArgument: A name is not a text.
         """
         found = next(iter(self._messages.get(message, {}).values()), DescriptorProto())
         try:
@@ -230,7 +230,7 @@ def _rpcs(file: FileDescriptorProto) -> Iterator[Rpc]:
 
 
 def _text(value: str | bytes) -> str:
-    """A text of the set; the library hands out bytes where they are no UTF-8."""
+    """A text of the set; the library hands out bytes where they are not UTF-8."""
     return value if isinstance(value, str) else value.decode()
 
 

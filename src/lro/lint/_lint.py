@@ -37,8 +37,8 @@ def lint(
         The findings, sorted by method, then code.
 
     Raises:
-        InvalidArgument: The bytes are no such set, a target is not in it, or an entry of ``allow``
-            has another form.
+        InvalidArgument: The bytes are not such a set, a target is not in it, or an entry of
+            ``allow`` has another form.
     """
     return examine(DescriptorSet(descriptor_set), targets=targets, allow=allow)
 
@@ -144,7 +144,7 @@ def operation_infos(descriptor_set: bytes) -> OperationInfoRegistry:
     says why.
 
     Raises:
-        InvalidArgument: The bytes are no such set.
+        InvalidArgument: The bytes are not such a set.
         DeclarationError: Two files declare the same method.
     """
     files = DescriptorSet(descriptor_set)

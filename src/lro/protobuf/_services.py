@@ -82,7 +82,7 @@ def _own_files(service: Service) -> ProtoFiles:
 
 
 def _is_there(spec: MethodSpec, pool: DescriptorPool) -> bool:
-    # The file of its messages may have the service, as whoever wrote that would have it.
+    # The file of its messages may have the service, as the author of that file would have it.
     name = MethodName.parse(spec.full_name)
     service = f"{name.package}.{name.service}" if name.package else name.service
     try:
