@@ -18,7 +18,7 @@ pytest.importorskip("uvicorn")
 import click
 from click.testing import CliRunner
 
-from lro.cli import _app, _ending, main
+from lro.cli import _app, _output, main
 from lro.cli._app import app
 from lro_client import Client
 from lro_client._group import Group
@@ -73,7 +73,7 @@ def test_what_is_written_afterwards(here: Path, monkeypatch: pytest.MonkeyPatch)
     """It goes nowhere, so that the end of the process finds nothing to complain about."""
     with (here / "out").open("w", encoding="utf-8") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        _ending._write_nowhere()
+        _output._write_nowhere()
         out.write("late")
     assert (here / "out").read_text(encoding="utf-8") == ""
 
@@ -116,7 +116,7 @@ def test_standard_output_of_another_kind(
 def test_interrupted_early(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before there is anything to say: while modules are loaded, and between them."""
     quiet = (Exit.INTERRUPTED, "", "")
-    for place in ("lro.cli._app.importlib.import_module", "lro.cli._app._App.invoke"):
+    for place in ("importlib.metadata.EntryPoint.load", "lro.cli._app._App.invoke"):
         with monkeypatch.context() as patch:
             patch.setattr(place, raising(KeyboardInterrupt()))
             found = call("get", "operations/a")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
-from lro.cli import _plain as of_checks
+from lro.cli import _output as of_checks
 from lro_client.cli._terminal import one_line, plain, plain_json, safe_in_shells
 
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}

@@ -42,9 +42,9 @@ from lro._model.page_tokens import MAX_PAGE_SIZE, MAX_TOKEN
 from lro._model.record import Record
 from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
 from lro.executors.inline import InlineExecutor
-from lro.grpc._replies import MAX_DETAILS as MAX_GRPC_DETAILS
-from lro.grpc._replies import MAX_MESSAGE as MAX_GRPC_MESSAGE
-from lro.grpc._replies import OperationWriter
+from lro.grpc._messages import MAX_DETAILS as MAX_GRPC_DETAILS
+from lro.grpc._messages import MAX_MESSAGE as MAX_GRPC_MESSAGE
+from lro.grpc._messages import OperationWriter
 from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, MAX_PAGE, OperationsRpc
 from lro.http import DEFAULT_MAX_BODY, HttpRequest, OperationsEdge, error_reply
 from lro.stores._rows import from_row

@@ -387,22 +387,18 @@ def _clipped(path: str) -> str:
 
 
 class RouteNotFound(LroError):
-    """No route of the server has this path (spec §5.7(2)).
-
-    ``served`` is the only path that is served, or empty.
-    """
+    """No route of the server has this path (spec §5.7(2))."""
 
     code = Code.NOT_FOUND
     reason = "ROUTE_NOT_FOUND"
     fact_names = ("path",)
 
-    def __init__(self, path: str, served: str = "") -> None:
-        super().__init__(path, served)
-        self.path, self.served = _clipped(path), served
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = _clipped(path)
 
     def __str__(self) -> str:
-        nothing = f"there is nothing at {self.path}"
-        return f"{nothing}; this is served: {self.served}" if self.served else nothing
+        return f"there is nothing at {self.path}"
 
 
 class HttpMethodNotAllowed(LroError):

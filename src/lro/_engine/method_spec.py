@@ -62,7 +62,7 @@ class Options:
     says what it was. ``settle``: the last metadata, given the present one and the state that the
     operation ends in; it may be asked more than once. ``index``: paths of the metadata, such as
     ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``:
-    of the POST that starts it, for proto files and ``StartApp``; by default made of its name
+    of the POST that starts it, for proto files and ``starts=True``; by default made of its name
     (``/v1/images:resize``).
     """
 

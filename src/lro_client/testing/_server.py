@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +17,7 @@ import attrs
 import httpx
 
 import lro
-from lro import DeclarationError, Empty, Operation, Service, Status, Struct, TypeRegistry
+from lro import DeclarationError, Empty, Method, Operation, Service, Status, Struct, TypeRegistry
 from lro.errors import OperationNotFound
 from lro.executors.inline import InlineExecutor
 from lro.http import (
@@ -27,7 +27,6 @@ from lro.http import (
     HttpRequest,
     OperationsEdge,
     Reserve,
-    StartEdge,
     Wait,
     Watch,
     drive,
@@ -121,7 +120,7 @@ class ScriptedServer:
         self._known: set[type] = set()
         self._parents: set[str] = set()
         self._edge = OperationsEdge(self._service)
-        self._starts: dict[str, StartEdge[Struct]] = {}
+        self._starts: dict[str, Method[Struct, Empty, Empty]] = {}
 
     def operation(
         self,
@@ -183,7 +182,9 @@ class ScriptedServer:
         full_name = f"scripted.Methods.M{len(self._store.methods) + 1}"
         method = self._service.declare(full_name, request=Struct, response=Empty, metadata=Empty)
         self._store.methods[full_name] = begin
-        self._starts[target] = StartEdge(self._service, method, path=target)
+        starts = {**self._starts, target: method}
+        self._edge = self._edge_of(self._parents, starts)
+        self._starts = starts
 
     def fault(
         self,
@@ -237,8 +238,13 @@ class ScriptedServer:
         parent = "/".join("*" if place % 2 else one for place, one in enumerate(segments))
         if parent and parent not in self._parents:
             with contextlib.suppress(DeclarationError):  # no name below it can be right
-                self._edge = OperationsEdge(self._service, parents=[*self._parents, parent])
+                self._edge = self._edge_of({*self._parents, parent}, self._starts)
                 self._parents.add(parent)
+
+    def _edge_of(
+        self, parents: Collection[str], starts: Mapping[str, Method[Struct, Empty, Empty]]
+    ) -> OperationsEdge:
+        return OperationsEdge(self._service, parents=[*parents], starts=starts)
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -304,17 +310,18 @@ class ScriptedServer:
     def _serve_call(self, call: ServerCall, request: httpx.Request) -> Answering:
         """The answer of the edge to a call that has no fault."""
         raw, _, query = request.url.raw_path.decode("ascii").partition("?")
-        start = self._starts.get(call.name)
         asked = HttpRequest(
             method=request.method,
-            path=raw if start else "/v1/" + raw.removeprefix("/").partition("/")[2],
+            path=raw
+            if call.name in self._starts
+            else "/v1/" + raw.removeprefix("/").partition("/")[2],
             query=query,
             headers=dict(request.headers),
             body=request.content,
         )
         many = call.verb in ("ListOperations", "BatchGetOperations")
         self._store.play(*() if many else (call.name,))
-        reply = yield from self._follow(call, (start or self._edge).exchange(asked))
+        reply = yield from self._follow(call, self._edge.exchange(asked))
         failure, self._store.failure = self._store.failure, None
         if failure is not None:  # not for the client under test
             raise failure

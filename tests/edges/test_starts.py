@@ -13,8 +13,9 @@ import pytest
 
 import lro
 from lro import Code
+from lro.errors import HttpMethodNotAllowed
 from lro.executors.threads import ThreadExecutor
-from lro.http import HttpReply, HttpRequest, StartEdge, adrive, answer
+from lro.http import HttpReply, HttpRequest, OperationsEdge, Start, adrive, answer
 from lro.stores.memory import MemoryStore
 from tests.edges.house import (
     DOMAIN,
@@ -35,8 +36,17 @@ PATH = "/v1/things:count"
 UUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 
 
-def edge_of(house: House, **options: Any) -> StartEdge[CountRequest]:
-    return StartEdge(house.service, house.count, **options)
+START_OPTIONS = frozenset({"parent", "metadata", "raw"})
+
+
+def edge_for(service: lro.Service, method: Any, path: Any = PATH, **options: Any) -> OperationsEdge:
+    """An edge that serves one start; the options are those of the start, or of the edge."""
+    mine = {name: options.pop(name) for name in START_OPTIONS & {*options}}
+    return OperationsEdge(service, starts={path: Start(method, **mine)}, **options)
+
+
+def edge_of(house: House, **options: Any) -> OperationsEdge:
+    return edge_for(house.service, house.count, **options)
 
 
 def post(body: Any, **headers: str) -> HttpRequest:
@@ -161,7 +171,7 @@ def test_a_message_with_a_request_id_of_its_own() -> None:
         response=CountResponse,
         metadata=CountMetadata,
     )
-    edge = StartEdge(house.service, method, path=PATH)
+    edge = edge_for(house.service, method)
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
     assert started(edge.handle(post({"steps": 1, "request_id": UUID})))["name"] == name
     packed = house.service.store.request(name)
@@ -214,7 +224,7 @@ def test_a_raw_body_over_the_limit() -> None:
 def test_only_post() -> None:
     """OPTIONS is answered, another method refused, HEAD without a body (spec §5.7(4))."""
     edge = edge_of(build())
-    assert edge.knows("GET", PATH)
+    assert isinstance(edge.route("GET", PATH), HttpMethodNotAllowed)
     options = edge.handle(ask("OPTIONS", PATH))
     assert (options.status, headers_of(options)["allow"]) == (204, "OPTIONS, POST")
     for method in ("GET", "DELETE", "post"):
@@ -252,7 +262,7 @@ def test_a_busy_target() -> None:
         metadata=CountMetadata,
         options=lro.Options(target=lambda request: f"things/{request.steps}"),
     )
-    edge = StartEdge(house.service, method, path=PATH)
+    edge = edge_for(house.service, method)
     started(edge.handle(post({"steps": 1})))
     started(edge.handle(post({"steps": 2})))
     check_error(edge.handle(post({"steps": 1})), 409, Code.ABORTED, "TARGET_BUSY")
@@ -268,7 +278,7 @@ def test_a_full_queue_stores_nothing() -> None:
         go.wait()
         return CountResponse()
 
-    edge = StartEdge(service, service.method("acme.v1.Things.Wait")(wait), path=PATH)
+    edge = edge_for(service, service.method("acme.v1.Things.Wait")(wait))
     with service:
         for _ in range(2):
             started(edge.handle(post({})))
@@ -303,7 +313,7 @@ def test_an_operation_done_at_once() -> None:
         return CountResponse(total=request.steps)
 
     method = house.service.method("acme.v1.Things.Quick", metadata=CountMetadata)(quick)
-    reply = StartEdge(house.service, method, path=PATH).handle(post({"steps": 9}))
+    reply = edge_for(house.service, method).handle(post({"steps": 9}))
     assert started(reply)["response"] == {"@type": URL + "acme.v1.CountResponse", "total": 9}
     assert "retry-after" not in headers_of(reply)
 
@@ -355,44 +365,95 @@ def test_answer_leaves_the_framework_its_own() -> None:
 OWN_PATH = "/v2/own:path"
 
 
-@pytest.mark.parametrize(
-    ("options", "given", "path"),
-    [
-        (lro.Options(), "", PATH),
-        (lro.Options(path=OWN_PATH), "", OWN_PATH),
-        (lro.Options(), "/v1/works:start", "/v1/works:start"),
-        (lro.Options(path=OWN_PATH), "/v1/works:start", "/v1/works:start"),
-    ],
-)
-def test_start_edge_answers_one_path(options: lro.Options, given: str, path: str) -> None:
-    """That is the method's own, or the one given; elsewhere nothing starts (defects 17)."""
-    service = build().service
-    method = service.declare(
-        "acme.other.Things.Count",
+def declare(service: lro.Service, name: str, **options: Any) -> lro.Method[Any, Any, Any]:
+    """A method that counts, by another name."""
+    return service.declare(
+        f"acme.other.Things.{name}",
         request=CountRequest,
         response=CountResponse,
         metadata=CountMetadata,
-        options=options,
+        options=lro.Options(**options),
     )
-    edge = StartEdge(service, method, path=given)
-    for asked in {PATH, OWN_PATH, "/v1/works:start", "/any/thing", "/"}:
-        reply = edge.handle(ask("POST", asked, {}))
-        assert edge.knows("POST", asked) == (asked == path)
-        if asked == path:
-            started(reply)
-        else:
-            check_error(reply, 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
-            sentence = f"there is nothing at {asked}; this is served: {path}"
-            assert json.loads(reply.body)["error"]["message"] == sentence
-    assert len(names(House(service, method))) == 1
 
 
-def test_start_edge_without_a_path_answers_any() -> None:
-    """Behind a route of a framework, the framework has chosen the path."""
-    edge = edge_of(build(), path=None)
-    for asked in (PATH, "/any/thing", "/"):
-        assert edge.knows("POST", asked)
-        started(edge.handle(ask("POST", asked, {})))
+def test_starts_are_served_at_the_paths_of_the_dict() -> None:
+    """One method may have several paths; elsewhere nothing starts."""
+    house = build()
+    own = declare(house.service, "Count", path=OWN_PATH)
+    count = Start(house.count, metadata=lambda request: CountMetadata(percent=7))
+    edge = OperationsEdge(house.service, starts={PATH: house.count, "/v1/a:b": own, "/c": count})
+    for path in (PATH, "/v1/a:b", "/c"):
+        started(edge.handle(ask("POST", path, {})))
+    for path in (OWN_PATH, "/v1/a", "/any/thing", "/"):
+        reply = edge.handle(ask("POST", path, {}))
+        check_error(reply, 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
+    assert len(names(house)) == 3
+
+
+def test_all_methods_that_have_a_path_are_served_there() -> None:
+    """True stands for them; a method without ``path=``, and one declared later, are not served."""
+    house = build()
+    declare(house.service, "Count", path=OWN_PATH)
+    edge = OperationsEdge(house.service, starts=True)
+    declare(house.service, "Later", path="/v1/later")
+    started(edge.handle(ask("POST", OWN_PATH, {})))
+    for path in (PATH, "/v1/later"):
+        check_error(edge.handle(ask("POST", path, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
+    none = OperationsEdge(house.service)
+    check_error(none.handle(ask("POST", OWN_PATH, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("paths", "sentence"),
+    [
+        (
+            ["/v1/operations:batchGet"],
+            "starts: '/v1/operations:batchGet' is served already, as BatchGetOperations",
+        ),
+        (
+            ["/v1/operations/x:cancel"],
+            "starts: '/v1/operations/x:cancel' is served already, as CancelOperation",
+        ),
+        (
+            ["/v1/a:b", "/v1/%61:b"],
+            "starts: '/v1/%61:b' is served already, as acme.v1.Things.Count",
+        ),
+    ],
+)
+def test_path_that_is_served_twice_is_refused(paths: list[str], sentence: str) -> None:
+    """The sentence says what is served there."""
+    house = build()
+    with pytest.raises(lro.DeclarationError) as refused:
+        OperationsEdge(house.service, starts=dict.fromkeys(paths, house.count))
+    assert str(refused.value) == sentence
+
+
+def test_two_methods_declared_with_one_path_are_refused() -> None:
+    """A dict can say which of them is meant."""
+    service = build().service
+    method = declare(service, "One", path=OWN_PATH)
+    declare(service, "Two", path=OWN_PATH)
+    with pytest.raises(lro.DeclarationError) as refused:
+        OperationsEdge(service, starts=True)
+    wanted = f"starts: '{OWN_PATH}' is served already, as acme.other.Things.One"
+    assert str(refused.value) == wanted
+    started(OperationsEdge(service, starts={OWN_PATH: method}).handle(ask("POST", OWN_PATH, {})))
+
+
+def test_start_beside_a_route_of_another_method() -> None:
+    """A path may have a GET of the interface and a POST that starts operations."""
+    house = build()
+    edge = OperationsEdge(house.service, starts={"/v1/operations": house.count})
+    started(edge.handle(ask("POST", "/v1/operations", {})))
+    assert edge.handle(ask("GET", "/v1/operations")).status == 200
+
+
+@pytest.mark.parametrize("starts", [None, 1, ["/v1/a"], "/v1/a"])
+def test_starts_of_a_wrong_type_are_refused(starts: Any) -> None:
+    """The sentence says what they may be."""
+    wanted = r"starts: must be True, False, or a dict of paths, each with a method or an lro\.http"
+    with pytest.raises(lro.DeclarationError, match=wanted):
+        OperationsEdge(build().service, starts=starts)
 
 
 def read_nothing(request: CountRequest) -> CountResponse:
@@ -454,7 +515,7 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
         metadata=CountMetadata,
         **method_options,
     )(read_nothing)
-    edge = StartEdge(house.service, method, path="/v1/leave", **options)
+    edge = edge_for(house.service, method, "/v1/leave", **options)
     request = HttpRequest(
         method="POST", path="/v1/leave", headers={"content-type": "application/json"}, body=b"{}"
     )
@@ -474,13 +535,13 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
     [
         (
             {"path": "v1/things"},
-            "path: must be a path such as /v1/images:resize, got 'v1/things'"
+            "starts: must be a path such as /v1/images:resize, got 'v1/things'"
             " (it must begin with a slash)",
         ),
-        ({"path": "/v1/a b"}, "path: must be a path such as /v1/images:resize, got '/v1/a b' ("),
-        ({"path": "/v1/{name=things/*}"}, "path: must be one path without variables"),
-        ({"path": "/v1/*"}, "path: must be one path without variables"),
-        ({"path": 5}, "path: must be a text, got 5"),
+        ({"path": "/v1/a b"}, "starts: must be a path such as /v1/images:resize, got '/v1/a b' ("),
+        ({"path": "/v1/{name=things/*}"}, "starts: must be paths without variables, got "),
+        ({"path": "/v1/*"}, "starts: must be paths without variables, got "),
+        ({"path": 5}, "starts: must be a text, got 5"),
         ({"parent": "projects/p"}, "parent: must be a function, got 'projects/p'"),
         ({"metadata": CountMetadata()}, "metadata: must be a function, got "),
         ({"raw": True}, "raw: must be a function, got True"),
@@ -502,4 +563,6 @@ def test_wrong_options_are_refused_at_construction(options: Any, sentence: str) 
 def test_what_is_not_a_method_is_refused_at_construction(method: Any) -> None:
     """A plain function is refused with the way out, not at the first call (defects 17)."""
     with pytest.raises(lro.DeclarationError, match=r"decorate the function with service\.method"):
-        StartEdge(build().service, method)
+        OperationsEdge(build().service, starts={PATH: method})
+    with pytest.raises(lro.DeclarationError, match=r"decorate the function with service\.method"):
+        Start(method)
