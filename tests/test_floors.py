@@ -27,7 +27,7 @@ FLOORS: Final = {
         _errors _arguments _tokens _tracing _literals filters
         _flow _watch _journal
         transports google
-        _requests _state progress _handles _handle_flows _futures _group_flows _journal_recovery
+        _requests _client_state progress _handles _handle_flows _futures _group_flows _journal_recovery
         _operation_handle _async_operation_handle _group _async_group _client _async_client
         testing cli
         __init__

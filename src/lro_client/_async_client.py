@@ -24,13 +24,13 @@ from lro import (
 from lro_client import _arguments, _handle_flows, _journal_recovery, _requests
 from lro_client._async_group import AsyncGroup
 from lro_client._async_operation_handle import AsyncOperationHandle
+from lro_client._client_state import ClientState
 from lro_client._flow import single
 from lro_client._flow.drivers import AsyncDriver
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import AsyncTransport
 from lro_client._handles import Meta, Resp, known, register
 from lro_client._journal.journal import Journal
-from lro_client._state import ClientState
 from lro_client._tracing import Trace
 from lro_client.filters import Expression
 from lro_client.transports.http import AsyncHttpTransport, Routes
@@ -74,7 +74,7 @@ class AsyncClient:
             transport = AsyncHttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = AsyncDriver(transport, sleep)
-        self._core = ClientState(
+        self._state = ClientState(
             transport,
             self._driver,
             types=types,
@@ -108,10 +108,10 @@ class AsyncClient:
             CallError: The method refused.
             JournalError: The journal cannot be written.
         """
-        types = self._core.types
+        types = self._state.types
         request = _requests.starting(types, target, message, request_id, validate_only)
         register(types, response=response, metadata=metadata, message=type(message))
-        flow = _handle_flows.start(self._core, request, response, metadata)
+        flow = _handle_flows.start(self._state, request, response, metadata)
         operation, trace = await self._driver.run(flow)
         return self._handle(operation, response, metadata, trace)
 
@@ -128,13 +128,13 @@ class AsyncClient:
             InvalidArgument: What looks like a token is none, or is one of another server.
             DeclarationError: It is empty, a URL, or something else than these.
         """
-        register(self._core.types, response=response, metadata=metadata)
-        first, trace = known(operation, self._core.address)
+        register(self._state.types, response=response, metadata=metadata)
+        first, trace = known(operation, self._state.address)
         return self._handle(first, response, metadata, trace)
 
     def group(self, handles: Iterable[AsyncOperationHandle[Resp, Meta]]) -> AsyncGroup[Resp, Meta]:
         """Operations of this client to wait for together, with few calls for all of them."""
-        return AsyncGroup(handles, core=self._core, driver=self._driver)
+        return AsyncGroup(handles, state=self._state, driver=self._driver)
 
     async def get(self, request: str | GetOperationRequest) -> Operation:
         """The latest state of an operation, by name (spec §3.2).
@@ -202,15 +202,15 @@ class AsyncClient:
             ValueError: The client has no journal.
             JournalError: It cannot be read.
         """
-        register(self._core.types, response=response, metadata=metadata)
-        flow = _journal_recovery.pending(self._core, response, metadata)
+        register(self._state.types, response=response, metadata=metadata)
+        flow = _journal_recovery.pending(self._state, response, metadata)
         async with aclosing(self._driver.walk(flow)) as steps:
             async for operation, error in steps:
                 yield self._handle(operation, response, metadata, error=error)
 
     async def close(self) -> None:
         """Free the connections, if they were made here; nobody waits here any more."""
-        self._core.close()
+        self._state.close()
         await self._driver.end()
         await self._transport.close()
 
@@ -232,17 +232,17 @@ class AsyncClient:
             operation,
             response=response,
             metadata=metadata,
-            core=self._core,
+            state=self._state,
             driver=self._driver,
             trace=trace,
             error=error,
         )
 
     async def _ask(self, request: Any) -> Operation:
-        return single.read(await self._driver.run(single.single(self._core.setting, request)))
+        return single.read(await self._driver.run(single.single(self._state.config, request)))
 
     async def _tell(self, request: Any) -> None:
-        await self._driver.run(single.single(self._core.setting, request))
+        await self._driver.run(single.single(self._state.config, request))
 
 
 class AsyncPager:
@@ -255,7 +255,7 @@ class AsyncPager:
     async def pages(self) -> AsyncGenerator[ListOperationsResponse, None]:
         """The raw pages, one call each."""
         client = self._client
-        flow = single.pages(client._core.setting, self._request)
+        flow = single.pages(client._state.config, self._request)
         async with aclosing(client._driver.walk(flow)) as steps:
             async for page in steps:
                 yield page

@@ -9,11 +9,11 @@ from typing import Generic
 
 from lro_client import _group_flows, _handle_flows, _requests
 from lro_client._async_operation_handle import AsyncOperationHandle
+from lro_client._client_state import ClientState
 from lro_client._flow.drivers import AsyncDriver
 from lro_client._group_flows import GroupResult
 from lro_client._handle_flows import LAST_WORD_SECONDS
 from lro_client._handles import Meta, Resp, Update
-from lro_client._state import ClientState
 
 
 class AsyncGroup(Generic[Resp, Meta]):
@@ -28,12 +28,12 @@ class AsyncGroup(Generic[Resp, Meta]):
         self,
         handles: Iterable[AsyncOperationHandle[Resp, Meta]],
         *,
-        core: ClientState,
+        state: ClientState,
         driver: AsyncDriver,
     ) -> None:
         self.handles = _group_flows.members(handles)
         """The operations, in the order that was given."""
-        self._core = core
+        self._state = state
         self._driver = driver
 
     async def as_completed(
@@ -47,7 +47,7 @@ class AsyncGroup(Generic[Resp, Meta]):
             GroupTimeout: The time is over; its ``pending`` are not done.
         """
         limit = _requests.seconds(timeout)
-        flow = _group_flows.as_completed(self._core, self.handles, limit)
+        flow = _group_flows.as_completed(self._state, self.handles, limit)
         async with aclosing(self._driver.walk(flow)) as steps:
             async for handle in steps:
                 yield handle
@@ -61,7 +61,7 @@ class AsyncGroup(Generic[Resp, Meta]):
             Those who are ``done``, the first one first, and those who are ``pending``.
         """
         limit = _requests.seconds(timeout)
-        return await self._driver.run(_group_flows.wait(self._core, self.handles, count, limit))
+        return await self._driver.run(_group_flows.wait(self._state, self.handles, count, limit))
 
     async def results(self, timeout: timedelta | float | None = None) -> list[Resp]:
         """All results, in the order of the handles; the first failure is raised at once.
@@ -72,7 +72,7 @@ class AsyncGroup(Generic[Resp, Meta]):
             OperationGone, CallError, DecodingError: As for a handle's ``result``.
         """
         limit = _requests.seconds(timeout)
-        flow = _group_flows.results(self._core, self.handles, limit, collect=False)
+        flow = _group_flows.results(self._state, self.handles, limit, collect=False)
         return await self._driver.run(flow)
 
     async def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
@@ -82,7 +82,7 @@ class AsyncGroup(Generic[Resp, Meta]):
             GroupTimeout: The time is over.
         """
         limit = _requests.seconds(timeout)
-        flow = _group_flows.results(self._core, self.handles, limit, collect=True)
+        flow = _group_flows.results(self._state, self.handles, limit, collect=True)
         return await self._driver.run(flow)
 
     async def updates(
@@ -94,7 +94,7 @@ class AsyncGroup(Generic[Resp, Meta]):
             GroupTimeout: The time is over.
         """
         limit = _requests.seconds(timeout)
-        flow = _group_flows.updates(self._core, self.handles, limit)
+        flow = _group_flows.updates(self._state, self.handles, limit)
         async with aclosing(self._driver.walk(flow)) as steps:
             async for update in steps:
                 yield update
@@ -104,7 +104,7 @@ class AsyncGroup(Generic[Resp, Meta]):
 
         Takes no longer than one call may, for all of them.
         """
-        await self._cancel(self._core.setting.call_seconds)
+        await self._cancel(self._state.config.call_seconds)
 
     def __len__(self) -> int:
         return len(self.handles)
@@ -116,4 +116,4 @@ class AsyncGroup(Generic[Resp, Meta]):
         await self._cancel(LAST_WORD_SECONDS)
 
     async def _cancel(self, seconds: float) -> None:
-        await self._driver.run(_handle_flows.leave(self._core, self.handles, seconds))
+        await self._driver.run(_handle_flows.leave(self._state, self.handles, seconds))

@@ -10,10 +10,10 @@ from typing import Any
 
 from lro import GetOperationRequest, Operation
 from lro_client import _futures, _handle_flows, _requests
+from lro_client._client_state import ClientState
 from lro_client._flow import polling, single
 from lro_client._flow.drivers import AsyncDriver
 from lro_client._handles import HandleBase, Meta, Resp, Update
-from lro_client._state import ClientState
 from lro_client._tracing import Trace
 
 
@@ -33,7 +33,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
-        core: ClientState,
+        state: ClientState,
         driver: AsyncDriver,
         trace: Trace | None = None,
         error: Exception | None = None,
@@ -42,7 +42,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             operation,
             response=response,
             metadata=metadata,
-            core=core,
+            state=state,
             trace=trace,
             error=error,
         )
@@ -55,7 +55,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             CallError: The call failed.
         """
         self._check_there()
-        flow = single.single(self._core.setting, GetOperationRequest(self.name))
+        flow = single.single(self._state.config, GetOperationRequest(self.name))
         return self._seen(single.read(await self._driver.run(flow)))
 
     async def wait(self, timeout: timedelta | float | None = None) -> Operation:
@@ -70,7 +70,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             CallError: A poll failed for a reason that does not pass.
         """
         return await self._driver.run(
-            _handle_flows.wait(self._core, self, _requests.seconds(timeout))
+            _handle_flows.wait(self._state, self, _requests.seconds(timeout))
         )
 
     async def result(self, timeout: timedelta | float | None = None) -> Resp:
@@ -83,7 +83,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         return await self._driver.run(
-            _handle_flows.result(self._core, self, _requests.seconds(timeout))
+            _handle_flows.result(self._state, self, _requests.seconds(timeout))
         )
 
     def future(self) -> asyncio.Future[Resp]:
@@ -93,7 +93,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         what :meth:`result` raises, or says that the client was closed. To cancel the future is to
         stop waiting; the operation goes on.
         """
-        return _futures.awaiting(self._core, self)
+        return _futures.awaiting(self._state, self)
 
     async def updates(
         self, timeout: timedelta | float | None = None, *, every: float = 1.0
@@ -105,14 +105,14 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         limit = _requests.seconds(timeout)
-        flow = polling.updates(
-            self._core.setting,
+        flow = polling.until_done(
+            self._state.config,
             self.name,
             self.operation,
             limit,
-            every,
             self._polled,
             self._fits,
+            every,
         )
         async with aclosing(self._driver.walk(flow)) as steps:
             async for operation in steps:
@@ -124,7 +124,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
-        await self._driver.run(_handle_flows.cancel(self._core, self))
+        await self._driver.run(_handle_flows.cancel(self._state, self))
 
     async def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
@@ -134,7 +134,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
         """
         limit = _requests.seconds(timeout)
-        return await self._driver.run(_handle_flows.cancel_and_wait(self._core, self, limit))
+        return await self._driver.run(_handle_flows.cancel_and_wait(self._state, self, limit))
 
     async def delete(self) -> None:
         """Remove the record; does not stop the work.
@@ -142,13 +142,13 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
-        await self._driver.run(_handle_flows.delete(self._core, self))
+        await self._driver.run(_handle_flows.delete(self._state, self))
 
     async def __aenter__(self) -> AsyncOperationHandle[Resp, Meta]:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._driver.run(_handle_flows.leave(self._core, [self]))
+        await self._driver.run(_handle_flows.leave(self._state, [self]))
 
     def __await__(self) -> Generator[Any, None, Resp]:
         return self.result().__await__()

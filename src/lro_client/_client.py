@@ -20,6 +20,7 @@ from lro import (
     WaitOperationRequest,
 )
 from lro_client import _arguments, _handle_flows, _journal_recovery, _requests
+from lro_client._client_state import ClientState
 from lro_client._flow import single
 from lro_client._flow.drivers import Driver
 from lro_client._flow.policy import Polling, Retry
@@ -28,7 +29,6 @@ from lro_client._group import Group
 from lro_client._handles import Meta, Resp, known, register
 from lro_client._journal.journal import Journal
 from lro_client._operation_handle import OperationHandle
-from lro_client._state import ClientState
 from lro_client._tracing import Trace
 from lro_client.filters import Expression
 from lro_client.transports.http import HttpTransport, Routes
@@ -72,7 +72,7 @@ class Client:
             transport = HttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = Driver(transport, clock, sleep)
-        self._core = ClientState(
+        self._state = ClientState(
             transport,
             self._driver,
             types=types,
@@ -106,10 +106,10 @@ class Client:
             CallError: The method refused.
             JournalError: The journal cannot be written.
         """
-        types = self._core.types
+        types = self._state.types
         request = _requests.starting(types, target, message, request_id, validate_only)
         register(types, response=response, metadata=metadata, message=type(message))
-        flow = _handle_flows.start(self._core, request, response, metadata)
+        flow = _handle_flows.start(self._state, request, response, metadata)
         operation, trace = self._driver.run(flow)
         return self._handle(operation, response, metadata, trace)
 
@@ -126,13 +126,13 @@ class Client:
             InvalidArgument: What looks like a token is none, or is one of another server.
             DeclarationError: It is empty, a URL, or something else than these.
         """
-        register(self._core.types, response=response, metadata=metadata)
-        first, trace = known(operation, self._core.address)
+        register(self._state.types, response=response, metadata=metadata)
+        first, trace = known(operation, self._state.address)
         return self._handle(first, response, metadata, trace)
 
     def group(self, handles: Iterable[OperationHandle[Resp, Meta]]) -> Group[Resp, Meta]:
         """Operations of this client to wait for together, with few calls for all of them."""
-        return Group(handles, core=self._core, driver=self._driver)
+        return Group(handles, state=self._state, driver=self._driver)
 
     def get(self, request: str | GetOperationRequest) -> Operation:
         """The latest state of an operation, by name (spec §3.2).
@@ -200,14 +200,14 @@ class Client:
             ValueError: The client has no journal.
             JournalError: It cannot be read.
         """
-        register(self._core.types, response=response, metadata=metadata)
-        flow = _journal_recovery.pending(self._core, response, metadata)
+        register(self._state.types, response=response, metadata=metadata)
+        flow = _journal_recovery.pending(self._state, response, metadata)
         for operation, error in self._driver.walk(flow):
             yield self._handle(operation, response, metadata, error=error)
 
     def close(self) -> None:
         """Free the connections, if they were made here; nobody waits here any more."""
-        self._core.close()
+        self._state.close()
         self._transport.close()
 
     def __enter__(self) -> Client:
@@ -228,17 +228,17 @@ class Client:
             operation,
             response=response,
             metadata=metadata,
-            core=self._core,
+            state=self._state,
             driver=self._driver,
             trace=trace,
             error=error,
         )
 
     def _ask(self, request: Any) -> Operation:
-        return single.read(self._driver.run(single.single(self._core.setting, request)))
+        return single.read(self._driver.run(single.single(self._state.config, request)))
 
     def _tell(self, request: Any) -> None:
-        self._driver.run(single.single(self._core.setting, request))
+        self._driver.run(single.single(self._state.config, request))
 
 
 class Pager:
@@ -251,7 +251,7 @@ class Pager:
     def pages(self) -> Iterator[ListOperationsResponse]:
         """The raw pages, one call each."""
         client = self._client
-        yield from client._driver.walk(single.pages(client._core.setting, self._request))
+        yield from client._driver.walk(single.pages(client._state.config, self._request))
 
     def __iter__(self) -> Iterator[Operation]:
         for page in self.pages():

@@ -7,47 +7,47 @@ import functools
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from lro_client._client_state import ClientState
 from lro_client._errors import ClientError, OperationFailed, again
 from lro_client._flow.threads import CALL_THREADS
 from lro_client._handle_flows import AFTERWARDS_SECONDS, noted
 from lro_client._handles import HandleBase
-from lro_client._state import ClientState
 from lro_client._watch.registry import News, Seen, Unreachable, Want
 
 Resp = TypeVar("Resp")
 
 
-def blocking(core: ClientState, handle: HandleBase[Resp, Any]) -> Future[Resp]:
+def blocking(state: ClientState, handle: HandleBase[Resp, Any]) -> Future[Resp]:
     """A future for threads. What waits for it is called in a lent thread: it may take its time."""
     future: Future[Resp] = Future()
 
     def hear(news: News) -> None:
-        CALL_THREADS.give(lambda: _set(future, core, handle, news), lambda _: None)
+        CALL_THREADS.give(lambda: _set(future, state, handle, news), lambda _: None)
 
     known = _known(handle)
     if known is not None:
         hear(known)
         return future
-    core.table.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
-    future.add_done_callback(lambda _: core.table.leave(handle.name, hear))
+    state.table.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
+    future.add_done_callback(lambda _: state.table.leave(handle.name, hear))
     return future
 
 
-def awaiting(core: ClientState, handle: HandleBase[Resp, Any]) -> asyncio.Future[Resp]:
+def awaiting(state: ClientState, handle: HandleBase[Resp, Any]) -> asyncio.Future[Resp]:
     """A future of the running event loop."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Resp] = loop.create_future()
 
     def hear(news: News) -> None:
         if not (future.done() or loop.is_closed()):
-            _give(future, core, handle, news)
+            _give(future, state, handle, news)
 
     known = _known(handle)
     if known is not None:
         hear(known)
         return future
-    core.table.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
-    future.add_done_callback(lambda _: core.table.leave(handle.name, hear))
+    state.table.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
+    future.add_done_callback(lambda _: state.table.leave(handle.name, hear))
     return future
 
 
@@ -60,15 +60,15 @@ def _known(handle: HandleBase[Any, Any]) -> News | None:
 
 
 def _set(
-    future: Future[Resp], core: ClientState, handle: HandleBase[Resp, Any], news: News
+    future: Future[Resp], state: ClientState, handle: HandleBase[Resp, Any], news: News
 ) -> None:
     if future.set_running_or_notify_cancel():
-        _give(future, core, handle, news)
+        _give(future, state, handle, news)
 
 
 def _give(
     future: Future[Resp] | asyncio.Future[Resp],
-    core: ClientState,
+    state: ClientState,
     handle: HandleBase[Resp, Any],
     news: News,
 ) -> None:
@@ -81,19 +81,19 @@ def _give(
         found = handle._result()
     except ClientError as exc:
         if isinstance(exc, OperationFailed):
-            owed = _owe(core, handle)
+            owed = _owe(state, handle)
         future.set_exception(exc)
     else:
-        owed = _owe(core, handle)
+        owed = _owe(state, handle)
         future.set_result(found)
-    if owed and core.journal is not None:
+    if owed and state.journal is not None:
         # Who crashes before finds it in the journal. One thread writes for all that come meanwhile.
-        settle = functools.partial(core.journal.settle, AFTERWARDS_SECONDS)
+        settle = functools.partial(state.journal.settle, AFTERWARDS_SECONDS)
         CALL_THREADS.give(functools.partial(noted, handle._known_as, settle), lambda _: None)
 
 
-def _owe(core: ClientState, handle: HandleBase[Any, Any]) -> bool:
-    journal = core.journal
+def _owe(state: ClientState, handle: HandleBase[Any, Any]) -> bool:
+    journal = state.journal
     if journal is None or not handle._known_as:
         return False
-    return journal.owe(handle.name, server=core.address, request_id=handle._request_id)
+    return journal.owe(handle.name, server=state.address, request_id=handle._request_id)

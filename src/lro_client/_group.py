@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Generic
 
 from lro_client import _group_flows, _handle_flows, _requests
+from lro_client._client_state import ClientState
 from lro_client._flow.drivers import Driver
 from lro_client._group_flows import GroupResult
 from lro_client._handle_flows import LAST_WORD_SECONDS
 from lro_client._handles import Meta, Resp, Update
 from lro_client._operation_handle import OperationHandle
-from lro_client._state import ClientState
 
 
 class Group(Generic[Resp, Meta]):
@@ -27,12 +27,12 @@ class Group(Generic[Resp, Meta]):
         self,
         handles: Iterable[OperationHandle[Resp, Meta]],
         *,
-        core: ClientState,
+        state: ClientState,
         driver: Driver,
     ) -> None:
         self.handles = _group_flows.members(handles)
         """The operations, in the order that was given."""
-        self._core = core
+        self._state = state
         self._driver = driver
 
     def as_completed(
@@ -46,7 +46,7 @@ class Group(Generic[Resp, Meta]):
             GroupTimeout: The time is over; its ``pending`` are not done.
         """
         limit = _requests.seconds(timeout)
-        yield from self._driver.walk(_group_flows.as_completed(self._core, self.handles, limit))
+        yield from self._driver.walk(_group_flows.as_completed(self._state, self.handles, limit))
 
     def wait(
         self, count: int | None = None, timeout: timedelta | float | None = None
@@ -57,7 +57,7 @@ class Group(Generic[Resp, Meta]):
             Those who are ``done``, the first one first, and those who are ``pending``.
         """
         limit = _requests.seconds(timeout)
-        return self._driver.run(_group_flows.wait(self._core, self.handles, count, limit))
+        return self._driver.run(_group_flows.wait(self._state, self.handles, count, limit))
 
     def results(self, timeout: timedelta | float | None = None) -> list[Resp]:
         """All results, in the order of the handles; the first failure is raised at once.
@@ -68,7 +68,7 @@ class Group(Generic[Resp, Meta]):
             OperationGone, CallError, DecodingError: As for a handle's ``result``.
         """
         limit = _requests.seconds(timeout)
-        flow = _group_flows.results(self._core, self.handles, limit, collect=False)
+        flow = _group_flows.results(self._state, self.handles, limit, collect=False)
         return self._driver.run(flow)
 
     def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
@@ -78,7 +78,7 @@ class Group(Generic[Resp, Meta]):
             GroupTimeout: The time is over.
         """
         limit = _requests.seconds(timeout)
-        flow = _group_flows.results(self._core, self.handles, limit, collect=True)
+        flow = _group_flows.results(self._state, self.handles, limit, collect=True)
         return self._driver.run(flow)
 
     def updates(self, timeout: timedelta | float | None = None) -> Iterator[Update[Meta]]:
@@ -88,14 +88,14 @@ class Group(Generic[Resp, Meta]):
             GroupTimeout: The time is over.
         """
         limit = _requests.seconds(timeout)
-        yield from self._driver.walk(_group_flows.updates(self._core, self.handles, limit))
+        yield from self._driver.walk(_group_flows.updates(self._state, self.handles, limit))
 
     def cancel(self) -> None:
         """Ask for all work to stop that is not done; what cannot be cancelled goes on.
 
         Takes no longer than one call may, for all of them.
         """
-        self._cancel(self._core.setting.call_seconds)
+        self._cancel(self._state.config.call_seconds)
 
     def __len__(self) -> int:
         return len(self.handles)
@@ -107,4 +107,4 @@ class Group(Generic[Resp, Meta]):
         self._cancel(LAST_WORD_SECONDS)
 
     def _cancel(self, seconds: float) -> None:
-        self._driver.run(_handle_flows.leave(self._core, self.handles, seconds))
+        self._driver.run(_handle_flows.leave(self._state, self.handles, seconds))

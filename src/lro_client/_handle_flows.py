@@ -22,13 +22,14 @@ from lro import (
 )
 from lro.types import Json
 from lro.wire import dumps
+from lro_client._client_state import ClientState
 from lro_client._errors import CallError, OperationFailed, PollTimeout, again
 from lro_client._flow import polling, single
+from lro_client._flow.poll_state import GRACE_SECONDS
 from lro_client._flow.steps import Call, Flow, Gather, Receive, RunBlocking, StartRequest
 from lro_client._handles import HandleBase, StartedOperation
 from lro_client._journal.entries import Entry
 from lro_client._journal.journal import Journal, JournalError
-from lro_client._state import ClientState
 from lro_client._tokens import message_name
 from lro_client._tracing import Trace, log, log_gave_up, log_started, log_verb
 from lro_client._watch.registry import Unreachable, Want
@@ -53,7 +54,7 @@ _UNSURE: Final = frozenset(
 
 
 def start(
-    core: ClientState, request: StartRequest, response: type | None, metadata: type | None
+    state: ClientState, request: StartRequest, response: type | None, metadata: type | None
 ) -> Flow[tuple[Operation, Trace | None]]:
     """Start an operation; with a journal, what is sent is noted before, and its name after.
 
@@ -63,18 +64,18 @@ def start(
     """
     trace = Trace.begin(request.target)
     headers = trace.headers() if trace else {}
-    if core.journal is None or request.validate_only:
-        operation = single.read((yield from single.single(core.setting, request, headers)))
+    if state.journal is None or request.validate_only:
+        operation = single.read((yield from single.single(state.config, request, headers)))
     else:
         request = attrs.evolve(request, request_id=request.request_id or str(uuid.uuid4()))
-        entry = _entry(core, request, response, metadata)
-        operation = yield from _start_noted(core, core.journal, request, entry, headers)
+        entry = _entry(state, request, response, metadata)
+        operation = yield from _start_noted(state, state.journal, request, entry, headers)
     log_started(operation, request.target)
     return operation, trace
 
 
 def _start_noted(
-    core: ClientState,
+    state: ClientState,
     journal: Journal,
     request: StartRequest,
     entry: Entry,
@@ -83,7 +84,7 @@ def _start_noted(
     new: bool = yield RunBlocking(lambda: journal.begin(entry))
     failures: list[CallError] = []
     try:
-        reply = yield from single.single(core.setting, request, headers, failed=failures.append)
+        reply = yield from single.single(state.config, request, headers, failed=failures.append)
     except (CallError, DeclarationError):
         # A message that cannot be encoded was not sent.
         # A call that was not the first, here or in another process, may have started it.
@@ -115,7 +116,7 @@ def noted(about: str, write: Callable[[], object]) -> None:
 
 
 def _entry(
-    core: ClientState, request: StartRequest, response: type | None, metadata: type | None
+    state: ClientState, request: StartRequest, response: type | None, metadata: type | None
 ) -> Entry:
     message = request.message
     if isinstance(message, Any):
@@ -124,15 +125,15 @@ def _entry(
         packed = Any("", dict(message))
     else:
         packed = (
-            core.types.pack(message)
-            if core.types.knows(type(message))
-            else Any("", core.types.dump(message))
+            state.types.pack(message)
+            if state.types.knows(type(message))
+            else Any("", state.types.dump(message))
         )
     return Entry(
         request_id=request.request_id,
-        server=core.address,
+        server=state.address,
         target=request.target,
-        message=dumps(cast(Json, core.types.readable(packed).payload)).decode(),
+        message=dumps(cast(Json, state.types.readable(packed).payload)).decode(),
         message_type=packed.type_url,
         response=message_name(response),
         metadata=message_name(metadata),
@@ -141,7 +142,7 @@ def _entry(
 
 
 def wait(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     """Wait until an operation is done; its last state.
 
@@ -153,9 +154,9 @@ def wait(
     if not handle.done:
         handle._check_there()
         try:
-            with core.alone() as alone:
+            with state.alone() as alone:
                 waiting = _alone if alone else _with_others
-                operation = yield from waiting(core, handle, timeout)
+                operation = yield from waiting(state, handle, timeout)
         except (CallError, PollTimeout) as exc:
             log_gave_up(handle.name, exc)
             raise
@@ -164,27 +165,27 @@ def wait(
 
 
 def _alone(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     known = handle.operation
     return polling.until_done(
-        core.setting, handle.name, known, timeout, handle._polled, handle._fits
+        state.config, handle.name, known, timeout, handle._polled, handle._fits
     )
 
 
 def _with_others(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
-    clock = core.setting.clock
+    clock = state.config.clock
     deadline = math.inf if timeout is None else clock() + timeout
-    box = core.box()
+    box = state.box()
     want = Want(deadline=deadline, fits=handle._fits)
-    entry = core.table.subscribe(handle.name, box.put, want, handle.operation)
+    entry = state.table.subscribe(handle.name, box.put, want, handle.operation)
     try:
-        left = None if timeout is None else max(0.0, timeout) + polling.GRACE_SECONDS
+        left = None if timeout is None else max(0.0, timeout) + GRACE_SECONDS
         news = yield Receive(box, left)
     finally:
-        core.table.leave(handle.name, box.put)
+        state.table.leave(handle.name, box.put)
         handle._polled(entry.polls)
     if news is None:
         assert timeout is not None
@@ -196,7 +197,7 @@ def _with_others(
 
 
 def result(
-    core: ClientState, handle: HandleBase[Resp, typing.Any], timeout: float | None
+    state: ClientState, handle: HandleBase[Resp, typing.Any], timeout: float | None
 ) -> Flow[Resp]:
     """Wait as :func:`wait` does, then give the response.
 
@@ -206,13 +207,13 @@ def result(
         DecodingError: The response is not of the declared type.
         PollTimeout, OperationGone, CallError: As for :func:`wait`.
     """
-    deadline = math.inf if timeout is None else core.setting.clock() + timeout
-    yield from wait(core, handle, timeout)
-    return (yield from taken(core, handle, deadline))
+    deadline = math.inf if timeout is None else state.config.clock() + timeout
+    yield from wait(state, handle, timeout)
+    return (yield from taken(state, handle, deadline))
 
 
 def taken(
-    core: ClientState, handle: HandleBase[Resp, typing.Any], deadline: float = math.inf
+    state: ClientState, handle: HandleBase[Resp, typing.Any], deadline: float = math.inf
 ) -> Flow[Resp]:
     """The result of an operation that is over; the journal need not keep it from now on.
 
@@ -225,22 +226,22 @@ def taken(
     try:
         found = handle._result()
     except OperationFailed:
-        yield from _forget(core, handle, deadline)
+        yield from _forget(state, handle, deadline)
         raise
-    yield from _forget(core, handle, deadline)
+    yield from _forget(state, handle, deadline)
     return found
 
 
 def _forget(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], deadline: float
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], deadline: float
 ) -> Flow[None]:
-    if core.journal is None or not handle._known_as:
+    if state.journal is None or not handle._known_as:
         return
-    left = deadline - core.setting.clock()
+    left = deadline - state.config.clock()
     write = functools.partial(
-        core.journal.collected,
+        state.journal.collected,
         handle.name,
-        server=core.address,
+        server=state.address,
         request_id=handle._request_id,
         within=min(max(left, _FLOOR_SECONDS), AFTERWARDS_SECONDS),
     )
@@ -248,7 +249,7 @@ def _forget(
 
 
 def cancel(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], within: float | None = None
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], within: float | None = None
 ) -> Flow[None]:
     """Ask for the work to stop, for at most ``within`` seconds.
 
@@ -256,12 +257,12 @@ def cancel(
         CallError: The call failed.
     """
     handle._check_there()
-    yield from single.single(core.setting, CancelOperationRequest(handle.name), within=within)
+    yield from single.single(state.config, CancelOperationRequest(handle.name), within=within)
     log_verb(handle.name, "CancelOperation")
 
 
 def cancel_and_wait(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     """Ask for the work to stop, and wait until it has, or has ended before (spec §2.6).
 
@@ -271,38 +272,38 @@ def cancel_and_wait(
     """
     if timeout is None:
         if not handle.done:
-            yield from cancel(core, handle)
-        return (yield from wait(core, handle, None))
-    clock = core.setting.clock
+            yield from cancel(state, handle)
+        return (yield from wait(state, handle, None))
+    clock = state.config.clock
     deadline = clock() + timeout
     if not handle.done:
         try:
-            yield from cancel(core, handle, within=timeout)
+            yield from cancel(state, handle, within=timeout)
         except CallError as exc:
             if clock() < deadline:
                 raise
             raise PollTimeout(handle.name, timeout, 1, handle.operation, exc) from exc
-    return (yield from wait(core, handle, max(0.0, deadline - clock())))
+    return (yield from wait(state, handle, max(0.0, deadline - clock())))
 
 
-def delete(core: ClientState, handle: HandleBase[typing.Any, typing.Any]) -> Flow[None]:
+def delete(state: ClientState, handle: HandleBase[typing.Any, typing.Any]) -> Flow[None]:
     """Remove the record.
 
     Raises:
         CallError: The call failed.
     """
     handle._check_there()
-    yield from single.single(core.setting, DeleteOperationRequest(handle.name))
+    yield from single.single(state.config, DeleteOperationRequest(handle.name))
     log_verb(handle.name, "DeleteOperation")
 
 
 def leave(
-    core: ClientState,
+    state: ClientState,
     handles: Sequence[HandleBase[typing.Any, typing.Any]],
     seconds: float = LAST_WORD_SECONDS,
 ) -> Flow[None]:
     """Cancel those that are not done, in so many seconds for all of them; never raises."""
-    clock = core.setting.clock
+    clock = state.config.clock
     until = clock() + seconds
     running = [handle for handle in handles if not handle._over]
     for first in range(0, len(running), _CANCELS_AT_ONCE):
@@ -311,7 +312,7 @@ def leave(
         if left <= 0:
             break
         asked = [CancelOperationRequest(handle.name) for handle in some]
-        budget = min(left, core.setting.call_seconds)
+        budget = min(left, state.config.call_seconds)
         found = yield Gather([Call(request=one, budget=budget) for one in asked])
         for handle, outcome in zip(some, found, strict=True):
             if isinstance(outcome, Exception):

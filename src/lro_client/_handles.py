@@ -11,8 +11,8 @@ import attrs
 from lro import Any, Empty, InvalidArgument, Operation, Status, TypeRegistry
 from lro.types import declared_name
 from lro_client._arguments import check_class, check_name
+from lro_client._client_state import ClientState
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
-from lro_client._state import ClientState
 from lro_client._tokens import Token, read_token, server_of, token_of
 from lro_client._tracing import Trace, log_ended
 
@@ -46,7 +46,6 @@ class HandleBase(Generic[Resp, Meta]):
 
     __slots__ = (
         "__weakref__",
-        "_core",
         "_error",
         "_metadata_type",
         "_name",
@@ -54,6 +53,7 @@ class HandleBase(Generic[Resp, Meta]):
         "_polls",
         "_request_id",
         "_response_type",
+        "_state",
         "_trace",
         "_types",
     )
@@ -64,7 +64,7 @@ class HandleBase(Generic[Resp, Meta]):
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
-        core: ClientState,
+        state: ClientState,
         trace: Trace | None = None,
         error: Exception | None = None,
     ) -> None:
@@ -76,8 +76,8 @@ class HandleBase(Generic[Resp, Meta]):
         self._operation = operation
         self._response_type = response
         self._metadata_type = metadata
-        self._core = core
-        self._types = core.types
+        self._state = state
+        self._types = state.types
         self._trace = trace
         self._polls = 0
         self._error = error
@@ -108,7 +108,7 @@ class HandleBase(Generic[Resp, Meta]):
         """
         return token_of(
             self.name,
-            server=self._core.address,
+            server=self._state.address,
             response=self._response_type,
             metadata=self._metadata_type,
             trace=self._trace.text if self._trace else "",

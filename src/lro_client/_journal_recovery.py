@@ -8,6 +8,7 @@ from typing import Final
 
 from lro import Any, LroError, Operation
 from lro.wire import loads
+from lro_client._client_state import ClientState
 from lro_client._errors import CallError
 from lro_client._flow import single
 from lro_client._flow.steps import Emit, Flow, RunBlocking, StartRequest
@@ -15,7 +16,6 @@ from lro_client._handle_flows import AFTERWARDS_SECONDS, noted
 from lro_client._handles import StartedOperation
 from lro_client._journal.entries import Entry
 from lro_client._journal.journal import Journal, JournalError
-from lro_client._state import ClientState
 from lro_client._tokens import message_name
 from lro_client._tracing import log_forgotten
 
@@ -23,7 +23,7 @@ ANSWERED_ONCE: Final = timedelta(hours=23)
 """So long a start may be repeated: a day later its server has forgotten it (spec §9.2(2))."""
 
 
-def pending(core: ClientState, response: type | None, metadata: type | None) -> Flow[None]:
+def pending(state: ClientState, response: type | None, metadata: type | None) -> Flow[None]:
     """Shows the operations of this server that were declared with these classes, each with None.
 
     Those with a name come first, then those whose start has to be repeated. One that cannot be is
@@ -34,11 +34,11 @@ def pending(core: ClientState, response: type | None, metadata: type | None) -> 
         ValueError: There is no journal.
         JournalError: It cannot be read.
     """
-    journal = core.journal
+    journal = state.journal
     if journal is None:
         raise ValueError("the client has no journal: give it one, as in Client(url, journal=...)")
     old = datetime.now(UTC) - ANSWERED_ONCE
-    entries: list[Entry] = yield RunBlocking(lambda: journal.pending(server=core.address))
+    entries: list[Entry] = yield RunBlocking(lambda: journal.pending(server=state.address))
     asked = message_name(response), message_name(metadata)
     everything = response is Any and metadata is Any
     wanted = [one for one in entries if everything or (one.response, one.metadata) == asked]
@@ -50,7 +50,7 @@ def pending(core: ClientState, response: type | None, metadata: type | None) -> 
             log_forgotten(entry.target, entry.request_id)
             continue
         try:
-            reply = yield from single.single(core.setting, _again(journal, entry))
+            reply = yield from single.single(state.config, _again(journal, entry))
         except (CallError, JournalError) as exc:
             yield Emit((Operation(), exc))
             continue

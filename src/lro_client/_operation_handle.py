@@ -8,10 +8,10 @@ from datetime import timedelta
 
 from lro import GetOperationRequest, Operation
 from lro_client import _futures, _handle_flows, _requests
+from lro_client._client_state import ClientState
 from lro_client._flow import polling, single
 from lro_client._flow.drivers import Driver
 from lro_client._handles import HandleBase, Meta, Resp, Update
-from lro_client._state import ClientState
 from lro_client._tracing import Trace
 
 
@@ -31,7 +31,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
-        core: ClientState,
+        state: ClientState,
         driver: Driver,
         trace: Trace | None = None,
         error: Exception | None = None,
@@ -40,7 +40,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             operation,
             response=response,
             metadata=metadata,
-            core=core,
+            state=state,
             trace=trace,
             error=error,
         )
@@ -53,7 +53,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             CallError: The call failed.
         """
         self._check_there()
-        flow = single.single(self._core.setting, GetOperationRequest(self.name))
+        flow = single.single(self._state.config, GetOperationRequest(self.name))
         return self._seen(single.read(self._driver.run(flow)))
 
     def wait(self, timeout: timedelta | float | None = None) -> Operation:
@@ -67,7 +67,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             OperationGone: It was deleted or has expired.
             CallError: A poll failed for a reason that does not pass.
         """
-        return self._driver.run(_handle_flows.wait(self._core, self, _requests.seconds(timeout)))
+        return self._driver.run(_handle_flows.wait(self._state, self, _requests.seconds(timeout)))
 
     def result(self, timeout: timedelta | float | None = None) -> Resp:
         """Wait as :meth:`wait` does, then give the response.
@@ -78,7 +78,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             DecodingError: The response is not of the declared type.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
-        return self._driver.run(_handle_flows.result(self._core, self, _requests.seconds(timeout)))
+        return self._driver.run(_handle_flows.result(self._state, self, _requests.seconds(timeout)))
 
     def future(self) -> Future[Resp]:
         """The result as a future of the standard library; costs no thread while it waits.
@@ -87,7 +87,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         operation: it has the result, or what :meth:`result` raises, or says that the client was
         closed. To cancel the future is to stop waiting; the operation goes on.
         """
-        return _futures.blocking(self._core, self)
+        return _futures.blocking(self._state, self)
 
     def updates(
         self, timeout: timedelta | float | None = None, *, every: float = 1.0
@@ -99,14 +99,14 @@ class OperationHandle(HandleBase[Resp, Meta]):
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         limit = _requests.seconds(timeout)
-        flow = polling.updates(
-            self._core.setting,
+        flow = polling.until_done(
+            self._state.config,
             self.name,
             self.operation,
             limit,
-            every,
             self._polled,
             self._fits,
+            every,
         )
         for operation in self._driver.walk(flow):
             yield Update(self, self._seen(operation))
@@ -117,7 +117,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
-        self._driver.run(_handle_flows.cancel(self._core, self))
+        self._driver.run(_handle_flows.cancel(self._state, self))
 
     def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
@@ -127,7 +127,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
         """
         limit = _requests.seconds(timeout)
-        return self._driver.run(_handle_flows.cancel_and_wait(self._core, self, limit))
+        return self._driver.run(_handle_flows.cancel_and_wait(self._state, self, limit))
 
     def delete(self) -> None:
         """Remove the record; does not stop the work.
@@ -135,10 +135,10 @@ class OperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
-        self._driver.run(_handle_flows.delete(self._core, self))
+        self._driver.run(_handle_flows.delete(self._state, self))
 
     def __enter__(self) -> OperationHandle[Resp, Meta]:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._driver.run(_handle_flows.leave(self._core, [self]))
+        self._driver.run(_handle_flows.leave(self._state, [self]))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import lro
 from lro_client import CallError, Polling
-from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH
+from lro_client._flow.single import BATCH, LIST, WAIT, WATCH
 from tests.client.worlds import NEVER, World, error
 
 FAULTS = [

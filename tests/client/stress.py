@@ -239,7 +239,7 @@ def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
                 time.sleep(0.001)
             if told != [1]:
                 wrong.append(f"a callback was called {len(told)} times")
-    table, server = client._core.table, client._core.setting.server
+    table, server = client._state.table, client._state.config.server
     if table.entries or server.held:
         wrong.append(f"left over: {len(table.entries)} entries, {server.held} waits")
     close(client, wrong)

@@ -43,11 +43,11 @@ DONE = lro.Operation(name=NAME, done=True)
 
 def test_news_in_another_order(face: Face) -> None:
     """An end that was heard is not undone by what a slower lane tells."""
-    core = face.inside(client_of(face, ScriptedServer()))._core
+    state = face.inside(client_of(face, ScriptedServer()))._state
     handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
 
     def hear() -> list[Any]:
-        with GroupWatch(core, [handle], None, curious=True) as gathering:
+        with GroupWatch(state, [handle], None, curious=True) as gathering:
             for operation in (DONE, RUNNING, DONE):
                 gathering._hear(Seen(NAME, operation))
             steps = gathering.next()
@@ -63,15 +63,15 @@ def test_news_in_another_order(face: Face) -> None:
 
 def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
     """Of a thousand that came meanwhile one is kept, and told once."""
-    core = face.inside(client_of(face, ScriptedServer()))._core
+    state = face.inside(client_of(face, ScriptedServer()))._state
     handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
     types = lro.TypeRegistry(ResizeMetadata)
     box: list[Any] = []
 
     def hear() -> None:
-        gathering = GroupWatch(core, [handle], None, curious=True)
+        gathering = GroupWatch(state, [handle], None, curious=True)
         # It is not entered, which would ask the server for the state as well, in another thread.
-        gathering._entries = {NAME: WatchedOperation(NAME, 0.0, 0.0)}
+        gathering._entries = {NAME: WatchedOperation(NAME, 0.0)}
         gathering._box.put = box.append
         for percent in range(1000):
             packed = types.pack(ResizeMetadata(percent=percent))
@@ -94,13 +94,13 @@ def test_a_future_that_was_cancelled_hears_nothing() -> None:
     handle = client.operation(NAME, **TYPES)
     future: Future[ResizeResponse] = Future()
     future.cancel()
-    _set(future, client._core, handle, Seen(NAME, DONE))
+    _set(future, client._state, handle, Seen(NAME, DONE))
     assert future.cancelled()
 
     async def main() -> bool:
         async with server.async_client() as calls:
             waited = calls.operation(NAME, **TYPES).future()
-            [hear] = calls._core.table.entries[NAME].listeners
+            [hear] = calls._state.table.entries[NAME].listeners
             waited.cancel()
             hear(Seen(NAME, DONE))
             return waited.cancelled()
@@ -111,17 +111,17 @@ def test_a_future_that_was_cancelled_hears_nothing() -> None:
 
 def test_what_is_lost_twice_is_told_once(face: Face) -> None:
     """By whoever comes first."""
-    core = face.inside(client_of(face, ScriptedServer()))._core
-    with core.table.lock:
-        entry = WatchedOperation(NAME, 0.0, 0.0)
+    state = face.inside(client_of(face, ScriptedServer()))._state
+    with state.table.lock:
+        entry = WatchedOperation(NAME, 0.0)
         entry.listeners[print] = Want()
-        assert core.table.lost(entry, ZeroDivisionError()) == []
+        assert state.table.lost(entry, ZeroDivisionError()) == []
 
 
 def test_a_flow_for_one_that_is_done() -> None:
     """It asks nothing."""
     simulation = Simulation(ends_at=9)
-    flow = until_done(simulation.setting(Polling()), NAME, DONE, None)
+    flow = until_done(simulation.config(Polling()), NAME, DONE, None)
     assert simulation.run(flow) is DONE
     assert simulation.asked == []
 

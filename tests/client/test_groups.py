@@ -361,7 +361,7 @@ def test_a_future_that_is_cancelled_stops_waiting(face: Face) -> None:
         assert future.cancel()
     else:
         assert face.run(cancelled)
-    assert face.inside(client)._core.table.entries == {}
+    assert face.inside(client)._state.table.entries == {}
     assert "CancelOperation" not in [call.verb for call in server.calls]
 
 

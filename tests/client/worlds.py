@@ -13,8 +13,7 @@ import attrs
 
 import lro
 from lro_client import CallError, Polling
-from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH, Server
-from lro_client._flow.single import FlowConfig
+from lro_client._flow.single import BATCH, LIST, WAIT, WATCH, FlowConfig, Server
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
@@ -96,7 +95,7 @@ class World:
         self._resting: Callable[[], object] | None = None
         self._streams: list[Callable[[], object]] = []
         self.server = Server()
-        self.setting = FlowConfig(
+        self.config = FlowConfig(
             clock=lambda: self.now,
             polling=self.polling,
             server=self.server,
@@ -108,9 +107,7 @@ class World:
             hire=lambda: self.later(0.0, lambda: self._go(lanes.lane(), None)),
             ring=self._ring,
         )
-        lanes = Poller(
-            self.setting, self.table, Scheduler(self.setting, self.table, self.transport)
-        )
+        lanes = Poller(self.config, self.table, Scheduler(self.config, self.table, self.transport))
 
     # -- what tests do ------------------------------------------------------------------------
 

@@ -14,10 +14,8 @@ from lro import BatchGetOperationsResponse, Code, ListOperationsResponse, Operat
 from lro.errors import OperationNotFound
 from lro.types import ErrorInfo
 from lro_client._errors import CallError, OperationGone
-from lro_client._flow.capabilities import WATCH
-from lro_client._flow.failures import unanswered
-from lro_client._flow.polling import Doubt, is_fair, lost, says_no_wait
-from lro_client._flow.single import FlowConfig
+from lro_client._flow.poll_state import final_error
+from lro_client._flow.single import WATCH, FlowConfig
 from lro_client._flow.steps import Enough, Flow, Idle, Reply
 from lro_client._tracing import log_failed_poll
 from lro_client._watch.registry import NAMES_MOST, Told, WatchedOperation, WatchRegistry, tell
@@ -32,7 +30,6 @@ from lro_client._watch.strategy import (
 )
 
 _DOUBT_SECONDS: Final = 30.0
-_AT_ONCE_SECONDS: Final = 0.5
 _ABSENT: Final = frozenset({Code.NOT_FOUND, Code.UNIMPLEMENTED})
 _FORBIDDEN: Final = frozenset({Code.PERMISSION_DENIED, Code.UNAUTHENTICATED})
 _PRESSURE: Final = frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED})
@@ -50,9 +47,9 @@ def _too_large(work: PollBatch, error: CallError) -> bool:
 class Poller:
     """What all lanes of a client make of what they hear."""
 
-    def __init__(self, setting: FlowConfig, table: WatchRegistry, choice: Scheduler) -> None:
-        self._setting = setting
-        self._server = setting.server
+    def __init__(self, config: FlowConfig, table: WatchRegistry, choice: Scheduler) -> None:
+        self._config = config
+        self._server = config.server
         self._table = table
         self._choice = choice
 
@@ -132,13 +129,10 @@ class Poller:
         value = reply.value
         if isinstance(value, Operation):
             (entry,) = work.entries.values()
-            if work.how is Strategy.HOLD and value.done and not entry.fits(value):
-                entry.doubt = Doubt(value)
+            waited = work.how is Strategy.HOLD
+            if not entry.accept(self._config, value, entry.fits_all, waited=waited):
                 self._push(work, now)
                 return told
-            if entry.doubt is not None and work.how is Strategy.ONE:
-                entry.doubt.settle(self._server, value, now)
-                entry.doubt = None
             told += self._table.seen(entry, value)
         elif isinstance(value, BatchGetOperationsResponse):
             told += self._found(work, value.operations)
@@ -188,12 +182,10 @@ class Poller:
             entry.polls += 1
         if work.how is Strategy.HOLD:
             (entry,) = waiting
-            at_once = now - work.began < min(_AT_ONCE_SECONDS, work.hold / 2)
-            entry.at_once = entry.at_once + 1 if at_once else 0
-            if entry.at_once < 3:
+            if entry.holds_again(work.hold, now - work.began):
                 self._table.push(entry, now)
                 return
-        pause = pause_after(self._setting, work, waiting, self._table, retry_after)
+        pause = pause_after(self._config, work, waiting, self._table, retry_after)
         for entry in waiting:
             left = work.how in MANY and (entry.alone or entry.name in work.left)
             if not left:
@@ -243,7 +235,7 @@ class Poller:
             # A stream that breaks says nothing of the server, which may have closed it for its age.
             broken = work.how is Strategy.STREAM and error.http_status is None
             if error.code in _PRESSURE and not broken and not _too_large(work, error):
-                polling = self._setting.polling
+                polling = self._config.polling
                 self._server.pressed(polling.server_delay(error.retry_after), work.began, now)
             told = self._told_of_failure(work, error, now)
         tell(told)
@@ -254,18 +246,14 @@ class Poller:
             self._halve(work, fewest=2)
             self._push(work, now)
             return []
-        passes = self._setting.polling.retry.pause(error, 1, 0.0) is not None
+        passes = self._config.polling.retry.pause(error, 1, 0.0) is not None
         if passes and not waiting:  # their patience has cut it: that says nothing of the server
             return []
-        if work.how is Strategy.HOLD and says_no_wait(self._setting.polling, error):
-            for entry in waiting:
-                entry.doubt = Doubt()
-        elif work.how in MANY and (not passes or work.how.value not in server.proven):
+        if work.how in MANY and (not passes or work.how.value not in server.proven):
             self._refused(work, error, passes, now)
-        else:
-            return [one for entry in waiting for one in self._failing(entry, error, now, work)]
-        self._push(work, now)
-        return []
+            self._push(work, now)
+            return []
+        return [one for entry in waiting for one in self._failing(entry, error, now, work)]
 
     def _refused(self, work: PollBatch, error: CallError, passes: bool, now: float) -> None:
         """A call for many has failed: the server lacks the verb, or will not have all the names."""
@@ -289,24 +277,20 @@ class Poller:
     def _failing(
         self, entry: WatchedOperation, error: CallError, now: float, work: PollBatch
     ) -> Told:
-        polling = self._setting.polling
-        silent = work.how is not Strategy.STREAM and unanswered(
-            error, now - work.began, work.budget
-        )
-        fair = not silent or is_fair(self._setting, work.budget, work.hold)
-        entry.failures.add(error, now, fair=fair)
+        hold = work.hold if work.how is Strategy.HOLD else None
+        # A stream has no end by which it must have answered.
+        budget = math.inf if work.how is Strategy.STREAM else work.budget
         entry.polls += 1
-        if work.how is Strategy.HOLD and silent:  # a Get may be answered
-            entry.doubt = Doubt() if fair else None
+        if entry.fail(self._config, error, hold=hold, took=now - work.began, budget=budget):
             self._table.push(entry, now)
             return []
         # Where everybody has a deadline, that is the patience (spec §11.5(2)).
-        pause = entry.failures.pause(polling, error, now, patient=not entry.endless)
+        pause = entry.failures.pause(self._config.polling, error, now, patient=not entry.endless)
         if pause is not None:
             log_failed_poll(entry.name, error, pause)
             self._table.push(entry, now + pause)
             return []
-        return self._table.lost(entry, lost(error))
+        return self._table.lost(entry, final_error(error))
 
     def _broken(self, work: PollBatch, error: Exception) -> None:
         with self._table.lock:

@@ -13,8 +13,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro import Operation
-from lro_client._flow.failures import Failures
-from lro_client._flow.polling import Doubt
+from lro_client._flow.poll_state import Fits, PollState, any_fits
 from lro_client._tracing import log
 
 NAMES_MOST: Final = 1000
@@ -54,19 +53,15 @@ class Want:
 
     wants_progress: bool = False
     deadline: float = math.inf
-    fits: Callable[[Operation], bool] = lambda _: True
+    fits: Fits = any_fits
 
 
-@attrs.define(eq=False)
-class WatchedOperation:
-    """One operation: times are by the client's clock, in seconds."""
+@attrs.define(eq=False, kw_only=True)
+class WatchedOperation(PollState):
+    """An operation with listeners. Times are in seconds by the client's clock."""
 
-    name: str
-    since: float
-    """When it was first waited for."""
-    due: float
-    """When to look at it next; infinite while a stream tells of it."""
-    operation: Operation | None = None
+    due: float = math.inf
+    """When to look at it next; infinite while a stream reports it."""
     listeners: dict[Listener, Want] = attrs.field(factory=dict)
     curious: bool = False
     """Whether somebody wants each change."""
@@ -74,14 +69,8 @@ class WatchedOperation:
     """Whether somebody has a deadline."""
     max_batch: int = NAMES_MOST
     """With so many others at most it is asked for together: fewer, where that was refused."""
-    polls: int = 0
-    at_once: int = 0
-    """How many Waits in a row came back at once, and not done."""
-    failures: Failures = attrs.field(factory=Failures)
     alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
     """It is not asked for together with others: it was refused so, not told of, or is in none."""
-    doubt: Doubt | None = None
-    """What a Wait said of it, which a Get has to confirm."""
     streamed: bool = False
     """A stream is to tell of it."""
     heard: bool = False
@@ -106,7 +95,7 @@ class WatchedOperation:
         ends = (want.deadline for want in self.listeners.values())
         return min((end for end in ends if end > now), default=math.inf)
 
-    def fits(self, operation: Operation) -> bool:
+    def fits_all(self, operation: Operation) -> bool:
         """Whether its result is as all who wait for it have declared it."""
         return all(want.fits(operation) for want in self.listeners.values())
 
@@ -177,9 +166,11 @@ class WatchRegistry:
         now, entry = self.clock(), self.entries.get(name)
         if self.closed is not None:
             news.append(Unreachable(name, self.closed))
-            return WatchedOperation(name, now, now, known)
+            return WatchedOperation(name, now, known)
         if entry is None:
-            entry = self.entries[name] = WatchedOperation(name, now, now + GATHER_SECONDS, known)
+            entry = self.entries[name] = WatchedOperation(
+                name, now, known, due=now + GATHER_SECONDS
+            )
             self._count_of(entry, 1)
         elif want.wants_progress:
             entry.due = min(entry.due, now)  # a Wait may be held for it that nobody can hurry

@@ -8,16 +8,9 @@ from typing import Final
 
 import attrs
 
-from lro import (
-    Duration,
-    GetOperationRequest,
-    ListOperationsRequest,
-    Operation,
-    WaitOperationRequest,
-)
-from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH
-from lro_client._flow.polling import GRACE_SECONDS, hold_within, wait_budget
-from lro_client._flow.single import FlowConfig
+from lro import GetOperationRequest, ListOperationsRequest, Operation
+from lro_client._flow.poll_state import GRACE_SECONDS, hold_within, wait_budget, wait_request
+from lro_client._flow.single import BATCH, LIST, WAIT, WATCH, FlowConfig
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
@@ -98,10 +91,10 @@ class Scheduler:
     """Chooses work. ``offered`` are the ways that the transport has. Under the table's lock."""
 
     def __init__(
-        self, setting: FlowConfig, table: WatchRegistry, offered: frozenset[Strategy]
+        self, config: FlowConfig, table: WatchRegistry, offered: frozenset[Strategy]
     ) -> None:
-        self._setting = setting
-        self._server = setting.server
+        self._config = config
+        self._server = config.server
         self._table = table
         self._offered = offered
         self._flying: dict[Strategy, int] = dict.fromkeys(Strategy, 0)
@@ -125,9 +118,9 @@ class Scheduler:
                 self._table.push(entry, now + UNHEARD_SECONDS)
         self._flying[how] += 1
         self._began[how] = now
-        seconds = self._setting.call_seconds
+        seconds = self._config.call_seconds
         if how is Strategy.HOLD:
-            seconds = wait_budget(self._setting, work.hold, first.deadline(now) - now)
+            seconds = wait_budget(self._config, work.hold, first.deadline(now) - now)
         work.budget = min(seconds, _patience(work, now))
         work.request = _request(work)
         return work
@@ -148,34 +141,32 @@ class Scheduler:
         return Call(request=work.request, budget=work.budget)
 
     def _how(self, entry: WatchedOperation, now: float) -> Strategy | None:
-        polling, server = self._setting.polling, self._server
         few = len(self._table.entries) <= _HELD_MOST
-        waits = polling.wait_first and server.offers(WAIT, now) and Strategy.HOLD in self._offered
-        if few and waits and not entry.failures.count and entry.doubt is None:
+        if few and Strategy.HOLD in self._offered and entry.may_hold(self._config):
             return Strategy.HOLD if self._hold(entry, now) >= 0 else Strategy.ONE
         if few or entry.alone:
             return Strategy.ONE
         for how in (Strategy.STREAM, Strategy.BATCH, Strategy.LISTED):
-            if how not in self._offered or not server.offers(how.value, now):
+            if how not in self._offered or not self._server.offers(how.value, now):
                 continue
             if how is Strategy.STREAM and not self._may_stream(entry):
                 continue
-            if how.value in server.proven or not self._flying[how]:
+            if how.value in self._server.proven or not self._flying[how]:
                 return how
             if now < self._began[how] + UNHEARD_SECONDS:
                 return None
         return Strategy.ONE
 
     def _may_stream(self, entry: WatchedOperation) -> bool:
-        polling = self._setting.polling
-        most = self._setting.lanes - 2  # two are left for what is not in a stream
+        polling = self._config.polling
+        most = self._config.lanes - 2  # two are left for what is not in a stream
         if not polling.wait_first or entry.streamed or self._flying[Strategy.STREAM] >= most:
             return False
         return entry.failures.count < _BREAKS  # one that breaks too soon must not keep some from us
 
     def _hold(self, entry: WatchedOperation, now: float) -> float:
         """Seconds to hold a Wait for; negative: there is no time for one."""
-        hold = self._setting.polling.hold_seconds
+        hold = self._config.polling.hold_seconds
         if entry.curious:
             hold = min(hold, _CURIOUS_SECONDS) if entry.polls else 0.0
         found = hold_within(hold, entry.deadline(now) - now)
@@ -221,8 +212,7 @@ def _request(work: PollBatch) -> Request:
         parent = first.collection.removesuffix("/operations")
         return ListOperationsRequest(parent, wanted, len(names))
     if work.how is Strategy.HOLD:
-        span = divmod(round(work.hold * 1_000_000_000), 1_000_000_000)
-        return WaitOperationRequest(first.name, Duration(*span))
+        return wait_request(first.name, work.hold)
     return GetOperationRequest(first.name)
 
 
@@ -232,20 +222,20 @@ def capacity(how: Strategy) -> int:
 
 
 def pause_after(
-    setting: FlowConfig,
+    config: FlowConfig,
     work: PollBatch,
     waiting: Sequence[WatchedOperation],
     table: WatchRegistry,
     retry_after: float | None,
 ) -> float:
     """Seconds until the next look at those of the work who still wait."""
-    polling = setting.polling
+    polling = config.polling
     asked = polling.server_delay(retry_after)
     if asked > 0:
         return asked
     youngest = max(waiting, key=lambda entry: entry.since)
-    elapsed = setting.clock() - youngest.since
-    pause = polling.pause(youngest.polls, elapsed, None, setting.chance())
+    elapsed = config.clock() - youngest.since
+    pause = polling.pause(youngest.polls, elapsed, None, config.chance())
     everybody = len(table.entries)
     if work.how in MANY:
         calls = everybody / capacity(work.how) + len(table.collections)

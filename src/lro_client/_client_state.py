@@ -76,7 +76,7 @@ class ClientState:
         self.types = types
         self.journal = journal
         self.address = public_address(str(getattr(transport, "address", "")))
-        self.setting = FlowConfig(
+        self.config = FlowConfig(
             clock=clock,
             retry=retry or Retry(),
             polling=polling or Polling(),
@@ -102,19 +102,19 @@ class ClientState:
         with _MOVING:
             if here != self._here:
                 closed = self._table.closed
-                self.setting.server.held = 0
+                self.config.server.held = 0
                 self._lock, self._table = threading.Lock(), self._laid()
                 self._table.closed, self._here = closed, here
 
     def _laid(self) -> WatchRegistry:
         runner = self._runner
         table = WatchRegistry(
-            self.setting.clock,
-            most=lambda: runner.lanes(self.setting.lanes),
+            self.config.clock,
+            most=lambda: runner.lanes(self.config.lanes),
             hire=lambda: runner.aside(lanes.lane()),
             ring=runner.ring,
         )
-        lanes = Poller(self.setting, table, Scheduler(self.setting, table, self._offered))
+        lanes = Poller(self.config, table, Scheduler(self.config, table, self._offered))
         return table
 
     def box(self) -> Channel:
@@ -125,7 +125,7 @@ class ClientState:
     def alone(self) -> Iterator[bool]:
         """Whether a wait may have a call for itself, rather than join all others."""
         self._settle()
-        server, lock = self.setting.server, self._lock
+        server, lock = self.config.server, self._lock
         with lock:
             has = server.held < self._most_alone
             server.held += has
