@@ -25,9 +25,9 @@ FLOORS: Final = {
         """,
     "lro_client": """
         _errors _arguments _tokens _tracing _literals filters
-        _flow _watch _journal
+        _flow _observer _watch _journal _journal_observer
         transports google
-        _requests _client_state progress _handles _handle_flows _futures _group_flows _journal_recovery
+        _requests _client_state progress _handles _handle_flows _group_flows
         _operation_handle _async_operation_handle _group _async_group _client _async_client
         testing cli
         __init__

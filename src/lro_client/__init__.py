@@ -25,7 +25,7 @@ from lro_client._flow.steps import AsyncTransport, Call, Reply, StartRequest, Tr
 from lro_client._group import Group
 from lro_client._group_flows import GroupResult
 from lro_client._handles import Update
-from lro_client._journal.journal import Journal, JournalError
+from lro_client._journal import Journal, JournalError
 from lro_client._operation_handle import OperationHandle
 from lro_client.transports.http import AsyncHttpTransport, HttpTransport, Routes
 from lro_client.transports.local import AsyncLocalTransport, LocalTransport

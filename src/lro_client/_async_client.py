@@ -21,7 +21,7 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _arguments, _handle_flows, _journal_recovery, _requests
+from lro_client import _arguments, _handle_flows, _requests
 from lro_client._async_group import AsyncGroup
 from lro_client._async_operation_handle import AsyncOperationHandle
 from lro_client._client_state import ClientState
@@ -30,8 +30,8 @@ from lro_client._flow.drivers import AsyncDriver
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import AsyncTransport
 from lro_client._handles import Meta, Resp, known, register
-from lro_client._journal.journal import Journal
-from lro_client._tracing import Trace
+from lro_client._journal import Journal
+from lro_client._observer import KnownOperation
 from lro_client.filters import Expression
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
@@ -112,8 +112,7 @@ class AsyncClient:
         request = _requests.starting(types, target, message, request_id, validate_only)
         register(types, response=response, metadata=metadata, message=type(message))
         flow = _handle_flows.start(self._state, request, response, metadata)
-        operation, trace = await self._driver.run(flow)
-        return self._handle(operation, response, metadata, trace)
+        return self._handle(await self._driver.run(flow), response, metadata)
 
     def operation(
         self,
@@ -129,8 +128,7 @@ class AsyncClient:
             DeclarationError: It is empty, a URL, or something else than these.
         """
         register(self._state.types, response=response, metadata=metadata)
-        first, trace = known(operation, self._state.address)
-        return self._handle(first, response, metadata, trace)
+        return self._handle(known(operation, self._state.address), response, metadata)
 
     def group(self, handles: Iterable[AsyncOperationHandle[Resp, Meta]]) -> AsyncGroup[Resp, Meta]:
         """Operations of this client to wait for together, with few calls for all of them."""
@@ -203,10 +201,10 @@ class AsyncClient:
             JournalError: It cannot be read.
         """
         register(self._state.types, response=response, metadata=metadata)
-        flow = _journal_recovery.pending(self._state, response, metadata)
+        flow = self._state.observer.pending(self._state.config, response, metadata)
         async with aclosing(self._driver.walk(flow)) as steps:
-            async for operation, error in steps:
-                yield self._handle(operation, response, metadata, error=error)
+            async for found in steps:
+                yield self._handle(found, response, metadata)
 
     async def close(self) -> None:
         """Free the connections, if they were made here; nobody waits here any more."""
@@ -222,20 +220,16 @@ class AsyncClient:
 
     def _handle(
         self,
-        operation: Operation,
+        known: KnownOperation,
         response: type[Resp],
         metadata: type[Meta],
-        trace: Trace | None = None,
-        error: Exception | None = None,
     ) -> AsyncOperationHandle[Resp, Meta]:
         return AsyncOperationHandle(
-            operation,
+            known,
             response=response,
             metadata=metadata,
             state=self._state,
             driver=self._driver,
-            trace=trace,
-            error=error,
         )
 
     async def _ask(self, request: Any) -> Operation:

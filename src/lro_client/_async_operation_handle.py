@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Any
 
 from lro import GetOperationRequest, Operation
-from lro_client import _futures, _handle_flows, _requests
+from lro_client import _handle_flows, _requests
 from lro_client._client_state import ClientState
 from lro_client._flow import polling, single
 from lro_client._flow.drivers import AsyncDriver
 from lro_client._handles import HandleBase, Meta, Resp, Update
-from lro_client._tracing import Trace
+from lro_client._observer import KnownOperation
 
 
 class AsyncOperationHandle(HandleBase[Resp, Meta]):
@@ -29,23 +29,14 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
 
     def __init__(
         self,
-        operation: Operation,
+        known: KnownOperation,
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
         state: ClientState,
         driver: AsyncDriver,
-        trace: Trace | None = None,
-        error: Exception | None = None,
     ) -> None:
-        super().__init__(
-            operation,
-            response=response,
-            metadata=metadata,
-            state=state,
-            trace=trace,
-            error=error,
-        )
+        super().__init__(known, response=response, metadata=metadata, state=state)
         self._driver = driver
 
     async def refresh(self) -> Operation:
@@ -93,7 +84,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         what :meth:`result` raises, or says that the client was closed. To cancel the future is to
         stop waiting; the operation goes on.
         """
-        return _futures.awaiting(self._state, self)
+        return _handle_flows.async_future(self._state, self)
 
     async def updates(
         self, timeout: timedelta | float | None = None, *, every: float = 1.0

@@ -19,7 +19,7 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _arguments, _handle_flows, _journal_recovery, _requests
+from lro_client import _arguments, _handle_flows, _requests
 from lro_client._client_state import ClientState
 from lro_client._flow import single
 from lro_client._flow.drivers import Driver
@@ -27,9 +27,9 @@ from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import Transport
 from lro_client._group import Group
 from lro_client._handles import Meta, Resp, known, register
-from lro_client._journal.journal import Journal
+from lro_client._journal import Journal
+from lro_client._observer import KnownOperation
 from lro_client._operation_handle import OperationHandle
-from lro_client._tracing import Trace
 from lro_client.filters import Expression
 from lro_client.transports.http import HttpTransport, Routes
 
@@ -110,8 +110,7 @@ class Client:
         request = _requests.starting(types, target, message, request_id, validate_only)
         register(types, response=response, metadata=metadata, message=type(message))
         flow = _handle_flows.start(self._state, request, response, metadata)
-        operation, trace = self._driver.run(flow)
-        return self._handle(operation, response, metadata, trace)
+        return self._handle(self._driver.run(flow), response, metadata)
 
     def operation(
         self,
@@ -127,8 +126,7 @@ class Client:
             DeclarationError: It is empty, a URL, or something else than these.
         """
         register(self._state.types, response=response, metadata=metadata)
-        first, trace = known(operation, self._state.address)
-        return self._handle(first, response, metadata, trace)
+        return self._handle(known(operation, self._state.address), response, metadata)
 
     def group(self, handles: Iterable[OperationHandle[Resp, Meta]]) -> Group[Resp, Meta]:
         """Operations of this client to wait for together, with few calls for all of them."""
@@ -201,9 +199,9 @@ class Client:
             JournalError: It cannot be read.
         """
         register(self._state.types, response=response, metadata=metadata)
-        flow = _journal_recovery.pending(self._state, response, metadata)
-        for operation, error in self._driver.walk(flow):
-            yield self._handle(operation, response, metadata, error=error)
+        flow = self._state.observer.pending(self._state.config, response, metadata)
+        for found in self._driver.walk(flow):
+            yield self._handle(found, response, metadata)
 
     def close(self) -> None:
         """Free the connections, if they were made here; nobody waits here any more."""
@@ -218,20 +216,16 @@ class Client:
 
     def _handle(
         self,
-        operation: Operation,
+        known: KnownOperation,
         response: type[Resp],
         metadata: type[Meta],
-        trace: Trace | None = None,
-        error: Exception | None = None,
     ) -> OperationHandle[Resp, Meta]:
         return OperationHandle(
-            operation,
+            known,
             response=response,
             metadata=metadata,
             state=self._state,
             driver=self._driver,
-            trace=trace,
-            error=error,
         )
 
     def _ask(self, request: Any) -> Operation:

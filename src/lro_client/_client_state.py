@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lro import Code, Status, TypeRegistry
 from lro_client import _arguments
@@ -13,11 +13,14 @@ from lro_client._errors import CallError
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.single import FlowConfig
 from lro_client._flow.steps import Channel, Flow
-from lro_client._journal.journal import Journal
+from lro_client._observer import Observer
 from lro_client._tokens import public_address
 from lro_client._watch.poller import Poller
 from lro_client._watch.registry import WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy
+
+if TYPE_CHECKING:
+    from lro_client._journal import Journal
 
 _SINGLES: Final = 4
 """Up to so many operations are waited for by a call each; more of them share a few connections."""
@@ -71,11 +74,10 @@ class ClientState:
     ) -> None:
         _arguments.check_optional("polling", polling, Polling)
         _arguments.check_optional("retry", retry, Retry)
-        _arguments.check_optional("journal", journal, Journal)
         _arguments.check_seconds("call_seconds", call_seconds)
         self.types = types
-        self.journal = journal
         self.address = public_address(str(getattr(transport, "address", "")))
+        self.observer = _observer(journal, self.address, types)
         self.config = FlowConfig(
             clock=clock,
             retry=retry or Retry(),
@@ -140,6 +142,15 @@ class ClientState:
         error = CallError("GetOperation", _CLOSED)
         self.table.close(error)
         self._runner.close(error)
+
+
+def _observer(journal: Journal | None, address: str, types: TypeRegistry) -> Observer:
+    if journal is None:
+        return Observer()
+    from lro_client import _journal, _journal_observer  # which load SQLite
+
+    _arguments.check_optional("journal", journal, _journal.Journal)
+    return _journal_observer.JournalObserver(journal, address, types)
 
 
 def _offered(transport: object) -> frozenset[Strategy]:

@@ -1,38 +1,27 @@
-"""What handles do, written once: start, wait, give the result, cancel and see what comes of it."""
+"""What handles do, written once for both faces: start, wait, give the result, cancel."""
 
 from __future__ import annotations
 
-import functools
 import math
 import typing
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, TypeVar
 
-import attrs
-
-from lro import (
-    Any,
-    CancelOperationRequest,
-    Code,
-    DeclarationError,
-    DeleteOperationRequest,
-    Operation,
-)
-from lro.types import Json
-from lro.wire import dumps
+from lro import CancelOperationRequest, DeclarationError, DeleteOperationRequest, Operation
 from lro_client._client_state import ClientState
-from lro_client._errors import CallError, OperationFailed, PollTimeout, again
+from lro_client._errors import CallError, ClientError, OperationFailed, PollTimeout, again
 from lro_client._flow import polling, single
 from lro_client._flow.poll_state import GRACE_SECONDS
-from lro_client._flow.steps import Call, Flow, Gather, Receive, RunBlocking, StartRequest
-from lro_client._handles import HandleBase, StartedOperation
-from lro_client._journal.entries import Entry
-from lro_client._journal.journal import Journal, JournalError
-from lro_client._tokens import message_name
-from lro_client._tracing import Trace, log, log_gave_up, log_started, log_verb
-from lro_client._watch.registry import Unreachable, Want
+from lro_client._flow.steps import Call, Flow, Gather, Receive, StartRequest
+from lro_client._flow.threads import CALL_THREADS
+from lro_client._handles import HandleBase
+from lro_client._observer import KnownOperation
+from lro_client._tracing import Trace, log_gave_up, log_started, log_verb
+from lro_client._watch.registry import News, Seen, Unreachable, Want
+
+if TYPE_CHECKING:
+    import asyncio
 
 Resp = TypeVar("Resp")
 _CANCELS_AT_ONCE: Final = 8
@@ -40,23 +29,11 @@ _CANCELS_AT_ONCE: Final = 8
 LAST_WORD_SECONDS: Final = 5.0
 """So long a Cancel may take that is sent because somebody leaves."""
 
-AFTERWARDS_SECONDS: Final = 5.0
-"""So long a journal that others hold may keep back a handle or a result that is here already."""
-
-_FLOOR_SECONDS: Final = 0.02
-"""So long at least: others write for a few ms each, and deadlines are kept to within 50 ms."""
-
-_UNSURE: Final = frozenset(
-    {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED}
-    | {Code.ABORTED}
-)
-"""After a start that failed so, there may be an operation for all that."""
-
 
 def start(
     state: ClientState, request: StartRequest, response: type | None, metadata: type | None
-) -> Flow[tuple[Operation, Trace | None]]:
-    """Start an operation; with a journal, what is sent is noted before, and its name after.
+) -> Flow[KnownOperation]:
+    """Start an operation, which the client's observer hears of before and after.
 
     Raises:
         CallError: The method refused, or may have started it for all that (UNAVAILABLE and others).
@@ -64,81 +41,18 @@ def start(
     """
     trace = Trace.begin(request.target)
     headers = trace.headers() if trace else {}
-    if state.journal is None or request.validate_only:
-        operation = single.read((yield from single.single(state.config, request, headers)))
-    else:
-        request = attrs.evolve(request, request_id=request.request_id or str(uuid.uuid4()))
-        entry = _entry(state, request, response, metadata)
-        operation = yield from _start_noted(state, state.journal, request, entry, headers)
-    log_started(operation, request.target)
-    return operation, trace
-
-
-def _start_noted(
-    state: ClientState,
-    journal: Journal,
-    request: StartRequest,
-    entry: Entry,
-    headers: Mapping[str, str],
-) -> Flow[Operation]:
-    new: bool = yield RunBlocking(lambda: journal.begin(entry))
-    failures: list[CallError] = []
+    observer = yield from state.observer.begin(request, response, metadata)
     try:
-        reply = yield from single.single(state.config, request, headers, failed=failures.append)
-    except (CallError, DeclarationError):
-        # A message that cannot be encoded was not sent.
-        # A call that was not the first, here or in another process, may have started it.
-        if new and all(exc.code not in _UNSURE for exc in failures):
-            drop = functools.partial(journal.dropped, entry.request_id, within=AFTERWARDS_SECONDS)
-            yield RunBlocking(functools.partial(noted, entry.request_id, drop))
+        reply = yield from single.single(
+            state.config, observer.request, headers, failed=observer.failed
+        )
+    except (CallError, DeclarationError):  # a message that cannot be encoded was not sent
+        yield from observer.dropped()
         raise
     operation = single.read(reply)
-    if operation.name:
-        name = functools.partial(_name, journal, attrs.evolve(entry, name=operation.name))
-        yield RunBlocking(functools.partial(noted, operation.name, name))
-    return StartedOperation.to(entry.request_id, operation)
-
-
-def _name(journal: Journal, entry: Entry) -> None:
-    if not journal.named(entry.request_id, entry.name, within=AFTERWARDS_SECONDS):
-        journal.begin(entry)  # the same start was made twice at once, and the other one refused
-
-
-def noted(about: str, write: Callable[[], object]) -> None:
-    """Write to a journal after the fact, which hides nothing that is here: never raises.
-
-    What is not noted is found again by ``pending()``, where it starts nothing twice.
-    """
-    try:
-        write()
-    except JournalError as exc:
-        log.warning("%s: not noted: %s", about, exc)
-
-
-def _entry(
-    state: ClientState, request: StartRequest, response: type | None, metadata: type | None
-) -> Entry:
-    message = request.message
-    if isinstance(message, Any):
-        packed = message
-    elif isinstance(message, Mapping):
-        packed = Any("", dict(message))
-    else:
-        packed = (
-            state.types.pack(message)
-            if state.types.knows(type(message))
-            else Any("", state.types.dump(message))
-        )
-    return Entry(
-        request_id=request.request_id,
-        server=state.address,
-        target=request.target,
-        message=dumps(cast(Json, state.types.readable(packed).payload)).decode(),
-        message_type=packed.type_url,
-        response=message_name(response),
-        metadata=message_name(metadata),
-        started=datetime.now(UTC),
-    )
+    yield from observer.named(operation.name)
+    log_started(operation, request.target)
+    return KnownOperation(operation=operation, request_id=observer.request_id, trace=trace)
 
 
 def wait(
@@ -223,29 +137,16 @@ def taken(
         OperationFailed, OperationCancelled: As for :func:`result`.
         DecodingError: The same; the journal keeps the operation.
     """
+    failure = None
     try:
         found = handle._result()
-    except OperationFailed:
-        yield from _forget(state, handle, deadline)
-        raise
-    yield from _forget(state, handle, deadline)
-    return found
-
-
-def _forget(
-    state: ClientState, handle: HandleBase[typing.Any, typing.Any], deadline: float
-) -> Flow[None]:
-    if state.journal is None or not handle._known_as:
-        return
+    except OperationFailed as exc:
+        failure = exc
     left = deadline - state.config.clock()
-    write = functools.partial(
-        state.journal.collected,
-        handle.name,
-        server=state.address,
-        request_id=handle._request_id,
-        within=min(max(left, _FLOOR_SECONDS), AFTERWARDS_SECONDS),
-    )
-    yield RunBlocking(functools.partial(noted, handle._known_as, write))
+    yield from state.observer.taken(handle.name, handle._request_id, left)
+    if failure is not None:
+        raise failure
+    return found
 
 
 def cancel(
@@ -317,3 +218,79 @@ def leave(
         for handle, outcome in zip(some, found, strict=True):
             if isinstance(outcome, Exception):
                 log_gave_up(handle.name, outcome)
+
+
+def future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> Future[Resp]:
+    """A future for threads. Its callbacks are called in a lent thread: they may take their time."""
+    made: Future[Resp] = Future()
+
+    def hear(news: News) -> None:
+        CALL_THREADS.give(lambda: set_future(made, state, handle, news), lambda _: None)
+
+    _hear_end(state, handle, hear, made)
+    return made
+
+
+def async_future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> asyncio.Future[Resp]:
+    """A future of the running event loop."""
+    import asyncio  # is loaded where an event loop runs
+
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[Resp] = loop.create_future()
+
+    def hear(news: News) -> None:
+        if not (made.done() or loop.is_closed()):
+            _give(made, state, handle, news)
+
+    _hear_end(state, handle, hear, made)
+    return made
+
+
+def set_future(
+    future: Future[Resp],
+    state: ClientState,
+    handle: HandleBase[Resp, typing.Any],
+    news: News,
+) -> None:
+    """Set a future for threads, unless it was cancelled."""
+    if future.set_running_or_notify_cancel():
+        _give(future, state, handle, news)
+
+
+def _hear_end(
+    state: ClientState,
+    handle: HandleBase[typing.Any, typing.Any],
+    hear: Callable[[News], object],
+    future: Future[Resp] | asyncio.Future[Resp],
+) -> None:
+    if handle.done:
+        hear(Seen(handle.name, handle.operation))
+    elif not handle.name and handle._error is not None:
+        hear(Unreachable(handle.name, handle._error))
+    else:
+        state.table.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
+        future.add_done_callback(lambda _: state.table.leave(handle.name, hear))
+
+
+def _give(
+    future: Future[Resp] | asyncio.Future[Resp],
+    state: ClientState,
+    handle: HandleBase[Resp, typing.Any],
+    news: News,
+) -> None:
+    if isinstance(news, Unreachable):
+        future.set_exception(again(news.error))
+        return
+    handle._seen(news.operation)
+    try:
+        found = handle._result()
+    except OperationFailed as exc:
+        write = state.observer.taking(handle.name, handle._request_id)
+        future.set_exception(exc)
+    except ClientError as exc:
+        future.set_exception(exc)
+        return
+    else:
+        write = state.observer.taking(handle.name, handle._request_id)
+        future.set_result(found)
+    write()  # after a crash before this, the journal still has the operation

@@ -13,6 +13,7 @@ from lro.types import declared_name
 from lro_client._arguments import check_class, check_name
 from lro_client._client_state import ClientState
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
+from lro_client._observer import KnownOperation
 from lro_client._tokens import Token, read_token, server_of, token_of
 from lro_client._tracing import Trace, log_ended
 
@@ -23,22 +24,6 @@ Resp = TypeVar("Resp")
 Meta = TypeVar("Meta")
 
 EMPTY: Final = "google.protobuf.Empty"
-
-
-@attrs.frozen(kw_only=True)
-class StartedOperation(Operation):
-    """The operation that a start was answered with; the journal knows it by ``request_id``."""
-
-    request_id: str = ""
-
-    @classmethod
-    def to(cls, request_id: str, operation: Operation) -> StartedOperation:
-        """The answer to this start."""
-        return cls(**_fields(operation), request_id=request_id)
-
-
-def _fields(operation: Operation) -> dict[str, typing.Any]:
-    return {field.name: getattr(operation, field.name) for field in attrs.fields(Operation)}
 
 
 class HandleBase(Generic[Resp, Meta]):
@@ -60,27 +45,22 @@ class HandleBase(Generic[Resp, Meta]):
 
     def __init__(
         self,
-        operation: Operation,
+        known: KnownOperation,
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
         state: ClientState,
-        trace: Trace | None = None,
-        error: Exception | None = None,
     ) -> None:
-        self._request_id = ""
-        if isinstance(operation, StartedOperation):
-            self._request_id = operation.request_id
-            operation = Operation(**_fields(operation))
-        self._name = operation.name
-        self._operation = operation
+        self._name = known.operation.name
+        self._operation = known.operation
+        self._request_id = known.request_id
         self._response_type = response
         self._metadata_type = metadata
         self._state = state
         self._types = state.types
-        self._trace = trace
+        self._trace = known.trace
         self._polls = 0
-        self._error = error
+        self._error = known.error
 
     @property
     def name(self) -> str:
@@ -158,11 +138,6 @@ class HandleBase(Generic[Resp, Meta]):
             if self._trace is not None:
                 self._trace.ended(operation, self._polls)
         return operation
-
-    @property
-    def _known_as(self) -> str:
-        """How the journal knows the operation, and logs call it; empty where there is none."""
-        return self.name or self._request_id
 
     @property
     def _over(self) -> bool:
@@ -308,8 +283,8 @@ def register(
             types.register(cls)
 
 
-def known(operation: Operation | str, address: str) -> tuple[Operation, Trace | None]:
-    """The operation of a handle that is made of a state, a name or a token, and its trace.
+def known(operation: Operation | str, address: str) -> KnownOperation:
+    """The operation of a handle that is made of a state, a name or a token.
 
     ``address`` is that of the server which the client asks; empty where it knows none.
 
@@ -318,10 +293,10 @@ def known(operation: Operation | str, address: str) -> tuple[Operation, Trace | 
         DeclarationError: It is no name.
     """
     if isinstance(operation, Operation):
-        return operation, None
+        return KnownOperation(operation=operation)
     if not (isinstance(operation, str) and operation.lstrip().startswith("{")):
         check_name(operation)
-        return Operation(name=operation), None
+        return KnownOperation(operation=Operation(name=operation))
     token: Token = read_token(operation)
     if token.server and address and server_of(token.server) != server_of(address):
         # There may be another operation of that name here.
@@ -330,4 +305,5 @@ def known(operation: Operation | str, address: str) -> tuple[Operation, Trace | 
         )
         way = f"if they are the same service, give its name instead: {token.name!r:.200}"
         raise InvalidArgument("token", f"{wrong}; {way}")
-    return Operation(name=token.name), Trace.of_token(token.trace) if token.trace else None
+    trace = Trace.of_token(token.trace) if token.trace else None
+    return KnownOperation(operation=Operation(name=token.name), trace=trace)

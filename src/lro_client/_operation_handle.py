@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from datetime import timedelta
 
 from lro import GetOperationRequest, Operation
-from lro_client import _futures, _handle_flows, _requests
+from lro_client import _handle_flows, _requests
 from lro_client._client_state import ClientState
 from lro_client._flow import polling, single
 from lro_client._flow.drivers import Driver
 from lro_client._handles import HandleBase, Meta, Resp, Update
-from lro_client._tracing import Trace
+from lro_client._observer import KnownOperation
 
 
 class OperationHandle(HandleBase[Resp, Meta]):
@@ -27,23 +27,14 @@ class OperationHandle(HandleBase[Resp, Meta]):
 
     def __init__(
         self,
-        operation: Operation,
+        known: KnownOperation,
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
         state: ClientState,
         driver: Driver,
-        trace: Trace | None = None,
-        error: Exception | None = None,
     ) -> None:
-        super().__init__(
-            operation,
-            response=response,
-            metadata=metadata,
-            state=state,
-            trace=trace,
-            error=error,
-        )
+        super().__init__(known, response=response, metadata=metadata, state=state)
         self._driver = driver
 
     def refresh(self) -> Operation:
@@ -87,7 +78,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         operation: it has the result, or what :meth:`result` raises, or says that the client was
         closed. To cancel the future is to stop waiting; the operation goes on.
         """
-        return _futures.blocking(self._state, self)
+        return _handle_flows.future(self._state, self)
 
     def updates(
         self, timeout: timedelta | float | None = None, *, every: float = 1.0

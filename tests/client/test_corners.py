@@ -28,8 +28,9 @@ from lro_client import (
 )
 from lro_client._flow.polling import until_done
 from lro_client._flow.steps import BatchGetOperationsRequest, Call, WatchOperationsRequest
-from lro_client._futures import _set
 from lro_client._group_flows import GroupWatch
+from lro_client._handle_flows import set_future
+from lro_client._observer import KnownOperation
 from lro_client._watch.registry import Seen, Want, WatchedOperation
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Face
@@ -94,7 +95,7 @@ def test_a_future_that_was_cancelled_hears_nothing() -> None:
     handle = client.operation(NAME, **TYPES)
     future: Future[ResizeResponse] = Future()
     future.cancel()
-    _set(future, client._state, handle, Seen(NAME, DONE))
+    set_future(future, client._state, handle, Seen(NAME, DONE))
     assert future.cancelled()
 
     async def main() -> bool:
@@ -337,7 +338,8 @@ def test_a_refused_start_keeps_its_reason() -> None:
     """Whatever a group has heard of a name that there is not."""
     client = ScriptedServer().client()
     refused = CallError("Start", lro.Status(lro.Code.NOT_FOUND, "no such method"))
-    handle = client._handle(lro.Operation(), ResizeResponse, ResizeMetadata, error=refused)
+    known = KnownOperation(operation=lro.Operation(), error=refused)
+    handle = client._handle(known, ResizeResponse, ResizeMetadata)
     handle._lost(ZeroDivisionError())
     with pytest.raises(CallError, match="no such method"):
         handle.result()

@@ -25,10 +25,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lro_client import ClientError
-from lro_client._journal import journal as _journal
-from lro_client._journal.entries import Entry, entry_of
-from lro_client._journal.journal import Journal, JournalError
+from lro_client import ClientError, _journal
+from lro_client._journal import Entry, Journal, JournalError, entry_of
 
 START = datetime(2030, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
