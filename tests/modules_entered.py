@@ -1,0 +1,197 @@
+"""Which modules of ours a real call enters: ``python -m tests.modules_entered`` prints the lists.
+
+A profile hook follows the call in every thread. Modules of stores, and of the test, do not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import attrs
+import httpx
+
+import lro
+from lro.asgi import OperationsApp, StartApp
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro_client import Client
+
+TITLES: Final = {
+    "GET": "GET of an operation over ASGI",
+    "start": "Start of a method over ASGI",
+    "finish": "Work of the operation, from claim to end, in a thread",
+    "poll": "Poll of an operation by a client over HTTP",
+}
+
+MODULES_AT_MOST: Final = {"GET": 9, "start": 20, "finish": 14, "poll": 12}
+"""What a reader can follow."""
+
+SRC: Final = str(Path(lro.__file__).resolve().parent.parent)
+
+
+@lro.message("acme.v1.SizeRequest")
+@attrs.frozen
+class SizeRequest:
+    """What to measure."""
+
+    text: str = ""
+
+
+@lro.message("acme.v1.SizeResponse")
+@attrs.frozen
+class SizeResponse:
+    """How long it is."""
+
+    characters: lro.Int32 = 0
+
+
+@lro.message("acme.v1.SizeMetadata")
+@attrs.frozen
+class SizeMetadata:
+    """How far the work is."""
+
+    percent: lro.Int32 = 0
+
+
+class Entered:
+    """The modules that each thread enters while this is told to note them."""
+
+    def __init__(self) -> None:
+        self.by_thread: dict[int, dict[str, str]] = {}
+        """By thread and module: the first function that was called there."""
+        self._noting = False
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        """Note the module of a function that is called: a profile hook."""
+        code = frame.f_code
+        if not self._noting or event != "call" or not code.co_filename.startswith(SRC):
+            return
+        module = Path(code.co_filename).relative_to(SRC).with_suffix("").as_posix()
+        if not module.startswith("lro/stores/") and code.co_name != "<module>":
+            noted = self.by_thread.setdefault(threading.get_ident(), {})
+            noted.setdefault(module.replace("/", "."), code.co_qualname)
+
+    def but(self, thread: int | None = None) -> dict[str, str]:
+        """What all threads have entered but this one."""
+        found: dict[str, str] = {}
+        for one, noted in self.by_thread.items():
+            if one != thread:
+                found = noted | found
+        return found
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note what is entered, in this thread and in those that began under the hook."""
+        self.by_thread.clear()
+        self._noting = True
+        try:
+            yield
+        finally:
+            self._noting = False
+
+
+@contextlib.contextmanager
+def hooked() -> Iterator[Entered]:
+    """A hook in this thread, and in all that begin meanwhile."""
+    entered = Entered()
+    threading.setprofile(entered)
+    sys.setprofile(entered)
+    try:
+        yield entered
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+
+
+async def ask(app: Any, method: str, path: str, body: bytes = b"") -> Any:
+    """The JSON of the reply to a request over ASGI."""
+    sent: list[dict[str, Any]] = []
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
+        "scheme": "http",
+        "root_path": "",
+    }
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    assert sent[0]["status"] == 200, sent
+    return json.loads(b"".join(message.get("body", b"") for message in sent))
+
+
+def entered_in_server() -> dict[str, dict[str, str]]:
+    """The modules that a GET and a start over ASGI enter, and the worker of the work."""
+    workers: list[int] = []
+    with hooked() as entered, lro.Service(MemoryStore(), ThreadExecutor(1)) as service:
+
+        @service.method("acme.v1.Sizes.Size", path="/v1/sizes:size")
+        def size(request: SizeRequest, job: lro.Job[SizeMetadata]) -> SizeResponse:
+            workers.append(threading.get_ident())
+            job.report(SizeMetadata(50))
+            return SizeResponse(len(request.text))
+
+        app = OperationsApp(service, otherwise=StartApp(service, size))
+
+        async def calls() -> dict[str, dict[str, str]]:
+            with entered.noting():
+                operation = await ask(app, "POST", "/v1/sizes:size", b'{"text": "abc"}')
+            await service.wait_async(operation["name"], 20)
+            start, finish = entered.but(workers[-1]), entered.by_thread.get(workers[-1], {})
+            with entered.noting():
+                await ask(app, "GET", f"/v1/{operation['name']}")
+            return {"GET": entered.but(), "start": start, "finish": finish}
+
+        asyncio.run(calls())  # the first calls make what later ones find made
+        return asyncio.run(calls())
+
+
+def entered_in_client() -> dict[str, dict[str, str]]:
+    """The modules that one poll of a client over HTTP enters."""
+    metadata = {"@type": "type.googleapis.com/acme.v1.SizeMetadata"}
+    state = {"name": "operations/a", "metadata": metadata}
+    reply = httpx.MockTransport(lambda _: httpx.Response(200, json=state))
+    with hooked() as entered, httpx.Client(transport=reply) as http:
+        client = Client("http://localhost", http=http)
+        handle = client.operation("operations/a", response=SizeResponse, metadata=SizeMetadata)
+        handle.refresh()
+        with entered.noting():
+            handle.refresh()
+        client.close()
+        return {"poll": entered.but()}
+
+
+def entered() -> dict[str, dict[str, str]]:
+    """By call: the modules that it enters, each with the first function that is called there."""
+    return entered_in_server() | entered_in_client()
+
+
+def as_markdown(lists: Mapping[str, Mapping[str, str]]) -> str:
+    """The lists as the architecture page has them."""
+    return "\n\n".join(
+        f"**{TITLES[call]}**: {len(modules)} modules.\n\n"
+        + "\n".join(
+            f"{n}. `{module}`: `{first}`" for n, (module, first) in enumerate(modules.items(), 1)
+        )
+        for call, modules in lists.items()
+    )
+
+
+if __name__ == "__main__":
+    print(as_markdown(entered()))

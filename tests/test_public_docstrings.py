@@ -1,0 +1,69 @@
+"""Every public name is documented: what it gives, what it takes, what it raises."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+MODULES: Final = ["lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro_client"]
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    """Every name of the public modules, and the public methods of their classes."""
+    seen: set[int] = set()
+    for name in MODULES:
+        module = importlib.import_module(name)
+        for each in module.__all__:
+            thing = getattr(module, each)
+            if inspect.ismodule(thing) or id(thing) in seen:
+                continue
+            seen.add(id(thing))
+            if inspect.isclass(thing):
+                yield f"{name}.{each}", thing
+                for member, value in vars(thing).items():
+                    if not member.startswith("_") and not isinstance(thing, enum.EnumMeta):
+                        function = inspect.unwrap(getattr(value, "fget", None) or value)
+                        if inspect.isfunction(function):
+                            yield f"{name}.{each}.{member}", function
+            elif inspect.isroutine(thing):
+                yield f"{name}.{each}", inspect.unwrap(thing)
+
+
+NAMES: Final = dict(public())
+
+
+def raised(function: Any) -> set[str]:
+    """The errors that a function raises itself, by name."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError):
+        return set()
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc]
+    called = [node.exc.func if isinstance(node.exc, ast.Call) else node.exc for node in nodes]
+    return {node.id for node in called if isinstance(node, ast.Name) and node.id[0].isupper()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_name_has_a_docstring(name: str) -> None:
+    """Its first line is a sentence."""
+    text = inspect.getdoc(NAMES[name]) or ""
+    first = text.split("\n\n", 1)[0].strip()
+    assert first, "there is no docstring"
+    assert first[-1] in ".:?", first
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_public_function_says_what_it_raises(name: str) -> None:
+    """Each error that it raises itself stands under ``Raises:``."""
+    if inspect.isclass(NAMES[name]):
+        return
+    text = inspect.getdoc(NAMES[name]) or ""
+    _, _, raises = text.partition("Raises")
+    assert [error for error in raised(NAMES[name]) if error not in raises] == []
