@@ -4,10 +4,8 @@
 :class:`OperationHandle` waits for its operation and gives the result as the declared class.
 """
 
-from lro_client._async_client import AsyncClient, AsyncPager
-from lro_client._async_group import AsyncGroup
-from lro_client._async_operation_handle import AsyncOperationHandle
-from lro_client._client import Client, Pager
+from lro_client._async_client import AsyncClient, AsyncGroup, AsyncOperationHandle, AsyncPager
+from lro_client._client import Client, Group, OperationHandle, Pager
 from lro_client._errors import (
     CallError,
     ClientError,
@@ -22,11 +20,9 @@ from lro_client._errors import (
 )
 from lro_client._flow.policy import NO_RETRY, Polling, Retry, wait_exponential, wait_proportional
 from lro_client._flow.steps import AsyncTransport, Call, Reply, StartRequest, Transport
-from lro_client._group import Group
 from lro_client._group_flows import GroupResult
 from lro_client._handles import Update
 from lro_client._journal import Journal, JournalError
-from lro_client._operation_handle import OperationHandle
 from lro_client.transports.http import AsyncHttpTransport, HttpTransport, Routes
 from lro_client.transports.local import AsyncLocalTransport, LocalTransport
 

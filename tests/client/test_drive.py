@@ -18,7 +18,8 @@ import lro
 import lro.wire
 from lro_client import AsyncClient, Call, CallError, Client, Polling, PollTimeout, Reply
 from lro_client._flow import threads as _hands
-from lro_client._flow.drivers import AsyncDriver, Driver
+from lro_client._flow.async_driver import AsyncDriver
+from lro_client._flow.drivers import Driver
 from lro_client._flow.steps import RunBlocking
 from tests.client.faces import Awaited, Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse, packed
