@@ -27,7 +27,7 @@ from lro_client import (
     UnreadableReply,
 )
 from lro_client.testing import Fault, ScriptedServer
-from lro_client.transports._truncation import is_truncated
+from lro_client.transports._http_coding import is_truncated
 from tests.client.faces import URL, Clock, Face
 from tests.client.messages import (
     NAME,

@@ -18,7 +18,7 @@ from lro import (
     Status,
     WaitOperationRequest,
 )
-from lro_client._errors import CallError, NothingServed
+from lro_client._errors import CallError, NothingServed, empty_reply, unreadable
 from lro_client._flow.policy import NO_RETRY, Polling, Retry
 from lro_client._flow.steps import Call, Emit, Flow, Reply, Request, Sleep, StartRequest
 
@@ -193,3 +193,20 @@ def read(reply: Reply) -> Operation:
     """The operation of a reply that must hold one."""
     assert isinstance(reply.value, Operation)
     return reply.value
+
+
+def check_operation(call: Call, operation: Operation, http_status: int | None = None) -> None:
+    """Refuse the operation of a reply that says nothing, or that could not be asked for again.
+
+    Raises:
+        UnreadableReply: It has no field, or comes from a start, in progress and without a name.
+    """
+    if isinstance(call.request, StartRequest):
+        if not (operation.name or operation.done):
+            text = "the reply is not what was asked for: an operation in progress without a name"
+            raise unreadable(call.verb, text, http_status)
+    elif operation == _NOTHING:
+        raise empty_reply(call.verb, "an operation without any field", http_status)
+
+
+_NOTHING: Final = Operation()

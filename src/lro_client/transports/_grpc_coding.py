@@ -31,6 +31,7 @@ from lro.errors import MethodNotSupported
 from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
 from lro.types import RetryInfo
 from lro_client._errors import CallError, decoded, too_late, unreadable
+from lro_client._flow.single import check_operation
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
@@ -38,7 +39,6 @@ from lro_client._flow.steps import (
     StartRequest,
     WatchOperationsRequest,
 )
-from lro_client.transports._replies import check_operation
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
