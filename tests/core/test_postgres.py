@@ -833,10 +833,10 @@ def test_lost_announcements_are_told_in_the_log(caplog):
         sent.set()
 
     speaker = Announcer(send, "me")
-    speaker.notify_others("operations/fails")
+    speaker.announce("operations/fails")
     while not caplog.records:
         assert not sent.wait(0.001)
-    speaker.notify_others("operations/a")
+    speaker.announce("operations/a")
     assert sent.wait(PATIENCE)
     speaker.stop()
     assert caplog.messages == ["1 announcements were not sent: away"]
@@ -852,10 +852,10 @@ def test_announcements_are_gathered(monkeypatch):
         first.set()
 
     speaker = Announcer(send, "me")
-    speaker.notify_others("a")
+    speaker.announce("a")
     assert first.wait(PATIENCE)
     for name in "bcbcb":
-        speaker.notify_others(name)
+        speaker.announce(name)
     speaker.stop()
     assert sent == [["a"], ["b", "c"]]
 
@@ -868,7 +868,7 @@ def test_an_announcer_that_can_have_no_thread_is_quiet(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     speaker = Announcer(lambda found: None, "me")
-    speaker.notify_others("operations/a")
+    speaker.announce("operations/a")
     speaker.stop()
 
 
@@ -877,7 +877,7 @@ def test_a_sleeping_announcer_is_woken(server, schema):
     sent = threading.Semaphore(0)
     speaker = Announcer(lambda found: sent.release(), "me")
     for name in "ab":
-        speaker.notify_others(name)
+        speaker.announce(name)
         assert sent.acquire(timeout=PATIENCE)
         end = time.monotonic() + PATIENCE
         while not speaker._asleep:

@@ -290,7 +290,7 @@ class Waited:
     def end_waits(self) -> None:
         self.told.release()
 
-    def next_changes(self) -> bool:
+    def heard(self) -> bool:
         """Whether it was told."""
         return self.told.acquire(timeout=30)
 

@@ -102,7 +102,7 @@ def test_the_table_has_the_defaults_of_the_code(what: str) -> None:
     """Each row's number is that of its constant or setting, and its reason one that exists."""
     default, setting, _, reason = rows()[what]
     assert int(default) == CONSTANTS[what if what in CONSTANTS else setting]
-    reasons = {cls.reason for cls in vars(lro).values() if hasattr(cls, "reason")}
+    reasons = {cls.reason for cls in vars(lro.errors).values() if hasattr(cls, "reason")}
     assert reason in reasons | {""}
 
 

@@ -373,9 +373,11 @@ class StatusError(LroError):
 
     @property
     def status_code(self) -> Code:
+        """The code that was chosen for this error."""
         return self.chosen
 
     def details(self, domain: str) -> tuple[object, ...]:
+        """An ErrorInfo with the chosen reason, then the details that were given."""
         info = ErrorInfo(reason=self.why or self.chosen.name, domain=domain)
         return (info, *self.extra)
 

@@ -121,7 +121,7 @@ class Query:
         """What the store may look for first."""
         narrow: Test = EVERYTHING
         if self.filter is not None:
-            narrow = self.filter.narrowing(self.indexes.of)
+            narrow = self.filter.prefilter(self.indexes.of)
         if only_caller is not None and CALLER in self.indexes.keys:
             narrow = all_of([narrow, KeyIn(CALLER, frozenset({key_value(only_caller)}))])
         return narrow

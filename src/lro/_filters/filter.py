@@ -22,14 +22,14 @@ class Filter:
     """A valid filter. Immutable, so that any number of threads may use one.
 
     ``text`` is the filter as given, ``tree`` what was checked, ``registered`` the types that it was
-    checked against. A store may look for :meth:`narrowing` first, but :meth:`matches` decides.
+    checked against. A store may look for :meth:`prefilter` first, but :meth:`matches` decides.
     """
 
     text: str
     tree: Plan
     registered: Registered = attrs.field(repr=False)
 
-    def narrowing(self, key_of: KeyOf) -> Test:
+    def prefilter(self, key_of: KeyOf) -> Test:
         """What a store may look for first: every operation meets it that the filter matches."""
         return narrow(self.tree, key_of)
 
