@@ -5,8 +5,7 @@ many seconds are left, :func:`show_rich` and :func:`show_tqdm` draw a bar while 
 drawing needs the extra ``progress``.
 """
 
-from lro_client.progress._bars import RichBar, TqdmBar, show_rich, show_tqdm
-from lro_client.progress._estimate import Estimate
+from lro_client.progress._bars import Estimate, RichBar, TqdmBar, show_rich, show_tqdm
 from lro_client.progress._reading import Progress, ProgressOf, create_time_of, progress_of
 
 __all__ = [

@@ -93,7 +93,11 @@ class HttpTransport:
         self.address = base_url or str(getattr(client, "base_url", ""))
 
     def send(self, call: Call) -> Reply:
-        """The server's reply."""
+        """The server's reply.
+
+        Raises:
+            CallError: The call failed.
+        """
         asked = _arguments(self._coder.encode(call), call)
         until = time.monotonic() + call.budget
         try:
@@ -187,7 +191,11 @@ class AsyncHttpTransport:
             importlib.import_module("anyio._backends._asyncio")
 
     async def send(self, call: Call) -> Reply:
-        """The server's reply."""
+        """The server's reply.
+
+        Raises:
+            CallError: The call failed.
+        """
         asked = _arguments(self._coder.encode(call), call)
         until = time.monotonic() + call.budget
         hop = 0
