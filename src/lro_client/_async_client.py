@@ -28,7 +28,7 @@ from lro_client._flow.async_driver import AsyncDriver
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import AsyncTransport
 from lro_client._group_flows import GroupResult
-from lro_client._handle_flows import LAST_WORD_SECONDS
+from lro_client._handle_flows import MAX_LEAVE_SECONDS
 from lro_client._handles import HandleBase, Meta, Resp, Update, known, register
 from lro_client._observer import KnownOperation
 from lro_client.transports.http import AsyncHttpTransport, Routes
@@ -68,9 +68,9 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
-        self._check_there()
+        self._check_exists()
         flow = single.single(self._state.config, GetOperationRequest(self.name))
-        return self._seen(single.read(await self._driver.run(flow)))
+        return self._take_state(single.read(await self._driver.run(flow)))
 
     async def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done; its last state, whatever the outcome.
@@ -124,13 +124,13 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             self.name,
             self.operation,
             limit,
-            self._polled,
+            self._count_polls,
             self._fits,
             every,
         )
-        async with aclosing(self._driver.walk(flow)) as steps:
+        async with aclosing(self._driver.iterate(flow)) as steps:
             async for operation in steps:
-                yield Update(self, self._seen(operation))
+                yield Update(self, self._take_state(operation))
 
     async def cancel(self) -> None:
         """Ask for the work to stop; what becomes of it, :meth:`result` tells.
@@ -162,7 +162,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._driver.run(_handle_flows.leave(self._state, [self]))
+        await self._driver.run(_handle_flows.cancel_unfinished(self._state, [self]))
 
     def __await__(self) -> Generator[Any, None, Resp]:
         return self.result().__await__()
@@ -200,7 +200,7 @@ class AsyncGroup(Generic[Resp, Meta]):
         """
         limit = _arguments.seconds(timeout)
         flow = _group_flows.as_completed(self._state, self.handles, limit)
-        async with aclosing(self._driver.walk(flow)) as steps:
+        async with aclosing(self._driver.iterate(flow)) as steps:
             async for handle in steps:
                 yield handle
 
@@ -247,7 +247,7 @@ class AsyncGroup(Generic[Resp, Meta]):
         """
         limit = _arguments.seconds(timeout)
         flow = _group_flows.updates(self._state, self.handles, limit)
-        async with aclosing(self._driver.walk(flow)) as steps:
+        async with aclosing(self._driver.iterate(flow)) as steps:
             async for update in steps:
                 yield update
 
@@ -265,10 +265,10 @@ class AsyncGroup(Generic[Resp, Meta]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._cancel(LAST_WORD_SECONDS)
+        await self._cancel(MAX_LEAVE_SECONDS)
 
     async def _cancel(self, seconds: float) -> None:
-        await self._driver.run(_handle_flows.leave(self._state, self.handles, seconds))
+        await self._driver.run(_handle_flows.cancel_unfinished(self._state, self.handles, seconds))
 
 
 class AsyncClient:
@@ -434,14 +434,14 @@ class AsyncClient:
         """
         register(self._state.types, response=response, metadata=metadata)
         flow = self._state.observer.pending(self._state.config, response, metadata)
-        async with aclosing(self._driver.walk(flow)) as steps:
+        async with aclosing(self._driver.iterate(flow)) as steps:
             async for found in steps:
                 yield self._handle(found, response, metadata)
 
     async def close(self) -> None:
         """Free the connections, if they were made here; nobody waits here any more."""
         self._state.close()
-        await self._driver.end()
+        await self._driver.stop()
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -482,7 +482,7 @@ class AsyncPager:
         """The raw pages, one call each."""
         client = self._client
         flow = single.pages(client._state.config, self._request)
-        async with aclosing(client._driver.walk(flow)) as steps:
+        async with aclosing(client._driver.iterate(flow)) as steps:
             async for page in steps:
                 yield page
 

@@ -27,7 +27,7 @@ from lro_client._flow.drivers import Driver
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import Transport
 from lro_client._group_flows import GroupResult
-from lro_client._handle_flows import LAST_WORD_SECONDS
+from lro_client._handle_flows import MAX_LEAVE_SECONDS
 from lro_client._handles import HandleBase, Meta, Resp, Update, known, register
 from lro_client._observer import KnownOperation
 from lro_client.transports.http import HttpTransport, Routes
@@ -67,9 +67,9 @@ class OperationHandle(HandleBase[Resp, Meta]):
         Raises:
             CallError: The call failed.
         """
-        self._check_there()
+        self._check_exists()
         flow = single.single(self._state.config, GetOperationRequest(self.name))
-        return self._seen(single.read(self._driver.run(flow)))
+        return self._take_state(single.read(self._driver.run(flow)))
 
     def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done; its last state, whatever the outcome.
@@ -121,12 +121,12 @@ class OperationHandle(HandleBase[Resp, Meta]):
             self.name,
             self.operation,
             limit,
-            self._polled,
+            self._count_polls,
             self._fits,
             every,
         )
-        for operation in self._driver.walk(flow):
-            yield Update(self, self._seen(operation))
+        for operation in self._driver.iterate(flow):
+            yield Update(self, self._take_state(operation))
 
     def cancel(self) -> None:
         """Ask for the work to stop; what becomes of it, :meth:`result` tells.
@@ -158,7 +158,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._driver.run(_handle_flows.leave(self._state, [self]))
+        self._driver.run(_handle_flows.cancel_unfinished(self._state, [self]))
 
 
 class Group(Generic[Resp, Meta]):
@@ -192,7 +192,7 @@ class Group(Generic[Resp, Meta]):
             GroupTimeout: The time is over; its ``pending`` are not done.
         """
         limit = _arguments.seconds(timeout)
-        yield from self._driver.walk(_group_flows.as_completed(self._state, self.handles, limit))
+        yield from self._driver.iterate(_group_flows.as_completed(self._state, self.handles, limit))
 
     def wait(
         self, count: int | None = None, timeout: timedelta | float | None = None
@@ -234,7 +234,7 @@ class Group(Generic[Resp, Meta]):
             GroupTimeout: The time is over.
         """
         limit = _arguments.seconds(timeout)
-        yield from self._driver.walk(_group_flows.updates(self._state, self.handles, limit))
+        yield from self._driver.iterate(_group_flows.updates(self._state, self.handles, limit))
 
     def cancel(self) -> None:
         """Ask for all work to stop that is not done; what cannot be cancelled goes on.
@@ -250,10 +250,10 @@ class Group(Generic[Resp, Meta]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._cancel(LAST_WORD_SECONDS)
+        self._cancel(MAX_LEAVE_SECONDS)
 
     def _cancel(self, seconds: float) -> None:
-        self._driver.run(_handle_flows.leave(self._state, self.handles, seconds))
+        self._driver.run(_handle_flows.cancel_unfinished(self._state, self.handles, seconds))
 
 
 class Client:
@@ -419,7 +419,7 @@ class Client:
         """
         register(self._state.types, response=response, metadata=metadata)
         flow = self._state.observer.pending(self._state.config, response, metadata)
-        for found in self._driver.walk(flow):
+        for found in self._driver.iterate(flow):
             yield self._handle(found, response, metadata)
 
     def close(self) -> None:
@@ -464,7 +464,7 @@ class Pager:
     def pages(self) -> Iterator[ListOperationsResponse]:
         """The raw pages, one call each."""
         client = self._client
-        yield from client._driver.walk(single.pages(client._state.config, self._request))
+        yield from client._driver.iterate(single.pages(client._state.config, self._request))
 
     def __iter__(self) -> Iterator[Operation]:
         for page in self.pages():

@@ -18,7 +18,7 @@ from lro_client._flow.threads import CALL_THREADS
 from lro_client._handles import HandleBase
 from lro_client._observer import KnownOperation
 from lro_client._tracing import Trace, log_gave_up, log_started, log_verb
-from lro_client._watch.registry import News, Seen, Unreachable, Want
+from lro_client._watch.registry import Seen, Unreachable, Want, WatchEvent
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Resp = TypeVar("Resp")
 _CANCELS_AT_ONCE: Final = 8
 
-LAST_WORD_SECONDS: Final = 5.0
+MAX_LEAVE_SECONDS: Final = 5.0
 """So long a Cancel may take that is sent because somebody leaves."""
 
 
@@ -66,24 +66,24 @@ def wait(
         CallError: A poll failed for a reason that does not pass.
     """
     if not handle.done:
-        handle._check_there()
+        handle._check_exists()
         try:
-            with state.alone() as alone:
-                waiting = _alone if alone else _with_others
+            with state.own_call() as alone:
+                waiting = _by_itself if alone else _with_others
                 operation = yield from waiting(state, handle, timeout)
         except (CallError, PollTimeout) as exc:
             log_gave_up(handle.name, exc)
             raise
-        handle._seen(operation)
+        handle._take_state(operation)
     return handle.operation
 
 
-def _alone(
+def _by_itself(
     state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     known = handle.operation
     return polling.until_done(
-        state.config, handle.name, known, timeout, handle._polled, handle._fits
+        state.config, handle.name, known, timeout, handle._count_polls, handle._fits
     )
 
 
@@ -92,15 +92,15 @@ def _with_others(
 ) -> Flow[Operation]:
     clock = state.config.clock
     deadline = math.inf if timeout is None else clock() + timeout
-    box = state.box()
+    box = state.channel()
     want = Want(deadline=deadline, fits=handle._fits)
-    entry = state.table.subscribe(handle.name, box.put, want, handle.operation)
+    entry = state.registry.subscribe(handle.name, box.put, want, handle.operation)
     try:
         left = None if timeout is None else max(0.0, timeout) + GRACE_SECONDS
         news = yield Receive(box, left)
     finally:
-        state.table.leave(handle.name, box.put)
-        handle._polled(entry.polls)
+        state.registry.leave(handle.name, box.put)
+        handle._count_polls(entry.polls)
     if news is None:
         assert timeout is not None
         raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.failures.last)
@@ -123,10 +123,10 @@ def result(
     """
     deadline = math.inf if timeout is None else state.config.clock() + timeout
     yield from wait(state, handle, timeout)
-    return (yield from taken(state, handle, deadline))
+    return (yield from take_result(state, handle, deadline))
 
 
-def taken(
+def take_result(
     state: ClientState, handle: HandleBase[Resp, typing.Any], deadline: float = math.inf
 ) -> Flow[Resp]:
     """The result of an operation that is over; the journal need not keep it from now on.
@@ -157,7 +157,7 @@ def cancel(
     Raises:
         CallError: The call failed.
     """
-    handle._check_there()
+    handle._check_exists()
     yield from single.single(state.config, CancelOperationRequest(handle.name), within=within)
     log_verb(handle.name, "CancelOperation")
 
@@ -193,20 +193,20 @@ def delete(state: ClientState, handle: HandleBase[typing.Any, typing.Any]) -> Fl
     Raises:
         CallError: The call failed.
     """
-    handle._check_there()
+    handle._check_exists()
     yield from single.single(state.config, DeleteOperationRequest(handle.name))
     log_verb(handle.name, "DeleteOperation")
 
 
-def leave(
+def cancel_unfinished(
     state: ClientState,
     handles: Sequence[HandleBase[typing.Any, typing.Any]],
-    seconds: float = LAST_WORD_SECONDS,
+    seconds: float = MAX_LEAVE_SECONDS,
 ) -> Flow[None]:
     """Cancel those that are not done, in so many seconds for all of them; never raises."""
     clock = state.config.clock
     until = clock() + seconds
-    running = [handle for handle in handles if not handle._over]
+    running = [handle for handle in handles if not handle._is_over]
     for first in range(0, len(running), _CANCELS_AT_ONCE):
         some = running[first : first + _CANCELS_AT_ONCE]
         left = until - clock()
@@ -224,8 +224,8 @@ def future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> Future[R
     """A future for threads. Its callbacks are called in a lent thread: they may take their time."""
     made: Future[Resp] = Future()
 
-    def hear(news: News) -> None:
-        CALL_THREADS.give(lambda: set_future(made, state, handle, news), lambda _: None)
+    def hear(news: WatchEvent) -> None:
+        CALL_THREADS.start(lambda: set_future(made, state, handle, news), lambda _: None)
 
     _hear_end(state, handle, hear, made)
     return made
@@ -238,7 +238,7 @@ def async_future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> as
     loop = asyncio.get_running_loop()
     made: asyncio.Future[Resp] = loop.create_future()
 
-    def hear(news: News) -> None:
+    def hear(news: WatchEvent) -> None:
         if not (made.done() or loop.is_closed()):
             _give(made, state, handle, news)
 
@@ -250,7 +250,7 @@ def set_future(
     future: Future[Resp],
     state: ClientState,
     handle: HandleBase[Resp, typing.Any],
-    news: News,
+    news: WatchEvent,
 ) -> None:
     """Set a future for threads, unless it was cancelled."""
     if future.set_running_or_notify_cancel():
@@ -260,7 +260,7 @@ def set_future(
 def _hear_end(
     state: ClientState,
     handle: HandleBase[typing.Any, typing.Any],
-    hear: Callable[[News], object],
+    hear: Callable[[WatchEvent], object],
     future: Future[Resp] | asyncio.Future[Resp],
 ) -> None:
     if handle.done:
@@ -268,20 +268,20 @@ def _hear_end(
     elif not handle.name and handle._error is not None:
         hear(Unreachable(handle.name, handle._error))
     else:
-        state.table.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
-        future.add_done_callback(lambda _: state.table.leave(handle.name, hear))
+        state.registry.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
+        future.add_done_callback(lambda _: state.registry.leave(handle.name, hear))
 
 
 def _give(
     future: Future[Resp] | asyncio.Future[Resp],
     state: ClientState,
     handle: HandleBase[Resp, typing.Any],
-    news: News,
+    news: WatchEvent,
 ) -> None:
     if isinstance(news, Unreachable):
         future.set_exception(again(news.error))
         return
-    handle._seen(news.operation)
+    handle._take_state(news.operation)
     try:
         found = handle._result()
     except OperationFailed as exc:

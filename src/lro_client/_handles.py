@@ -132,7 +132,7 @@ class HandleBase(Generic[Resp, Meta]):
     def _decoded(self, result: Any | None) -> Resp | None:
         return _decode(self.name, "response", result, self._response_type, self._types)
 
-    def _seen(self, operation: Operation) -> Operation:
+    def _take_state(self, operation: Operation) -> Operation:
         if self._operation.done:  # a final state stays (spec §2.9)
             return self._operation
         self._operation, self._error = operation, None
@@ -143,23 +143,23 @@ class HandleBase(Generic[Resp, Meta]):
         return operation
 
     @property
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether there is nothing to wait for: it is done, or was never started."""
         return self.done or (not self.name and self._error is not None)
 
-    def _check_there(self) -> None:
+    def _check_exists(self) -> None:
         """Raise why there is no operation to ask for, where none was started."""
         if not self.name and self._error is not None:
             raise again(self._error)
         _check_known_name(self.name)  # there is none of a start that was only to be checked
 
-    def _lost(self, error: Exception) -> None:
+    def _give_up(self, error: Exception) -> None:
         if self.name:  # else it is known already why there is none
             self._error = error
 
-    def _polled(self, times: int | None = None) -> None:
+    def _count_polls(self, times: int | None = None) -> None:
         if times is None:  # one is about to be made
-            self._check_there()
+            self._check_exists()
         self._polls += 1 if times is None else times
 
     def _result(self) -> Resp:

@@ -25,13 +25,13 @@ VERSION: Final = 1
 APPLICATION_ID: Final = 0x6C726F6A
 """What SQLite notes in the header of a journal: ``lroj``."""
 
-BUSY_SECONDS: Final = 30.0
+MAX_WAIT_SECONDS: Final = 30.0
 """So long another process that is writing is waited for."""
 
-SOON_SECONDS: Final = 1.0
+MAX_LATE_WRITE_SECONDS: Final = 1.0
 """So long others are waited for by what may as well be written later."""
 
-_LONGEST_SECONDS: Final = 2e6  # what SQLite's milliseconds have room for
+_MAX_BUSY_SECONDS: Final = 2e6  # what SQLite's milliseconds have room for
 
 _SENTENCES: Final = {
     sqlite3.SQLITE_NOTADB: "it is not a journal, but some other file",
@@ -177,7 +177,9 @@ class Journal:
         JournalError: The file cannot be opened or made, or is not a journal of this version.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_seconds: float = BUSY_SECONDS) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, busy_seconds: float = MAX_WAIT_SECONDS
+    ) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._busy_seconds = busy_seconds
         self._lock = threading.Lock()
@@ -318,7 +320,7 @@ class Journal:
         if not self._owed or self._closed:
             return
         try:
-            self.settle(SOON_SECONDS)
+            self.settle(MAX_LATE_WRITE_SECONDS)
         except JournalError as exc:
             log.warning("%d operations were collected, but not noted: %s", len(self._owed), exc)
 
@@ -332,7 +334,7 @@ class Journal:
         try:
             if within is not None:
                 limit = max(until - time.monotonic(), 0.0)
-            yield from self._used(min(limit, _LONGEST_SECONDS))
+            yield from self._used(min(limit, _MAX_BUSY_SECONDS))
         finally:
             self._lock.release()
 

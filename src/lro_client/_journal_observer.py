@@ -79,7 +79,7 @@ class JournalObserver(Observer):
             return lambda: None
         # Results that are taken until that thread begins are removed by the same write.
         write = _write(known, functools.partial(journal.settle, MAX_WRITE_SECONDS)).function
-        return lambda: CALL_THREADS.give(write, lambda _: None)
+        return lambda: CALL_THREADS.start(write, lambda _: None)
 
     def pending(
         self, config: FlowConfig, response: type | None, metadata: type | None

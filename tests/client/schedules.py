@@ -90,7 +90,7 @@ class Schedule:
                 gone = hasattr(news, "error")
                 self.tally["told that it is gone" if gone else "told of an end"] += 1
         assert world.most_flying <= world.polling.connections
-        assert (world.flying, world.table.entries) == (0, {})
+        assert (world.flying, world.registry.entries) == (0, {})
 
 
 def run_schedule(seed: int, tally: Tally) -> None:

@@ -64,13 +64,13 @@ def test_nobody_looks_before_all_names_are_there(
     """A lane that finds the first name alone would ask for it by a call of its own."""
     group = group_of(face, Server())
     state, found = face.inside(group)._state, []
-    runner, aside = type(state._runner), type(state._runner).aside
+    runner, aside = type(state._runner), type(state._runner).start
 
     def counted(driver: Any, flow: Any) -> None:
         found.append(len(state._table.entries))
         aside(driver, flow)
 
-    monkeypatch.setattr(runner, "aside", counted)
+    monkeypatch.setattr(runner, "start", counted)
     assert group.results() == EVERY
     assert found[0] == len(NAMES)
 

@@ -48,9 +48,9 @@ def test_news_in_another_order(face: Face) -> None:
     handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
 
     def hear() -> list[Any]:
-        with GroupWatch(state, [handle], None, curious=True) as gathering:
+        with GroupWatch(state, [handle], None, wants_progress=True) as gathering:
             for operation in (DONE, RUNNING, DONE):
-                gathering._hear(Seen(NAME, operation))
+                gathering._listen(Seen(NAME, operation))
             steps = gathering.next()
             next(steps)
             with pytest.raises(StopIteration) as end:
@@ -70,13 +70,13 @@ def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
     box: list[Any] = []
 
     def hear() -> None:
-        gathering = GroupWatch(state, [handle], None, curious=True)
+        gathering = GroupWatch(state, [handle], None, wants_progress=True)
         # It is not entered, which would ask the server for the state as well, in another thread.
         gathering._entries = {NAME: WatchedOperation(NAME, 0.0)}
-        gathering._box.put = box.append
+        gathering._channel.put = box.append
         for percent in range(1000):
             packed = types.pack(ResizeMetadata(percent=percent))
-            gathering._hear(Seen(NAME, lro.Operation(name=NAME, metadata=packed)))
+            gathering._listen(Seen(NAME, lro.Operation(name=NAME, metadata=packed)))
         steps = gathering.next()
         next(steps)
         with pytest.raises(StopIteration):
@@ -101,7 +101,7 @@ def test_a_future_that_was_cancelled_hears_nothing() -> None:
     async def main() -> bool:
         async with server.async_client() as calls:
             waited = calls.operation(NAME, **TYPES).future()
-            [hear] = calls._state.table.entries[NAME].listeners
+            [hear] = calls._state.registry.entries[NAME].listeners
             waited.cancel()
             hear(Seen(NAME, DONE))
             return waited.cancelled()
@@ -113,10 +113,10 @@ def test_a_future_that_was_cancelled_hears_nothing() -> None:
 def test_what_is_lost_twice_is_told_once(face: Face) -> None:
     """By whoever comes first."""
     state = face.inside(client_of(face, ScriptedServer()))._state
-    with state.table.lock:
+    with state.registry.lock:
         entry = WatchedOperation(NAME, 0.0)
         entry.listeners[print] = Want()
-        assert state.table.lost(entry, ZeroDivisionError()) == []
+        assert state.registry.give_up(entry, ZeroDivisionError()) == []
 
 
 def test_a_flow_for_one_that_is_done() -> None:
@@ -340,7 +340,7 @@ def test_a_refused_start_keeps_its_reason() -> None:
     refused = CallError("Start", lro.Status(lro.Code.NOT_FOUND, "no such method"))
     known = KnownOperation(operation=lro.Operation(), error=refused)
     handle = client._handle(known, ResizeResponse, ResizeMetadata)
-    handle._lost(ZeroDivisionError())
+    handle._give_up(ZeroDivisionError())
     with pytest.raises(CallError, match="no such method"):
         handle.result()
     client.close()

@@ -59,14 +59,17 @@ def test_a_child_has_lanes_of_its_own() -> None:
     with server.client() as client:
         state = client._state
         handles = [client.operation(name, **TYPES) for name in names]
-        state.table._lanes, state.table._resting_until = 1, float("inf")  # as while others wait
-        state.config.server.held = 4
-        state.table.lock.acquire()
+        state.registry._lanes, state.registry._sleeping_until = (
+            1,
+            float("inf"),
+        )  # as while others wait
+        state.config.server.own_calls = 4
+        state.registry.lock.acquire()
         try:
             expected = [ResizeResponse(number) for number in range(6)]
             assert in_child(lambda: client.group(handles).results() == expected) == 0
         finally:
-            state.table.lock.release()
+            state.registry.lock.release()
 
 
 def test_a_child_while_others_wait() -> None:
@@ -143,19 +146,19 @@ def test_another_event_loop_is_a_new_beginning() -> None:
 def test_where_flows_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who finds that another thread has just begun anew does not do it again."""
     with ScriptedServer().client() as client:
-        state, parents = client._state, client._state.table
+        state, parents = client._state, client._state.registry
         monkeypatch.setattr(os, "getpid", lambda: -1)
-        here = state._runner.here()
+        here = state._runner.place()
 
         class Moving:
             def __enter__(self) -> None:
-                state._here = here  # by the other
+                state._place = here  # by the other
 
             def __exit__(self, *_: object) -> None:
                 pass
 
         with monkeypatch.context() as patch:
-            patch.setattr(_client_state, "_MOVING", Moving())
-            assert state.table is parents
-        state._here = None
-        assert state.table is not parents
+            patch.setattr(_client_state, "_RESET_LOCK", Moving())
+            assert state.registry is parents
+        state._place = None
+        assert state.registry is not parents

@@ -221,7 +221,7 @@ def test_what_cannot_be_written_in_time_is_written_later(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While another process holds the file, lists may have it still; nothing is lost."""
-    monkeypatch.setattr(_journal, "SOON_SECONDS", 0.01)
+    monkeypatch.setattr(_journal, "MAX_LATE_WRITE_SECONDS", 0.01)
     with Journal(path) as journal:
         journal.begin(entry(name="operations/1"))
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:

@@ -201,7 +201,7 @@ def test_a_reply_that_is_too_large_is_not_fetched_again(
     assert (error.code, error.passing) == (lro.Code.UNKNOWN, False)
     asked = [call for call in server.calls if call.name == names[0]]
     assert [call.verb for call in asked if call.verb == "GetOperation"] == ["GetOperation"]
-    assert face.inside(client)._state.config.server.slowed == 0.0
+    assert face.inside(client)._state.config.server.last_pause == 0.0
 
 
 def is_good(outcome: object) -> bool:

@@ -101,13 +101,15 @@ class World:
             server=self.server,
             chance=self.random.random,
         )
-        self.table = WatchRegistry(
+        self.registry = WatchRegistry(
             lambda: self.now,
-            most=lambda: self.polling.connections,
-            hire=lambda: self.later(0.0, lambda: self._go(lanes.lane(), None)),
-            ring=self._ring,
+            max_lanes=lambda: self.polling.connections,
+            start_lane=lambda: self.later(0.0, lambda: self._go(lanes.lane(), None)),
+            wake_lane=self._ring,
         )
-        lanes = Poller(self.config, self.table, Scheduler(self.config, self.table, self.transport))
+        lanes = Poller(
+            self.config, self.registry, Scheduler(self.config, self.registry, self.transport)
+        )
 
     # -- what tests do ------------------------------------------------------------------------
 
@@ -125,13 +127,13 @@ class World:
             heard.append((self.now, news))
 
         self._listeners[number] = name, hear
-        self.table.subscribe(name, hear, Want(curious, self.now + seconds))
+        self.registry.subscribe(name, hear, Want(curious, self.now + seconds))
         return number
 
     def leave(self, number: int) -> None:
         """Have one wait no more."""
         name, hear = self._listeners[number]
-        self.table.leave(name, hear)
+        self.registry.leave(name, hear)
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
         """Have something happen in so many seconds."""

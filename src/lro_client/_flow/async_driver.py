@@ -47,11 +47,11 @@ class LoopChannel:
         """The next item; None if there is none for so long."""
         if not self._items:
             self._waiter = asyncio.get_running_loop().create_future()
-            await until(self._waiter, seconds, self._sleep)
+            await wait_at_most(self._waiter, seconds, self._sleep)
         return self._items.popleft() if self._items else None
 
 
-async def until(
+async def wait_at_most(
     event: Awaitable[Any],
     seconds: float | None,
     sleep: Callable[[float], Awaitable[None]],
@@ -77,17 +77,17 @@ class AsyncDriver:
         self.transport = transport
         self._sleep = sleep
         self._tasks: set[asyncio.Task[None]] = set()
-        self._rung, self._closed = asyncio.Event(), asyncio.Event()
+        self._woken, self._closed = asyncio.Event(), asyncio.Event()
         self._error = Exception()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def here(self) -> object:
+    def place(self) -> object:
         """Where flows run aside: on another event loop none of them goes on."""
         with contextlib.suppress(RuntimeError):  # no loop runs where something is cleaned away
             loop = asyncio.get_running_loop()
             if loop is not self._loop:
                 self._loop, self._tasks = loop, set()
-                self._rung, self._closed = asyncio.Event(), asyncio.Event()
+                self._woken, self._closed = asyncio.Event(), asyncio.Event()
         return self._loop
 
     def close(self, error: Exception) -> None:
@@ -103,7 +103,7 @@ class AsyncDriver:
                 step = advance(flow, await self._act(step))
             return step.value
 
-    async def walk(self, flow: Flow[R]) -> AsyncGenerator[Any, None]:
+    async def iterate(self, flow: Flow[R]) -> AsyncGenerator[Any, None]:
         """What the flow shows, one by one."""
         with contextlib.closing(flow):
             step = advance(flow, None)
@@ -112,25 +112,25 @@ class AsyncDriver:
                     yield step.value
                 step = advance(flow, await self._act(step))
 
-    def aside(self, flow: Flow[None]) -> None:
+    def start(self, flow: Flow[None]) -> None:
         """Have a flow run beside this task."""
         task = asyncio.get_running_loop().create_task(self.run(flow))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """End the rest of the one flow that rests."""
-        self._rung.set()
+        self._woken.set()
 
-    def lanes(self, wanted: int) -> int:
+    def max_lanes(self, wanted: int) -> int:
         """How many flows may run aside."""
         return wanted
 
-    def box(self) -> LoopChannel:
+    def channel(self) -> LoopChannel:
         """A box that this driver can take from."""
         return LoopChannel(self._sleep)
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """End all flows that run aside."""
         for task in list(self._tasks):
             task.cancel()
@@ -143,17 +143,17 @@ class AsyncDriver:
 
     async def _act(self, step: Step) -> object:
         try:
-            return await self._acted(step)
+            return await self._do(step)
         except Exception as exc:  # is told to the flow, whose traceback says more
             return exc
 
-    async def _acted(self, step: Step) -> object:
+    async def _do(self, step: Step) -> object:
         match step:
             case Sleep(seconds):
                 if self._sleep is not asyncio.sleep:
                     await self._sleep(seconds)
                     return None
-                await until(self._closed.wait(), seconds, self._sleep)
+                await wait_at_most(self._closed.wait(), seconds, self._sleep)
                 if self._closed.is_set():
                     raise again(self._error)
             case Call():
@@ -164,7 +164,7 @@ class AsyncDriver:
                 assert isinstance(box, LoopChannel)
                 return await box.take(seconds)
             case Idle(seconds):
-                await self._rest(seconds)
+                await self._idle(seconds)
             case Stream():
                 with contextlib.suppress(Enough):
                     await self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
@@ -182,6 +182,6 @@ class AsyncDriver:
                 raise too_late(call.verb, call.budget) from None
             raise
 
-    async def _rest(self, seconds: float) -> None:
-        await until(self._rung.wait(), seconds, self._sleep)
-        self._rung.clear()
+    async def _idle(self, seconds: float) -> None:
+        await wait_at_most(self._woken.wait(), seconds, self._sleep)
+        self._woken.clear()

@@ -101,15 +101,15 @@ class Driver:
         self.transport = transport
         self._sleep = sleep
         self._clock = None if sleep is time.sleep else clock
-        self._rung, self._closed = threading.Event(), threading.Event()
+        self._woken, self._closed = threading.Event(), threading.Event()
         self._error = Exception()
         self._process = os.getpid()
 
-    def here(self) -> object:
+    def place(self) -> object:
         """Where flows run aside: in a forked process none of them goes on."""
         if self._process != os.getpid():
             self._process = os.getpid()
-            self._rung, self._closed = threading.Event(), threading.Event()
+            self._woken, self._closed = threading.Event(), threading.Event()
         return self._process
 
     def close(self, error: Exception) -> None:
@@ -125,7 +125,7 @@ class Driver:
                 step = advance(flow, self._act(step))
             return step.value
 
-    def walk(self, flow: Flow[R]) -> Iterator[Any]:
+    def iterate(self, flow: Flow[R]) -> Iterator[Any]:
         """What the flow shows, one by one."""
         with contextlib.closing(flow):
             step = advance(flow, None)
@@ -134,32 +134,32 @@ class Driver:
                     yield step.value
                 step = advance(flow, self._act(step))
 
-    def aside(self, flow: Flow[None]) -> None:
+    def start(self, flow: Flow[None]) -> None:
         """Have a flow run beside this thread."""
-        CALL_THREADS.give(lambda: self.run(flow), log_ended)
+        CALL_THREADS.start(lambda: self.run(flow), log_ended)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """End the rest of the one flow that rests."""
-        self._rung.set()
+        self._woken.set()
 
-    def lanes(self, wanted: int) -> int:
+    def max_lanes(self, wanted: int) -> int:
         """How many flows may run aside: one where only sleeping takes time.
 
         With several threads, the time would pass that one sleeps while another is at work.
         """
         return wanted if self._clock is None else 1
 
-    def box(self) -> ThreadChannel:
+    def channel(self) -> ThreadChannel:
         """A box that this driver can take from."""
         return ThreadChannel(self._clock)
 
     def _act(self, step: Step) -> object:
         try:
-            return self._acted(step)
+            return self._do(step)
         except Exception as exc:  # is told to the flow, whose traceback says more
             return exc
 
-    def _acted(self, step: Step) -> object:
+    def _do(self, step: Step) -> object:
         match step:
             case Sleep(seconds):
                 if self._clock is not None:
@@ -169,12 +169,12 @@ class Driver:
             case Call():
                 return self._send(step)
             case Gather(calls):
-                return self._together(calls)
+                return self._gather(calls)
             case Receive(box, seconds):
                 assert isinstance(box, ThreadChannel)
                 return box.take(seconds)
             case Idle(seconds):
-                self._rest(seconds)
+                self._idle(seconds)
             case Stream():
                 with contextlib.suppress(Enough):
                     self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
@@ -182,11 +182,11 @@ class Driver:
                 return function()
         return None
 
-    def _together(self, calls: Sequence[Call]) -> list[object]:
+    def _gather(self, calls: Sequence[Call]) -> list[object]:
         # Each keeps to its budget by itself.
         box: queue.SimpleQueue[tuple[int, object]] = queue.SimpleQueue()
         for place, call in enumerate(calls):
-            CALL_THREADS.give(
+            CALL_THREADS.start(
                 functools.partial(self._act, call),
                 lambda found, place=place: box.put((place, found[0] or found[1])),  # type: ignore[misc]
             )
@@ -197,13 +197,13 @@ class Driver:
         if getattr(transport, "bounds", False):
             return transport.send(call)
         try:
-            return CALL_THREADS.ask(lambda: transport.send(call), call.budget, set())
+            return CALL_THREADS.call(lambda: transport.send(call), call.budget, set())
         except Late:
             raise too_late(call.verb, call.budget) from None
 
-    def _rest(self, seconds: float) -> None:
+    def _idle(self, seconds: float) -> None:
         if self._clock is None:
-            self._rung.wait(seconds)
+            self._woken.wait(seconds)
         else:
             self._sleep(seconds)
-        self._rung.clear()
+        self._woken.clear()

@@ -31,9 +31,9 @@ LIST: Final = "list"
 RELEARN_SECONDS: Final = 600.0
 """What a server did not offer is tried again after so long: it may be another release by then."""
 
-_SLOWEST_SECONDS: Final = 30.0
-_QUICK_SECONDS: Final = 10.0
-_FORBIDDEN_TIMES: Final = 12
+_MAX_PAUSE_SECONDS: Final = 30.0
+_FORGET_PRESSURE_SECONDS: Final = 10.0
+_MAX_FORBIDDEN_TIMES: Final = 12
 """Enough to find one name among a thousand by halves."""
 
 
@@ -49,15 +49,15 @@ class Server:
     """What has worked."""
     lacking: dict[str, float] = attrs.field(factory=dict)
     """What is not offered, and until when that is believed."""
-    until: float = 0.0
+    paused_until: float = 0.0
     """Nothing is asked before this moment: the server said so."""
-    slowed: float = 0.0
+    last_pause: float = 0.0
     """The last pause that was made for it."""
-    pressed_at: float = -math.inf
+    overloaded_at: float = -math.inf
     """When that was."""
     refused: dict[str, int] = attrs.field(factory=dict)
     """How often in a row a verb was forbidden, which may be for some of the names alone."""
-    held: int = 0
+    own_calls: int = 0
     """How many waits have a call for themselves now."""
 
     def offers(self, verb: str, now: float) -> bool:
@@ -79,28 +79,30 @@ class Server:
     def forbids(self, verb: str) -> bool:
         """A verb was forbidden; whether so often that it seems to be for every name."""
         self.refused[verb] = self.refused.get(verb, 0) + 1
-        return verb not in self.proven and self.refused[verb] > _FORBIDDEN_TIMES
+        return verb not in self.proven and self.refused[verb] > _MAX_FORBIDDEN_TIMES
 
-    def pressed(self, asked: float, began: float, now: float) -> None:
+    def overloaded(self, asked: float, began: float, now: float) -> None:
         """The server has too much to do (429, 503): ask nothing for ``asked`` seconds, or longer.
 
         Each time in a row doubles the pause, from half a second to half a minute. Calls that were
         in flight together are one time: ``began`` is when this one was made.
         """
-        if began >= self.pressed_at:
-            self.slowed = min(max(2 * self.slowed, 0.5), _SLOWEST_SECONDS)
-            self.pressed_at = now
+        if began >= self.overloaded_at:
+            self.last_pause = min(max(2 * self.last_pause, 0.5), _MAX_PAUSE_SECONDS)
+            self.overloaded_at = now
         # What one answer asks for is no reason to ask nothing else for a day.
-        self.until = max(self.until, now + max(min(asked, _SLOWEST_SECONDS), self.slowed))
+        self.paused_until = max(
+            self.paused_until, now + max(min(asked, _MAX_PAUSE_SECONDS), self.last_pause)
+        )
 
     def answered(self, now: float) -> None:
         """A call went well: forget the pressure, unless it was a moment ago."""
-        if self.slowed and now > self.until + _QUICK_SECONDS:
-            self.slowed = 0.0
+        if self.last_pause and now > self.paused_until + _FORGET_PRESSURE_SECONDS:
+            self.last_pause = 0.0
 
 
 _SERVER_HOLD_SECONDS = 60.0
-_LONGEST_WAIT_SECONDS = 86_400.0
+_MAX_WAIT_SECONDS = 86_400.0
 
 
 @attrs.frozen(kw_only=True)
@@ -118,9 +120,9 @@ class FlowConfig:
     call_seconds: float = 30.0
 
     @property
-    def lanes(self) -> int:
+    def max_lanes(self) -> int:
         """How many calls may be in flight for all that is waited for together."""
-        return max(1, self.polling.connections - self.server.held)
+        return max(1, self.polling.connections - self.server.own_calls)
 
 
 def single(
@@ -171,7 +173,7 @@ def _held_seconds(request: Request) -> float:
         return 0.0
     if request.timeout is None:
         return _SERVER_HOLD_SECONDS  # the server's own maximum holds, by default a minute
-    return min(max(request.timeout.total_seconds, 0.0), _LONGEST_WAIT_SECONDS)
+    return min(max(request.timeout.total_seconds, 0.0), _MAX_WAIT_SECONDS)
 
 
 def pages(config: FlowConfig, request: ListOperationsRequest) -> Flow[None]:

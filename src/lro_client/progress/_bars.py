@@ -1,4 +1,4 @@
-"""Bars in a terminal, by rich and by tqdm, which need the extra ``progress``; estimates of the end."""
+"""Bars in a terminal, by rich and by tqdm (extra ``progress``), and estimates of the end."""
 
 from __future__ import annotations
 

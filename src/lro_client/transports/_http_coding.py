@@ -341,7 +341,7 @@ def is_truncated(content: bytes) -> bool:
 
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
-_LONGEST_SECONDS: Final = 1e9
+_MAX_PAUSE_SECONDS: Final = 1e9
 """More than any pause: what a clock's sleep still takes."""
 
 _FAILURES: Final = (
@@ -508,7 +508,7 @@ class Coder:
             status = attrs.evolve(status, message=f"{status.message} to {where}")
         for detail in decoded(status.details, None):
             if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
-                asked = min(detail.retry_delay.total_seconds(), _LONGEST_SECONDS)
+                asked = min(detail.retry_delay.total_seconds(), _MAX_PAUSE_SECONDS)
                 retry_after = max(retry_after or 0.0, asked)
         if status.code == Code.NOT_FOUND and not _says_what_is_missing(body, status):
             status = attrs.evolve(status, message=f"nothing is served at {where}: {_ELSEWHERE}")
@@ -520,12 +520,12 @@ class Coder:
     def _retry_after(self, headers: Mapping[str, str]) -> float | None:
         text = headers.get("retry-after", "").strip()
         if _SECONDS.fullmatch(text):
-            return min(float(text), _LONGEST_SECONDS)
+            return min(float(text), _MAX_PAUSE_SECONDS)
         moment = _moment(text) if text else None
         if moment is None:
             return None
         now = _moment(headers.get("date", ""))
-        return min(moment - (self._now() if now is None else now), _LONGEST_SECONDS)
+        return min(moment - (self._now() if now is None else now), _MAX_PAUSE_SECONDS)
 
 
 def _moment(text: str) -> float | None:
@@ -536,21 +536,21 @@ def _moment(text: str) -> float | None:
         return None
 
 
-def _told(body: Json) -> Json:
+def _error_member(body: Json) -> Json:
     """What the body of an error says in its ``error`` (spec §11.8)."""
     body = body[0] if isinstance(body, list) and len(body) == 1 else body
     return body.get("error") if isinstance(body, dict) else None
 
 
 def _names_its_code(body: Json) -> bool:
-    error = _told(body)
+    error = _error_member(body)
     return isinstance(error, dict) and error.get("status") in Code.__members__
 
 
 def _says_what_is_missing(body: Json, status: Status) -> bool:
     """Whether a NOT_FOUND is of something that was asked for, rather than of the path."""
     # A page of a proxy, or of a framework without such a route, has no error body.
-    return _told(body) is not None and not any(
+    return _error_member(body) is not None and not any(
         isinstance(detail, ErrorInfo) and detail.reason == RouteNotFound.reason
         for detail in decoded(status.details, None)
     )

@@ -19,7 +19,7 @@ from lro import Code, Operation, Status, TypeRegistry
 from lro_client._arguments import check_awaits, check_base_url, check_blocks, check_optional
 from lro_client._errors import CallError, too_late, unreadable
 from lro_client._flow.steps import Call, Reply
-from lro_client._flow.threads import CALL_THREADS, Answer, Late
+from lro_client._flow.threads import CALL_THREADS, AnswerQueue, Late
 from lro_client._tokens import public_address
 from lro_client.transports._http_coding import Coder, HttpCall, Routes
 
@@ -89,7 +89,7 @@ class HttpTransport:
         self._requests = RequestCache()
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own
-        self._asking: set[Answer] = set()
+        self._asking: set[AnswerQueue] = set()
         self.address = base_url or str(getattr(client, "base_url", ""))
 
     def send(self, call: Call) -> Reply:
@@ -102,7 +102,7 @@ class HttpTransport:
         until = time.monotonic() + call.budget
         try:
             exchange = functools.partial(self._exchange, call, asked, until)
-            return CALL_THREADS.ask(exchange, call.budget, self._asking)
+            return CALL_THREADS.call(exchange, call.budget, self._asking)
         except Late:
             raise too_late(call.verb, call.budget) from None
         except _Closed:
