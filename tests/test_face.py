@@ -15,7 +15,10 @@ FACES = ["lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro_clie
 def bound_names(face: str) -> set[str]:
     """The public names that the face's module binds by imports, assignments or definitions."""
     names: set[str] = set()
-    for node in ast.parse(Path(str(importlib.import_module(face).__file__)).read_text()).body:
+    body = ast.parse(Path(str(importlib.import_module(face).__file__)).read_text()).body
+    # A face that imports its names late tells them to type checkers.
+    late = [inner for node in body if isinstance(node, ast.If) for inner in node.body]
+    for node in [*body, *late]:
         match node:
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 names.update(alias.asname or alias.name for alias in aliases)
@@ -25,7 +28,7 @@ def bound_names(face: str) -> set[str]:
                 names.add(name)
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)
-    return {name for name in names if not name.startswith("_")} - {"annotations"}
+    return {name for name in names if not name.startswith("_")} - {"annotations", "TYPE_CHECKING"}
 
 
 def isort_style(name: str) -> tuple[int, list[str | int]]:

@@ -24,11 +24,11 @@ FLOORS: Final = {
         __init__
         """,
     "lro_client": """
-        _errors _arguments _tokens _tracing _literals filters
-        _flow _watch _journal
+        _errors _tokens _tracing _literals filters
+        _flow _arguments _observer _watch _journal _journal_observer
         transports google
-        _requests _state progress _handles _handle_flows _futures _group_flows _journal_recovery
-        _operation_handle _async_operation_handle _group _async_group _client _async_client
+        _client_state progress _handles _handle_flows _group_flows
+        _client _async_client
         testing cli
         __init__
         """,

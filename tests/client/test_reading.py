@@ -18,9 +18,8 @@ import lro
 from lro_client import CallError, OperationGone, Polling, PollTimeout, UnreadableReply
 from lro_client.testing import Fault, ScriptedServer
 from lro_client.testing._server import ScriptedTransport
-from lro_client.transports import _bodies
 from lro_client.transports import http as http_transport
-from lro_client.transports._bodies import Unpacking
+from lro_client.transports.http import Unpacking
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,
@@ -99,7 +98,7 @@ def test_what_is_unpacked_comes_in_pieces() -> None:
     unpacking = Unpacking()
     found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(10_000_000)))]
     assert sum(found) == 10_000_000
-    assert max(found) <= _bodies.PIECE
+    assert max(found) <= http_transport.MAX_PIECE_BYTES
 
 
 def test_a_bomb_is_given_up(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:

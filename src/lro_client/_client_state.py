@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lro import Code, Status, TypeRegistry
 from lro_client import _arguments
@@ -13,35 +13,38 @@ from lro_client._errors import CallError
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.single import FlowConfig
 from lro_client._flow.steps import Channel, Flow
-from lro_client._journal.journal import Journal
+from lro_client._observer import Observer
 from lro_client._tokens import public_address
 from lro_client._watch.poller import Poller
 from lro_client._watch.registry import WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy
 
-_SINGLES: Final = 4
+if TYPE_CHECKING:
+    from lro_client._journal import Journal
+
+_MAX_OWN_CALLS: Final = 4
 """Up to so many operations are waited for by a call each; more of them share a few connections."""
 
-_MOVING: Final = threading.Lock()
+_RESET_LOCK: Final = threading.Lock()
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
 
 class Runner(Protocol):
     """What of a driver is the same on both faces."""
 
-    def aside(self, flow: Flow[None]) -> None:
+    def start(self, flow: Flow[None]) -> None:
         """Have a flow run beside the caller."""
         ...
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """End the rest of the one flow that rests."""
         ...
 
-    def box(self) -> Channel:
+    def channel(self) -> Channel:
         """A box that the driver can take from."""
         ...
 
-    def here(self) -> object:
+    def place(self) -> object:
         """Where flows run aside; another place is a new beginning."""
         ...
 
@@ -49,7 +52,7 @@ class Runner(Protocol):
         """End all pauses with this."""
         ...
 
-    def lanes(self, wanted: int) -> int:
+    def max_lanes(self, wanted: int) -> int:
         """How many flows may run aside at once."""
         ...
 
@@ -71,12 +74,11 @@ class ClientState:
     ) -> None:
         _arguments.check_optional("polling", polling, Polling)
         _arguments.check_optional("retry", retry, Retry)
-        _arguments.check_optional("journal", journal, Journal)
         _arguments.check_seconds("call_seconds", call_seconds)
         self.types = types
-        self.journal = journal
         self.address = public_address(str(getattr(transport, "address", "")))
-        self.setting = FlowConfig(
+        self.observer = _observer(journal, self.address, types)
+        self.config = FlowConfig(
             clock=clock,
             retry=retry or Retry(),
             polling=polling or Polling(),
@@ -84,62 +86,71 @@ class ClientState:
         )
         self._runner = runner
         self._offered = _offered(transport)
-        self._most_alone = getattr(transport, "calls_at_once", _SINGLES)
-        self._here: object = runner.here()
-        self._lock, self._table = threading.Lock(), self._laid()
+        self._max_own_calls = getattr(transport, "calls_at_once", _MAX_OWN_CALLS)
+        self._place: object = runner.place()
+        self._lock, self._table = threading.Lock(), self._new_registry()
 
     @property
-    def table(self) -> WatchRegistry:
+    def registry(self) -> WatchRegistry:
         """What is waited for."""
-        self._settle()
+        self._reset_if_moved()
         return self._table
 
-    def _settle(self) -> None:
+    def _reset_if_moved(self) -> None:
         # In a forked process nobody goes on with what was waited for, and locks may be held.
-        here = self._runner.here()
-        if here == self._here:
+        here = self._runner.place()
+        if here == self._place:
             return
-        with _MOVING:
-            if here != self._here:
+        with _RESET_LOCK:
+            if here != self._place:
                 closed = self._table.closed
-                self.setting.server.held = 0
-                self._lock, self._table = threading.Lock(), self._laid()
-                self._table.closed, self._here = closed, here
+                self.config.server.own_calls = 0
+                self._lock, self._table = threading.Lock(), self._new_registry()
+                self._table.closed, self._place = closed, here
 
-    def _laid(self) -> WatchRegistry:
+    def _new_registry(self) -> WatchRegistry:
         runner = self._runner
         table = WatchRegistry(
-            self.setting.clock,
-            most=lambda: runner.lanes(self.setting.lanes),
-            hire=lambda: runner.aside(lanes.lane()),
-            ring=runner.ring,
+            self.config.clock,
+            max_lanes=lambda: runner.max_lanes(self.config.max_lanes),
+            start_lane=lambda: runner.start(lanes.lane()),
+            wake_lane=runner.wake,
         )
-        lanes = Poller(self.setting, table, Scheduler(self.setting, table, self._offered))
+        lanes = Poller(self.config, table, Scheduler(self.config, table, self._offered))
         return table
 
-    def box(self) -> Channel:
+    def channel(self) -> Channel:
         """A box that the face's driver can take from."""
-        return self._runner.box()
+        return self._runner.channel()
 
     @contextmanager
-    def alone(self) -> Iterator[bool]:
+    def own_call(self) -> Iterator[bool]:
         """Whether a wait may have a call for itself, rather than join all others."""
-        self._settle()
-        server, lock = self.setting.server, self._lock
+        self._reset_if_moved()
+        server, lock = self.config.server, self._lock
         with lock:
-            has = server.held < self._most_alone
-            server.held += has
+            has = server.own_calls < self._max_own_calls
+            server.own_calls += has
         try:
             yield has
         finally:
             with lock:
-                server.held = max(0, server.held - has)
+                server.own_calls = max(0, server.own_calls - has)
 
     def close(self) -> None:
         """Send home everybody who waits."""
         error = CallError("GetOperation", _CLOSED)
-        self.table.close(error)
+        self.registry.close(error)
         self._runner.close(error)
+
+
+def _observer(journal: Journal | None, address: str, types: TypeRegistry) -> Observer:
+    if journal is None:
+        return Observer()
+    from lro_client import _journal, _journal_observer  # which load SQLite
+
+    _arguments.check_optional("journal", journal, _journal.Journal)
+    return _journal_observer.JournalObserver(journal, address, types)
 
 
 def _offered(transport: object) -> frozenset[Strategy]:

@@ -11,13 +11,13 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+import attrs
+
 from lro_client._errors import ClientError
-from lro_client._journal import entries
-from lro_client._journal.entries import Entry
 from lro_client._tokens import public_address
 from lro_client._tracing import log
 
@@ -25,13 +25,13 @@ VERSION: Final = 1
 APPLICATION_ID: Final = 0x6C726F6A
 """What SQLite notes in the header of a journal: ``lroj``."""
 
-BUSY_SECONDS: Final = 30.0
+MAX_WAIT_SECONDS: Final = 30.0
 """So long another process that is writing is waited for."""
 
-SOON_SECONDS: Final = 1.0
+MAX_LATE_WRITE_SECONDS: Final = 1.0
 """So long others are waited for by what may as well be written later."""
 
-_LONGEST_SECONDS: Final = 2e6  # what SQLite's milliseconds have room for
+_MAX_BUSY_SECONDS: Final = 2e6  # what SQLite's milliseconds have room for
 
 _SENTENCES: Final = {
     sqlite3.SQLITE_NOTADB: "it is not a journal, but some other file",
@@ -42,6 +42,117 @@ _SENTENCES: Final = {
     sqlite3.SQLITE_BUSY: "other processes did not let go of it in time",
     sqlite3.SQLITE_IOERR: "the disk failed",
 }
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK: Final = timedelta(microseconds=1)
+
+
+def _in_utc(_: object, field: attrs.Attribute[datetime], value: datetime) -> None:
+    if value.utcoffset() is None or value.utcoffset():
+        raise ValueError(f"{field.name} must be in UTC, got {value!r}")
+
+
+def _some(_: object, field: attrs.Attribute[str], value: str) -> None:
+    if not value:
+        raise ValueError(f"{field.name} must not be empty")
+
+
+def _lower(request_id: str) -> str:
+    return request_id.lower()  # ids are compared without regard to case (spec §9.2(1))
+
+
+@attrs.frozen(kw_only=True)
+class Entry:
+    """A start that was sent, or was about to be, and whose result was not taken yet.
+
+    ``message`` is the JSON text that was sent to ``target`` of ``server``, ``message_type`` its
+    type URL (empty for a class without a full name), ``response`` and ``metadata`` are what tokens
+    call their classes. ``name`` is the operation's, empty as long as no answer came; ``started``
+    is in UTC.
+    """
+
+    request_id: str = attrs.field(validator=_some, converter=_lower)
+    server: str = attrs.field(default="", converter=public_address)
+    target: str
+    message: str
+    message_type: str = ""
+    response: str = ""
+    metadata: str = ""
+    name: str = ""
+    started: datetime = attrs.field(validator=_in_utc)
+
+    @property
+    def start(self) -> tuple[str, ...]:
+        """What makes two starts with one request id the same (spec §9.2(3))."""
+        return self.server, self.target, self.message, self.message_type
+
+
+_FIELDS: Final = tuple(field.name for field in attrs.fields(Entry))
+_COLUMNS: Final = ", ".join(_FIELDS)
+
+_TABLE: Final = (
+    """
+    CREATE TABLE entries (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        request_id TEXT NOT NULL UNIQUE,
+        server TEXT NOT NULL,
+        target TEXT NOT NULL,
+        message TEXT NOT NULL,
+        message_type TEXT NOT NULL,
+        response TEXT NOT NULL,
+        metadata TEXT NOT NULL,
+        name TEXT NOT NULL,
+        started INTEGER NOT NULL
+    )
+    """,
+    "CREATE INDEX entries_by_name ON entries (name)",
+)
+"""Make the table; of its columns all but the first are the fields of an entry."""
+
+_BEGIN: Final = f"""
+INSERT INTO entries ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (request_id) DO NOTHING
+"""
+"""Add a row, unless there is one of the same request id."""
+
+_FIND: Final = "SELECT server, target, message, message_type FROM entries WHERE request_id = ?"
+"""The ``start`` of the entry with a request id."""
+
+_COLLECT: Final = """
+DELETE FROM entries
+WHERE ((name = ? AND name != '') OR (request_id = ? AND name IN ('', ?)))
+"""
+"""Remove an operation, by its name or by the request id of its start."""
+
+_LIST: Final = f"SELECT {_COLUMNS} FROM entries WHERE 1{{}} ORDER BY number"
+"""Rows, oldest first, with room for one more condition."""
+
+
+def _row_of(entry: Entry) -> tuple[str | int, ...]:
+    """An entry as a row."""
+    return (*attrs.astuple(entry)[:-1], _ticks_of(entry.started))
+
+
+def entry_of(row: tuple[object, ...]) -> Entry:
+    """The entry of a row.
+
+    Raises:
+        ValueError: The row is none of an entry's: the file is damaged.
+    """
+    *texts, started = row
+    if not (isinstance(started, int) and all(isinstance(text, str) for text in texts)):
+        raise ValueError(f"an entry has {row!r:.200}")
+    values = {name: str(text) for name, text in zip(_FIELDS, texts, strict=False)}
+    try:
+        return Entry(**values, started=_EPOCH + started * _TICK)
+    except OverflowError:
+        raise ValueError(f"an entry was made {started} microseconds after 1970") from None
+
+
+def _ticks_of(moment: datetime) -> int:
+    """A moment in microseconds since 1970."""
+    return (moment - _EPOCH) // _TICK
 
 
 class JournalError(ClientError):
@@ -66,7 +177,9 @@ class Journal:
         JournalError: The file cannot be opened or made, or is not a journal of this version.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_seconds: float = BUSY_SECONDS) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, busy_seconds: float = MAX_WAIT_SECONDS
+    ) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._busy_seconds = busy_seconds
         self._lock = threading.Lock()
@@ -89,8 +202,8 @@ class Journal:
         with self._using() as connection:
             self._pay(connection)
             while found is None:  # another process may forget it in between
-                new = connection.execute(entries.BEGIN, entries.row_of(entry)).rowcount
-                found = connection.execute(entries.FIND, (entry.request_id,)).fetchone()
+                new = connection.execute(_BEGIN, _row_of(entry)).rowcount
+                found = connection.execute(_FIND, (entry.request_id,)).fetchone()
         if found != entry.start:
             raise JournalError(self.path, f"{entry.request_id} is the id of another start")
         return bool(new)
@@ -147,7 +260,7 @@ class Journal:
         where, values = _of(server)
         found = name.encode(errors="backslashreplace").decode()  # of no other can one be noted
         first = not self._owed
-        self._owed.append((entries.COLLECT + where, (found, request_id.lower(), found, *values)))
+        self._owed.append((_COLLECT + where, (found, request_id.lower(), found, *values)))
         return first
 
     def settle(self, within: float | None = None) -> None:
@@ -168,8 +281,8 @@ class Journal:
         where, values = _of(server)
         self._settle_if_free()
         with self._using() as connection:
-            rows = connection.execute(entries.LIST.format(where), values)
-            return [entries.entry_of(row) for row in rows]
+            rows = connection.execute(_LIST.format(where), values)
+            return [entry_of(row) for row in rows]
 
     def forget(self, before: datetime, *, answered: bool = True) -> int:
         """Forget what was started before a moment with a time zone; how many there were.
@@ -183,7 +296,7 @@ class Journal:
         which = "" if answered else " AND name = ''"
         statement = f"DELETE FROM entries WHERE started < ?{which}"
         with self._using() as connection:
-            return connection.execute(statement, (entries.ticks_of(before),)).rowcount
+            return connection.execute(statement, (_ticks_of(before),)).rowcount
 
     def close(self) -> None:
         """Close the file; what is pending stays in it."""
@@ -207,7 +320,7 @@ class Journal:
         if not self._owed or self._closed:
             return
         try:
-            self.settle(SOON_SECONDS)
+            self.settle(MAX_LATE_WRITE_SECONDS)
         except JournalError as exc:
             log.warning("%d operations were collected, but not noted: %s", len(self._owed), exc)
 
@@ -221,7 +334,7 @@ class Journal:
         try:
             if within is not None:
                 limit = max(until - time.monotonic(), 0.0)
-            yield from self._used(min(limit, _LONGEST_SECONDS))
+            yield from self._used(min(limit, _MAX_BUSY_SECONDS))
         finally:
             self._lock.release()
 
@@ -286,7 +399,7 @@ class Journal:
             return  # another process made it in the meantime
         if application or connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             raise JournalError(self.path, "it is not a journal, but some other database")
-        for statement in entries.TABLE:
+        for statement in _TABLE:
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")

@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from lro_client import AsyncHttpTransport, HttpTransport, Polling
-from lro_client.transports import _prebuilt
-from lro_client.transports._prebuilt import Prebuilt
+from lro_client.transports import http
+from lro_client.transports.http import RequestCache
 from tests.client.faces import Face
 from tests.client.messages import NAME, TYPES
 from tests.client.sockets import serving
@@ -26,9 +26,9 @@ WAIT = {
 def test_the_same_request(asked: dict[str, object]) -> None:
     """But for its time, it is what the client would build."""
     with httpx.Client(verify=False) as client:
-        prebuilt, plain = Prebuilt(), client.build_request(**asked)
+        known, plain = RequestCache(), client.build_request(**asked)
         for seconds in (5.0, 0.1):
-            found = prebuilt.request(client, {**asked, "timeout": seconds})
+            found = known.request(client, {**asked, "timeout": seconds})
             assert (found.method, found.url) == (plain.method, plain.url)
             assert found.headers.raw == plain.headers.raw
             assert found.read() == plain.read()
@@ -38,36 +38,36 @@ def test_the_same_request(asked: dict[str, object]) -> None:
 def test_two_of_a_kind_keep_their_times() -> None:
     """One that is in flight is not changed by the next."""
     with httpx.Client(verify=False) as client:
-        prebuilt = Prebuilt()
-        first = prebuilt.request(client, GET)
-        second = prebuilt.request(client, {**GET, "timeout": 1.0})
+        known = RequestCache()
+        first = known.request(client, GET)
+        second = known.request(client, {**GET, "timeout": 1.0})
         assert (first.extensions["timeout"]["read"], second.extensions["timeout"]["read"]) == (5, 1)
 
 
 def test_what_changes_is_built_anew() -> None:
     """Cookies that a server has set since, headers of tracing, and queries."""
     with httpx.Client(verify=False) as client:
-        prebuilt = Prebuilt()
-        traced = prebuilt.request(client, {**WAIT, "headers": {"traceparent": "00-1-2-3"}})
+        known = RequestCache()
+        traced = known.request(client, {**WAIT, "headers": {"traceparent": "00-1-2-3"}})
         assert traced.headers["traceparent"] == "00-1-2-3"
-        assert "traceparent" not in prebuilt.request(client, WAIT).headers
-        assert prebuilt.request(client, {**GET, "params": {"a": "b"}}).url.query == b"a=b"
+        assert "traceparent" not in known.request(client, WAIT).headers
+        assert known.request(client, {**GET, "params": {"a": "b"}}).url.query == b"a=b"
         many = {**WAIT, "content": b"x" * 2000}
-        assert prebuilt.request(client, many) is not prebuilt.request(client, many)
-        assert all(len(body) < 2000 for _, _, body in prebuilt._kept)
+        assert known.request(client, many) is not known.request(client, many)
+        assert all(len(body) < 2000 for _, _, body in known._known)
         client.cookies.set("sticky", "7")
-        assert prebuilt.request(client, GET).headers["cookie"] == "sticky=7"
+        assert known.request(client, GET).headers["cookie"] == "sticky=7"
 
 
 def test_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were used last."""
-    monkeypatch.setattr(_prebuilt, "KEPT", 2)
+    monkeypatch.setattr(http, "MAX_KNOWN_REQUESTS", 2)
     with httpx.Client(verify=False) as client:
-        prebuilt = Prebuilt()
+        known = RequestCache()
         asked = [{**GET, "url": f"http://test/{number}"} for number in (1, 2, 1, 3)]
         for one in asked:
-            prebuilt.request(client, one)
-        assert [url for _, url, _ in prebuilt._kept] == ["http://test/1", "http://test/3"]
+            known.request(client, one)
+        assert [url for _, url, _ in known._known] == ["http://test/1", "http://test/3"]
 
 
 def test_a_client_of_its_own(face: Face) -> None:
