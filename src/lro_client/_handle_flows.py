@@ -137,15 +137,14 @@ def take_result(
         OperationFailed, OperationCancelled: As for :func:`result`.
         DecodingError: The same; the journal keeps the operation.
     """
-    failure = None
     try:
-        found = handle._result()
+        found: Resp | OperationFailed = handle._result()
     except OperationFailed as exc:
-        failure = exc
+        found = exc
     left = deadline - state.config.clock()
     yield from state.observer.taken(handle.name, handle._request_id, left)
-    if failure is not None:
-        raise failure
+    if isinstance(found, OperationFailed):
+        raise found
     return found
 
 

@@ -216,7 +216,7 @@ def spec_of(function, **options):
         **CLASSES,
         options=Options(**options),
         types=TypeRegistry(),
-        expiry=timedelta(1),
+        keep_for=timedelta(1),
     )
 
 
@@ -308,11 +308,11 @@ def test_a_module_that_a_child_cannot_import(module, service, caplog, start, sai
     made = module("failing_place", f"{start}\n{BODY}")
     for _ in range(2):
         assert said in refusal_error(service, made.work, caplog)
-        service._specs.clear()
-        service.methods._infos.clear()
+        service.specs.clear()
+        service.methods.infos._infos.clear()
         assert said in caplog.text
         caplog.clear()
-    assert len(service._executor._pool._all) == 1
+    assert len(service._runtime.executor._pool._all) == 1
 
 
 def test_a_module_that_ends_the_child(module, service):

@@ -1,4 +1,4 @@
-"""How much callers and workers can make a service hold, and how the size of a message is told."""
+"""Limits of what a service holds for callers and workers, and the sizes of messages."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Indexes:
             place = indexable(path, MessageType(type_name, shape))
         except InvalidFilter as exc:
             text = f"cannot be an index of {type_name}: {exc.description}"
-            raise DeclarationError(f"index={path!r}", text) from None
+            raise DeclarationError(f"indexed_paths={path!r}", text) from None
         self._paths = {**self._paths, place.key: (path, place.names[0])}
         self._places = {}
 

@@ -15,7 +15,7 @@ from lro._base.errors import (
     RouteNotFound,
 )
 from lro._engine.hooks import Flow, flow_of
-from lro._engine.method import Method
+from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.request_bodies import media_type, read_object, take_field
 from lro._http.responses import HttpReply, error_reply, operation_reply

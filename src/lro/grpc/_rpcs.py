@@ -15,7 +15,7 @@ from lro._engine.access import INTERFACE
 from lro._engine.budget import ReplyReservation
 from lro._engine.hooks import Flow, Hook, flow_of
 from lro._engine.listing import Listing
-from lro._engine.method import Method
+from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.steps import Call, Reserve, Wait, get_operation, identify
 from lro._model.operation import Operation

@@ -114,7 +114,7 @@ class ScriptedServer:
             types=types,
             verbs={"CancelOperation", "DeleteOperation", *(v for v, has in offered.items() if has)},
             max_wait=timedelta(0),
-            upkeep=False,
+            maintenance=False,
             clock=self.clock,
         )
         self._known: set[type] = set()

@@ -17,11 +17,7 @@ import pytest
 from lro._base.errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
 from lro._base.status import Code
 from lro._engine.job import Job
-from lro._engine.maintenance import Maintenance
 from lro._engine.method_spec import WorkerLost
-from lro._engine.notifier import Notifier
-from lro._engine.orphans import recover
-from lro._engine.record_updater import RecordUpdater
 from lro._engine.store_port import Expired
 from lro._model.record import State
 from lro._model.transitions import claim, lose, release, request_cancel, take_over
@@ -32,6 +28,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing._executors import Work
 from lro.testing._samples import REQUEST, held
+from tests.core.engine_parts import maintenance_over
 from tests.core.kit import (
     PATIENCE,
     Step,
@@ -133,7 +130,7 @@ def test_leases_are_renewed_in_time(hung, store, clock):
     one.step.go.set()
     ended(one.service, name)
     assert store.get(name).lease_until is None
-    one.service._executor.join(PATIENCE)
+    one.service._runtime.executor.join(PATIENCE)
     clock.advance(5)
     assert one.service.run_maintenance() <= 15
 
@@ -183,8 +180,8 @@ def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog)
     def settle(metadata, state):
         return WorkMetadata(percent=metadata.percent, note=f"settled {state}")
 
-    one = hung(settle=settle)
-    other = build(never, settle=settle)
+    one = hung(final_metadata=settle)
+    other = build(never, final_metadata=settle)
     name = one.start().name
     other.run_maintenance()
     clock.advance(15)
@@ -196,7 +193,7 @@ def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog)
         assert unpacked(other, found).note == "settled FAILED"
         assert unpacked(other, found).end_time == clock()
         one.step.go.set()
-        one.service._executor.join(PATIENCE)
+        one.service._runtime.executor.join(PATIENCE)
     assert other.get(name) == found
     assert f"{name}: the result of attempt 1 was refused" in caplog.text
     assert len(one.told) == 1  # its report has raised LeaseLost
@@ -213,9 +210,9 @@ def test_what_becomes_of_an_orphan_goes_by_what_it_is(store, make_service, clock
     store.update(operation.name, take_over("them", clock() + LEASE, clock()))
     store.update(operation.name, claim("them", clock() + LEASE, clock()))
     clock.advance(15)
-    running = service._background.running
+    service.workers._attempts.clear()  # as in another process
     with pytest.raises(LeaseLost, match="attempt 0 lost its lease to attempt 1"):
-        recover(seen, service._specs[NAME], running, service._updater)
+        service._background.maintenance.recover(seen)
     assert store.get(operation.name).owner == "them"
     recovered(service, clock)
     assert reason(service.get(operation.name)) == (Code.ABORTED, "WORKER_LOST")
@@ -228,7 +225,7 @@ def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, cap
         raise ValueError("hunter2")
 
     name = hung().start().name
-    other = build(never, settle=settle)
+    other = build(never, final_metadata=settle)
     clock.advance(15)
     with caplog.at_level(logging.ERROR, "lro"):
         recovered(other, clock)
@@ -258,7 +255,7 @@ def test_work_that_may_run_twice_is_done_again(hung, build, store, clock, caplog
     record = store.get(name)
     assert (record.attempt, record.lost_attempts, record.done) == (2, 1, True)
     one.step.go.set()
-    one.service._executor.join(PATIENCE)
+    one.service._runtime.executor.join(PATIENCE)
     assert other.get(name) == found
 
 
@@ -272,7 +269,7 @@ def test_a_stale_worker_is_refused(hung, build, store, clock, caplog):
     two.step.reached()
     with caplog.at_level(logging.WARNING, "lro"):
         one.step.go.set()
-        one.service._executor.join(PATIENCE)
+        one.service._runtime.executor.join(PATIENCE)
     (told,) = one.told
     assert (told.name, told.attempt, told.current) == (name, 1, 2)
     assert "attempt 1 lost its lease to attempt 2" in caplog.text
@@ -350,7 +347,7 @@ def test_an_orphan_waits_for_room(hung, build, store, clock):
     assert store.get(name).lost_attempts == 0
     step.go.set()
     ended(other, busy)
-    other._executor.join(PATIENCE)
+    other._runtime.executor.join(PATIENCE)
     clock.advance(1)
     other.run_maintenance()
     assert ended(other, name).state == "SUCCEEDED"
@@ -375,7 +372,7 @@ def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, clock, caplog):
     """An unexpected error with one orphan is logged; the next one is looked at."""
     names = [hung().start().name for _ in range(2)]
     other = build(never)
-    whole = other._background.upkeep._recover
+    whole = other._background.maintenance.recover
     refused = []
 
     def recover(record):
@@ -384,7 +381,7 @@ def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, clock, caplog):
             raise ZeroDivisionError
         whole(record)
 
-    other._background.upkeep._recover = recover
+    other._background.maintenance.recover = recover
     clock.advance(15)
     with caplog.at_level(logging.ERROR, "lro"):
         recovered(other, clock)
@@ -509,13 +506,13 @@ def test_work_may_end_while_the_service_stops(store, next_store, make_service, m
 
     operation = method_of(service, body).start(WorkRequest())
     step.reached()
-    whole = service._executor.join
+    whole = service._runtime.executor.join
 
     def join(seconds):
         step.go.set()
         return whole(seconds)
 
-    service._executor.join = join
+    service._runtime.executor.join = join
     service.close()
     assert answer(service, next_store.get(operation.name).operation) == "in time"
 
@@ -581,7 +578,7 @@ def test_what_is_claimed_during_the_stop_is_given_back(store, make_service):
     """A worker takes the operation again that was handed back under its hands."""
     service = make_service(store, Held())
     operation = method_of(service, never).start(WorkRequest())
-    run = service._executor.task
+    run = service._runtime.executor.task
     whole = store.update
     done = []
 
@@ -602,7 +599,7 @@ def test_handing_back_what_is_over_is_nothing(store, make_service):
     service = make_service(store, Held())
     method = method_of(service, never)
     ended_one, deleted = (method.start(WorkRequest()) for _ in range(2))
-    executor = service._executor
+    executor = service._runtime.executor
     service.reporter(ended_one.name).finish()
     executor.task.release()
     service.delete(deleted.name)
@@ -617,7 +614,7 @@ def taken_over_in_the_queue(store, make_service, clock):
     clock.advance(60)
     store.update(operation.name, take_over("them", clock() + LEASE, clock()))
     taken = store.update(operation.name, claim("them", clock() + LEASE, clock()))
-    return service._executor.task, taken
+    return service._runtime.executor.task, taken
 
 
 def test_stop_of_stalled_process_leaves_work_that_another_has_taken_over(
@@ -652,7 +649,7 @@ def test_hand_back_of_queued_work_is_fenced_by_what_was_seen(store, make_service
         return whole(name, change)
 
     store.update = update
-    service._executor.task.release()
+    service._runtime.executor.task.release()
     assert store.get(operation.name).owner == "them"
 
 
@@ -661,16 +658,16 @@ def test_a_run_that_ended_late_does_not_retire_a_later_one(store, make_service, 
     service = make_service(store, Held())
     method_of(service, lambda request, job: WorkResponse(), worker_lost=WorkerLost.RETRY)
     operation = service.start(NAME, WorkRequest())
-    executor = service._executor
+    executor = service._runtime.executor
     first = executor.task
     clock.advance(60)
-    service._background.running.resume(service._specs[NAME], service.store.get(operation.name))
+    service.workers.resume(service.specs[NAME], service.store.get(operation.name))
     second = executor.task
     assert first is not second
     first.run()
-    assert service._background.running.held()
+    assert service.workers.held()
     second.run()
-    assert not service._background.running.held()
+    assert not service.workers.held()
     assert service.get(operation.name).done
 
 
@@ -778,10 +775,10 @@ def test_after_an_outage_the_living_renew_before_anybody_hunts(away, make_servic
     hunter.run_maintenance()  # which is calm for a third of a lease, and a second
     worker.run_maintenance()
     for seconds in (6, 9, 1):  # then the worker falls silent
-        assert away.get(name).owner == worker._background.running.owner
+        assert away.get(name).owner == worker.workers.owner
         clock.advance(seconds)
         hunter.run_maintenance()
-    assert away.get(name).owner == hunter._background.running.owner
+    assert away.get(name).owner == hunter.workers.owner
 
 
 def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
@@ -800,12 +797,12 @@ def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
             worker.run_maintenance()
     away.unwritten = False
     hunter.run_maintenance()  # which is the first to come
-    assert away.get(name).owner == worker._background.running.owner
+    assert away.get(name).owner == worker.workers.owner
     worker.run_maintenance()
     for _ in range(3):
         clock.advance(1)
         hunter.run_maintenance()
-    assert away.get(name).owner == worker._background.running.owner
+    assert away.get(name).owner == worker.workers.owner
 
 
 def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
@@ -815,7 +812,7 @@ def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
     service.run_maintenance()
     lost = service.start(NAME, WorkRequest()).name
     away.update(lost, lose(0, clock()))
-    service._background.running._runs.clear()
+    service.workers._attempts.clear()
     away.away = True
     clock.advance(15)
     with pytest.raises(Unavailable):
@@ -855,11 +852,11 @@ def test_a_look_that_had_to_wait_proves_nothing(away, make_service, clock):
     away.orphans = orphans
     clock.advance(1)
     hunter.run_maintenance()
-    assert away.get(name).owner == worker._background.running.owner
+    assert away.get(name).owner == worker.workers.owner
     away.orphans = whole
     clock.advance(1)
     hunter.run_maintenance()
-    assert away.get(name).owner == hunter._background.running.owner
+    assert away.get(name).owner == hunter.workers.owner
 
 
 def test_two_looks_that_are_far_apart_prove_nothing(away, make_service, clock):
@@ -872,10 +869,10 @@ def test_two_looks_that_are_far_apart_prove_nothing(away, make_service, clock):
     for seconds in (15, 60, 0.5):
         clock.advance(seconds)
         hunter.run_maintenance()
-        assert away.get(name).owner == worker._background.running.owner
+        assert away.get(name).owner == worker.workers.owner
     clock.advance(0.5)
     hunter.run_maintenance()
-    assert away.get(name).owner == hunter._background.running.owner
+    assert away.get(name).owner == hunter.workers.owner
 
 
 def test_what_takes_long_to_take_over_keeps_no_other_alive(away, make_service, clock):
@@ -894,7 +891,7 @@ def test_what_takes_long_to_take_over_keeps_no_other_alive(away, make_service, c
         adopted.append(record.name)
 
     adopted = []
-    hunter._background.upkeep._recover = recover
+    hunter._background.maintenance.recover = recover
     clock.advance(15)
     for _ in range(3):
         hunter.run_maintenance()
@@ -912,12 +909,12 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
 
     def insert(record, request, key, **options):
         clock.advance(4)
-        away.renew(service._background.running.owner, clock() + LEASE)  # the first one's
+        away.renew(service.workers.owner, clock() + LEASE)  # the first one's
         clock.advance(5)
         return whole(record, request, key, **options)
 
     away.insert = insert
-    service._background.upkeep._renew_at += 60
+    service._background.maintenance._renew_at += 60
     second = method.start(WorkRequest()).name
     service.run_maintenance()
     assert away.get(first).lease_until == away.get(second).lease_until == clock() + LEASE
@@ -986,7 +983,7 @@ def test_handed_back_work_begins_soon_after_its_method_is_declared(store, make_s
     method_of(service, never)
     clock.advance(0.5)
     service.run_maintenance()
-    assert store.get(name).owner == service._background.running.owner
+    assert store.get(name).owner == service.workers.owner
 
 
 # -- the thread -----------------------------------------------------------------------------------
@@ -995,8 +992,8 @@ def test_handed_back_work_begins_soon_after_its_method_is_declared(store, make_s
 @pytest.mark.parametrize(
     ("error", "said", "pause"),
     [
-        (Unavailable("away"), "upkeep: away", 0.2),
-        (ZeroDivisionError(), "upkeep failed and goes on", 1.0),
+        (Unavailable("away"), "maintenance: away", 0.2),
+        (ZeroDivisionError(), "maintenance failed and goes on", 1.0),
     ],
 )
 def test_the_thread_outlives_errors(error, said, pause, caplog, monkeypatch):
@@ -1015,27 +1012,18 @@ def test_the_thread_outlives_errors(error, said, pause, caplog, monkeypatch):
             turned.set()  # with which an outage ends
             return super().renew(owner, until, names)
 
-    upkeep = Maintenance(
-        RecordUpdater(Away(), Notifier()),
-        owner="us",
-        lease=LEASE,
-        held=tuple,
-        cancel=print,
-        recover=print,
-        methods=tuple,
-        clock=lambda: 0.0,
-    )
-    whole = upkeep._wake.wait
+    maintenance = maintenance_over(Away())
+    whole = maintenance._wake.wait
 
     def wait(seconds):
         pauses.append(seconds)
         return whole(0 if len(pauses) == 1 else seconds)
 
-    monkeypatch.setattr(upkeep._wake, "wait", wait)
+    monkeypatch.setattr(maintenance._wake, "wait", wait)
     with caplog.at_level(logging.WARNING, "lro"):
-        upkeep.start()
+        maintenance.start()
         assert turned.wait(PATIENCE)
-        upkeep.stop()
+        maintenance.stop()
     assert said in caplog.text
     assert pauses[0] == pause
 
@@ -1046,26 +1034,17 @@ def test_the_thread_may_stop_itself():
 
     class Last(MemoryStore):
         def orphans(self, methods, limit):
-            upkeep.stop()
+            maintenance.stop()
             stopped.set()
             return super().orphans(methods, limit)
 
-    upkeep = Maintenance(
-        RecordUpdater(Last(), Notifier()),
-        owner="us",
-        lease=LEASE,
-        held=tuple,
-        cancel=print,
-        recover=print,
-        methods=tuple,
-        clock=lambda: 0.0,
-    )
-    upkeep.stop()  # before it has begun: nothing to end
-    upkeep._stopped = False
-    upkeep.start()
+    maintenance = maintenance_over(Last())
+    maintenance.stop()  # before it has begun: nothing to end
+    maintenance._stopped = False
+    maintenance.start()
     assert stopped.wait(PATIENCE)
-    upkeep._thread.join(PATIENCE)
-    assert not upkeep._thread.is_alive()
+    maintenance._thread.join(PATIENCE)
+    assert not maintenance._thread.is_alive()
 
 
 def test_leases_come_before_orphans(clock):
@@ -1081,23 +1060,16 @@ def test_leases_come_before_orphans(clock):
         at[0] += 3.0
         clock.advance(3)
 
-    upkeep = Maintenance(
-        RecordUpdater(store, Notifier()),
-        owner="me",
-        lease=LEASE,
-        held=lambda: ["operations/mine"],
-        cancel=print,
-        recover=recover,
-        methods=lambda: ["M"],
-        clock=lambda: at[0],
+    maintenance = maintenance_over(
+        store, seconds=lambda: at[0], held=["operations/mine"], methods=["M"], recover=recover
     )
-    upkeep.turn()
+    maintenance.run_due()
     at[0] += 1.0
     clock.advance(1)
-    upkeep.turn()
+    maintenance.run_due()
     assert len(seen) == 2  # the lease was due after five seconds
     for _ in range(3):
-        due = upkeep.turn()
+        due = maintenance.run_due()
         at[0] += due
         clock.advance(due)
     assert len(seen) >= 3
@@ -1114,18 +1086,9 @@ def test_expiry_goes_on_in_batches(clock):
         def expire(self, limit):
             return removed.pop(0)
 
-    upkeep = Maintenance(
-        RecordUpdater(Expiring(clock), Notifier()),
-        owner="us",
-        lease=LEASE,
-        held=tuple,
-        cancel=print,
-        recover=print,
-        methods=tuple,
-        clock=lambda: 0.0,
-    )
-    assert upkeep.turn() == 0.01
-    assert upkeep.turn() == 5
+    maintenance = maintenance_over(Expiring(clock))
+    assert maintenance.run_due() == 0.01
+    assert maintenance.run_due() == 5
 
 
 def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
@@ -1148,10 +1111,10 @@ def test_queued_work_that_was_deleted_before_its_cancellation(store, make_servic
     """Withdrawn, and gone: nothing is left to end."""
     service = make_service(store, Held())
     operation = method_of(service, never).start(WorkRequest())
-    run = service._executor.task
+    run = service._runtime.executor.task
     store.forget(operation.name)
     run.end_not_started()
-    assert not service._background.running.held()
+    assert not service.workers.held()
 
 
 def test_a_request_that_cannot_be_had_while_the_service_closes(store, make_service, clock):
@@ -1160,8 +1123,8 @@ def test_a_request_that_cannot_be_had_while_the_service_closes(store, make_servi
     method_of(service, never, worker_lost=WorkerLost.RETRY)
     operation = service.start(NAME, WorkRequest())
     clock.advance(60)
-    service._background.running.resume(service._specs[NAME], service.store.get(operation.name))
-    run = service._executor.task
+    service.workers.resume(service.specs[NAME], service.store.get(operation.name))
+    run = service._runtime.executor.task
 
     def request(name):
         run.release()
@@ -1185,14 +1148,14 @@ def test_a_stop_leaves_the_tasks_of_others_alone(make_service):
     operation = method_of(service, body).start(WorkRequest())
     step.reached()
     foreign = Work("operations/foreign")
-    service._executor.reserve().submit(foreign)
-    whole = service._executor.join
+    service._runtime.executor.reserve().submit(foreign)
+    whole = service._runtime.executor.join
 
     def join(seconds):
         step.go.set()
         return whole(seconds)
 
-    service._executor.join = join
+    service._runtime.executor.join = join
     service.close()
     assert service.store.get(operation.name).done
     assert (foreign.begun.is_set(), other) == (False, [])

@@ -22,7 +22,8 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._base.status import Code
-from lro._engine.job import Job
+from lro._engine import attempt
+from lro._engine.job import Job, JobControl
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
 from lro._model.transitions import request_cancel
@@ -314,7 +315,7 @@ def test_a_deleted_operation_stays_away(service):
     service.delete(operation.name)
     step.go.set()
     assert over.wait(PATIENCE)
-    service._background.running.stop(timedelta(seconds=PATIENCE))
+    service.workers.stop(timedelta(seconds=PATIENCE))
     with pytest.raises(OperationNotFound):
         service.get(operation.name)
 
@@ -338,7 +339,7 @@ def test_a_queued_operation_that_was_deleted_is_still_done(make_service, store):
     steps["first"].go.set()
     steps["second"].reached()
     steps["second"].go.set()
-    service._background.running.stop(timedelta(seconds=PATIENCE))
+    service.workers.stop(timedelta(seconds=PATIENCE))
     with pytest.raises(OperationNotFound):
         store.get(second.name)
 
@@ -490,7 +491,7 @@ def test_queued_work_is_cancelled_at_once(make_service, store, colour):
     found = service.get(second.name)
     assert reason(found) == (Code.CANCELLED, "CANCELLED")
     assert unpacked(service, found).cancel_requested
-    assert service._background.running.held()
+    assert service.workers.held()
     step.go.set()
     ended(service, first)
     assert calls == ["first"]
@@ -509,8 +510,8 @@ def test_who_cancels_second_waits_for_the_end(make_service, store, monkeypatch):
     method.start(WorkRequest("first"))
     step.reached()
     second = method.start(WorkRequest("second"))
-    running = service._background.running
-    run = running._runs[second.name]
+    running = service.workers
+    run = running._attempts[second.name]
     end = run.end_not_started
 
     def caller():
@@ -526,7 +527,7 @@ def test_who_cancels_second_waits_for_the_end(make_service, store, monkeypatch):
 
     monkeypatch.setattr(run, "end_not_started", slowly)
     service.store.update(second.name, request_cancel(service.store.now()))
-    running.cancel(second.name)
+    running.cancel_held(second.name)
     thread.join(PATIENCE)
     assert seen == [True]
     step.go.set()
@@ -770,7 +771,7 @@ def test_the_last_metadata_is_settled(service, body, state):
         job.report(WorkMetadata(40))
         return body(request, job)
 
-    method = method_of(service, "sync", reporting, settle=settle)
+    method = method_of(service, "sync", reporting, final_metadata=settle)
     found = ended(service, method.start(WorkRequest()))
     metadata = unpacked(service, found)
     assert (found.state, metadata.percent, metadata.note) == (state, 100, f"40 {state}")
@@ -783,7 +784,7 @@ def test_without_metadata_there_is_nothing_to_settle(quick):
     def settle(metadata, state):
         raise AssertionError
 
-    method = method_of(quick, "sync", lambda request, job: WorkResponse(), settle=settle)
+    method = method_of(quick, "sync", lambda request, job: WorkResponse(), final_metadata=settle)
     assert method.start(WorkRequest()).metadata is None
 
 
@@ -804,7 +805,7 @@ def test_a_hook_that_fails(service, settle, caplog):
         job.report(WorkMetadata(40))
         return WorkResponse()
 
-    method = method_of(service, "sync", body, settle=settle)
+    method = method_of(service, "sync", body, final_metadata=settle)
     with caplog.at_level(logging.ERROR, "lro"):
         operation = method.start(WorkRequest())
         found = ended(service, operation)
@@ -828,7 +829,7 @@ def test_conventional_fields_are_filled_in(quick, clock):
         clock.advance(5)
         return WorkResponse()
 
-    method = method_of(quick, "sync", body, expiry=timedelta(hours=1))
+    method = method_of(quick, "sync", body, keep_for=timedelta(hours=1))
     found = method.start(WorkRequest())
     times = {"create_time": start, "start_time": start}
     assert seen[0] == WorkMetadata(50, **times)
@@ -869,9 +870,7 @@ class Failing(MemoryStore):
 @pytest.fixture
 def no_patience(monkeypatch):
     """Asks the store again at once."""
-    import tenacity
-
-    monkeypatch.setattr(tenacity.wait_exponential, "__call__", lambda self, state: 0.0)
+    monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)
@@ -993,14 +992,14 @@ def test_a_job_that_lost_its_lease_is_told(quick):
 def test_a_pause_within_the_limit_is_a_pause():
     """A job whose limit is far away sleeps as long as it is told."""
     now = [0.0]
-    job = Job(
+    job = JobControl(
         name="n",
         attempt=1,
         recall=lambda: None,
         publish=print,
         clock=lambda: now[0],
         stop_at=10.0,
-    )
+    ).job
     job.sleep(0.001)
     now[0] = 20.0
     with pytest.raises(DeadlineExceeded):

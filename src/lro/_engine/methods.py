@@ -1,27 +1,135 @@
-"""Methods as the application holds them: start operations; report on those done elsewhere."""
+"""The methods of a service: what is declared, what starts them, and reports on work elsewhere."""
 
 from __future__ import annotations
 
+import logging
 import typing
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Generic, Protocol, TypeVar, overload
 
 from lro._base.any import Any
 from lro._base.arguments import check_instance, check_text
-from lro._base.errors import LeaseLost, LroError, MessageTooLarge, NotApplied, OperationNotFound
+from lro._base.errors import (
+    DeclarationError,
+    LeaseLost,
+    LroError,
+    MessageTooLarge,
+    NotApplied,
+    OperationNotFound,
+)
 from lro._base.status import Code, Status
 from lro._engine.hooks import Flow, verb
 from lro._engine.job import Job
-from lro._engine.method_spec import MethodSpec
-from lro._engine.record_updater import RecordUpdater
+from lro._engine.limits import Limits
+from lro._engine.method_spec import MethodSpec, Options
+from lro._engine.notifier import RecordUpdater
+from lro._engine.runtime import Runtime
 from lro._engine.starting import Starter
-from lro._model.operation import Operation
+from lro._filters.indexes import Indexes
+from lro._messages.registry import TypeRegistry
+from lro._model.method_names import FINDINGS, OperationInfoRegistry
+from lro._model.operation import Operation, OperationInfo
 from lro._model.record import State
 from lro._model.transitions import Change, end, report
+
+log = logging.getLogger("lro")
 
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Meta = TypeVar("Meta")
+
+
+class Methods:
+    """The methods that a service declares, by full name.
+
+    ``keep_for`` and ``limits`` are those of methods that say nothing else.
+    """
+
+    def __init__(
+        self, runtime: Runtime, types: TypeRegistry, *, keep_for: timedelta, limits: Limits
+    ) -> None:
+        self.types = types
+        self.infos = OperationInfoRegistry()
+        self.indexes = Indexes(types)
+        self.specs: dict[str, MethodSpec] = {}
+        self._runtime = runtime
+        self._keep_for = keep_for
+        self._limits = limits
+
+    def register(
+        self,
+        full_name: str,
+        function: Callable[..., object] | None,
+        options: Options,
+        *,
+        request: type | None,
+        response: type | None,
+        metadata: type | None,
+    ) -> MethodSpec:
+        """Declare a method, in this process and at the store and executor.
+
+        Raises:
+            DeclarationError: The method or a message class cannot be declared so.
+            Unavailable: There is an index to be made, and the store cannot be reached.
+        """
+        spec = MethodSpec.build(
+            full_name,
+            function,
+            request=request,
+            response=response,
+            metadata=metadata,
+            options=options,
+            types=self.types,
+            keep_for=self._keep_for,
+            indexes=self.indexes,
+            limits=self._limits,
+        )
+        if options.indexed_paths:
+            self.make_indexes()
+        if function is not None:
+            self._runtime.executor.admit(spec)
+        info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)
+        for finding in self.infos.register(full_name, info):
+            log.info("%s: %s: %s (AIP-151)", full_name, finding, FINDINGS[finding])
+        self.specs[full_name] = spec
+        return spec
+
+    def index_callers(self) -> None:
+        """Have the store find operations by their caller."""
+        self.indexes.declare_caller()
+        self.make_indexes()
+
+    def make_indexes(self) -> None:
+        """Have the store make the indexes that the methods declare."""
+        self._runtime.store.index(self.indexes.keys)
+
+    def spec(self, full_name: str) -> MethodSpec:
+        """Return what is declared of a method.
+
+        Raises:
+            DeclarationError: No such method is declared.
+        """
+        if full_name not in self.specs:
+            raise DeclarationError(full_name, "is not declared by this service")
+        return self.specs[full_name]
+
+    def check_own(self, spec: MethodSpec) -> None:
+        """Do nothing for a method of this service.
+
+        Raises:
+            DeclarationError: Another service declares it, maybe under the same name.
+        """
+        if self.specs.get(spec.full_name) is not spec:
+            raise DeclarationError(spec.full_name, "is not declared by this service")
+
+    def reporter(self, name: str) -> Reporter:
+        """See ``Service.reporter``."""
+        try:
+            method = self._runtime.store.get(name).method
+        except OperationNotFound:
+            method = next(iter(self.specs), "")
+        return Reporter(name, self._runtime.updater, self.spec(method))
 
 
 class Method(Generic[Req, Resp, Meta]):
@@ -134,7 +242,7 @@ class Reporter:
 
         Raises:
             InvalidArgument: The error's code is not from 1 to 16.
-            DeclarationError: It is no error, or the domain no text.
+            DeclarationError: ``error`` is not an error, or the domain not a text.
             MessageTooLarge: As for :meth:`complete`.
         """
         check_instance("error", error, (Status, LroError), "a Status or an LroError")
@@ -151,14 +259,14 @@ class Reporter:
         """End the operation as cancelled, because that was asked for.
 
         Raises:
-            CancellationNotRequested: Nobody asked.
+            CancellationNotRequested: That was not asked for.
         """
         cancelled = Status(Code.CANCELLED, "the operation was cancelled")
         return self._end(cancelled, metadata, acknowledge=True)
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody asked for the work to stop."""
+        """Whether the work was asked to stop."""
         try:
             return self._updater.store.get(self.name).cancel_requested
         except OperationNotFound:
@@ -185,7 +293,7 @@ class Reporter:
             end(
                 result,
                 now=self._updater.store.now(),
-                expiry=self._spec.expiry,
+                keep_for=self._spec.keep_for,
                 metadata=last,
                 acknowledge=acknowledge,
             )

@@ -12,13 +12,13 @@ from lro._base.errors import OperationNotFound, Unavailable
 from lro._base.status import Code
 from lro._engine.change_listener import LINGER_SECONDS, LOOK_AGAIN_SECONDS, ChangeListener
 from lro._engine.job import Job
-from lro._engine.notifier import Notifier
-from lro._engine.record_updater import RecordUpdater
+from lro._engine.notifier import RecordUpdater
 from lro._engine.store_port import StateSummary
 from lro._model.transitions import request_cancel
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from tests.core.engine_parts import FakeWorkers
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
@@ -73,18 +73,18 @@ class House:
     def __init__(self):
         self.now = 0.0
         self.store = Shared()
-        self.bell = Notifier()
-        self.rung = []
-        self.cancelled = []
-        self.held = set()
-        self.change_listener = ChangeListener(
-            RecordUpdater(self.store, self.bell),
-            held=lambda: self.held,
-            cancel=self.cancelled.append,
-            clock=lambda: self.now,
-        )
+        self.updater = RecordUpdater(self.store)
+        self.notifier = self.updater.notifier
+        self.notified = []
+        self.workers = FakeWorkers()
+        self.change_listener = self.listener()
         for name in "ab":
-            self.bell.listen(name, lambda name=name: self.rung.append(name))
+            self.notifier.listen(name, lambda _, name=name: self.notified.append(name))
+
+    def listener(self, kind=ChangeListener):
+        made = kind(self.updater, self.workers)
+        made._clock = lambda: self.now
+        return made
 
 
 @pytest.fixture
@@ -95,73 +95,72 @@ def house():
 def test_what_is_announced_rings(house):
     """Without any look at the store, where it is not about work of this process."""
     ear = house.store.listen()
-    house.change_listener._sweep()
+    house.change_listener._look()
     house.store.said = [("a", "x"), ("b",), ()]
     for _ in range(3):
-        house.change_listener.turn(ear)
-    assert house.rung == ["a", "b"]
+        house.change_listener.receive(ear)
+    assert house.notified == ["a", "b"]
     assert house.store.glances == [{"a", "b"}]  # the sweep's
     assert ear.waits == [LOOK_AGAIN_SECONDS] * 3
 
 
 def test_watchers_are_heard_for_too(house):
     """By name where one is told; they learn of ends by looks, and that much may have changed."""
-    updater, seen = house.change_listener._updater, []
+    updater, seen = house.updater, []
     for name in "wx":
-        updater.watch_notifier.listen(name, lambda name=name: seen.append(name))
+        updater.notifier.listen(name, lambda _, name=name: seen.append(name))
     house.store.over = {"w"}
     ear = house.store.listen()
-    house.change_listener._sweep()
+    house.change_listener._look()
     assert house.store.glances == [{"a", "b", "w", "x"}]
     assert (seen, updater.unnamed_changes) == (["w"], 0)
     house.store.said = [("x",), None]
-    house.change_listener.turn(ear)
+    house.change_listener.receive(ear)
     assert (seen, updater.unnamed_changes) == (["w", "x"], 0)
-    house.change_listener.turn(ear)
+    house.change_listener.receive(ear)
     assert (seen, updater.unnamed_changes) == (["w", "x", "w"], 1)
     for name in "ab":
-        house.bell._listeners.pop(name)
+        house.notifier._listeners.pop(name)
     assert house.change_listener._needed
 
 
 def test_an_announcement_about_work_in_hand_may_be_a_cancellation(house):
     """One look at those tells; and only those that are held are cancelled."""
     ear = house.store.listen()
-    house.change_listener._sweep()
-    house.held, house.store.asked = {"h", "i"}, {"h", "x"}
+    house.change_listener._look()
+    house.workers.names, house.store.asked = {"h", "i"}, {"h", "x"}
     house.store.said = [("h", "i", "x", "a")]
-    house.change_listener.turn(ear)
+    house.change_listener.receive(ear)
     assert house.store.glances[-1] == {"h", "i"}
-    assert (house.cancelled, house.rung) == (["h"], ["a"])
+    assert (house.workers.cancelled, house.notified) == (["h"], ["a"])
 
 
 @pytest.mark.parametrize("how", ["anything", "time"])
 def test_a_look_at_everything(house, how):
     """When anything may have changed, and every few seconds, in case an announcement was lost."""
     ear = house.store.listen()
-    house.held, house.store.over, house.store.asked = {"h"}, {"a"}, {"h", "b"}
+    house.workers.names, house.store.over, house.store.asked = {"h"}, {"a"}, {"h", "b"}
     house.change_listener._look_at = LOOK_AGAIN_SECONDS
     if how == "anything":
         house.store.said = [None]
     else:
         house.now = LOOK_AGAIN_SECONDS
-    house.change_listener.turn(ear)
+    house.change_listener.receive(ear)
     assert house.store.glances == [{"a", "b", "h"}]
-    assert (house.rung, house.cancelled) == (["a"], ["h"])
+    assert (house.notified, house.workers.cancelled) == (["a"], ["h"])
 
 
 def test_nothing_to_look_for(house):
     """No look then."""
     for name in "ab":
-        house.bell._listeners.pop(name)
-    house.change_listener._sweep()
+        house.notifier._listeners.pop(name)
+    house.change_listener._look()
     assert house.store.glances == []
 
 
 def test_a_process_on_its_own_listens_to_nobody():
     """No thread, no ear."""
-    bell = Notifier()
-    hearing = ChangeListener(RecordUpdater(MemoryStore(), bell), held=set, cancel=print)
+    hearing = ChangeListener(RecordUpdater(MemoryStore()), FakeWorkers())
     hearing.ensure_running()
     assert hearing._thread is None
     hearing.stop()
@@ -174,7 +173,7 @@ def test_the_ear_is_closed_when_nobody_needs_it(house):
     def past():
         house.now += LINGER_SECONDS
         for name in "ab":
-            house.bell._listeners.pop(name, None)
+            house.notifier._listeners.pop(name, None)
         return ()
 
     whole = house.store.listen
@@ -187,7 +186,7 @@ def test_the_ear_is_closed_when_nobody_needs_it(house):
     house.store.listen = listen
     for number in (1, 2):
         house.store.said = [past]
-        house.bell.listen("a", print)
+        house.notifier.listen("a", print)
         house.change_listener.ensure_running()
         house.change_listener.ensure_running()
         assert quiet.wait(PATIENCE)
@@ -214,9 +213,7 @@ def test_need_that_comes_at_the_last_moment(house):
         return ()
 
     house.store.said = [past]
-    hearing = Moment(
-        RecordUpdater(house.store, house.bell), held=set, cancel=print, clock=lambda: house.now
-    )
+    hearing = house.listener(Moment)
     hearing.ensure_running()
     assert heard.wait(PATIENCE)
     hearing.stop()
@@ -267,8 +264,8 @@ def test_a_stop_ends_the_thread(house, caplog):
 def test_the_thread_may_stop_itself(house):
     """A cancelled function may close the service."""
     stopped = threading.Event()
-    house.held = house.store.asked = {"h"}
-    house.change_listener._cancel = lambda name: (house.change_listener.stop(), stopped.set())
+    house.workers.names = house.store.asked = {"h"}
+    house.workers.cancel_held = lambda name: (house.change_listener.stop(), stopped.set())
     house.change_listener.ensure_running()
     assert stopped.wait(PATIENCE)
     house.change_listener._thread.join(PATIENCE)
@@ -363,7 +360,7 @@ def test_a_cancellation_just_as_somebody_claims_it(both):
     method = declared(one)
     name = method.start(WorkRequest()).name
     one.store.update(name, request_cancel(one.store.now()))
-    one._background.running.cancel_unclaimed(method.spec, name)
+    one.workers._end_unclaimed(name, method.spec)
     assert not one.get(name).done
 
 
@@ -383,7 +380,7 @@ def test_closing_sends_the_waiters_home(both):
         waiter = asyncio.create_task(one.wait_async(name, PATIENCE))
         thread = threading.Thread(target=wait)
         thread.start()
-        while one.waiting < 1 or len(one._updater.notifier) < 2:
+        while one.waiting < 1 or len(one._runtime.updater.notifier) < 2:
             await asyncio.sleep(0)
         await asyncio.to_thread(one.close, 0)
         await asyncio.to_thread(thread.join)

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lro._base.any import Any
-from lro._engine.notifier import Notifier
-from lro._engine.record_updater import RecordUpdater
+from lro._engine.notifier import RecordUpdater
 from lro._model.record import Record
 from lro._model.transitions import claim, delete, end, report, request_cancel
 from lro.stores.memory import MemoryStore
@@ -33,24 +32,35 @@ CHANGES = {
     "claim": ((claim("us", NOW + LEASE, NOW),), False),
     "report": ((report(Any("x/T", {}), None, NOW),), False),
     "cancel": ((request_cancel(NOW),), False),
-    "end": ((end(None, now=NOW, expiry=LEASE),), True),
+    "end": ((end(None, now=NOW, keep_for=LEASE),), True),
     "delete while work goes on": ((delete(NOW),), True),
-    "delete": ((end(None, now=NOW, expiry=LEASE), delete(NOW)), True),
+    "delete": ((end(None, now=NOW, keep_for=LEASE), delete(NOW)), True),
 }
 
 
-@pytest.mark.parametrize(("changes", "wakes"), CHANGES.values(), ids=CHANGES)
-def test_waiters_are_woken_by_an_end_and_others_told_of_every_change(changes, wakes):
-    """Progress is no news to who waits here; another process may want to know it."""
-    store, rung = Told(), []
-    updater = RecordUpdater(store, Notifier())
+@pytest.mark.parametrize(("changes", "ended"), CHANGES.values(), ids=CHANGES)
+def test_every_change_is_notified_here_and_elsewhere(changes, ended):
+    """Listeners here learn whether it may have ended; other processes learn the name."""
+    store, ends = Told(), []
+    updater = RecordUpdater(store)
     record = Record(
         name=NAME, parent="", method="M", create_time=NOW, update_time=NOW, lease_until=NOW
     )
     store.insert(record, Any("x/T", {}), None)
     for change in changes[:-1]:
         updater.apply(NAME, change)
-    updater.notifier.listen(NAME, lambda: rung.append(NAME))
+    updater.notifier.listen(NAME, ends.append)
     updater.apply(NAME, changes[-1])
-    assert rung == [NAME] * wakes
+    assert ends == [ended]
     assert store.announced == [NAME] * len(changes)
+
+
+def test_listeners_of_the_parent_are_forgotten_after_fork():
+    """Each record has its listeners, until they leave or the process is a forked child."""
+    updater, seen = RecordUpdater(Told()), []
+    updater.notifier.listen(NAME, seen.append)
+    assert (bool(updater.notifier), updater.notifier.names()) == (True, {NAME})
+    updater.notifier.notify_all()
+    updater.reset_after_fork()
+    updater.notifier.notify(NAME)
+    assert (bool(updater.notifier), seen) == (False, [True])

@@ -24,9 +24,8 @@ from lro._base.errors import (
 from lro._engine.access import VERBS
 from lro._engine.service import Service
 from lro._engine.store_port import Store
-from lro._engine.watching import MissingOperation
 from lro._model.names import parse_names
-from lro._model.operation import BatchGetOperationsResponse
+from lro._model.operation import BatchGetOperationsResponse, MissingOperation
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -298,11 +297,11 @@ def test_watching_is_over_in_a_forked_child(make_service: MakeService) -> None:
     """Nobody watches there, and one who does is a watcher of its own."""
     service = make_service()
     asyncio.run(two_of(service, ["operations/a", "operations/b"]))
-    before = service._lookouts
-    service._forked()
+    before = service.waiters._hub
+    service._reset_after_fork()
     assert service.watching == 0
     asyncio.run(two_of(service, ["operations/a", "operations/b"]))
-    assert service._lookouts is not before
+    assert service.waiters._hub is not before
 
 
 @SHARED
@@ -314,8 +313,8 @@ def test_another_process_on_the_store(store: Store, tmp_path: Path, clock: Manua
         url, schema = store._address.url, store._address.schema
         other = type(store)(url, schema=schema, clock=clock)
     with (
-        closing(Service(store, InlineExecutor(), upkeep=False)) as here,
-        closing(Service(other, InlineExecutor(), upkeep=False)) as there,
+        closing(Service(store, InlineExecutor(), maintenance=False)) as here,
+        closing(Service(other, InlineExecutor(), maintenance=False)) as there,
     ):
         house, far = House(here), House(there)
         name = far.start()
