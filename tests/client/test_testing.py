@@ -509,7 +509,7 @@ def test_calls_that_were_not_scripted(method: str, path: str) -> None:
     with (
         httpx.Client(transport=server.transport) as http,
         pytest.raises(
-            UnscriptedCall, match=f"{method} {path} is no call of the interface; methods: {PATH}"
+            UnscriptedCall, match=f"{method} {path} is not a call of the interface; methods: {PATH}"
         ),
     ):
         http.request(method, server.url + path)

@@ -156,7 +156,7 @@ def test_an_error_has_a_code_of_errors(code):
 def test_an_acknowledgement_needs_a_request():
     """Nobody can answer what was not asked (spec §2.3)."""
     acknowledge = finish(Status(Code.CANCELLED, ""), acknowledge=True)
-    with pytest.raises(CancellationNotRequested, match="nobody asked"):
+    with pytest.raises(CancellationNotRequested, match="no caller asked"):
         acknowledge(record())
     assert acknowledge(record(cancel_requested=True)).state is State.CANCELLED
     assert acknowledge(record(state=State.HIDDEN, cancel_requested=True)) is None
