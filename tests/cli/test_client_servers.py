@@ -23,7 +23,7 @@ SECRET = "s3cret-token"
 
 
 def test_no_server_is_known(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told how to name one."""
+    """The error says how to name a server."""
     monkeypatch.delenv("LRO_SERVER")
     found = call("list")
     assert found.status == Exit.MISUSED
@@ -44,7 +44,7 @@ def test_no_server_is_known(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://a\x1b/", "is not a URL"),
     ],
 )
-def test_what_is_no_server(call: Lro, url: str, told: str) -> None:
+def test_texts_that_are_not_servers_are_refused(call: Lro, url: str, told: str) -> None:
     """It is said what one is; a password in it is not shown."""
     found = call("list", "--server", url)
     assert found.status == Exit.MISUSED
@@ -191,7 +191,9 @@ def test_servers_below_a_path(call: Lro, asked: Asked, monkeypatch: pytest.Monke
         ('{"name": "../a"}', "'../a' is not a name"),
     ],
 )
-def test_what_names_no_operation(call: Lro, asked: Asked, given: str, told: str) -> None:
+def test_texts_that_name_no_operation_are_refused(
+    call: Lro, asked: Asked, given: str, told: str
+) -> None:
     """It is said why."""
     found = call("get", given)
     assert found.status == Exit.MISUSED

@@ -148,7 +148,7 @@ SENTENCES = [
     (OperationNotFound("operations/a"), "there is no operation 'operations/a'"),
     (NotApplied("n", "complete", "FAILED"), "n: complete was not applied, the operation is FAILED"),
     (LeaseLost("n", 1, 2), "n: attempt 1 lost its lease to attempt 2"),
-    (LeaseLost("n", 2, 2), "n: somebody holds attempt 2"),
+    (LeaseLost("n", 2, 2), "n: a worker holds attempt 2"),
     (TargetBusy("t"), "another operation is working on 't', which allows one at a time"),
     (CancellationNotRequested("n"), "no caller asked for the cancellation of 'n'"),
     (MethodNotSupported("ListOperations"), "ListOperations is not supported by this service"),
@@ -180,7 +180,7 @@ def test_a_chosen_status():
 
 
 def test_a_precondition():
-    """Who acknowledges what nobody asked for is told which condition did not hold."""
+    """The error of an acknowledgement without a request names the condition that did not hold."""
     (detail,) = CancellationNotRequested("n").more_details()
     assert isinstance(detail, PreconditionFailure)
     assert detail.violations[0].subject == "n"

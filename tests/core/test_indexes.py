@@ -35,7 +35,7 @@ from lro.testing import ManualClock
 from lro.testing._samples import ids, insert, record_of
 from tests.core.drawn import EarlierExport
 from tests.core.kit import PATIENCE, WorkRequest
-from tests.filters.everything import NAME, Everything
+from tests.filters.every_field_kind import NAME, Everything
 from tests.filters.messages import TYPES, ExportMetadata, ImportMetadata, Stage
 
 EXPORT = "lrofix.v1.ExportMetadata"

@@ -214,7 +214,7 @@ class LeaseLost(LroError):
 
     def __str__(self) -> str:
         if self.attempt == self.current:
-            return f"{self.name}: somebody holds attempt {self.current}"
+            return f"{self.name}: a worker holds attempt {self.current}"
         return f"{self.name}: attempt {self.attempt} lost its lease to attempt {self.current}"
 
 

@@ -64,7 +64,7 @@ class Filter:
     registered: Registered = attrs.field(repr=False)
 
     def prefilter(self, key_of: KeyOf) -> Test:
-        """What a store may look for first: every operation meets it that the filter matches."""
+        """The test that a store applies first, which every match of the filter passes."""
         return narrow(self.tree, key_of)
 
     def matches(self, subject: Subject) -> bool:
@@ -96,9 +96,9 @@ def compile_filter(
 
 @attrs.frozen(kw_only=True)
 class PackedPath:
-    """A path into a packed message, led down every registered type that has it.
+    """A path into a packed message, resolved in every registered type that has it.
 
-    ``refused`` says of the other types why not.
+    ``refused`` are the errors of the other types.
     """
 
     source: Source
@@ -111,7 +111,7 @@ class PackedPath:
     def of(
         cls, source: Source, path: Member, op: Op, types: Mapping[str, MessageType]
     ) -> PackedPath:
-        """Lead what follows ``metadata`` or ``response`` in the path down the types."""
+        """Resolve what follows ``metadata`` or ``response`` in the path, type by type."""
         parts = path.parts[1:]
         places: dict[str, Place] = {}
         refused: list[InvalidFilter] = []
@@ -147,7 +147,7 @@ class PackedPath:
         return PackedTest(self.source, routes)
 
     def _refusal(self, refused: Sequence[InvalidFilter], position: int) -> InvalidFilter:
-        """The refusal of the type that went furthest says most."""
+        """Choose the refusal of the type that accepted the longest part of the path."""
         if not refused:
             description = f"no type is registered for {self.source.value}, so nothing is in it"
             return refusal(description, position)
@@ -230,7 +230,7 @@ def _comparison(tree: Comparison, registered: Registered) -> Plan:
         accept = _accept(tree.left, tree.op, tree.op_position, registered)
         return _compared(accept, tree.right, tree.op_position)
     except InvalidFilter as refused:
-        # Sought here, for the one error that is told: not for every type that refuses a path.
+        # Computed here, for the one error that is raised: not for every type that refuses a path.
         hint = _nearest_field(refused, tree, registered)
         if not hint:
             raise
@@ -361,7 +361,7 @@ def _function(call: Call) -> Source:
         if isinstance(arg, Member) and not any(part.quoted for part in arg.parts):
             words.append(arg.text)
         else:
-            words.append("")  # which is no argument of any function
+            words.append("")  # is not an argument of any function
     source = _FUNCTIONS.get(tuple(words))
     if source is None:
         position = call.args[0].position if call.args else call.position

@@ -223,7 +223,7 @@ class Indexable:
     """The way to one value of a message, how it is read, and the key that stands for it.
 
     ``numbers`` are those of an enum's names, which may change; ``kind`` is what else must stay as
-    it is in the next release, lest values that were hashed by this one be taken for others.
+    it is in the next release, so that hashes made by this release mean the same there.
     """
 
     steps: tuple[Step, ...]
@@ -242,9 +242,9 @@ class Indexable:
         return "k" + digest("\0".join((*self.names, self.type.value, self.kind)))
 
     def value_in(self, payload: Json) -> str | None:
-        """What the key is for a message; None if every release of the program must look for itself.
+        """The key for a message; None for an enum value without a name.
 
-        Such is a value of an enum that has no name yet.
+        Another release of the program may have a name for it, so each evaluates it itself.
         """
         values = [payload]
         for step in self.steps:
@@ -255,7 +255,7 @@ class Indexable:
         return ABSENT if found is None else self.value_of(found)
 
     def value_of(self, found: Comparable) -> str | None:
-        """What the key is for a value; None as for :meth:`value_in`."""
+        """The key for a value; None as for :meth:`value_in`."""
         if self.numbers is None:
             return key_value(found)
         number = self.numbers.get(str(found)) if isinstance(found, str) else None
@@ -266,7 +266,7 @@ def indexable(path: str, message_type: MessageType) -> Indexable:
     """The place at a path, which is written as in filters, without ``metadata`` before it.
 
     Raises:
-        InvalidFilter: It is no path of this type, or leads to anything but one scalar value.
+        InvalidFilter: It is not a path of this type, or does not lead to one scalar value.
     """
     no_path = refusal('it is no path, such as dataset or labels."a.b"', 0)
     try:

@@ -30,7 +30,7 @@ from lro._filters.types import (
 from lro._messages.schema import Field, Label, Shape
 
 _FEW: Final = 16
-"""So many values are asked one by one."""
+"""The most values that are compared one by one."""
 
 
 class Subject(Protocol):

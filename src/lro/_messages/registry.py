@@ -318,7 +318,7 @@ class TypeRegistry:
 
         Raises:
             UnknownType: It is in binary form, and no such type is registered.
-            InvalidArgument: Its bytes are no such message, or one without a JSON form.
+            InvalidArgument: Its bytes are not such a message, or it has no JSON form.
             MissingExtra, DeclarationError: As for :attr:`binary`.
         """
         _check_packed(packed)
@@ -328,13 +328,13 @@ class TypeRegistry:
         return self.binary.to_json(packed.type_name, packed.payload)
 
     def status_of(self, error: LroError, domain: str) -> Status:
-        """The status that tells a caller of an error, details and all (spec §6.3).
+        """Make the status of an error for a caller, with its details (spec §6.3).
 
         The application may have written the error. It is asked here alone what it says, once. What
         it raises then passes, but for what would stop a server, such as SystemExit.
 
         Raises:
-            DeclarationError: It is no LroError, or its ``status_code`` no Code.
+            DeclarationError: It is not an LroError, or its ``status_code`` is not a Code.
             HookFailed: It raised what would stop a server.
             EncodingError, UnknownType: A detail cannot be packed.
         """
@@ -356,7 +356,7 @@ class TypeRegistry:
 
     def _shown(self, packed: Any) -> Json:
         if isinstance(packed, Any) and isinstance(packed.payload, bytes) and not packed.empty:
-            with contextlib.suppress(UnknownType, MissingExtra):  # it is told below
+            with contextlib.suppress(UnknownType, MissingExtra):  # the error below says so
                 packed = Any(packed.type_url, self.json_payload(packed))
         return dump_any(packed)
 

@@ -280,7 +280,7 @@ def path_template(name: str, path: str) -> Template:
     """The template that the argument of this name is.
 
     Raises:
-        DeclarationError: It is none; the error names the argument.
+        DeclarationError: It is not a template; the error names the argument.
     """
     try:
         return Template.parse(path)

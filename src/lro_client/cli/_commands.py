@@ -368,7 +368,7 @@ def _read_target(target: str) -> tuple[str, str]:
         path = found.path + (f"?{found.query}" if found.query else "")
         said = f"{found.scheme}://{found.netloc}"
     if dotted(unquote(path.partition("?")[0])):
-        raise click.UsageError(f"{target!r:.200} is no method: a segment is '.' or '..'")
+        raise click.UsageError(f"{target!r:.200} is not a method: a segment is '.' or '..'")
     return path, said
 
 

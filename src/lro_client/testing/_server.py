@@ -282,7 +282,9 @@ class ScriptedServer:
         verb = _VERBS.get((method, custom))
         if verb is None or not name:
             known = ", ".join(self._starts) or "none"
-            raise UnscriptedCall(f"{method} {path} is no call of the interface; methods: {known}")
+            raise UnscriptedCall(
+                f"{method} {path} is not a call of the interface; methods: {known}"
+            )
         if verb == "GetOperation" and name.rpartition("/")[2] == "operations":
             return "ListOperations", name
         return verb, name

@@ -91,13 +91,13 @@ class Binary:
         """The protobuf class of a message.
 
         Raises:
-            UnknownType: There is none of this name.
+            UnknownType: There is no message of this name.
         """
         found = self._classes.get(full_name)
         if found is None:
             try:
                 descriptor = self.pool.FindMessageTypeByName(full_name)
-            except (KeyError, TypeError):  # TypeError: a name that is no text
+            except (KeyError, TypeError):  # TypeError: a name that is not a text
                 raise UnknownType(full_name) from None
             if descriptor.GetOptions().map_entry:
                 raise UnknownType(full_name)
@@ -109,7 +109,7 @@ class Binary:
         """The descriptor of a message.
 
         Raises:
-            UnknownType: There is none of this name.
+            UnknownType: There is no message of this name.
         """
         return cast(Descriptor, self.message_class(full_name).DESCRIPTOR)
 
@@ -136,7 +136,7 @@ class Binary:
 
         Raises:
             UnknownType: There is no such message.
-            InvalidArgument: The bytes are no such message, or it has no JSON form.
+            InvalidArgument: The bytes are not such a message, or it has no JSON form.
         """
         key = (full_name, payload)
         text = self._written.get(key)
@@ -149,7 +149,7 @@ class Binary:
                 if len(self._written) >= _KEPT:
                     self._written = {}  # in one step: several threads may be here
                 self._written[key] = text
-        return reread(text.decode())  # everybody's own, to do with as they like
+        return reread(text.decode())  # a new value for each caller, who may change it
 
     def _add(self, file: FileDescriptor) -> tuple[str, ...]:
         """Add what a file and its imports declare; the names of the files that have it here.
@@ -226,7 +226,7 @@ def parsed(cls: type[Message], payload: bytes) -> Message:
     """A message in binary form.
 
     Raises:
-        InvalidArgument: The bytes are no such message.
+        InvalidArgument: The bytes are not such a message.
     """
     try:
         return cls.FromString(payload)
@@ -297,7 +297,7 @@ class ProtobufCodec:
         """The binary form with more fields; the same bytes if it says all of that already."""
         try:
             message = parsed(self.python, payload)
-        except InvalidArgument:  # whoever reads it is told
+        except InvalidArgument:  # reading the payload raises the error
             return payload
         before = serialized(message)
         names = {field.json_name: field.name for field in message.DESCRIPTOR.fields}

@@ -248,7 +248,7 @@ class ProtoFiles:
 
 
 def _is_message(name: str) -> bool:
-    # Packages are written small, whoever makes their messages known, and when.
+    # Packages are in lower case, so that their order does not depend on who registers first.
     return name.rpartition(".")[2][:1].isupper()
 
 
