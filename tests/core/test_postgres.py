@@ -745,7 +745,9 @@ def test_an_ear_that_hears_nonsense_is_unsure(server, schema, plain):
 def test_an_ear_misses_nothing_that_comes_with_an_answer(server, schema, monkeypatch):
     """psycopg itself reads what arrives together with the answer to LISTEN."""
     with opened(server, schema) as store, closing(store.listen()) as ear:
-        ear._link.execute("SELECT pg_notify(%s, %s)", (f"{schema}.c", '["me", "operations/a"]'))
+        ear._connection.execute(
+            "SELECT pg_notify(%s, %s)", (f"{schema}.c", '["me", "operations/a"]')
+        )
         assert ear.next_changes(PATIENCE) == {"operations/a"}
 
 

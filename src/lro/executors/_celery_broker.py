@@ -54,7 +54,7 @@ class NamePublisher:
         """
         at, trouble = self._found
         if time.monotonic() - at >= FRESH_SECONDS:
-            self.publish(_knock)
+            self.publish(_open_channel)
         elif trouble:
             raise Unavailable(trouble)
 
@@ -138,6 +138,6 @@ class NamePublisher:
         )
 
 
-def _knock(connection: Any) -> None:
+def _open_channel(connection: Any) -> None:
     # A channel of any transport is opened by asking the broker something.
     connection.channel().close()

@@ -52,10 +52,12 @@ class Backlog:
         self._at_once = at_once
         self._size = at_once + queue
         self._stopped = False
-        self._clear()
-        after_fork(self, Backlog._clear)  # what the parent has begun or queued, the parent does
+        self._reset_after_fork()
+        after_fork(
+            self, Backlog._reset_after_fork
+        )  # what the parent has begun or queued, the parent does
 
-    def _clear(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._lock = threading.Lock()
         # Two conditions, lest a task's one wake-up go to somebody who waits for the end of others.
         self._ready = threading.Condition(self._lock)
@@ -171,9 +173,9 @@ class WorkerThreads:
     def __init__(self, size: int, name: str, live: Callable[[], None]) -> None:
         self.size = size
         self._name = name
-        self._live = live
+        self._target = live
         self._lock = threading.Lock()
-        self._there = False
+        self._started = False
         after_fork(self, WorkerThreads._reset_after_fork)
 
     def ensure_started(self) -> None:
@@ -183,13 +185,15 @@ class WorkerThreads:
             Unavailable: Not one can be started: the process has too many, or is ending.
         """
         with self._lock:
-            if not self._there:
+            if not self._started:
                 self._start()
-                self._there = True
+                self._started = True
 
     def _start(self) -> None:
         for number in range(self.size):
-            thread = threading.Thread(target=self._live, name=f"{self._name}-{number}", daemon=True)
+            thread = threading.Thread(
+                target=self._target, name=f"{self._name}-{number}", daemon=True
+            )
             try:
                 thread.start()
             except RuntimeError as exc:
@@ -200,7 +204,7 @@ class WorkerThreads:
 
     def _reset_after_fork(self) -> None:
         self._lock = threading.Lock()
-        self._there = False
+        self._started = False
 
 
 log = logging.getLogger("lro")
@@ -217,18 +221,18 @@ class PooledExecutor(LocalExecutor):
         check_count("workers", workers)
         check_count("queue", queue, least=0)
         self._backlog = Backlog(workers, queue)
-        self._crew = WorkerThreads(workers, thread_name, self._work)
+        self._threads = WorkerThreads(workers, thread_name, self._work)
 
     @property
     def workers(self) -> int:
         """How many tasks are done at once."""
-        return self._crew.size
+        return self._threads.size
 
     def reserve(self) -> BacklogSlot:
         """Room for one task."""
         slot = self._backlog.reserve()
         try:
-            self._crew.ensure_started()
+            self._threads.ensure_started()
         except BaseException:
             slot.release()
             raise
@@ -247,13 +251,13 @@ class PooledExecutor(LocalExecutor):
         return self._backlog.join(seconds)
 
     @abstractmethod
-    def _do(self, task: Task) -> None:
+    def _run_task(self, task: Task) -> None:
         """See to one task, in this thread."""
 
     def _work(self) -> None:
         while (task := self._backlog.take()) is not None:
             try:
-                self._do(task)
+                self._run_task(task)
             except BaseException:  # SystemExit too: it must not end the worker
                 log.exception("%s: its task failed outside the method", task.name)
             finally:

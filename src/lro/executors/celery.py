@@ -114,8 +114,8 @@ class CeleryExecutor:
         self._app: Any = app
         self._route = {} if queue is None else {"queue": queue}
         self._task_name = task_name
-        self._broker = NamePublisher(app, broker_timeout, connections)
-        self._carrier: CeleryWorkerTask | None = None
+        self._publisher = NamePublisher(app, broker_timeout, connections)
+        self._worker_task: CeleryWorkerTask | None = None
         self._task: Any = None
         self._stopped = False
 
@@ -136,10 +136,10 @@ class CeleryExecutor:
         if self._task_name in names:
             text = "is the task of another service on this Celery app; give a task_name of its own"
             raise DeclarationError(self._task_name, text)
-        carrier = self._carrier = CeleryWorkerTask(work, close)
+        worker_task = self._worker_task = CeleryWorkerTask(work, close)
 
         def carry(*arguments: object, **named: object) -> None:  # Celery takes no bound method
-            carrier.run(*arguments, **named)
+            worker_task.run(*arguments, **named)
 
         self._task = self._app.task(carry, name=self._task_name, **_OPTIONS)
         names.add(self._task_name)
@@ -155,9 +155,9 @@ class CeleryExecutor:
         Raises:
             Unavailable: The executor is stopping, or the broker cannot be reached.
         """
-        self._go_on()
+        self._check_running()
         if not self._eager:
-            self._broker.check_reachable()
+            self._publisher.check_reachable()
         return _Slot(self)
 
     def withdraw(self, name: str) -> bool:  # noqa: ARG002
@@ -167,13 +167,13 @@ class CeleryExecutor:
     def stop(self) -> Sequence[Task]:
         """Send and begin nothing more; nothing waits here that could be given back."""
         self._stopped = True
-        if self._carrier is not None:
-            self._carrier.stopped = True
+        if self._worker_task is not None:
+            self._worker_task.stopped = True
         return ()
 
     def join(self, seconds: float) -> bool:
         """Wait for what runs in this process, a worker; whether none of it is left."""
-        return self._carrier is None or self._carrier.join(seconds)
+        return self._worker_task is None or self._worker_task.join(seconds)
 
     def _ready(self, sender: Any, **_: object) -> None:
         if sender.app is self._app and self._begin is not None:
@@ -183,16 +183,16 @@ class CeleryExecutor:
     def _eager(self) -> bool:
         return bool(self._app.conf.task_always_eager)
 
-    def _go_on(self) -> None:
+    def _check_running(self) -> None:
         if self._stopped:
             raise Unavailable("the executor is stopping")
 
     def _send(self, name: str) -> None:
-        self._go_on()
+        self._check_running()
         if self._eager:  # the app's tests: tasks are done where they are sent
             self._task.apply((name,))
             return
-        self._broker.publish(
+        self._publisher.publish(
             lambda connection: self._task.apply_async(
                 (name,), connection=connection, retry=False, add_to_parent=False, **self._route
             )

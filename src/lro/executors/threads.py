@@ -26,5 +26,5 @@ class ThreadExecutor(PooledExecutor):
         count = workers if workers is not None else min(32, (os.cpu_count() or 1) + 4)
         super().__init__(count, queue, "lro-worker")
 
-    def _do(self, task: Task) -> None:
+    def _run_task(self, task: Task) -> None:
         task.run()

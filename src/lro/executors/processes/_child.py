@@ -70,7 +70,7 @@ class CallInChild:
         self._reporting = threading.Lock()
         self._numbers = itertools.count(1)
         self._answers: SimpleQueue[ReportAnswer] = SimpleQueue()
-        self._told = False
+        self._finished = False
         self._job: Job[Any] = Job(
             name=call.name,
             attempt=call.attempt,
@@ -153,7 +153,7 @@ class CallInChild:
         One that cannot be encoded becomes one that says so.
         """
         with self._reporting:
-            self._told = True
+            self._finished = True
             try:
                 self._send(last)
             except EncodingError as exc:
@@ -195,7 +195,7 @@ class CallInChild:
         assert self._spec is not None  # the function has the job, so it was prepared
         packed = self._spec.pack_metadata(metadata)
         with self._reporting:
-            if self._told:  # a thread that the function left behind: its work goes on unseen
+            if self._finished:  # a thread that the function left behind: its work goes on unseen
                 return
             number = next(self._numbers)
             self._send(Report(number, packed))
@@ -215,15 +215,15 @@ def main(connection: Connection) -> None:
     When the parent is gone, this process and those that it has started are killed.
     """
     mark_worker_process()
-    hands = ChildMain(connection, _die)
+    child = ChildMain(connection, _die)
     signal.signal(signal.SIGINT, _ignored)  # Ctrl-C: the parent decides
-    signal.signal(signal.SIGTERM, hands.interrupt)
+    signal.signal(signal.SIGTERM, child.interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    log.addHandler(hands.forwarding)
+    log.addHandler(child.forwarding)
     log.propagate = False
-    after_fork(hands, ChildMain.detach)
-    threading.Thread(target=hands.listen, name="lro-listen", daemon=True).start()
-    hands.work()
+    after_fork(child, ChildMain.detach)
+    threading.Thread(target=child.listen, name="lro-listen", daemon=True).start()
+    child.work()
 
 
 class ChildMain:
@@ -239,8 +239,8 @@ class ChildMain:
         self._main = threading.get_ident()
         self._pid = os.getpid()
         self._shielded = False
-        self._late = False
-        self._working: CallInChild | None = None
+        self._interrupted_late = False
+        self._current: CallInChild | None = None
         """Whose function the main thread is in."""
 
     def listen(self) -> None:
@@ -270,10 +270,10 @@ class ChildMain:
             last: FinalMessage
             try:
                 try:
-                    self._working = attempt
+                    self._current = attempt
                     returned = attempt.returned()
                 finally:
-                    self._working = None
+                    self._current = None
                 last = attempt.done(returned)
             except BaseException as exc:  # also SystemExit: it ends the call, not the process
                 last = attempt.failed(exc)
@@ -304,13 +304,13 @@ class ChildMain:
         if os.getpid() != self._pid:  # we were forked just now: see below
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
-        attempt = self._working
+        attempt = self._current
         if attempt is None or attempt.why is None:
             return
         if self._shielded:
-            self._late = True
+            self._interrupted_late = True
             return
-        self._working = None  # once: it may be tidying up
+        self._current = None  # once: it may be tidying up
         raise attempt.why.error()
 
     def detach(self) -> None:
@@ -339,8 +339,8 @@ class ChildMain:
             yield
         finally:
             self._shielded = False
-        if self._late:
-            self._late = False
+        if self._interrupted_late:
+            self._interrupted_late = False
             self.interrupt()
 
 

@@ -124,12 +124,12 @@ class ProcessExecutor(PooledExecutor):
             self._pool.reap(LEAVE_SECONDS)
         return over
 
-    def _do(self, task: Task) -> None:
-        seat = ChildLease(self._pool, self._reference, self._grace)
+    def _run_task(self, task: Task) -> None:
+        child = ChildLease(self._pool, self._reference, self._grace)
         try:
-            task.run(seat.call)
+            task.run(child.call)
         finally:
-            seat.release()
+            child.release()
 
     def _reference(self, spec: MethodSpec) -> FunctionReference:
         known = self._references.get(spec.full_name)
@@ -154,7 +154,7 @@ class ChildLease:
         """Have the method's function called in a child (``lro._engine.executor_port.Through``)."""
         try:
             call = self._call(spec, request, job)
-            self._process = self._lend(job)
+            self._process = self._take_child(job)
         except (DeclarationError, OSError) as exc:
             log.error("%s: attempt %d: %s", job.name, job.attempt, exc, exc_info=exc)
             raise not_callable(spec, job._domain) from None
@@ -163,9 +163,9 @@ class ChildLease:
         try:
             return supervision.response()
         finally:
-            self._spoilt = supervision.spoilt
+            self._spoilt = supervision.unusable
 
-    def _lend(self, job: Job[Any]) -> ChildProcess:
+    def _take_child(self, job: Job[Any]) -> ChildProcess:
         while True:
             try:
                 return self._pool.take()

@@ -100,7 +100,7 @@ class ChildProcess:
         """How many calls it was given."""
         self._sender: threading.Thread | None = None
         self._waking = threading.Lock()
-        self._alarm, self._bell = Pipe(duplex=False)
+        self._wake_receiver, self._wake_sender = Pipe(duplex=False)
         self._connection, theirs = Pipe()
         try:
             self._popen = _popen(theirs)
@@ -153,9 +153,9 @@ class ChildProcess:
         Raises:
             EOFError, OSError: It is gone.
         """
-        ready = wait([self._connection, self._alarm], seconds)
-        if self._alarm in ready:
-            self._alarm.recv_bytes()
+        ready = wait([self._connection, self._wake_receiver], seconds)
+        if self._wake_receiver in ready:
+            self._wake_receiver.recv_bytes()
         while self._connection in ready:
             text = self._inbox.take(self._connection.fileno())
             if text is not None:
@@ -166,8 +166,8 @@ class ChildProcess:
     def wake(self) -> None:
         """Have :meth:`hear` return soon; by any thread."""
         with self._waking:
-            if not self._bell.closed:
-                self._bell.send_bytes(b"")
+            if not self._wake_sender.closed:
+                self._wake_sender.send_bytes(b"")
 
     def terminate(self) -> None:
         """Interrupt the function that it is in."""
@@ -223,8 +223,8 @@ class ChildProcess:
     def _close(self) -> None:
         self._connection.close()
         with self._waking:
-            self._alarm.close()
-            self._bell.close()
+            self._wake_receiver.close()
+            self._wake_sender.close()
 
 
 def _popen(theirs: Connection) -> subprocess.Popen[bytes]:

@@ -54,7 +54,7 @@ class CallSupervisor:
         job: Job[typing.Any],
         grace: float,
     ) -> None:
-        self.spoilt = True
+        self.unusable = True
         """Whether the child is dead, busy, or was interrupted where that may break something."""
         self._interrupted = False
         self._process = process
@@ -64,7 +64,7 @@ class CallSupervisor:
         self._grace = grace
         self._why: StopReason | None = None
         self._due = 0.0
-        self._rungs = iter((self._tell, self._interrupt, self._kill))
+        self._steps = iter((self._request_stop, self._interrupt, self._kill))
 
     def response(self) -> Any:
         """The response of the function.
@@ -78,16 +78,16 @@ class CallSupervisor:
         self._job._on_stop(self._process.wake)
         try:
             self._process.send(self._call)
-            while not isinstance(message := self._next(), FinalMessage):
-                self._obey(message)
+            while not isinstance(message := self._receive(), FinalMessage):
+                self._handle(message)
         except (EOFError, OSError):
             raise self._death() from None
-        self.spoilt = self._interrupted
+        self.unusable = self._interrupted
         return self._result(message)
 
-    def _next(self) -> FromChild:
+    def _receive(self) -> FromChild:
         while True:
-            message = self._process.receive(self._climb())
+            message = self._process.receive(self._escalate())
             if message is None and not self._process.alive:
                 message = self._process.receive(0)  # its last words
                 if message is None:
@@ -97,7 +97,7 @@ class CallSupervisor:
 
     # -- the ladder ---------------------------------------------------------------------------
 
-    def _climb(self) -> float:
+    def _escalate(self) -> float:
         """Do what is due; the seconds until one has to look again."""
         now = time.monotonic()
         if self._why is None:
@@ -106,7 +106,7 @@ class CallSupervisor:
             limit = self._call.stop_at
             return _LOOK_SECONDS if limit is None else min(_LOOK_SECONDS, limit - now)
         if self._due <= now:
-            next(self._rungs)()
+            next(self._steps)()
             self._due = now + self._grace
         return min(_LOOK_SECONDS, self._due - now)
 
@@ -116,7 +116,7 @@ class CallSupervisor:
         limit = self._call.stop_at
         return StopReason.OVERDUE if limit is not None and limit <= now else None
 
-    def _tell(self) -> None:
+    def _request_stop(self) -> None:
         assert self._why is not None  # there is a reason to be on the ladder
         if self._process.still_sending:  # it does not even know of the call
             self._kill()
@@ -134,7 +134,7 @@ class CallSupervisor:
 
     # -- what the child says ------------------------------------------------------------------
 
-    def _obey(self, message: Ready | LogLine | Report) -> None:
+    def _handle(self, message: Ready | LogLine | Report) -> None:
         if isinstance(message, Ready):
             self._process.started = True
         elif isinstance(message, LogLine):

@@ -175,18 +175,18 @@ class ServerAddress:
         Raises:
             psycopg.Error: The server cannot be reached, or does not let us in.
         """
-        link = BoundedConnection.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        connection = BoundedConnection.connect(self._conninfo, autocommit=True, prepare_threshold=0)
         try:
-            link.patience = self.statement_seconds + 1
+            connection.patience = self.statement_seconds + 1
             milliseconds = max(1, round(self.statement_seconds * 1000))  # 0 is no limit
             path = '"' + self.schema.replace('"', '""') + '"'
             began = clock.monotonic()
             # One row that blocks must not use up the time of all that are written with it.
             limits = (path, str(milliseconds), str(max(1, milliseconds // 5)))
-            row = link.execute(_SET_UP.encode(), limits, prepare=False).fetchone()
+            row = connection.execute(_SET_UP.encode(), limits, prepare=False).fetchone()
             assert row is not None
             clock.measured(row[-1], began, clock.monotonic())
         except BaseException:
-            link.close()
+            connection.close()
             raise
-        return link
+        return connection

@@ -32,7 +32,7 @@ def digest(*texts: str) -> str:
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 
 
-NOBODY: Final = "0" * 32
+NO_RECORD: Final = "0" * 32
 """A hash that no name has."""
 
 
@@ -42,7 +42,7 @@ def id_of(name: str) -> str:
     try:
         return digest(name)
     except UnicodeEncodeError:
-        return NOBODY
+        return NO_RECORD
 
 
 def ids_of(names: Sequence[str]) -> str:
@@ -50,7 +50,7 @@ def ids_of(names: Sequence[str]) -> str:
     return "{" + ",".join([id_of(name) for name in names]) + "}"
 
 
-def array_of(numbers: Iterable[int | None]) -> str:
+def sql_array(numbers: Iterable[int | None]) -> str:
     """These numbers, as PostgreSQL writes an array."""
     return "{" + ",".join(["NULL" if one is None else str(one) for one in numbers]) + "}"
 

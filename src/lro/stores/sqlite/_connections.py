@@ -20,7 +20,7 @@ from lro.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
 
-_abandoned: Final[list[sqlite3.Connection]] = []
+_inherited: Final[list[sqlite3.Connection]] = []
 """Connections that a fork carried into this process: neither used nor closed, nor finalised."""
 
 
@@ -99,7 +99,7 @@ class FileConnections:
         # In the child. Threads of the parent hold its locks for ever, and are in its queue.
         if self._paused_by != threading.get_ident():
             self._file.give_up("the process was forked while the store was busy; open another one")
-            _abandoned.extend((*self._writer.abandoned(), *self._readers.abandoned()))
+            _inherited.extend((*self._writer.abandoned(), *self._readers.abandoned()))
         self._paused_by = 0
         for part in (self._file, self._writer, self._readers, self._transactions):
             part.reset_after_fork()

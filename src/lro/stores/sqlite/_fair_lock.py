@@ -44,7 +44,7 @@ class FairLock:
         self._without_until = now + _WITHOUT_SECONDS
         return True
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Let others have it, or ask for it no longer."""
         self._asked_at = None
         if self._held and self._file is not None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from lro._base.errors import Unavailable
 from lro._base.faults import DeclarationError
 from lro._model.record import Record
-from lro.stores._list_queries import TooFar
+from lro.stores._list_queries import StatementTooSlow
 from lro.stores._rows import from_row, row_weight
 from lro.stores.sqlite._errors import DATABASE_ERRORS, is_interrupted, translate_error
 
@@ -67,8 +67,8 @@ class DatabaseFile:
         )
         try:
             if self._identity is None:
-                self._identity = self._found()
-            self._look()
+                self._identity = self._find_identity()
+            self._check_identity()
         except BaseException:
             connection.close()
             raise
@@ -92,7 +92,7 @@ class DatabaseFile:
             Unavailable: It was deleted, or another one has taken its place.
         """
         if time.monotonic() - self._seen >= SEEN_SECONDS:
-            self._look()
+            self._check_identity()
 
     def reset_after_fork(self) -> None:
         """Replace the locks and events that the threads of the parent share."""
@@ -101,7 +101,7 @@ class DatabaseFile:
         if closed:
             self.closing.set()
 
-    def unopened(self, trouble: sqlite3.OperationalError) -> Unavailable:
+    def opening_error(self, trouble: sqlite3.OperationalError) -> Unavailable:
         """The error for whoever makes the store: with the path, which no caller is told."""
         folder = os.path.dirname(self.path)
         why = str(trouble) if os.path.isdir(folder) else f"there is no directory {folder}"
@@ -111,14 +111,14 @@ class DatabaseFile:
         """Refuse everything from now on, for this reason."""
         self._useless = why
 
-    def _look(self) -> None:
+    def _check_identity(self) -> None:
         now = time.monotonic()
-        if self._found() != self._identity:
+        if self._find_identity() != self._identity:
             self._seen = -SEEN_SECONDS
             raise Unavailable("the operations database was deleted or replaced")
         self._seen = now
 
-    def _found(self) -> tuple[int, int] | None:
+    def _find_identity(self) -> tuple[int, int] | None:
         try:
             found = os.stat(self.path)
         except OSError:
@@ -206,7 +206,7 @@ class Readers:
                 self._give_back(reader)
         except DATABASE_ERRORS as exc:
             if isinstance(exc, sqlite3.OperationalError) and is_interrupted(exc):
-                raise TooFar(translate_error(exc)) from exc
+                raise StatementTooSlow(translate_error(exc)) from exc
             raise translate_error(exc) from exc
 
     def close(self) -> None:

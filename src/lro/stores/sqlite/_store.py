@@ -31,7 +31,7 @@ from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._list_queries import ListQuery, in_time
+from lro.stores._list_queries import ListQuery, retry_smaller
 from lro.stores._record_cache import RecordCache
 from lro.stores._rows import (
     REQUEST_LIFE,
@@ -236,7 +236,7 @@ class SQLiteStore:
         records = functools.partial(self._file.records, seconds=_LOOK_SECONDS)
         walk = ListQuery.of(narrowing, after, self._keys, pages.DIALECT)
         try:
-            return in_time(
+            return retry_smaller(
                 lambda scan: pages.find(rows, records, walk, parent, limit, scan, now, max_bytes),
                 scan,
             )

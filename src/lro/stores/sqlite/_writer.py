@@ -48,7 +48,7 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
         self._openings = 0
         self._commits: Commits = (0, 0)
-        self._turn = FairLock(file.path)
+        self._fair_lock = FairLock(file.path)
         self._ended = 0
         self._durable: bool | None = True
         self._rest_until = 0.0
@@ -57,7 +57,7 @@ class Writer:
         try:
             self._opened()
         except sqlite3.OperationalError as exc:
-            raise file.unopened(exc) from exc
+            raise file.opening_error(exc) from exc
         except sqlite3.DatabaseError as exc:
             raise DeclarationError(file.path, f"is no SQLite database: {exc}") from exc
 
@@ -121,7 +121,7 @@ class Writer:
             Unavailable: The store is closed, or the file cannot be read.
         """
         self._listened = True
-        self._look()
+        self._refresh_commits()
         return self._commits
 
     def state(self) -> tuple[Commits, int] | None:
@@ -130,7 +130,7 @@ class Writer:
         Raises:
             Unavailable: The store is closed, or the file cannot be read.
         """
-        return (self._commits, self._ended) if self._look() else None
+        return (self._commits, self._ended) if self._refresh_commits() else None
 
     def close(self) -> None:
         """Close the connection when the last transaction has ended.
@@ -196,7 +196,7 @@ class Writer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._turn.close()
+        self._fair_lock.close()
 
     def _locked(self, until: float, *, durable: bool = True) -> sqlite3.Connection:
         pause, now = _FIRST_PAUSE, time.monotonic()
@@ -205,7 +205,7 @@ class Writer:
             while True:
                 self._file.check()
                 self._file.check_in_place()
-                if self._turn.take(now) or now >= until:
+                if self._fair_lock.take(now) or now >= until:
                     connection = self._opened()
                     if durable is not self._durable:
                         kind = "FULL" if durable else "NORMAL"
@@ -219,7 +219,7 @@ class Writer:
                 now = time.monotonic()
                 pause = min(1.5 * pause, _LONGEST_PAUSE if now >= soon else _SHORT_PAUSE)
         finally:
-            self._turn.give()
+            self._fair_lock.release()
 
     def _has_begun(self, connection: sqlite3.Connection, *, last: bool) -> bool:
         try:
@@ -247,7 +247,7 @@ class Writer:
             self._openings += 1
         return self._connection
 
-    def _look(self) -> bool:
+    def _refresh_commits(self) -> bool:
         """Count the commits by others, unless this connection writes just now."""
         self._file.check()
         if not self._lock.acquire(blocking=False):
