@@ -317,7 +317,7 @@ def test_what_went_back_comes_again(make_remote):
     def work(name):
         if next(away, False):
             unavailable(name)
-        desk.run_operation(name)
+        desk.work(name)
 
     make_remote(work).reserve().submit(Work(NAME))
     desk.arrives(NAME)
