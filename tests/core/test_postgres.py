@@ -760,11 +760,11 @@ def test_a_closed_ear_is_unavailable(server, schema):
         listener.start()
         ears[0].close()
         listener.join(PATIENCE)
-        assert found == ["the ear is closed"]
+        assert found == ["the subscription is closed"]
         ears[1].close()
         ears[1].close()
-        assert refused(ears[1]) == "the ear is closed"
-    assert refused(ears[2]) == "the ear is closed"
+        assert refused(ears[1]) == "the subscription is closed"
+    assert refused(ears[2]) == "the subscription is closed"
 
 
 def refused(ear):

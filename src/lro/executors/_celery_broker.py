@@ -15,7 +15,7 @@ from lro._base.errors import Unavailable
 from lro._engine.forks import after_fork
 
 FRESH_SECONDS: Final = 1.0
-"""For so long after an answer the broker counts as there, and after a failure as away."""
+"""Seconds after an answer in which the broker counts as reachable, after a failure as not."""
 
 
 class NamePublisher:
@@ -46,7 +46,7 @@ class NamePublisher:
     def check_reachable(self) -> None:
         """Do nothing if the broker is there, or was a moment ago.
 
-        Of many who ask one after the other while it is away, only the first one waits to find out:
+        Of many callers while it is away, only the first one waits to find out:
         among them is the thread that renews the leases of this process.
 
         Raises:

@@ -1,4 +1,4 @@
-"""A Celery worker's side of the executor: what it does with a name, and what when it is to end."""
+"""The Celery worker's side of the executor: it runs an operation by name, and ends when told to."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from lro._engine.forks import after_fork
 log = logging.getLogger("lro")
 
 REJECT_PAUSE_SECONDS: Final = 1.0
-"""How long a worker rests before it gives a message back, lest the two go round at full speed."""
+"""How long a worker waits before it gives a message back, so that the two do not spin."""
 
 _SHOWN: Final = 5
-"""Of so many arguments of a wrong message the types are logged."""
+"""The number of arguments of a wrong message whose types are logged."""
 
 Work: TypeAlias = Callable[[str], None]
 Close: TypeAlias = Callable[[timedelta], None]
 
 
 class CeleryWorkerTask:
-    """Does the work of names, in a process that may be told to end in its midst.
+    """Runs operations by their names, in a process that may be ended while one runs.
 
     ``close`` hands back what runs here; it is called when Celery ends the process.
     """
@@ -73,7 +73,7 @@ class CeleryWorkerTask:
             raise Reject("the worker is stopping", requeue=True)
 
     def join(self, seconds: float) -> bool:
-        """Wait until nothing runs here, at most so long; whether that came about."""
+        """Wait at most ``seconds`` seconds until nothing runs here; return whether nothing does."""
         with self._quiet:
             return self._quiet.wait_for(lambda: self._running == 0, seconds)
 
@@ -92,7 +92,7 @@ class CeleryWorkerTask:
                 return
             except (Unavailable, InvalidOperationName):
                 raise
-            except SoftTimeLimitExceeded:  # a limit that starts the work anew would limit nothing
+            except SoftTimeLimitExceeded:  # a limit that starts the work again would limit nothing
                 log.warning("%s: goes on; Celery's soft time limit is not for operations", name)
             except BaseException as exc:
                 if apart.done.done():  # the work's own
@@ -133,7 +133,7 @@ class SeparateThread:
         self._taken = threading.Lock()
 
     def take(self) -> bool:
-        """Whether nobody did so before; who takes it decides whether it is done."""
+        """Claim the action; return False if another thread did. The claimant decides to run it."""
         return self._taken.acquire(blocking=False)
 
     def start(self) -> None:

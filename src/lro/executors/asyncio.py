@@ -37,7 +37,7 @@ class AsyncioExecutor(LocalExecutor):
     made with the first task, so that a server may fork after it has made its executor.
 
     Raises:
-        DeclarationError: ``concurrency`` is no number from 1, or ``queue`` none from 0.
+        DeclarationError: ``concurrency`` is not a number from 1, or ``queue`` not one from 0.
     """
 
     def __init__(self, concurrency: int = 1000, queue: int = 1000) -> None:
@@ -74,7 +74,7 @@ class AsyncioExecutor(LocalExecutor):
         return self._backlog.stop()
 
     def join(self, seconds: float) -> bool:
-        """Wait for running tasks, at most so long; whether none is left.
+        """Wait at most ``seconds`` seconds for running tasks; return whether none is left.
 
         The loop of a stopped executor ends with its last task.
         """

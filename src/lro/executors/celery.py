@@ -10,10 +10,10 @@ One module makes the service, and is imported by web servers, which start operat
     def resize(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse: ...
 
 The store, which both must share, is where the truth is. A message carries nothing but a name, and
-says only that this operation may be worth a look: whoever gets it claims the operation in the
-store, and is refused if another has it or it is over. So messages may come twice, late, or in any
-order. One that never comes is sent once more after ``redelivery``, by the upkeep of any process on
-the store. A worker that dies is found out by its lease, as with every executor (spec §2.8).
+says only that this operation may be worth a look: the worker that gets it claims the operation in
+the store, and is refused if another has it or it is over. So messages may come twice, late, or
+out of order. A message that never comes is sent once more after ``redelivery``, by the maintenance
+of any process on the store. A lost worker is found by its lease, as with every executor (spec §2.8).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CeleryExecutor:
     broker away it ends with UNAVAILABLE. ``connections`` is how many starts may send at once.
 
     Cancellation reaches a function in whatever process it runs, when it looks: at its next
-    ``job.report()``, ``job.sleep()`` or ``job.raise_if_cancelled()``. Nothing is killed for it, nor
+    ``job.report()``, ``job.sleep()`` or ``job.raise_if_cancelled()``. Nothing is killed for it, or
     for a method's time limit. A name that is sent cannot be taken back: a cancelled operation that
     nobody has begun is ended by the service, and its message finds it so.
 
@@ -172,7 +172,7 @@ class CeleryExecutor:
         return ()
 
     def join(self, seconds: float) -> bool:
-        """Wait for what runs in this process, a worker; whether none of it is left."""
+        """Wait at most ``seconds`` seconds for what runs here; return whether nothing does."""
         return self._worker_task is None or self._worker_task.join(seconds)
 
     def _ready(self, sender: Any, **_: object) -> None:
@@ -201,7 +201,7 @@ class CeleryExecutor:
 
 class _Slot:
     at_once = False
-    """Who begins the work claims it."""
+    """False: the worker that begins the work claims it."""
 
     def __init__(self, executor: CeleryExecutor) -> None:
         self._executor = executor

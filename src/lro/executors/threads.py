@@ -19,7 +19,7 @@ class ThreadExecutor(PooledExecutor):
     default there are four more threads than processors, at most 32.
 
     Raises:
-        DeclarationError: ``workers`` is no number from 1, or ``queue`` none from 0.
+        DeclarationError: ``workers`` is not a number from 1, or ``queue`` not one from 0.
     """
 
     def __init__(self, workers: int | None = None, queue: int = 1000) -> None:

@@ -151,11 +151,11 @@ _LATEST: Final = 2**62
 _EARLIEST: Final = -(2**62)
 _STATE: Final = "state"
 MAX_VALUES: Final = 50
-"""So many values of a key are looked up, each of them; for more, all records are walked."""
+"""Up to this number, the values of a key are looked up one by one; else all records are read."""
 
 
 class StatementTooSlow(Exception):
-    """A statement has taken too long and was given up; ``told`` is what callers are told."""
+    """A statement took too long and was given up; ``error`` is for the caller of the store."""
 
     def __init__(self, error: LroError) -> None:
         super().__init__(error)
@@ -163,7 +163,7 @@ class StatementTooSlow(Exception):
 
 
 def retry_smaller(action: Callable[[int], T], size: int) -> T:
-    """What an action gives for so many records, or for fewer where these are too large.
+    """Run an action for ``size`` records, or for fewer where it takes too long.
 
     Raises:
         LroError: A single record takes too long.
@@ -179,7 +179,7 @@ def retry_smaller(action: Callable[[int], T], size: int) -> T:
 
 @attrs.frozen(kw_only=True)
 class ListQuery:
-    """A way through a list: along ``values`` of ``order``, which an index keeps by create time.
+    """How a list is read: along ``values`` of ``order``, which an index keeps by create time.
 
     ``order`` is ``"state"``, the name of a key, or empty for all records of the parent. Where names
     are given they are few, and each is looked at. ``low`` and ``high`` bound the create time, in

@@ -54,10 +54,10 @@ class NotResolved(Exception):
 
 
 class CallInChild:
-    """One call: :meth:`returned` or else :meth:`failed`, then :meth:`tell`.
+    """One call: :meth:`returned` or else :meth:`failed`, then :meth:`finish`.
 
-    The thread that listens to the parent makes it, and tells it to :meth:`stop`; the main thread
-    does the rest.
+    The thread that listens to the parent makes it and calls :meth:`stop`; the main thread does
+    the rest.
     """
 
     def __init__(self, call: FunctionCall, send: Callable[[FromChild], None]) -> None:
@@ -123,7 +123,7 @@ class CallInChild:
         """The last message, after the function has returned.
 
         Raises:
-            EncodingError: What it returned cannot be encoded, or is no response of the method.
+            EncodingError: What it returned cannot be encoded, or is not a response of the method.
         """
         assert self._spec is not None  # else the function was not called
         return Done(self._spec.pack_response(returned))
@@ -259,7 +259,7 @@ class ChildMain:
                     self._pass_on(attempt, message)
         except (EOFError, OSError):  # the parent is gone
             self._die()
-        except BaseException:  # such as MemoryError: nobody would hear the parent any more
+        except BaseException:  # such as MemoryError: no thread would listen to the parent any more
             log.exception("what the parent says cannot be read")
             self._die()
 
@@ -280,7 +280,7 @@ class ChildMain:
             attempt.finish(last)
 
     def send(self, message: FromChild) -> None:
-        """Tell the parent, in one piece whatever signal comes.
+        """Send a message to the parent, in one piece whatever signal comes.
 
         Raises:
             EncodingError: The message holds what cannot be encoded.
@@ -288,7 +288,7 @@ class ChildMain:
         try:
             text = encode(message)
         except (ValueError, TypeError) as exc:
-            raise EncodingError(type(message).__name__, "", f"cannot be told: {exc}") from exc
+            raise EncodingError(type(message).__name__, "", f"cannot be sent: {exc}") from exc
         with self._shield(), self._sending:
             try:
                 self._connection.send_bytes(text)
@@ -298,8 +298,8 @@ class ChildMain:
     def interrupt(self, *_: object) -> None:
         """On SIGTERM: stop the function in its midst, if the parent has asked for that.
 
-        A signal from elsewhere stops nothing: whoever ends a whole group of processes ends the
-        parent too, which then says what is to happen.
+        A signal from elsewhere stops nothing: a supervisor that ends a whole group of processes
+        ends the parent too, which then decides.
         """
         if os.getpid() != self._pid:  # we were forked just now: see below
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -364,6 +364,6 @@ def _ignored(*_: object) -> None:
 
 
 def _die() -> None:
-    with contextlib.suppress(OSError):  # we lead no group: somebody else has started us
+    with contextlib.suppress(OSError):  # it leads no group: another program has started it
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

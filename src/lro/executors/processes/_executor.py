@@ -115,7 +115,7 @@ class ProcessExecutor(PooledExecutor):
         return waiting
 
     def join(self, seconds: float) -> bool:
-        """Wait for running tasks, at most so long; whether none is left.
+        """Wait at most ``seconds`` seconds for running tasks; return whether none is left.
 
         Of a stopped executor the children are gone then too, at most a few seconds later.
         """
@@ -139,7 +139,7 @@ class ProcessExecutor(PooledExecutor):
 
 
 class ChildLease:
-    """Where one task has its function called; it has a child from then on until it leaves."""
+    """The child process that one task uses, from the call of its function to :meth:`release`."""
 
     def __init__(
         self, pool: ChildPool, reference: Callable[[MethodSpec], FunctionReference], grace: float
@@ -151,7 +151,7 @@ class ChildLease:
         self._spoilt = False
 
     def call(self, spec: MethodSpec, request: object, job: Job[Any]) -> object:
-        """Have the method's function called in a child (``lro._engine.executor_port.Through``)."""
+        """Have the method's function called in a child; a ``RemoteCall``."""
         try:
             call = self._call(spec, request, job)
             self._process = self._take_child(job)

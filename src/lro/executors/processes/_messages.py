@@ -1,4 +1,4 @@
-"""What a process and its child say to each other: JSON texts, one message each, no pickle."""
+"""The messages between a process and its child: JSON texts, one message each, no pickle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StopReason(enum.Enum):
     """Why work is to stop."""
 
     ASKED = "asked"
-    """Somebody asked, or the service is closing and hands the work back."""
+    """A caller asked, or the service is closing and gives the work back."""
     OVERDUE = "overdue"
     """The time limit of the method is over."""
 
@@ -50,7 +50,7 @@ class FunctionCall:
 
 @attrs.frozen
 class Stop:
-    """The work is to stop: the function is refusal when it looks, or at its next ``await``."""
+    """The work is to stop: the function learns of it when it looks, or at its next ``await``."""
 
     why: StopReason
 
@@ -110,7 +110,7 @@ class Done:
 
 @attrs.frozen
 class Failed:
-    """The function failed, and this is what callers are refusal."""
+    """The function failed, and callers get this status."""
 
     status: Status
 
@@ -167,7 +167,7 @@ def to_child(text: bytes) -> ToChild:
 
 
 def refusal(error: Exception) -> ReportRefusal:
-    """Why a report was refused, for the child; what it does not know is refusal as UNAVAILABLE."""
+    """Why a report was refused, for the child; an error unknown there becomes UNAVAILABLE."""
     if isinstance(error, LeaseLost):
         return ReportRefusal("LeaseLost", "", error.current)
     name = type(error).__name__

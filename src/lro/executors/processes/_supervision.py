@@ -35,13 +35,13 @@ log = logging.getLogger("lro")
 
 
 _LOOK_SECONDS: Final = 1.0
-"""How often one looks whether the child lives, lest another process hold its connection open."""
+"""How often it is checked that the child lives: another process may hold its connection open."""
 
 
 class CallSupervisor:
     """Has a child do a call, publishes what it reports, and stops it when that is to be.
 
-    Work that is to stop is told so; after ``grace`` seconds the function is interrupted, and after
+    Work that is to stop is asked to; after ``grace`` seconds the function is interrupted, and after
     as many more its process is killed. What it ends with before that is what it ended with.
     """
 
@@ -95,10 +95,10 @@ class CallSupervisor:
             if message is not None:
                 return message
 
-    # -- the ladder ---------------------------------------------------------------------------
+    # -- stopping -----------------------------------------------------------------------------
 
     def _escalate(self) -> float:
-        """Do what is due; the seconds until one has to look again."""
+        """Take the next step if it is due; return the seconds until the next check."""
         now = time.monotonic()
         if self._why is None:
             self._why, self._due = self._reason(now), now
@@ -117,7 +117,7 @@ class CallSupervisor:
         return StopReason.OVERDUE if limit is not None and limit <= now else None
 
     def _request_stop(self) -> None:
-        assert self._why is not None  # there is a reason to be on the ladder
+        assert self._why is not None  # the first step follows a reason to stop
         if self._process.still_sending:  # it does not even know of the call
             self._kill()
         self._process.send(Stop(self._why))

@@ -26,7 +26,7 @@ ASK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
 class ServerClock:
-    """How far the server's clock is ahead of this process's monotonic one, which nobody sets.
+    """How far the server's clock is ahead of this process's monotonic clock, which cannot be set.
 
     ``monotonic`` gives seconds, as :func:`time.monotonic` does.
     """
@@ -42,7 +42,7 @@ class ServerClock:
         return moment(_micros(self.monotonic()) + self._ahead)
 
     def due(self) -> bool:
-        """Whether it is time to measure again; who is told so does it."""
+        """Whether it is time to measure again; a caller that gets True must do so."""
         now = self.monotonic()
         if now < self._due:
             return False
@@ -71,7 +71,7 @@ T = TypeVar("T")
 
 _DEFAULTS: Final = {
     "application_name": "lro",
-    # A peer that has vanished is noticed in half a minute, also by who only listens.
+    # A peer that has vanished is noticed in half a minute, also by a connection that only listens.
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -139,7 +139,7 @@ def _bounded(steps: PQGen[T], seconds: float) -> PQGen[T]:
 
 
 def unavailable(cause: BaseException) -> Unavailable:
-    """What callers are told of an error of the database: its kind, and nothing it discloses."""
+    """The error that callers get for one of the database: its kind, and no details."""
     error = Unavailable(f"the operations database cannot be used now ({type(cause).__name__})")
     error.__cause__ = cause
     return error
@@ -150,7 +150,7 @@ class ServerAddress:
     """Where the database is, which schema is ours, and how long we wait for what, in seconds.
 
     Raises:
-        DeclarationError: The URL is no connection string of PostgreSQL.
+        DeclarationError: The URL is not a connection string of PostgreSQL.
     """
 
     url: str = attrs.field(repr=False)  # it may hold a password

@@ -32,7 +32,7 @@ REST_SECONDS: Final = 0.2
 """How long a server that could not be reached is not asked again: all calls fail at once then."""
 
 IDLE_SECONDS: Final = 300.0
-"""How long a connection that nobody uses is kept."""
+"""How long an idle connection is kept."""
 
 _ASK: Final = f"SELECT {ASK}".encode()
 
@@ -49,7 +49,7 @@ class ConnectionPool:
     """Up to ``size`` connections, each for one thread at a time.
 
     psycopg's own pool reconnects in threads of its own, at growing intervals, while its callers
-    wait: ours are to be told at once that the server is away, and to find it as soon as it is back.
+    wait: ours must get an error at once while the server is away, and find it once it is back.
     """
 
     def __init__(self, address: ServerAddress, clock: ServerClock, size: int) -> None:
@@ -101,7 +101,7 @@ class ConnectionPool:
         """A connection for the length of the block. An error of psycopg means: nothing was done.
 
         Raises:
-            Lost: It broke meanwhile.
+            ConnectionLost: It broke meanwhile.
             Unavailable: The store is closed, or the database cannot be reached or does not answer.
         """
         connection = self._take()
@@ -136,7 +136,7 @@ class ConnectionPool:
             raise unavailable(exc) from exc
 
     def refused(self, error: psycopg.Error) -> Unavailable:
-        """What callers are told when the server refuses a statement."""
+        """The error that callers get when the server refuses a statement."""
         if not isinstance(error, psycopg.OperationalError):
             # It has the means, but not the tables, say, or we not the right. No details, which may
             # be a whole row.

@@ -35,7 +35,7 @@ class Announcer:
     """Sends names by one thread of its own, which sleeps while nothing is announced.
 
     ``send`` is given payloads; what it raises is logged, and those announcements are lost.
-    ``sender`` stands in each payload, so that its own ears know it.
+    ``sender`` stands in each payload, so that subscriptions of its own process ignore it.
     """
 
     def __init__(self, send: Callable[[Sequence[str]], None], sender: str) -> None:
@@ -81,7 +81,7 @@ class Announcer:
         while (names := self._next()) is not None:
             try:
                 self._send(list(payloads(self._sender, names)))
-            except Exception as exc:  # those who wait look again by themselves before long
+            except Exception as exc:  # other processes poll every few seconds
                 log.warning("%d announcements were not sent: %s", len(names), exc)
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, PERIOD_SECONDS)
@@ -122,7 +122,7 @@ def _list(parts: Sequence[bytes]) -> str:
 
 
 class NotifySubscription:
-    """Hears the announcements on a channel, but not those of ``sender``, its own process."""
+    """Receives the notifications on a channel, but not those of ``sender``, its own process."""
 
     def __init__(self, connection: BoundedConnection, channel: str, sender: str) -> None:
         self._connection = connection
@@ -148,7 +148,7 @@ class NotifySubscription:
         with self._receiving:
             while True:
                 if self._closed:
-                    raise Unavailable("the ear is closed")
+                    raise Unavailable("the subscription is closed")
                 try:
                     self._read()
                     if self._names or self._unnamed_changes:
@@ -193,7 +193,9 @@ class NotifySubscription:
         except ValueError:
             said = None
         if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
-            self._unnamed_changes = True  # somebody else speaks here; it may mean something
+            self._unnamed_changes = (
+                True  # another program notifies on this channel; it may mean something
+            )
         elif said[:1] != [self._sender]:
             self._names.update(str(name) for name in said[1:])
 

@@ -1,4 +1,4 @@
-"""What a store has per process: a fork leaves it to the parent, and the child makes its own."""
+"""What a store has per process: after a fork the child makes its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lro.stores.postgres._statements import NOTIFY
 
 
 class ProcessResources:
-    """Connections and threads, none of which is opened or started before it is needed."""
+    """Connections and threads; each is opened or started when it is first needed."""
 
     def __init__(self, address: ServerAddress, clock: ServerClock, size: int) -> None:
         self._sender = secrets.token_hex(4)
@@ -31,7 +31,7 @@ class ProcessResources:
         self.announcer = Announcer(self._notify, self._sender)
 
     def listen(self) -> NotifySubscription:
-        """A new subscription, with a connection of its own.
+        """Make a subscription, with a connection of its own.
 
         Raises:
             Unavailable: The store is closed or the database cannot be reached.

@@ -150,7 +150,7 @@ class RecordTable:
         """Replace or remove a record, all or nothing.
 
         The known record is tried first: the statement that writes also compares. If it writes
-        nothing, or the change is refused, the change is decided on a record that is read anew.
+        nothing, or the change is refused, the change is decided on a record that is read again.
 
         Raises:
             OperationNotFound: There is no record of this name.

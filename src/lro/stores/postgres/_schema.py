@@ -154,7 +154,7 @@ def _make_tables(connection: BoundedConnection, schema: str) -> None:
 
 def lock_out(connection: BoundedConnection, schema: str) -> None:
     """Be the only one who changes the tables, until this connection is closed."""
-    # Nobody waits for it within a statement: who makes an index waits for all that are under way.
+    # No statement waits for the lock: a process that makes an index waits for all statements.
     while not connection.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
         time.sleep(_LOCK_SECONDS)
 
@@ -197,7 +197,7 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
             connection.execute("SELECT set_config(%s, '0', false)", (setting,))
         lock_out(connection, schema)
         if not _is_valid(connection, name):
-            # What somebody did not finish is of no use, and in the way.
+            # An index that a process did not finish is never used, and in the way.
             connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode(), prepare=False)
             connection.execute(text.encode(), prepare=False)
     except psycopg.errors.InsufficientPrivilege:

@@ -1,4 +1,4 @@
-"""The verbs of the store."""
+"""The store in one schema of a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _LOCKED_SECONDS: Final = 0.5
 
 @contextlib.contextmanager
 def _translate_timeout() -> Iterator[None]:
-    """Tell a statement that has taken too long from other failures."""
+    """Raise :class:`StatementTooSlow` for a statement that was cancelled by its time limit."""
     try:
         yield
     except Unavailable as exc:
@@ -79,7 +79,7 @@ class PostgresStore:
             leaves out is taken from the environment (``PGPASSWORD``, ...). A pooler between must
             give each connection a session of its own.
         schema: The schema's name. Stores on different schemas have nothing in common.
-        connections: How many connections a process uses at most; each ear has one more.
+        connections: How many connections a process uses at most; each subscription has one more.
         connect_seconds: How long a call waits for a connection, or for a new one to be made.
         statement_seconds: How long the server may take for one statement.
         clock: Gives the time in UTC in place of the server's clock. For tests.
@@ -126,7 +126,7 @@ class PostgresStore:
             with self._resources.connections.connect() as connection:
                 self._secret = prepare(connection, schema)
         except Unavailable as exc:
-            # Nobody calls yet but who sets it up, and may know what is wrong.
+            # Only the operator sees this error, and the cause helps to mend it.
             why = str(exc.__cause__ or "").strip().partition("\n")[0]
             raise Unavailable(f"{exc}: {why}" if why else str(exc)) from exc
         after_fork(self, PostgresStore._reset_after_fork)
@@ -136,11 +136,11 @@ class PostgresStore:
         self._resources = ProcessResources(self._address, self._server, self._size)
 
     def notify_others(self, name: str) -> None:
-        """Have the other processes told soon: by NOTIFY, together with what else is announced."""
+        """Notify the other processes soon: by NOTIFY, together with other names."""
         self._resources.announcer.announce(name)
 
     def listen(self) -> NotifySubscription:
-        """An ear with a connection of its own that listens; a lost one is replaced by a new ear."""
+        """A subscription with a connection of its own; make a new one when it is lost."""
         return self._resources.listen()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
@@ -314,7 +314,7 @@ class PostgresStore:
         return Expired(names, more=bool(step) and self._rows(statements.LEFT, *due)[0][0])
 
     def close(self) -> None:
-        """Close every connection and ear; what was announced is sent before."""
+        """Send what is to be notified, and close every connection and subscription."""
         self._resources.close()
 
     def _rows(self, sql: bytes, *values: object) -> list[tuple[typing.Any, ...]]:

@@ -21,7 +21,7 @@ from lro.stores.sqlite._writer import Writer
 T = TypeVar("T")
 
 _inherited: Final[list[sqlite3.Connection]] = []
-"""Connections that a fork carried into this process: neither used nor closed, nor finalised."""
+"""Connections that a fork carried into this process: never used, closed or finalised."""
 
 
 class FileConnections:
@@ -53,7 +53,7 @@ class FileConnections:
         return self._transactions.run(action)
 
     def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """What an action gives that is done again if it is lost: the disk is not waited for.
+        """Run an action without waiting for the disk: it is repeated if its effect is lost.
 
         Raises:
             Unavailable: As for :meth:`write`.
@@ -73,13 +73,13 @@ class FileConnections:
         return CounterSubscription(self._writer, look_seconds)
 
     def close(self) -> None:
-        """Close every connection; those at work, when it is done."""
+        """Close every connection; those in use, once they are not."""
         self._file.closing.set()
         self._writer.close()
         self._readers.close()
 
     def pause(self) -> None:
-        """Before a fork: close every connection, and let nobody open one."""
+        """Before a fork: close every connection, and let no thread open one."""
         seconds = self._file.busy_seconds + 1
         if not self._writer.pause(seconds):
             return

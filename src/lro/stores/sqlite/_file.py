@@ -75,7 +75,7 @@ class DatabaseFile:
         return connection
 
     def check(self) -> None:
-        """Refuse what comes too late.
+        """Refuse calls that come too late.
 
         Raises:
             Unavailable: The store is closed, or a fork has made it useless.
@@ -86,7 +86,7 @@ class DatabaseFile:
             raise Unavailable(self._useless)
 
     def check_in_place(self) -> None:
-        """Refuse to go on with a file that is not there any more: what it is told would be lost.
+        """Refuse to use a file that is not in its place any more: what is written would be lost.
 
         Raises:
             Unavailable: It was deleted, or another one has taken its place.
@@ -102,7 +102,7 @@ class DatabaseFile:
             self.closing.set()
 
     def opening_error(self, trouble: sqlite3.OperationalError) -> Unavailable:
-        """The error for whoever makes the store: with the path, which no caller is told."""
+        """The error for the operator who makes the store: it has the path, unlike others."""
         folder = os.path.dirname(self.path)
         why = str(trouble) if os.path.isdir(folder) else f"there is no directory {folder}"
         return Unavailable(f"{self.path} cannot be opened: {why}")
@@ -132,7 +132,7 @@ _STEPS: Final = 10_000
 """Of SQLite's machine, between two looks at the clock: some fractions of a millisecond."""
 
 FetchRows: TypeAlias = Callable[[str, tuple[object, ...]], list[Any]]
-"""What a query finds, given its values."""
+"""Returns the rows that a query finds, given the values of its parameters."""
 
 
 class FetchRecords(Protocol):
@@ -165,10 +165,10 @@ class Readers:
     def rows(
         self, sql: str, values: tuple[object, ...] = (), seconds: float | None = None
     ) -> list[Any]:
-        """What a query finds. Never waits for who writes.
+        """Return the rows that a query finds. Never waits for a writer.
 
         Raises:
-            TooFar: It was not over after so many seconds.
+            StatementTooSlow: It was not over after ``seconds`` seconds.
             Unavailable: The store is closed, or the file cannot be read.
             InvalidArgument: A value is a text that no database can keep.
         """
@@ -177,10 +177,10 @@ class Readers:
     def records(
         self, sql: str, values: tuple[object, ...], *, max_bytes: int, seconds: float | None = None
     ) -> tuple[list[Record], bool]:
-        """See :class:`Records`; what is left out is not read.
+        """See :class:`FetchRecords`; what is left out is not read.
 
         Raises:
-            TooFar, Unavailable, InvalidArgument: As for :meth:`rows`.
+            StatementTooSlow, Unavailable, InvalidArgument: As for :meth:`rows`.
         """
         return self._read(lambda cursor: _first(cursor, max_bytes), sql, values, seconds)
 
@@ -215,7 +215,11 @@ class Readers:
             self._close_idle()
 
     def pause(self, seconds: float) -> bool:
-        """Close them all and let nobody read until :meth:`resume`; whether that came in time."""
+        """Close all connections and let no thread read until :meth:`resume`.
+
+        Returns:
+            Whether that was done within ``seconds`` seconds.
+        """
         if not self._lock.acquire(timeout=seconds):
             return False
         if not self._all_back.wait_for(lambda: self._out == 0, seconds):
@@ -229,7 +233,7 @@ class Readers:
         self._lock.release()
 
     def abandoned(self) -> list[sqlite3.Connection]:
-        """Those that lie idle, which are never used nor closed again."""
+        """Give up the idle connections, which must never be used or closed again."""
         idle, self._idle = self._idle, []
         return idle
 

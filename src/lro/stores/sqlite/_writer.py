@@ -1,4 +1,4 @@
-"""The one connection that writes, and how it gets the lock that other processes have."""
+"""The one connection that writes, and how it gets the lock that other processes hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SOON_SECONDS: Final = 0.1
 _LOG_BYTES: Final = 16 * 1024 * 1024
 """From this length on the log is worth a wait for readers: four times what SQLite aims at."""
 _LOG_ROUND: Final = 64
-"""Its length is looked at once in so many transactions."""
+"""The log's length is checked once in this number of transactions."""
 _READERS_MS: Final = 250
 _REST_SECONDS: Final = 5.0
 
@@ -66,7 +66,7 @@ class Writer:
         self._lock = threading.Lock()
 
     def begin(self, until: float, *, durable: bool = True) -> sqlite3.Connection:
-        """The connection in a transaction, as soon as nobody else writes.
+        """Begin a transaction as soon as no other connection writes; return the connection.
 
         ``until`` is the moment of :func:`time.monotonic` up to which that may take. What is not
         to be ``durable`` is on disk with the next transaction that is, and may be lost till then.
@@ -113,7 +113,7 @@ class Writer:
             self._lock.release()
 
     def commits_by_others(self) -> Commits:
-        """What differs from the last one if another connection may have committed since.
+        """A value that differs from the last one if another connection may have committed since.
 
         While this one writes, it is what was found when its transaction began.
 
@@ -125,7 +125,7 @@ class Writer:
         return self._commits
 
     def state(self) -> tuple[Commits, int] | None:
-        """What is the same as the last one if nobody has committed since; None if unknown.
+        """A value that stays equal until any connection commits; None if unknown.
 
         Raises:
             Unavailable: The store is closed, or the file cannot be read.
@@ -142,7 +142,11 @@ class Writer:
             self.resume()
 
     def pause(self, seconds: float) -> bool:
-        """Close it and let nobody write until :meth:`resume`; whether that came in time."""
+        """Close the connection and let no thread write until :meth:`resume`.
+
+        Returns:
+            Whether that was done within ``seconds`` seconds.
+        """
         if not self._lock.acquire(timeout=seconds):
             return False
         self._close()
@@ -153,7 +157,7 @@ class Writer:
         self._lock.release()
 
     def abandoned(self) -> list[sqlite3.Connection]:
-        """The connection, if it is open, which is never used nor closed again."""
+        """Give up the connection, if it is open; it must never be used or closed again."""
         connection, self._connection = self._connection, None
         return [] if connection is None else [connection]
 
@@ -166,9 +170,9 @@ class Writer:
                 self._close()
 
     def _cut_log(self) -> None:
-        """Begin the log anew if it has grown long.
+        """Start the log from its beginning if it has grown long.
 
-        SQLite does so by itself, but only at a moment at which nobody reads. With many readers
+        SQLite does so by itself, but only at a moment without readers. With many readers
         there may never be one, and the log would grow for ever.
         """
         now = time.monotonic()
