@@ -68,7 +68,7 @@ def level():
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch):
     """A worker gives a message back without a rest."""
-    monkeypatch.setattr(_celery_worker, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(_celery_worker, "REJECT_PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_a_broker_that_is_not_there(nobody, scheme):
     executor = CeleryExecutor(app_on(f"{scheme}://{nobody}"))
     with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
         executor.reserve()
-    executor._broker.publish = None
+    executor._publisher.publish = None
     with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
         executor.reserve()
 
@@ -245,7 +245,7 @@ def test_an_answer_is_believed_for_a_moment(monkeypatch):
     """Then the broker is asked again."""
     asked = []
     broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
-    monkeypatch.setattr(_celery_broker, "_knock", asked.append)
+    monkeypatch.setattr(_celery_broker, "_open_channel", asked.append)
     broker.check_reachable()
     broker.check_reachable()
     monkeypatch.setattr(_celery_broker, "FRESH_SECONDS", 0.0)
@@ -418,7 +418,7 @@ def test_a_stopped_worker_begins_nothing():
     executor.attach(work)
     for _ in range(2):
         with pytest.raises(Reject) as caught:
-            executor._carrier.run(NAME)
+            executor._worker_task.run(NAME)
         assert caught.value.requeue
     assert done == [NAME]
 

@@ -183,7 +183,7 @@ def test_work_that_outlasts_the_loop_is_cancelled():
     assert begun.wait(PATIENCE)
     executor.stop()
     executor._ended = True
-    executor._wake(executor._loop.stop)
+    executor._call_in_loop(executor._loop.stop)
     assert executor.join(PATIENCE)
     executor._thread.join(PATIENCE)
     assert told == [1]
@@ -335,7 +335,7 @@ def test_threads_are_started_anew_after_a_fork():
     """Those of the parent are not there."""
     executor = ThreadExecutor(1)
     finished(executor, Work("a", held=False))
-    crew = executor._crew
+    crew = executor._threads
     crew._reset_after_fork()  # as in a forked child, but that the first thread does run here
     before = set(threading.enumerate())
     executor.reserve().release()

@@ -11,7 +11,7 @@ import pytest
 from lro._base.errors import Unavailable
 from lro._engine.store_port import SCAN
 from lro._filters.prefilter import UNKNOWN, KeyIn
-from lro.stores._list_queries import ListQuery, TooFar, in_time
+from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore, _file, _pages, _store
 from lro.testing._samples import end_of, held, ids, insert, record_of
@@ -21,25 +21,25 @@ from tests.core.test_indexes import KEYED, WANTED, fill, plain, schema
 __all__ = ["plain", "schema"]
 
 
-def test_what_goes_too_far_is_done_for_fewer():
+def test_what_goes_translate_timeout_is_done_for_fewer():
     """A tenth each time; and if one alone is too much, the caller is told why."""
     asked = []
 
     def action(size):
         asked.append(size)
         if size > 1:
-            raise TooFar(Unavailable("too large"))
+            raise StatementTooSlow(Unavailable("too large"))
         return size
 
-    assert in_time(action, 500) == 1
+    assert retry_smaller(action, 500) == 1
     assert asked == [500, 50, 5, 1]
-    assert in_time(action, 1) == 1
+    assert retry_smaller(action, 1) == 1
 
     def never(size):
-        raise TooFar(Unavailable("too large"))
+        raise StatementTooSlow(Unavailable("too large"))
 
     with pytest.raises(Unavailable, match="too large"):
-        in_time(never, 7)
+        retry_smaller(never, 7)
 
 
 def test_a_look_in_sqlite_is_given_up(tmp_path, clock, monkeypatch):

@@ -751,7 +751,9 @@ def test_an_ear_that_hears_nonsense_is_unsure(server, schema, plain):
 def test_an_ear_misses_nothing_that_comes_with_an_answer(server, schema, monkeypatch):
     """psycopg itself reads what arrives together with the answer to LISTEN."""
     with opened(server, schema) as store, closing(store.listen()) as ear:
-        ear._link.execute("SELECT pg_notify(%s, %s)", (f"{schema}.c", '["me", "operations/a"]'))
+        ear._connection.execute(
+            "SELECT pg_notify(%s, %s)", (f"{schema}.c", '["me", "operations/a"]')
+        )
         assert ear.next_changes(PATIENCE) == {"operations/a"}
 
 
@@ -764,11 +766,11 @@ def test_a_closed_ear_is_unavailable(server, schema):
         listener.start()
         ears[0].close()
         listener.join(PATIENCE)
-        assert found == ["the ear is closed"]
+        assert found == ["the subscription is closed"]
         ears[1].close()
         ears[1].close()
-        assert refused(ears[1]) == "the ear is closed"
-    assert refused(ears[2]) == "the ear is closed"
+        assert refused(ears[1]) == "the subscription is closed"
+    assert refused(ears[2]) == "the subscription is closed"
 
 
 def refused(ear):

@@ -189,7 +189,7 @@ def test_who_waits_for_a_connection_learns_that_there_is_none(server, make, cloc
     insert(store, record_of(clock))
     connections = store._resources.connections
     monkeypatch.setattr(_connections, "REST_SECONDS", 3600.0)
-    with connections.link(), connections.link():
+    with connections.borrow(), connections.borrow():
         found = []
         waiting = threading.Thread(target=lambda: found.append(refusal(store)))
         waiting.start()
@@ -237,7 +237,7 @@ def test_all_are_in_use(make, clock):
     """A call waits for a connection as long as it takes to make one, then it is told."""
     store = make(connections=1, connect_seconds=0.05)
     with (
-        store._resources.connections.link(),
+        store._resources.connections.borrow(),
         pytest.raises(Unavailable, match=r"no connection .* was free in 0\.05 s"),
     ):
         store.get("operations/a")
@@ -262,7 +262,7 @@ def test_connections_of_which_there_were_too_many_are_closed(make, clock, monkey
     """Those that nobody has used for long."""
     store = make()
     connections = store._resources.connections
-    with connections.link(), connections.link(), connections.link():
+    with connections.borrow(), connections.borrow(), connections.borrow():
         pass
     assert (connections._open, len(connections._idle)) == (3, 3)
     monkeypatch.setattr(_connections, "IDLE_SECONDS", -1.0)
@@ -273,7 +273,7 @@ def test_connections_of_which_there_were_too_many_are_closed(make, clock, monkey
 def test_a_store_closed_meanwhile_keeps_no_connection(store, clock):
     """Whoever uses one when the store is closed may end his call."""
     connections = store._resources.connections
-    with connections.link() as link:
+    with connections.borrow() as link:
         store.close()
         assert link.execute("SELECT 1").fetchall() == [(1,)]
     assert link.closed
@@ -285,7 +285,7 @@ def test_an_error_of_the_caller_leaves_no_transaction_open(store):
     connections = store._resources.connections
 
     def fail():
-        with connections.link() as link:
+        with connections.borrow() as link:
             used.append(link)
             link.execute("BEGIN")
             raise ZeroDivisionError
@@ -444,11 +444,11 @@ class Interrupted:
         self._uses = 0
 
     @contextlib.contextmanager
-    def link(self):
+    def borrow(self):
         self._uses += 1
         if self._uses == 2:
             self._action()
-        with self._connections.link() as link:
+        with self._connections.borrow() as link:
             yield link
 
 
@@ -537,7 +537,7 @@ def test_a_connection_lost_again_and_again_is_unavailable(store, clock, monkeypa
         raise ConnectionLost from psycopg.OperationalError("gone")
         yield
 
-    monkeypatch.setattr(type(store._resources.connections), "link", lost)
+    monkeypatch.setattr(type(store._resources.connections), "borrow", lost)
     for call in (
         lambda: store.get("operations/a"),
         lambda: store.update("operations/a", request_cancel(clock())),
@@ -604,7 +604,7 @@ class Desk:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def link(self):
+    def borrow(self):
         self.arrived.release()
         assert self.go.acquire(timeout=PATIENCE)
         answer = self.answers.pop(0) if self.answers else None
@@ -997,7 +997,7 @@ def test_what_was_inherited_is_left_alone(server, clock):
         ear.close()
         with pytest.raises(Unavailable, match="the ear is closed"):
             ear.next_changes(PATIENCE)
-        assert not ear._link.closed
+        assert not ear._connection.closed
         assert store.get("operations/a")
         assert store._resources is not parents
         assert len(parents.connections._idle) == 1

@@ -512,10 +512,10 @@ class Interrupting:
 def test_a_message_is_sent_whole(parent):
     """A signal in its midst takes effect behind it, and once."""
     hands = parent.hands
-    hands._working = attempt_of("echo")
+    hands._current = attempt_of("echo")
     hands._connection = Interrupting(hands)
     hands.send(Ready())  # a signal of somebody else's
-    hands._working.why = StopReason.OVERDUE
+    hands._current.why = StopReason.OVERDUE
     with pytest.raises(DeadlineExceeded):
         hands.send(Ready())
     hands.send(Ready())
@@ -525,7 +525,7 @@ def test_a_message_is_sent_whole(parent):
 def test_a_signal_between_calls_is_ignored(parent):
     """Whoever it was for is gone."""
     parent.hands.interrupt()
-    parent.hands._working = attempt_of("echo")
+    parent.hands._current = attempt_of("echo")
     parent.hands.interrupt()
 
 
@@ -850,11 +850,11 @@ def test_a_child_that_was_not_understood_is_not_used_again():
     watched._process.send = lambda message: {}["no such thing"]
     with pytest.raises(KeyError):
         watched.response()
-    assert watched.spoilt
+    assert watched.unusable
     watched = supervision(LastWords(Ready(), AttemptReplaced(2)))
     with pytest.raises(LeaseLost):
         watched.response()
-    assert not watched.spoilt
+    assert not watched.unusable
 
 
 def test_a_child_that_says_nothing_more_has_died():
@@ -862,4 +862,4 @@ def test_a_child_that_says_nothing_more_has_died():
     watched = supervision(LastWords())
     with pytest.raises(WorkerDied, match="it is gone"):
         watched.response()
-    assert watched.spoilt
+    assert watched.unusable

@@ -44,7 +44,7 @@ def test_a_record_is_current_with_its_stamp_only(clock: ManualClock) -> None:
     record = cache.keep(record_of(clock), 7)
     assert cache.current(record.name, stamp_of(record)) is record
     assert cache.text_length(record.name) == 7
-    clock.advance(timedelta(seconds=1))
+    clock.advance(1)
     other = attrs.evolve(record, update_time=clock())
     assert cache.current(record.name, stamp_of(other)) is None
     assert cache.current("operations/b", stamp_of(record)) is None

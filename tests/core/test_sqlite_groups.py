@@ -595,12 +595,12 @@ def test_a_turn_is_of_one_at_a_time(tmp_path):
     """Who has it keeps it until it gives it; then it is the other's."""
     one, two = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert (one.take(0.0), two.take(0.0), one.take(0.01)) == (True, False, True)
-    one.give()
+    one.release()
     assert (two.take(0.02), one.take(0.03)) == (True, False)
     two.close()
     assert one.take(0.04)
     one.close()
-    one.give()
+    one.release()
     two.close()
 
 
@@ -611,13 +611,13 @@ def test_a_turn_that_is_kept_too_long_is_done_without(tmp_path):
     stopped, other = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert stopped.take(0.0)
     assert [other.take(at) for at in (10.0, 10.05, 10.11, 10.5)] == [False, False, True, True]
-    other.give()
+    other.release()
     assert other.take(11.0)
-    other.give()
+    other.release()
     assert [other.take(at) for at in (11.2, 11.25)] == [False, False]
-    other.give()
+    other.release()
     assert [other.take(at) for at in (11.4, 11.49)] == [False, False]
-    stopped.give()
+    stopped.release()
     assert other.take(11.49)
     stopped.close()
     other.close()
@@ -627,11 +627,11 @@ def test_without_such_locks_everybody_has_the_turn(tmp_path, monkeypatch):
     """Where the system has none, or no file for them can be made."""
     nowhere = FairLock(str(tmp_path / "missing" / "a.db"))
     assert (nowhere.take(0.0), nowhere.take(0.0)) == (True, True)
-    nowhere.give()
+    nowhere.release()
     monkeypatch.setattr(_fair_lock, "fcntl", None)
     one, two = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert (one.take(0.0), two.take(0.0)) == (True, True)
-    one.give()
+    one.release()
     one.close()
     assert os.listdir(tmp_path) == []
     monkeypatch.setitem(sys.modules, "fcntl", None)
@@ -650,7 +650,7 @@ def test_a_process_that_has_written_lets_another_one_go_first(tmp_path):
         call.start()
         queue.reached(1)
     assert house.writer._file.check() is None
-    waiting.give()
+    waiting.release()
     assert call.over() == 1
     waiting.close()
     house.connections.close()
@@ -665,7 +665,7 @@ def test_a_turn_that_does_not_come_is_no_error(tmp_path):
     assert stopped.take(0.0)
     assert house.connections.write(write(1)) == 1
     house.groups._busy_seconds = 0.0
-    house.writer._turn._without_until = 0.0
+    house.writer._fair_lock._without_until = 0.0
     assert house.connections.write(write(2)) == 2
     assert house.kept == [1, 2]
     stopped.close()

@@ -383,20 +383,20 @@ def test_a_fork_amid_what_does_not_end(connections, busy):
     assert connections.write(put(1)) == 1
     assert connections.rows("SELECT * FROM kept") == [(1,)]
 
-    kept = len(_connections._abandoned)
+    kept = len(_connections._inherited)
     connections._renew()  # as in the child
     try:
         for call in (lambda: connections.write(put(2)), lambda: connections.rows("SELECT 1")):
             with pytest.raises(Unavailable, match="forked while the store was busy"):
                 call()
         connections.close()
-        inherited = _connections._abandoned[kept:]
+        inherited = _connections._inherited[kept:]
         assert len(inherited) == 2
         assert [one.execute("SELECT 5").fetchone() for one in inherited] == [(5,)] * 2
     finally:
-        for one in _connections._abandoned[kept:]:
+        for one in _connections._inherited[kept:]:
             one.close()
-        del _connections._abandoned[kept:]
+        del _connections._inherited[kept:]
 
 
 @pytest.mark.platform

@@ -15,7 +15,7 @@ from lro._base.errors import Unavailable
 from lro._engine.forks import after_fork
 
 FRESH_SECONDS: Final = 1.0
-"""For so long after an answer the broker counts as there, and after a failure as away."""
+"""Seconds after an answer in which the broker counts as reachable, after a failure as not."""
 
 
 class NamePublisher:
@@ -46,7 +46,7 @@ class NamePublisher:
     def check_reachable(self) -> None:
         """Do nothing if the broker is there, or was a moment ago.
 
-        Of many who ask one after the other while it is away, only the first one waits to find out:
+        Of many callers while it is away, only the first one waits to find out:
         among them is the thread that renews the leases of this process.
 
         Raises:
@@ -54,7 +54,7 @@ class NamePublisher:
         """
         at, trouble = self._found
         if time.monotonic() - at >= FRESH_SECONDS:
-            self.publish(_knock)
+            self.publish(_open_channel)
         elif trouble:
             raise Unavailable(trouble)
 
@@ -138,6 +138,6 @@ class NamePublisher:
         )
 
 
-def _knock(connection: Any) -> None:
+def _open_channel(connection: Any) -> None:
     # A channel of any transport is opened by asking the broker something.
     connection.channel().close()

@@ -1,4 +1,4 @@
-"""A Celery worker's side of the executor: what it does with a name, and what when it is to end."""
+"""The Celery worker's side of the executor: it runs an operation by name, and ends when told to."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lro._engine.forks import after_fork
 
 log = logging.getLogger("lro")
 
-REST_SECONDS: Final = 1.0
-"""How long a worker rests before it gives a message back, lest the two go round at full speed."""
+REJECT_PAUSE_SECONDS: Final = 1.0
+"""How long a worker waits before it gives a message back, so that the two do not spin."""
 
 _SHOWN: Final = 5
-"""Of so many arguments of a wrong message the types are logged."""
+"""The number of arguments of a wrong message whose types are logged."""
 
 Work: TypeAlias = Callable[[str], None]
 Close: TypeAlias = Callable[[timedelta], None]
 
 
 class CeleryWorkerTask:
-    """Does the work of names, in a process that may be told to end in its midst.
+    """Runs operations by their names, in a process that may be ended while one runs.
 
     ``close`` hands back what runs here; it is called when Celery ends the process.
     """
@@ -61,30 +61,30 @@ class CeleryWorkerTask:
         try:
             if self.stopped:
                 raise Unavailable("the worker is stopping")
-            self._apart(name)
+            self._run_in_thread(name)
         except InvalidOperationName as exc:
             log.error("a message is dropped: %s", exc)
             return
         except Unavailable as exc:
             log.warning("%s: not begun, its message goes back to the broker: %s", name, exc)
-            time.sleep(REST_SECONDS)
+            time.sleep(REJECT_PAUSE_SECONDS)
             raise Reject(str(exc), requeue=True) from exc
         if self.stopped:  # so it may have been handed back, and others can go on with it at once
             raise Reject("the worker is stopping", requeue=True)
 
     def join(self, seconds: float) -> bool:
-        """Wait until nothing runs here, at most so long; whether that came about."""
+        """Wait at most ``seconds`` seconds until nothing runs here; return whether nothing does."""
         with self._quiet:
             return self._quiet.wait_for(lambda: self._running == 0, seconds)
 
-    def _apart(self, name: str) -> None:
+    def _run_in_thread(self, name: str) -> None:
         # Celery ends a process by an exception that a signal handler raises in the main thread.
         # Were the work done there, it would be raised in the midst of the user's function, or of
         # the store. So it is done in another thread, and this one waits.
         if threading.current_thread() is not threading.main_thread():
-            self._counted(name)
+            self._run_counted(name)
             return
-        apart = SeparateThread(lambda: self._counted(name))
+        apart = SeparateThread(lambda: self._run_counted(name))
         while True:
             try:
                 apart.start()
@@ -92,18 +92,18 @@ class CeleryWorkerTask:
                 return
             except (Unavailable, InvalidOperationName):
                 raise
-            except SoftTimeLimitExceeded:  # a limit that starts the work anew would limit nothing
+            except SoftTimeLimitExceeded:  # a limit that starts the work again would limit nothing
                 log.warning("%s: goes on; Celery's soft time limit is not for operations", name)
             except BaseException as exc:
                 if apart.done.done():  # the work's own
                     raise
                 apart.take()
-                self._leave(name, exc)
+                self._release(name, exc)
                 if isinstance(exc, Exception):  # the worker goes on to its end by itself
                     raise Reject(str(exc), requeue=True) from exc
                 raise
 
-    def _counted(self, name: str) -> None:
+    def _run_counted(self, name: str) -> None:
         with self._quiet:
             self._running += 1
         try:
@@ -113,7 +113,7 @@ class CeleryWorkerTask:
                 self._running -= 1
                 self._quiet.notify_all()
 
-    def _leave(self, name: str, why: BaseException) -> None:
+    def _release(self, name: str, why: BaseException) -> None:
         log.warning("%s: interrupted by the end of its worker: %r", name, why)
         if self._close is None:
             return
@@ -133,7 +133,7 @@ class SeparateThread:
         self._taken = threading.Lock()
 
     def take(self) -> bool:
-        """Whether nobody did so before; who takes it decides whether it is done."""
+        """Claim the action; return False if another thread did. The claimant decides to run it."""
         return self._taken.acquire(blocking=False)
 
     def start(self) -> None:

@@ -15,9 +15,11 @@ from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.forks import after_fork
 from lro._engine.method_spec import MethodSpec
 
+log = logging.getLogger("lro")
+
 
 class LocalExecutor:
-    """Tasks come whole, and any function can be called: there is nothing to be told."""
+    """The part of an executor that is the same wherever tasks run in this process."""
 
     @property
     def cancel_support(self) -> CancelSupport:
@@ -44,20 +46,19 @@ class LocalExecutor:
 class Backlog:
     """Tasks that wait for a worker: room for ``at_once`` that run, and ``queue`` more.
 
-    Running, waiting and reserved are counted together: once that many are in the house,
-    :meth:`reserve` refuses.
+    Running, waiting and reserved tasks are counted together; :meth:`reserve` refuses one more.
     """
 
     def __init__(self, at_once: int, queue: int) -> None:
         self._at_once = at_once
         self._size = at_once + queue
         self._stopped = False
-        self._clear()
-        after_fork(self, Backlog._clear)  # what the parent has begun or queued, the parent does
+        self._reset_after_fork()
+        after_fork(self, Backlog._reset_after_fork)  # the parent runs what it has queued
 
-    def _clear(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._lock = threading.Lock()
-        # Two conditions, lest a task's one wake-up go to somebody who waits for the end of others.
+        # Two conditions, so that the wake-up for a task reaches a worker, not a thread in join().
         self._ready = threading.Condition(self._lock)
         self._quiet = threading.Condition(self._lock)
         self._waiting: OrderedDict[str, Task] = OrderedDict()
@@ -96,7 +97,7 @@ class Backlog:
         return self._stopped
 
     def join(self, seconds: float) -> bool:
-        """Wait until nothing runs, at most so long; whether that came about."""
+        """Wait at most ``seconds`` seconds until nothing runs; return whether nothing does."""
         with self._lock:
             return self._quiet.wait_for(lambda: not self._running, seconds)
 
@@ -158,38 +159,37 @@ class BacklogSlot:
         self._backlog._release()
 
 
-log = logging.getLogger("lro")
-
-
 class WorkerThreads:
-    """``size`` daemon threads that each call ``live``.
+    """``size`` daemon threads that each call ``target``.
 
-    None is started before :meth:`muster`: an executor that a server makes before it forks has no
-    thread to lose, and one that is made and never used costs none.
+    No thread is started before :meth:`ensure_started`: an executor that a server makes before it
+    forks has no thread to lose, and an executor that is never used costs none.
     """
 
-    def __init__(self, size: int, name: str, live: Callable[[], None]) -> None:
+    def __init__(self, size: int, name: str, target: Callable[[], None]) -> None:
         self.size = size
         self._name = name
-        self._live = live
+        self._target = target
         self._lock = threading.Lock()
-        self._there = False
+        self._started = False
         after_fork(self, WorkerThreads._reset_after_fork)
 
     def ensure_started(self) -> None:
-        """See to it that the threads are there.
+        """Start the threads, unless they are started.
 
         Raises:
-            Unavailable: Not one can be started: the process has too many, or is ending.
+            Unavailable: No thread can be started: the process has too many, or is ending.
         """
         with self._lock:
-            if not self._there:
+            if not self._started:
                 self._start()
-                self._there = True
+                self._started = True
 
     def _start(self) -> None:
         for number in range(self.size):
-            thread = threading.Thread(target=self._live, name=f"{self._name}-{number}", daemon=True)
+            thread = threading.Thread(
+                target=self._target, name=f"{self._name}-{number}", daemon=True
+            )
             try:
                 thread.start()
             except RuntimeError as exc:
@@ -200,35 +200,32 @@ class WorkerThreads:
 
     def _reset_after_fork(self) -> None:
         self._lock = threading.Lock()
-        self._there = False
-
-
-log = logging.getLogger("lro")
+        self._started = False
 
 
 class PooledExecutor(LocalExecutor):
-    """``workers`` threads take tasks from a bounded queue, and :meth:`_do` them one by one.
+    """``workers`` threads take tasks from a bounded queue, and run each with :meth:`_run_task`.
 
     Raises:
-        DeclarationError: ``workers`` is no number from 1, or ``queue`` none from 0.
+        DeclarationError: ``workers`` is not a number from 1, or ``queue`` not one from 0.
     """
 
     def __init__(self, workers: int, queue: int, thread_name: str) -> None:
         check_count("workers", workers)
         check_count("queue", queue, least=0)
         self._backlog = Backlog(workers, queue)
-        self._crew = WorkerThreads(workers, thread_name, self._work)
+        self._threads = WorkerThreads(workers, thread_name, self._work)
 
     @property
     def workers(self) -> int:
         """How many tasks are done at once."""
-        return self._crew.size
+        return self._threads.size
 
     def reserve(self) -> BacklogSlot:
         """Room for one task."""
         slot = self._backlog.reserve()
         try:
-            self._crew.ensure_started()
+            self._threads.ensure_started()
         except BaseException:
             slot.release()
             raise
@@ -243,17 +240,17 @@ class PooledExecutor(LocalExecutor):
         return self._backlog.stop()
 
     def join(self, seconds: float) -> bool:
-        """Wait for running tasks, at most so long; whether none is left."""
+        """Wait at most ``seconds`` seconds for running tasks; return whether none is left."""
         return self._backlog.join(seconds)
 
     @abstractmethod
-    def _do(self, task: Task) -> None:
-        """See to one task, in this thread."""
+    def _run_task(self, task: Task) -> None:
+        """Run one task, in this thread."""
 
     def _work(self) -> None:
         while (task := self._backlog.take()) is not None:
             try:
-                self._do(task)
+                self._run_task(task)
             except BaseException:  # SystemExit too: it must not end the worker
                 log.exception("%s: its task failed outside the method", task.name)
             finally:

@@ -67,7 +67,7 @@ class InlineExecutor(LocalExecutor):
         return ()
 
     def join(self, seconds: float) -> bool:
-        """Wait for what other threads do, at most so long; whether that is over."""
+        """Wait at most ``seconds`` seconds for tasks of other threads; return whether none runs."""
         own = threading.get_ident()
         with self._quiet:
             return self._quiet.wait_for(lambda: set(self._inside) <= {own}, seconds)

@@ -24,7 +24,7 @@ class QueuedWrite:
     """Locked while its thread waits; None for a thread that leads at once."""
     gone: bool = attrs.field(default=False, init=False)
     """Whether its thread waits no longer: it has its result, or was interrupted."""
-    rest: list[Any] = attrs.field(factory=list, init=False)
+    rest: list[Any] | None = attrs.field(default=None, init=False)
     """Once its group is over: the writes of that group whose threads still wait, shared by all."""
 
 
@@ -95,13 +95,15 @@ class GroupCommit(ABC, Generic[W]):
                 self._waiting.remove(write)
             if write.leads:
                 group, self._group = self._group, []
-                others = [one for one in group if one is not write]
-                self._waiting[:0] = [one for one in others if not (one.over or one.gone)]
+                if len(group) > 1:
+                    others = [one for one in group if one is not write]
+                    self._waiting[:0] = [one for one in others if not (one.over or one.gone)]
+                    write.rest = [one for one in reversed(others) if one.over]
+                    for one in write.rest:
+                        one.rest = write.rest
                 self._promote()
-                write.rest = [one for one in reversed(others) if one.over]
-                for one in write.rest:
-                    one.rest = write.rest
-            self._release(write.rest)
+            if write.rest:
+                self._release(write.rest)
 
     def _promote(self) -> None:
         """Let the first thread that waits lead. Called with the lock held."""

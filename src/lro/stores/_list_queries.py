@@ -34,7 +34,7 @@ from lro.stores._rows import micros, moment
 Condition = tuple[str, list[object]]
 """An expression of SQL, and the values of its parameters."""
 
-_MOST: Final = 100
+MAX_PARTS: Final = 100
 """A test of more parts is not worth its SQL: the filter decides."""
 
 
@@ -71,7 +71,7 @@ class Dialect(Protocol):
 
 def condition(test: Test, dialect: Dialect) -> Condition:
     """A test as an expression that is true for every record that meets it."""
-    if _size(test) > _MOST:
+    if _size(test) > MAX_PARTS:
         return "TRUE", []
     return _condition(test, dialect)
 
@@ -105,13 +105,15 @@ def _condition(test: Test, dialect: Dialect) -> Condition:
         case KeyIn(key, values):
             return among(dialect.key(key), [*sorted(values), UNKNOWN], dialect.mark)
         case TextContains(columns, pieces, folded):
-            says = [_says(column, pieces, dialect, folded=folded) for column in columns]
+            says = [_contains(column, pieces, dialect, folded=folded) for column in columns]
             return _joined(" OR ", "FALSE", says)
         case _:
             return dialect.measures(test)
 
 
-def _says(column: Column, pieces: tuple[str, ...], dialect: Dialect, *, folded: bool) -> Condition:
+def _contains(
+    column: Column, pieces: tuple[str, ...], dialect: Dialect, *, folded: bool
+) -> Condition:
     name = column.value
     contains = " AND ".join([dialect.contains(name, folded=folded)] * len(pieces))
     others = [dialect.foreign(name)] if folded else []
@@ -148,20 +150,20 @@ T = TypeVar("T")
 _LATEST: Final = 2**62
 _EARLIEST: Final = -(2**62)
 _STATE: Final = "state"
-_FEW: Final = 50
-"""So many values of a key are looked up, each of them; for more, all records are walked."""
+MAX_VALUES: Final = 50
+"""Up to this number, the values of a key are looked up one by one; else all records are read."""
 
 
-class TooFar(Exception):
-    """A statement has taken too long and was given up; ``told`` is what callers are told."""
+class StatementTooSlow(Exception):
+    """A statement took too long and was given up; ``error`` is for the caller of the store."""
 
-    def __init__(self, told: LroError) -> None:
-        super().__init__(told)
-        self.told = told
+    def __init__(self, error: LroError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
-def in_time(action: Callable[[int], T], size: int) -> T:
-    """What an action gives for so many records, or for fewer where these are too large.
+def retry_smaller(action: Callable[[int], T], size: int) -> T:
+    """Run an action for ``size`` records, or for fewer where it takes too long.
 
     Raises:
         LroError: A single record takes too long.
@@ -169,15 +171,15 @@ def in_time(action: Callable[[int], T], size: int) -> T:
     while True:
         try:
             return action(size)
-        except TooFar as exc:
+        except StatementTooSlow as exc:
             if size == 1:
-                raise exc.told from None
+                raise exc.error from None
             size = max(1, size // 10)
 
 
 @attrs.frozen(kw_only=True)
 class ListQuery:
-    """A way through a list: along ``values`` of ``order``, which an index keeps by create time.
+    """How a list is read: along ``values`` of ``order``, which an index keeps by create time.
 
     ``order`` is ``"state"``, the name of a key, or empty for all records of the parent. Where names
     are given they are few, and each is looked at. ``low`` and ``high`` bound the create time, in
@@ -229,7 +231,7 @@ class ListQuery:
 
 def _order(bounds: Bounds, keys: Collection[str]) -> tuple[str, Sequence[str]]:
     for key in sorted(bounds.keys.keys() & set(keys)):
-        if len(bounds.keys[key]) <= _FEW:
+        if len(bounds.keys[key]) <= MAX_VALUES:
             return key, [*sorted(bounds.keys[key]), UNKNOWN]
     if bounds.states is not None:
         return _STATE, sorted(state.value for state in bounds.states)

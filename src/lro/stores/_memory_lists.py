@@ -74,7 +74,7 @@ class OrderedRecords:
                 self._insert(after, (key, _value(after, key)))
 
     def expired(self, now: datetime, limit: int) -> list[str]:
-        """The names of so many records that have expired, the oldest first."""
+        """The names of up to ``limit`` records that have expired, the oldest first."""
         due = bisect.bisect_right(self._expiries, now, key=_moment)
         return [name for _, name in self._expiries[: min(due, limit)]]
 

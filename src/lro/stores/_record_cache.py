@@ -64,7 +64,7 @@ class RecordCache:
         size = _size(text_length)
         with self._lock:
             self._drop(record.name)
-            if size <= MAX_BYTES // 8:
+            if 8 * size <= MAX_BYTES:
                 self._kept[record.name] = stamp_of(record), record, text_length
                 self._bytes += size
             while self._bytes > MAX_BYTES:

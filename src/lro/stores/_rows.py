@@ -28,7 +28,7 @@ COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 _NAME, _METADATA, _RESULT = map(COLUMNS.index, ("name", "metadata", "result"))
 
 STAMP_COLUMNS: Final = ("version", "update_time", "lease_until")
-"""What tells the states of a record apart: see ``Record.edition``; renewals make no version."""
+"""The columns whose values differ between any two states of a record: see ``Record.edition``."""
 
 Stamp: TypeAlias = tuple[int, int, int | None]
 """The values of ``STAMP_COLUMNS``."""
@@ -97,7 +97,7 @@ def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object
 
 
 def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
-    """Refuse what is no text to a database: in every store, lest tests on one pass by chance.
+    """Refuse what a database cannot keep as text; in every store, so that all behave the same.
 
     Raises:
         InvalidArgument: A text has a NUL or a lone surrogate in it; says which.
@@ -128,7 +128,7 @@ def repeats_start(key: RequestKey, fingerprint: str, at: datetime, now: datetime
 
 
 def taken(name: str) -> InvalidArgument:
-    """What a second record of a name is refused with."""
+    """The error for a second record of a name."""
     return InvalidArgument("name", f"{name!r} is taken")
 
 

@@ -77,7 +77,7 @@ class _FirstStarts:
             del self._known[key]
 
     def forget_before(self, moment: datetime, limit: int) -> bool:
-        """Forget so many starts up to a moment; whether there are more."""
+        """Forget up to ``limit`` starts up to a moment; return whether there are more."""
         old = itertools.takewhile(lambda r: r.create_time <= moment, self._records())
         names = [record.name for record in itertools.islice(old, limit + 1)]
         for name in names[:limit]:
@@ -89,13 +89,13 @@ class _FirstStarts:
 
 
 class NoChanges:
-    """The ear of a store that one process has to itself."""
+    """The change subscription of a store that one process has to itself."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
 
     def next_changes(self, seconds: float) -> Collection[str]:
-        """Nothing, when the seconds are over."""
+        """Wait ``seconds`` seconds, or until closed, and return no names."""
         self._closed.wait(seconds)
         return ()
 
@@ -111,7 +111,7 @@ class MemoryStore:
     forgotten, and a start repeated with it begins a second operation.
 
     Raises:
-        DeclarationError: The clock is no function, or ``request_ids`` no whole number from 1.
+        DeclarationError: The clock is not a function, or ``request_ids`` not a whole number from 1.
     """
 
     reads_block = False
@@ -136,10 +136,10 @@ class MemoryStore:
         self._secret = secrets.token_bytes(KEY_BYTES)
 
     def notify_others(self, name: str) -> None:
-        """Nobody else could hear."""
+        """Do nothing: no other process has this store."""
 
     def listen(self) -> NoChanges:
-        """An ear that hears nothing: no other process can write here."""
+        """A subscription without changes: no other process can write here."""
         return NoChanges()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:

@@ -52,10 +52,10 @@ class NotResolved(Exception):
 
 
 class CallInChild:
-    """One call: :meth:`returned` or else :meth:`failed`, then :meth:`tell`.
+    """One call: :meth:`returned` or else :meth:`failed`, then :meth:`finish`.
 
-    The thread that listens to the parent makes it, and tells it to :meth:`stop`; the main thread
-    does the rest.
+    The thread that listens to the parent makes it and calls :meth:`stop`; the main thread does
+    the rest.
     """
 
     def __init__(self, call: FunctionCall, send: Callable[[FromChild], None]) -> None:
@@ -68,7 +68,7 @@ class CallInChild:
         self._reporting = threading.Lock()
         self._numbers = itertools.count(1)
         self._answers: SimpleQueue[ReportAnswer] = SimpleQueue()
-        self._told = False
+        self._finished = False
         self._control = JobControl(
             name=call.name,
             attempt=call.attempt,
@@ -121,7 +121,7 @@ class CallInChild:
         """The last message, after the function has returned.
 
         Raises:
-            EncodingError: What it returned cannot be encoded, or is no response of the method.
+            EncodingError: What it returned cannot be encoded, or is not a response of the method.
         """
         assert self._spec is not None  # else the function was not called
         return Done(self._spec.pack_response(returned))
@@ -150,7 +150,7 @@ class CallInChild:
         One that cannot be encoded becomes one that says so.
         """
         with self._reporting:
-            self._told = True
+            self._finished = True
             try:
                 self._send(last)
             except EncodingError as exc:
@@ -192,7 +192,7 @@ class CallInChild:
         assert self._spec is not None  # the function has the job, so it was prepared
         packed = self._spec.pack_metadata(metadata)
         with self._reporting:
-            if self._told:  # a thread that the function left behind: its work goes on unseen
+            if self._finished:  # a thread that the function left behind: its work goes on unseen
                 return
             number = next(self._numbers)
             self._send(Report(number, packed))
@@ -212,15 +212,15 @@ def main(connection: Connection) -> None:
     When the parent is gone, this process and those that it has started are killed.
     """
     mark_worker_process()
-    hands = ChildMain(connection, _die)
+    child = ChildMain(connection, _die)
     signal.signal(signal.SIGINT, _ignored)  # Ctrl-C: the parent decides
-    signal.signal(signal.SIGTERM, hands.interrupt)
+    signal.signal(signal.SIGTERM, child.interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    log.addHandler(hands.forwarding)
+    log.addHandler(child.forwarding)
     log.propagate = False
-    after_fork(hands, ChildMain.detach)
-    threading.Thread(target=hands.listen, name="lro-listen", daemon=True).start()
-    hands.work()
+    after_fork(child, ChildMain.detach)
+    threading.Thread(target=child.listen, name="lro-listen", daemon=True).start()
+    child.work()
 
 
 class ChildMain:
@@ -236,8 +236,8 @@ class ChildMain:
         self._main = threading.get_ident()
         self._pid = os.getpid()
         self._shielded = False
-        self._late = False
-        self._working: CallInChild | None = None
+        self._interrupted_late = False
+        self._current: CallInChild | None = None
         """Whose function the main thread is in."""
 
     def listen(self) -> None:
@@ -256,7 +256,7 @@ class ChildMain:
                     self._pass_on(attempt, message)
         except (EOFError, OSError):  # the parent is gone
             self._die()
-        except BaseException:  # such as MemoryError: nobody would hear the parent any more
+        except BaseException:  # such as MemoryError: no thread would listen to the parent any more
             log.exception("what the parent says cannot be read")
             self._die()
 
@@ -267,17 +267,17 @@ class ChildMain:
             last: FinalMessage
             try:
                 try:
-                    self._working = attempt
+                    self._current = attempt
                     returned = attempt.returned()
                 finally:
-                    self._working = None
+                    self._current = None
                 last = attempt.done(returned)
             except BaseException as exc:  # also SystemExit: it ends the call, not the process
                 last = attempt.failed(exc)
             attempt.finish(last)
 
     def send(self, message: FromChild) -> None:
-        """Tell the parent, in one piece whatever signal comes.
+        """Send a message to the parent, in one piece whatever signal comes.
 
         Raises:
             EncodingError: The message holds what cannot be encoded.
@@ -285,7 +285,7 @@ class ChildMain:
         try:
             text = encode(message)
         except (ValueError, TypeError) as exc:
-            raise EncodingError(type(message).__name__, "", f"cannot be told: {exc}") from exc
+            raise EncodingError(type(message).__name__, "", f"cannot be sent: {exc}") from exc
         with self._shield(), self._sending:
             try:
                 self._connection.send_bytes(text)
@@ -295,19 +295,19 @@ class ChildMain:
     def interrupt(self, *_: object) -> None:
         """On SIGTERM: stop the function in its midst, if the parent has asked for that.
 
-        A signal from elsewhere stops nothing: whoever ends a whole group of processes ends the
-        parent too, which then says what is to happen.
+        A signal from elsewhere stops nothing: a supervisor that ends a whole group of processes
+        ends the parent too, which then decides.
         """
         if os.getpid() != self._pid:  # we were forked just now: see below
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
-        attempt = self._working
+        attempt = self._current
         if attempt is None or attempt.why is None:
             return
         if self._shielded:
-            self._late = True
+            self._interrupted_late = True
             return
-        self._working = None  # once: it may be tidying up
+        self._current = None  # once: it may be tidying up
         raise attempt.why.error()
 
     def detach(self) -> None:
@@ -336,8 +336,8 @@ class ChildMain:
             yield
         finally:
             self._shielded = False
-        if self._late:
-            self._late = False
+        if self._interrupted_late:
+            self._interrupted_late = False
             self.interrupt()
 
 
@@ -361,6 +361,6 @@ def _ignored(*_: object) -> None:
 
 
 def _die() -> None:
-    with contextlib.suppress(OSError):  # we lead no group: somebody else has started us
+    with contextlib.suppress(OSError):  # it leads no group: another program has started it
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

@@ -114,7 +114,7 @@ class ProcessExecutor(PooledExecutor):
         return waiting
 
     def join(self, seconds: float) -> bool:
-        """Wait for running tasks, at most so long; whether none is left.
+        """Wait at most ``seconds`` seconds for running tasks; return whether none is left.
 
         Of a stopped executor the children are gone then too, at most a few seconds later.
         """
@@ -123,12 +123,12 @@ class ProcessExecutor(PooledExecutor):
             self._pool.reap(LEAVE_SECONDS)
         return over
 
-    def _do(self, task: Task) -> None:
-        seat = ChildLease(self._pool, self._reference, self._grace)
+    def _run_task(self, task: Task) -> None:
+        child = ChildLease(self._pool, self._reference, self._grace)
         try:
-            task.run(seat.call)
+            task.run(child.call)
         finally:
-            seat.release()
+            child.release()
 
     def _reference(self, spec: MethodSpec) -> FunctionReference:
         known = self._references.get(spec.full_name)
@@ -138,7 +138,7 @@ class ProcessExecutor(PooledExecutor):
 
 
 class ChildLease:
-    """Where one task has its function called; it has a child from then on until it leaves."""
+    """The child process that one task uses, from the call of its function to :meth:`release`."""
 
     def __init__(
         self, pool: ChildPool, reference: Callable[[MethodSpec], FunctionReference], grace: float
@@ -150,10 +150,10 @@ class ChildLease:
         self._spoilt = False
 
     def call(self, spec: MethodSpec, request: object, control: JobControl) -> object:
-        """Have the method's function called in a child: see ``RemoteCall``."""
+        """Have the method's function called in a child; a ``RemoteCall``."""
         try:
             call = self._call(spec, request, control)
-            self._process = self._lend(control)
+            self._process = self._take_child(control)
         except (DeclarationError, OSError) as exc:
             log.error("%s: attempt %d: %s", control.name, control.attempt, exc, exc_info=exc)
             raise not_callable(spec, control.domain) from None
@@ -164,9 +164,9 @@ class ChildLease:
         try:
             return supervision.response()
         finally:
-            self._spoilt = supervision.spoilt
+            self._spoilt = supervision.unusable
 
-    def _lend(self, control: JobControl) -> ChildProcess:
+    def _take_child(self, control: JobControl) -> ChildProcess:
         while True:
             try:
                 return self._pool.take()

@@ -37,7 +37,7 @@ class FunctionReference:
     """Where a method's function and classes are, as paths ``module:name.in.the.module``.
 
     ``declared``: at ``function`` is the method itself, with its registry of types; else that is
-    made anew of ``types``, pairs of a full name and a path. ``main`` is given where it is needed.
+    made of ``types``, pairs of a full name and a path. ``main`` is given where it is needed.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""What a process and its child say to each other: JSON texts, one message each, no pickle."""
+"""The messages between a process and its child: JSON texts, one message each, no pickle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StopReason(enum.Enum):
     """Why work is to stop."""
 
     ASKED = "asked"
-    """Somebody asked, or the service is closing and hands the work back."""
+    """A caller asked, or the service is closing and gives the work back."""
     OVERDUE = "overdue"
     """The time limit of the method is over."""
 
@@ -50,7 +50,7 @@ class FunctionCall:
 
 @attrs.frozen
 class Stop:
-    """The work is to stop: the function is told when it looks, or at its next ``await``."""
+    """The work is to stop: the function learns of it when it looks, or at its next ``await``."""
 
     why: StopReason
 
@@ -110,7 +110,7 @@ class Done:
 
 @attrs.frozen
 class Failed:
-    """The function failed, and this is what callers are told."""
+    """The function failed, and callers get this status."""
 
     status: Status
 
@@ -167,18 +167,18 @@ def to_child(text: bytes) -> ToChild:
 
 
 def refusal(error: Exception) -> ReportRefusal:
-    """Why a report was refused, for the child; what it does not know is told as UNAVAILABLE."""
+    """Why a report was refused, for the child; an error unknown there becomes UNAVAILABLE."""
     if isinstance(error, LeaseLost):
         return ReportRefusal("LeaseLost", "", error.current)
     name = type(error).__name__
     return ReportRefusal(name if name in _REFUSALS else Unavailable.__name__, str(error))
 
 
-def refusal_error(told: ReportRefusal, name: str, attempt: int) -> LroError:
+def refusal_error(refusal: ReportRefusal, name: str, attempt: int) -> LroError:
     """The same error in the child, which does the work of this name."""
-    if told.error in _REFUSALS:
-        return _REFUSALS[told.error](told.text)
-    return LeaseLost(name, attempt, told.current)
+    if refusal.error in _REFUSALS:
+        return _REFUSALS[refusal.error](refusal.text)
+    return LeaseLost(name, attempt, refusal.current)
 
 
 _REFUSALS: Final = {kind.__name__: kind for kind in (Cancelled, DeadlineExceeded, Unavailable)}

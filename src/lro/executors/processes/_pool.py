@@ -42,7 +42,7 @@ class ChildPool:
                 return self._start()
             if process.alive:
                 return process
-            self._end(process)  # somebody has killed it meanwhile
+            self._end(process)  # it was killed meanwhile
 
     def give_back(self, process: ChildProcess, *, spoilt: bool) -> None:
         """Keep a child for the next task, or end it if it is of no more use."""
@@ -63,7 +63,7 @@ class ChildPool:
             process.shut_down()
 
     def reap(self, seconds: float) -> None:
-        """See the idle children out, in so many seconds at most, then kill them."""
+        """Wait at most ``seconds`` seconds for the idle children to end, then kill them."""
         until = time.monotonic() + seconds
         with self._lock:
             leaving, self._idle = self._idle, []

@@ -25,8 +25,8 @@ _LONG: Final = 8
 class MessageReader:
     """The next message, as far as it has come.
 
-    ``recv_bytes`` would wait for its end, which a child that is stopped or dies in the midst of it
-    never sends.
+    ``recv_bytes`` would wait for the end of the message, which a child that is stopped or dies
+    while it sends never sends.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class ChildProcess:
         """How many calls it was given."""
         self._sender: threading.Thread | None = None
         self._waking = threading.Lock()
-        self._alarm, self._bell = Pipe(duplex=False)
+        self._wake_receiver, self._wake_sender = Pipe(duplex=False)
         self._connection, theirs = Pipe()
         try:
             self._popen = _popen(theirs)
@@ -109,7 +109,7 @@ class ChildProcess:
             raise
         finally:
             theirs.close()
-        with contextlib.suppress(OSError):  # it is gone already: who hears it will see
+        with contextlib.suppress(OSError):  # it is gone already: receive() will notice
             self._connection.send_bytes(json.dumps([_paths(), sys.argv]).encode())
 
     @property
@@ -128,7 +128,7 @@ class ChildProcess:
         return (self._popen.returncode or 0) < 0
 
     def send(self, message: ToChild) -> None:
-        """Tell the child something.
+        """Send a message to the child.
 
         Raises:
             OSError: It is gone.
@@ -144,18 +144,18 @@ class ChildProcess:
 
     @property
     def still_sending(self) -> bool:
-        """Whether it has yet to take in what it was told: what it is told then has to wait."""
+        """Whether a long message is still being sent: a further one would have to wait."""
         return self._sender is not None and self._sender.is_alive()
 
     def receive(self, seconds: float | None) -> FromChild | None:
-        """What the child says, or None after so long, or when woken.
+        """The child's next message, or None after ``seconds`` seconds, or when woken.
 
         Raises:
             EOFError, OSError: It is gone.
         """
-        ready = wait([self._connection, self._alarm], seconds)
-        if self._alarm in ready:
-            self._alarm.recv_bytes()
+        ready = wait([self._connection, self._wake_receiver], seconds)
+        if self._wake_receiver in ready:
+            self._wake_receiver.recv_bytes()
         while self._connection in ready:
             text = self._inbox.take(self._connection.fileno())
             if text is not None:
@@ -164,17 +164,17 @@ class ChildProcess:
         return None
 
     def wake(self) -> None:
-        """Have :meth:`hear` return soon; by any thread."""
+        """Have :meth:`receive` return soon; by any thread."""
         with self._waking:
-            if not self._bell.closed:
-                self._bell.send_bytes(b"")
+            if not self._wake_sender.closed:
+                self._wake_sender.send_bytes(b"")
 
     def terminate(self) -> None:
         """Interrupt the function that it is in."""
         self._popen.terminate()
 
     def kill(self) -> None:
-        """End it and all processes of its group, at once; by any thread, before it is buried."""
+        """End it and all processes of its group, at once; by any thread, before :meth:`reap`."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
@@ -188,7 +188,11 @@ class ChildProcess:
             self.send(Shutdown())
 
     def reap(self, seconds: float = LEAVE_SECONDS) -> str:
-        """Wait for its end, at most so long, then kill it; how it ended, in words. Idempotent."""
+        """Wait at most ``seconds`` seconds for its end, then kill it. Idempotent.
+
+        Returns:
+            How it ended, in words.
+        """
         if not self._connection.closed:
             try:
                 self._popen.wait(seconds)
@@ -201,7 +205,7 @@ class ChildProcess:
         return _ending(self._popen.returncode)
 
     def _send(self, text: bytes) -> None:
-        with contextlib.suppress(OSError):  # it is gone: whoever hears it will see
+        with contextlib.suppress(OSError):  # it is gone: receive() will notice
             self._connection.send_bytes(text)
 
     def _end_sending(self) -> None:
@@ -217,14 +221,14 @@ class ChildProcess:
     def detach(self) -> None:
         """Have nothing more to do with it: for a process that was forked from its parent."""
         self._waking = threading.Lock()  # a thread of the parent may have held it
-        self._popen.returncode = 0  # it is no child of ours to wait for
+        self._popen.returncode = 0  # it is not a child of this process
         self._close()
 
     def _close(self) -> None:
         self._connection.close()
         with self._waking:
-            self._alarm.close()
-            self._bell.close()
+            self._wake_receiver.close()
+            self._wake_sender.close()
 
 
 def _popen(theirs: Connection) -> subprocess.Popen[bytes]:

@@ -34,13 +34,13 @@ log = logging.getLogger("lro")
 
 
 _LOOK_SECONDS: Final = 1.0
-"""How often one looks whether the child lives, lest another process hold its connection open."""
+"""How often it is checked that the child lives: another process may hold its connection open."""
 
 
 class CallSupervisor:
     """Has a child do a call, publishes what it reports, and stops it when that is to be.
 
-    Work that is to stop is told so; after ``grace`` seconds the function is interrupted, and after
+    Work that is to stop is asked to; after ``grace`` seconds the function is interrupted, and after
     as many more its process is killed. What it ends with before that is what it ended with.
     """
 
@@ -53,7 +53,7 @@ class CallSupervisor:
         control: JobControl,
         grace: float,
     ) -> None:
-        self.spoilt = True
+        self.unusable = True
         """Whether the child is dead, busy, or was interrupted where that may break something."""
         self._interrupted = False
         self._process = process
@@ -63,7 +63,7 @@ class CallSupervisor:
         self._grace = grace
         self._why: StopReason | None = None
         self._due = 0.0
-        self._rungs = iter((self._tell, self._interrupt, self._kill))
+        self._steps = iter((self._request_stop, self._interrupt, self._kill))
 
     def response(self) -> Any:
         """The response of the function.
@@ -77,16 +77,16 @@ class CallSupervisor:
         self._control.on_stop(self._process.wake)
         try:
             self._process.send(self._call)
-            while not isinstance(message := self._next(), FinalMessage):
-                self._obey(message)
+            while not isinstance(message := self._receive(), FinalMessage):
+                self._handle(message)
         except (EOFError, OSError):
             raise self._death() from None
-        self.spoilt = self._interrupted
+        self.unusable = self._interrupted
         return self._result(message)
 
-    def _next(self) -> FromChild:
+    def _receive(self) -> FromChild:
         while True:
-            message = self._process.receive(self._climb())
+            message = self._process.receive(self._escalate())
             if message is None and not self._process.alive:
                 message = self._process.receive(0)  # its last words
                 if message is None:
@@ -94,10 +94,10 @@ class CallSupervisor:
             if message is not None:
                 return message
 
-    # -- the ladder ---------------------------------------------------------------------------
+    # -- stopping -----------------------------------------------------------------------------
 
-    def _climb(self) -> float:
-        """Do what is due; the seconds until one has to look again."""
+    def _escalate(self) -> float:
+        """Take the next step if it is due; return the seconds until the next check."""
         now = time.monotonic()
         if self._why is None:
             self._why, self._due = self._reason(now), now
@@ -105,7 +105,7 @@ class CallSupervisor:
             limit = self._call.stop_at
             return _LOOK_SECONDS if limit is None else min(_LOOK_SECONDS, limit - now)
         if self._due <= now:
-            next(self._rungs)()
+            next(self._steps)()
             self._due = now + self._grace
         return min(_LOOK_SECONDS, self._due - now)
 
@@ -115,8 +115,8 @@ class CallSupervisor:
         limit = self._call.stop_at
         return StopReason.OVERDUE if limit is not None and limit <= now else None
 
-    def _tell(self) -> None:
-        assert self._why is not None  # there is a reason to be on the ladder
+    def _request_stop(self) -> None:
+        assert self._why is not None  # the first step follows a reason to stop
         if self._process.still_sending:  # it does not even know of the call
             self._kill()
         self._process.send(Stop(self._why))
@@ -133,7 +133,7 @@ class CallSupervisor:
 
     # -- what the child says ------------------------------------------------------------------
 
-    def _obey(self, message: Ready | LogLine | Report) -> None:
+    def _handle(self, message: Ready | LogLine | Report) -> None:
         if isinstance(message, Ready):
             self._process.started = True
         elif isinstance(message, LogLine):

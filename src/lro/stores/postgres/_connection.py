@@ -25,7 +25,7 @@ ASK: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
 class ServerClock:
-    """How far the server's clock is ahead of this process's monotonic one, which nobody sets.
+    """How far the server's clock is ahead of this process's monotonic clock, which cannot be set.
 
     ``monotonic`` gives seconds, as :func:`time.monotonic` does.
     """
@@ -41,7 +41,7 @@ class ServerClock:
         return moment(_micros(self.monotonic()) + self._ahead)
 
     def due(self) -> bool:
-        """Whether it is time to measure again; who is told so does it."""
+        """Whether it is time to measure again; a caller that gets True must do so."""
         now = self.monotonic()
         if now < self._due:
             return False
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 _DEFAULTS: Final = {
     "application_name": "lro",
-    # A peer that has vanished is noticed in half a minute, also by who only listens.
+    # A peer that has vanished is noticed in half a minute, also by a connection that only listens.
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -138,7 +138,7 @@ def _bounded(steps: PQGen[T], seconds: float) -> PQGen[T]:
 
 
 def unavailable(cause: BaseException) -> Unavailable:
-    """What callers are told of an error of the database: its kind, and nothing it discloses."""
+    """The error that callers get for one of the database: its kind, and no details."""
     error = Unavailable(f"the operations database cannot be used now ({type(cause).__name__})")
     error.__cause__ = cause
     return error
@@ -149,7 +149,7 @@ class ServerAddress:
     """Where the database is, which schema is ours, and how long we wait for what, in seconds.
 
     Raises:
-        DeclarationError: The URL is no connection string of PostgreSQL.
+        DeclarationError: The URL is not a connection string of PostgreSQL.
     """
 
     url: str = attrs.field(repr=False)  # it may hold a password
@@ -174,18 +174,18 @@ class ServerAddress:
         Raises:
             psycopg.Error: The server cannot be reached, or does not let us in.
         """
-        link = BoundedConnection.connect(self._conninfo, autocommit=True, prepare_threshold=0)
+        connection = BoundedConnection.connect(self._conninfo, autocommit=True, prepare_threshold=0)
         try:
-            link.patience = self.statement_seconds + 1
+            connection.patience = self.statement_seconds + 1
             milliseconds = max(1, round(self.statement_seconds * 1000))  # 0 is no limit
             path = '"' + self.schema.replace('"', '""') + '"'
             began = clock.monotonic()
             # One row that blocks must not use up the time of all that are written with it.
             limits = (path, str(milliseconds), str(max(1, milliseconds // 5)))
-            row = link.execute(_SET_UP.encode(), limits, prepare=False).fetchone()
+            row = connection.execute(_SET_UP.encode(), limits, prepare=False).fetchone()
             assert row is not None
             clock.measured(row[-1], began, clock.monotonic())
         except BaseException:
-            link.close()
+            connection.close()
             raise
-        return link
+        return connection

@@ -82,8 +82,8 @@ class GroupWriter(GroupCommit[RecordWrite]):
         cause: BaseException | None = None
         for _ in range(ATTEMPTS):
             try:
-                with self._connections.link() as link:
-                    rows = link.execute(sql, (text,)).fetchall()
+                with self._connections.borrow() as connection:
+                    rows = connection.execute(sql, (text,)).fetchall()
             except AGAIN as exc:
                 cause = exc
             except ConnectionLost as exc:

@@ -35,7 +35,7 @@ class Announcer:
     """Sends names by one thread of its own, which sleeps while nothing is announced.
 
     ``send`` is given payloads; what it raises is logged, and those announcements are lost.
-    ``sender`` stands in each payload, so that its own ears know it.
+    ``sender`` stands in each payload, so that subscriptions of its own process ignore it.
     """
 
     def __init__(self, send: Callable[[Sequence[str]], None], sender: str) -> None:
@@ -54,7 +54,7 @@ class Announcer:
                 return
             self._names[name] = None
             if self._thread is None:
-                self._thread = self._begun()
+                self._thread = self._start()
             elif self._asleep:
                 self._changed.notify()
 
@@ -67,19 +67,21 @@ class Announcer:
         if thread is not None:
             thread.join()
 
-    def _begun(self) -> threading.Thread | None:
-        thread = threading.Thread(target=self._live, name="lro-announcer", daemon=True)
+    def _start(self) -> threading.Thread | None:
+        thread = threading.Thread(
+            target=self._send_until_stopped, name="lro-announcer", daemon=True
+        )
         try:
             thread.start()
         except RuntimeError:  # the interpreter is ending
             return None
         return thread
 
-    def _live(self) -> None:
+    def _send_until_stopped(self) -> None:
         while (names := self._next()) is not None:
             try:
                 self._send(list(payloads(self._sender, names)))
-            except Exception as exc:  # those who wait look again by themselves before long
+            except Exception as exc:  # other processes poll every few seconds
                 log.warning("%d announcements were not sent: %s", len(names), exc)
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, PERIOD_SECONDS)
@@ -120,21 +122,21 @@ def _list(parts: Sequence[bytes]) -> str:
 
 
 class NotifySubscription:
-    """Hears the announcements on a channel, but not those of ``sender``, its own process."""
+    """Receives the notifications on a channel, but not those of ``sender``, its own process."""
 
-    def __init__(self, link: BoundedConnection, channel: str, sender: str) -> None:
-        self._link = link
+    def __init__(self, connection: BoundedConnection, channel: str, sender: str) -> None:
+        self._connection = connection
         self._sender = sender
         self._names: set[str] = set()
-        self._unsure = False
+        self._unnamed_changes = False
         self._closed = False
         self._inherited = False
-        self._hearing = threading.Lock()
+        self._receiving = threading.Lock()
         self._wake, self._woken = socket.socketpair()
         self._wake.setblocking(False)
         try:
-            link.add_notify_handler(self._note)  # for those that come with the answer
-            link.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)), prepare=False)
+            connection.add_notify_handler(self._notified)  # for those that come with the answer
+            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)), prepare=False)
         except psycopg.Error as exc:
             self.close()
             raise unavailable(exc) from exc
@@ -143,13 +145,13 @@ class NotifySubscription:
     def next_changes(self, seconds: float) -> Collection[str] | None:
         """The names that others have announced; none when the seconds are over."""
         end = time.monotonic() + seconds
-        with self._hearing:
+        with self._receiving:
             while True:
                 if self._closed:
-                    raise Unavailable("the ear is closed")
+                    raise Unavailable("the subscription is closed")
                 try:
                     self._read()
-                    if self._names or self._unsure:
+                    if self._names or self._unnamed_changes:
                         return self._take()
                     left = end - time.monotonic()
                     if left <= 0:
@@ -165,42 +167,44 @@ class NotifySubscription:
         self._closed = True
         with contextlib.suppress(OSError):  # it is full, or closed already
             self._wake.send(b"x")
-        with self._hearing:
-            self._link.close()
+        with self._receiving:
+            self._connection.close()
             self._wake.close()
             self._woken.close()
 
     def _wait(self, seconds: float) -> None:
         with selectors.DefaultSelector() as selector:
-            for file in (self._link.fileno(), self._woken):
+            for file in (self._connection.fileno(), self._woken):
                 selector.register(file, selectors.EVENT_READ)
             selector.select(seconds)
 
     def _read(self) -> None:
-        connection = self._link.pgconn
+        connection = self._connection.pgconn
         connection.consume_input()  # raises where the connection is lost
         while (notice := connection.notifies()) is not None:
-            self._understand(notice.extra)
+            self._add_payload(notice.extra)
 
-    def _note(self, notice: Notify) -> None:
-        self._understand(notice.payload.encode())
+    def _notified(self, notice: Notify) -> None:
+        self._add_payload(notice.payload.encode())
 
-    def _understand(self, payload: bytes) -> None:
+    def _add_payload(self, payload: bytes) -> None:
         try:
             said = loads(payload)
         except ValueError:
             said = None
         if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
-            self._unsure = True  # somebody else speaks here; it may mean something
+            self._unnamed_changes = (
+                True  # another program notifies on this channel; it may mean something
+            )
         elif said[:1] != [self._sender]:
             self._names.update(str(name) for name in said[1:])
 
     def _take(self) -> Collection[str] | None:
         names, self._names = self._names, set()
-        unsure, self._unsure = self._unsure, False
+        unsure, self._unnamed_changes = self._unnamed_changes, False
         return None if unsure else names
 
     def _reset_after_fork(self) -> None:
-        INHERITED.append((self._link, self._wake, self._woken))
-        self._hearing = threading.Lock()
+        INHERITED.append((self._connection, self._wake, self._woken))
+        self._receiving = threading.Lock()
         self._closed = self._inherited = True

@@ -1,4 +1,4 @@
-"""What a store has per process: a fork leaves it to the parent, and the child makes its own."""
+"""What a store has per process: after a fork the child makes its own."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from lro.stores.postgres._statements import NOTIFY
 
 
 class ProcessResources:
-    """Connections and threads, none of which is opened or started before it is needed."""
+    """Connections and threads; each is opened or started when it is first needed."""
 
     def __init__(self, address: ServerAddress, clock: ServerClock, size: int) -> None:
         self._sender = secrets.token_hex(4)
         self._channel = channel_of(address.schema)
         self._lock = threading.Lock()
-        self._ears: weakref.WeakSet[NotifySubscription] = weakref.WeakSet()
+        self._subscriptions: weakref.WeakSet[NotifySubscription] = weakref.WeakSet()
         self._closed = False
         self.connections = ConnectionPool(address, clock, size)
         self.records = RecordTable(self.connections)
         self.announcer = Announcer(self._notify, self._sender)
 
     def listen(self) -> NotifySubscription:
-        """A new ear, with a connection of its own.
+        """Make a subscription, with a connection of its own.
 
         Raises:
             Unavailable: The store is closed or the database cannot be reached.
         """
-        ear = NotifySubscription(self.connections.extra(), self._channel, self._sender)
+        subscription = NotifySubscription(self.connections.connect(), self._channel, self._sender)
         with self._lock:
-            self._ears.add(ear)
+            self._subscriptions.add(subscription)
         if self._closed:
-            ear.close()
+            subscription.close()
             raise Unavailable("the store is closed")
-        return ear
+        return subscription
 
     def close(self) -> None:
         """Send what is to be announced, and close every connection."""
@@ -50,9 +50,9 @@ class ProcessResources:
         self.announcer.stop()
         self.connections.close()
         with self._lock:
-            ears = list(self._ears)
-        for ear in ears:
-            ear.close()
+            subscriptions = list(self._subscriptions)
+        for subscription in subscriptions:
+            subscription.close()
 
     def _notify(self, payloads: Sequence[str]) -> None:
         self.connections.rows(NOTIFY, (self._channel, dumps(list(payloads)).decode()))

@@ -29,12 +29,12 @@ from lro.stores.postgres._group_commit import GroupWriter
 from lro.stores.postgres._statements import FIND, FIND_FIRST, GET, GET_IF_CHANGED
 from lro.stores.postgres._writes import (
     RecordWrite,
-    array_of,
     id_of,
     ids_of,
     insertion,
     removal,
     replacement,
+    sql_array,
     start_id,
     target_id,
 )
@@ -89,7 +89,7 @@ class RecordTable:
         stamps = zip(*[_NO_STAMP if one is None else stamp_of(one) for one in known], strict=True)
         found: list[Record] = []
         rest: list[str] = []
-        values = max_bytes, ids_of(asked), *map(array_of, stamps)
+        values = max_bytes, ids_of(asked), *map(sql_array, stamps)
         for place, over, text in self._connections.rows(FIND, values):
             if over:
                 rest.append(asked[place - 1])
@@ -150,7 +150,7 @@ class RecordTable:
         """Replace or remove a record, all or nothing.
 
         The known record is tried first: the statement that writes also compares. If it writes
-        nothing, or the change is refused, the change is decided on a record that is read anew.
+        nothing, or the change is refused, the change is decided on a record that is read again.
 
         Raises:
             OperationNotFound: There is no record of this name.

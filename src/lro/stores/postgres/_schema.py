@@ -85,7 +85,7 @@ def check_name(schema: str) -> None:
     check("schema", schema, wanted, fine=fine)
 
 
-def prepare(link: BoundedConnection, schema: str) -> bytes:
+def prepare(connection: BoundedConnection, schema: str) -> bytes:
     """Make the tables in a schema that has none of ours, and check those that are there.
 
     Returns:
@@ -97,15 +97,15 @@ def prepare(link: BoundedConnection, schema: str) -> bytes:
             encoding cannot be used.
     """
     try:
-        _check_server(link)
-        if _version(link) == 0:
-            _make_tables(link, schema)
-        version = _version(link)
+        _check_server(connection)
+        if _version(connection) == 0:
+            _make_tables(connection, schema)
+        version = _version(connection)
         if version != SCHEMA_VERSION:
             text = f"has version {version}; this library can only use version {SCHEMA_VERSION}"
             raise DeclarationError(f"schema {schema}", text)
-        link.execute(_CHECK_COLUMNS.encode(), prepare=False)
-        return _secret(link)
+        connection.execute(_CHECK_COLUMNS.encode(), prepare=False)
+        return _secret(connection)
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as exc:
         text = f"has other tables than its version says ({exc.diag.message_primary})"
         raise DeclarationError(f"schema {schema}", f"{text}: it is not of this library") from exc
@@ -113,55 +113,59 @@ def prepare(link: BoundedConnection, schema: str) -> bytes:
         raise unavailable(exc) from exc
 
 
-def _check_server(link: BoundedConnection) -> None:
-    if link.info.server_version < OLDEST_SERVER:
-        text = f"version {OLDEST_SERVER // 10000} is needed, found {link.info.server_version}"
+def _check_server(connection: BoundedConnection) -> None:
+    if connection.info.server_version < OLDEST_SERVER:
+        text = f"version {OLDEST_SERVER // 10000} is needed, found {connection.info.server_version}"
         raise DeclarationError("PostgreSQL", text)
-    encoding = link.info.parameter_status("server_encoding")
+    encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise DeclarationError("PostgreSQL", f"the database must be in UTF8, it is in {encoding}")
 
 
-def _version(link: BoundedConnection) -> int:
-    if not link.execute("SELECT to_regclass('versions') IS NOT NULL").fetchall()[0][0]:
+def _version(connection: BoundedConnection) -> int:
+    if not connection.execute("SELECT to_regclass('versions') IS NOT NULL").fetchall()[0][0]:
         return 0
-    rows = link.execute("SELECT version FROM versions").fetchall()
+    rows = connection.execute("SELECT version FROM versions").fetchall()
     return int(rows[0][0]) if rows else 0
 
 
-def _make_tables(link: BoundedConnection, schema: str) -> None:
+def _make_tables(connection: BoundedConnection, schema: str) -> None:
     """Make the schema and all tables in one transaction, unless another process has done so."""
-    patience = link.patience
-    link.patience = SETUP_SECONDS
+    patience = connection.patience
+    connection.patience = SETUP_SECONDS
     try:
-        lock_out(link, schema)
-        with link.transaction():
-            if _version(link) != 0:
+        lock_out(connection, schema)
+        with connection.transaction():
+            if _version(connection) != 0:
                 return
-            link.execute("SET LOCAL statement_timeout = 0")
-            link.execute("SET LOCAL lock_timeout = 0")
+            connection.execute("SET LOCAL statement_timeout = 0")
+            connection.execute("SET LOCAL lock_timeout = 0")
             known = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
-            if not link.execute(known, (schema,)).fetchall():  # else it may not even be allowed
-                link.execute(f'CREATE SCHEMA "{schema.replace(chr(34), chr(34) * 2)}"'.encode())
-            link.execute(_TABLES.encode(), prepare=False)
+            if not connection.execute(
+                known, (schema,)
+            ).fetchall():  # else it may not even be allowed
+                connection.execute(
+                    f'CREATE SCHEMA "{schema.replace(chr(34), chr(34) * 2)}"'.encode()
+                )
+            connection.execute(_TABLES.encode(), prepare=False)
     finally:
-        link.patience = patience
+        connection.patience = patience
 
 
-def lock_out(link: BoundedConnection, schema: str) -> None:
+def lock_out(connection: BoundedConnection, schema: str) -> None:
     """Be the only one who changes the tables, until this connection is closed."""
-    # Nobody waits for it within a statement: who makes an index waits for all that are under way.
-    while not link.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
+    # No statement waits for the lock: a process that makes an index waits for all statements.
+    while not connection.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
         time.sleep(_LOCK_SECONDS)
 
 
-def _secret(link: BoundedConnection) -> bytes:
+def _secret(connection: BoundedConnection) -> bytes:
     query = "SELECT key FROM secrets"
-    known = link.execute(query).fetchall()
+    known = connection.execute(query).fetchall()
     if not known:
         fresh = secrets.token_bytes(KEY_BYTES)
-        link.execute("INSERT INTO secrets VALUES (1, %s) ON CONFLICT DO NOTHING", (fresh,))
-        known = link.execute(query).fetchall()
+        connection.execute("INSERT INTO secrets VALUES (1, %s) ON CONFLICT DO NOTHING", (fresh,))
+        known = connection.execute(query).fetchall()
     return bytes(known[0][0])
 
 
@@ -173,7 +177,7 @@ def _lock_number(schema: str) -> int:
 log = logging.getLogger("lro")
 
 
-def make_index(link: BoundedConnection, schema: str, key: str) -> bool:
+def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
     """Make the index by a key, unless there is one, while others go on writing.
 
     Returns:
@@ -185,17 +189,17 @@ def make_index(link: BoundedConnection, schema: str, key: str) -> bool:
     name = index_name(key)
     text = f"CREATE INDEX CONCURRENTLY {name} ON operations {index_columns(key)}"
     try:
-        if _is_valid(link, name):
+        if _is_valid(connection, name):
             return True
         log.info("the index %s is made in schema %s, which may take long", name, schema)
-        link.patience = SETUP_SECONDS
+        connection.patience = SETUP_SECONDS
         for setting in ("statement_timeout", "lock_timeout"):
-            link.execute("SELECT set_config(%s, '0', false)", (setting,))
-        lock_out(link, schema)
-        if not _is_valid(link, name):
-            # What somebody did not finish is of no use, and in the way.
-            link.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode(), prepare=False)
-            link.execute(text.encode(), prepare=False)
+            connection.execute("SELECT set_config(%s, '0', false)", (setting,))
+        lock_out(connection, schema)
+        if not _is_valid(connection, name):
+            # An index that a process did not finish is never used, and in the way.
+            connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode(), prepare=False)
+            connection.execute(text.encode(), prepare=False)
     except psycopg.errors.InsufficientPrivilege:
         log.warning("lists are slow until the owner of schema %s says: %s", schema, text)
         return False
@@ -204,9 +208,9 @@ def make_index(link: BoundedConnection, schema: str, key: str) -> bool:
     return True
 
 
-def _is_valid(link: BoundedConnection, index: str) -> bool:
+def _is_valid(connection: BoundedConnection, index: str) -> bool:
     text = """SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
         JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relname = %s AND n.nspname = current_schema()"""
-    rows = link.execute(text, (index,)).fetchall()
+    rows = connection.execute(text, (index,)).fetchall()
     return bool(rows and rows[0][0])

@@ -1,4 +1,4 @@
-"""The verbs of the store."""
+"""The store in one schema of a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lro._messages.json_text import dumps
 from lro._model.page_tokens import Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._list_queries import ListQuery, TooFar, in_time
+from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._connection import INHERITED, ServerAddress, ServerClock
@@ -56,13 +56,13 @@ _LOCKED_SECONDS: Final = 0.5
 
 
 @contextlib.contextmanager
-def _too_far() -> Iterator[None]:
-    """Tell a statement that has taken too long from other failures."""
+def _translate_timeout() -> Iterator[None]:
+    """Raise :class:`StatementTooSlow` for a statement that was cancelled by its time limit."""
     try:
         yield
     except Unavailable as exc:
         if isinstance(exc.__cause__, psycopg.errors.QueryCanceled):
-            raise TooFar(exc) from exc
+            raise StatementTooSlow(exc) from exc
         raise
 
 
@@ -79,7 +79,7 @@ class PostgresStore:
             leaves out is taken from the environment (``PGPASSWORD``, ...). A pooler between must
             give each connection a session of its own.
         schema: The schema's name. Stores on different schemas have nothing in common.
-        connections: How many connections a process uses at most; each ear has one more.
+        connections: How many connections a process uses at most; each subscription has one more.
         connect_seconds: How long a call waits for a connection, or for a new one to be made.
         statement_seconds: How long the server may take for one statement.
         clock: Gives the time in UTC in place of the server's clock. For tests.
@@ -123,10 +123,10 @@ class PostgresStore:
         self._keys: frozenset[str] = frozenset()
         self._resources = ProcessResources(self._address, self._server, connections)
         try:
-            with self._resources.connections.extra() as link:
-                self._secret = prepare(link, schema)
+            with self._resources.connections.connect() as connection:
+                self._secret = prepare(connection, schema)
         except Unavailable as exc:
-            # Nobody calls yet but who sets it up, and may know what is wrong.
+            # Only the operator sees this error, and the cause helps to mend it.
             why = str(exc.__cause__ or "").strip().partition("\n")[0]
             raise Unavailable(f"{exc}: {why}" if why else str(exc)) from exc
         after_fork(self, PostgresStore._reset_after_fork)
@@ -136,11 +136,11 @@ class PostgresStore:
         self._resources = ProcessResources(self._address, self._server, self._size)
 
     def notify_others(self, name: str) -> None:
-        """Have the other processes told soon: by NOTIFY, together with what else is announced."""
+        """Notify the other processes soon: by NOTIFY, together with other names."""
         self._resources.announcer.announce(name)
 
     def listen(self) -> NotifySubscription:
-        """An ear with a connection of its own that listens; a lost one is replaced by a new ear."""
+        """A subscription with a connection of its own; make a new one when it is lost."""
         return self._resources.listen()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
@@ -216,19 +216,19 @@ class PostgresStore:
 
         def find(scan: int) -> Page:
             text, values = query(walk, parent, limit=limit, scan=scan, now=now, max_bytes=max_bytes)
-            with _too_far():
+            with _translate_timeout():
                 rows = self._resources.connections.rows(text, values, prepare=prepare)
             found = [from_row(row[2:]) for row in rows if row[1] is not None]
             total = rows[0][1] or 0
             return walk.page(found, rows[0][0], cut=total == limit or total > len(found))
 
-        return in_time(find, scan)
+        return retry_smaller(find, scan)
 
     def index(self, keys: Collection[str]) -> None:
         """Make the indexes by these keys that the schema has not, while others go on writing."""
         for key in sorted(set(keys) - self._keys):
-            with self._resources.connections.extra() as link:
-                if make_index(link, self._address.schema, key):
+            with self._resources.connections.connect() as connection:
+                if make_index(connection, self._address.schema, key):
                     self._keys |= {key}
 
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
@@ -300,21 +300,21 @@ class PostgresStore:
         step, left = _SLICE, limit
 
         def remove(size: int) -> int:
-            with _too_far():
+            with _translate_timeout():
                 some = self._rows(statements.EXPIRE, due[0], size)
                 names.extend(name for (name,) in some)
                 spent = self._rows(statements.EXPIRE_STARTS, due[1], size)
             return 0 if max(len(some), len(spent)) < size else size
 
         while step and left > 0:
-            step = in_time(remove, min(step, left))
+            step = retry_smaller(remove, min(step, left))
             left -= step
         for name in names:
             self._resources.records.cache.forget(name)
         return Expired(names, more=bool(step) and self._rows(statements.LEFT, *due)[0][0])
 
     def close(self) -> None:
-        """Close every connection and ear; what was announced is sent before."""
+        """Send what is to be notified, and close every connection and subscription."""
         self._resources.close()
 
     def _rows(self, sql: bytes, *values: object) -> list[tuple[typing.Any, ...]]:

@@ -32,17 +32,17 @@ def digest(*texts: str) -> str:
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 
 
-NOBODY: Final = "0" * 32
+NO_RECORD: Final = "0" * 32
 """A hash that no name has."""
 
 
-@functools.lru_cache(maxsize=16_384)  # those who wait for the same names look at them again
+@functools.lru_cache(maxsize=16_384)  # waiters read the same names again
 def id_of(name: str) -> str:
-    """The hash of a name; ``NOBODY`` for one that no record can have, being no text in UTF-8."""
+    """The hash of a name; ``NOBODY`` for a name that is not valid UTF-8."""
     try:
         return digest(name)
     except UnicodeEncodeError:
-        return NOBODY
+        return NO_RECORD
 
 
 def ids_of(names: Sequence[str]) -> str:
@@ -50,7 +50,7 @@ def ids_of(names: Sequence[str]) -> str:
     return "{" + ",".join([id_of(name) for name in names]) + "}"
 
 
-def array_of(numbers: Iterable[int | None]) -> str:
+def sql_array(numbers: Iterable[int | None]) -> str:
     """These numbers, as PostgreSQL writes an array."""
     return "{" + ",".join(["NULL" if one is None else str(one) for one in numbers]) + "}"
 
@@ -93,7 +93,7 @@ def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) ->
 
     Raises:
         InvalidArgument: A text cannot be stored.
-        ValueError, TypeError: The request is no JSON.
+        ValueError, TypeError: The request is not JSON.
     """
     refuse_untextual(record, key)
     fields = _fields(record, row)

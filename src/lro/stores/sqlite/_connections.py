@@ -20,8 +20,8 @@ from lro.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
 
-_abandoned: Final[list[sqlite3.Connection]] = []
-"""Connections that a fork carried into this process: neither used nor closed, nor finalised."""
+_inherited: Final[list[sqlite3.Connection]] = []
+"""Connections that a fork carried into this process: never used, closed or finalised."""
 
 
 class FileConnections:
@@ -53,7 +53,7 @@ class FileConnections:
         return self._transactions.run(action)
 
     def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """What an action gives that is done again if it is lost: the disk is not waited for.
+        """Run an action without waiting for the disk: it is repeated if its effect is lost.
 
         Raises:
             Unavailable: As for :meth:`write`.
@@ -73,13 +73,13 @@ class FileConnections:
         return CounterSubscription(self._writer, look_seconds)
 
     def close(self) -> None:
-        """Close every connection; those at work, when it is done."""
+        """Close every connection; those in use, once they are not."""
         self._file.closing.set()
         self._writer.close()
         self._readers.close()
 
     def pause(self) -> None:
-        """Before a fork: close every connection, and let nobody open one."""
+        """Before a fork: close every connection, and let no thread open one."""
         seconds = self._file.busy_seconds + 1
         if not self._writer.pause(seconds):
             return
@@ -99,7 +99,7 @@ class FileConnections:
         # In the child. Threads of the parent hold its locks for ever, and are in its queue.
         if self._paused_by != threading.get_ident():
             self._file.give_up("the process was forked while the store was busy; open another one")
-            _abandoned.extend((*self._writer.abandoned(), *self._readers.abandoned()))
+            _inherited.extend((*self._writer.abandoned(), *self._readers.abandoned()))
         self._paused_by = 0
         for part in (self._file, self._writer, self._readers, self._transactions):
             part.reset_after_fork()

@@ -1,4 +1,4 @@
-"""What SQLite and Python say of a call that failed, in the words of this package."""
+"""The errors of SQLite and Python, translated into those of this package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from lro._base.errors import InvalidArgument, LroError, Unavailable
 
 DATABASE_ERRORS: Final = (sqlite3.Error, UnicodeError)
-"""What a statement may raise for reasons that are not ours: all of it is told by :func:`told`."""
+"""What a statement may raise for reasons that are not ours: see :func:`translate_error`."""
 
 _VALUES: Final = (sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError)
 """Errors that say of a value, or of how a statement is called, that it never works."""
@@ -17,11 +17,11 @@ BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 def translate_error(trouble: Exception) -> LroError:
-    """The error that a caller gets for one of ``TROUBLE``.
+    """The error that a caller gets for one of ``DATABASE_ERRORS``.
 
     A value that cannot be stored is the caller's fault: a text, one of a wrong type, one that is
-    too large. Everything else may pass: a lock, a full disk, a file that is away or was spoiled by
-    somebody and comes back from a copy.
+    too large. Everything else may pass: a lock, a full disk, a file that is away or was spoiled and
+    comes back from a copy.
     """
     if isinstance(trouble, UnicodeError):
         return InvalidArgument("", "a text has a lone surrogate, which no database can keep")
@@ -49,5 +49,5 @@ def is_lost_index(error: LroError) -> bool:
 
 
 def is_busy(trouble: sqlite3.Error) -> bool:
-    """Whether only somebody else's lock was in the way."""
+    """Whether only the lock of another connection was in the way."""
     return code_of(trouble) in BUSY

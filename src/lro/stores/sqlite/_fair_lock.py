@@ -1,4 +1,4 @@
-"""Taking turns: a process that has written lets those that wait for the lock go first."""
+"""A fair order of writers: a process that has written lets waiting processes write first."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ except ImportError:  # on Windows: there, writes of several processes are less e
     fcntl = None
 
 _COURTESY_SECONDS: Final = 0.1
-"""So long the turn is waited for. Who has it longer was stopped, or waits for a foreign lock."""
+"""How long it is waited for. Its holder may be stopped, or wait for another program's lock."""
 _WITHOUT_SECONDS: Final = 1.0
-"""So long it is done without after that."""
+"""How long processes write without it after that."""
 
 
 class FairLock:
     """The right to ask for SQLite's lock next; all processes on a file share one.
 
-    SQLite's own lock goes to whoever happens to ask when it is free: as a rule, to the process
-    that has just given it back. Who takes the turn first cannot come again while another waits.
-    That is a courtesy: the lock alone protects the file.
+    SQLite's own lock goes to the process that happens to ask when it is free: as a rule, the one
+    that has just released it. A process that must take this lock first cannot write again while
+    another one waits. It only makes writers fair: SQLite's lock alone protects the file.
     """
 
     def __init__(self, path: str) -> None:
@@ -34,7 +34,10 @@ class FairLock:
         self._without_until = 0.0
 
     def take(self, now: float) -> bool:
-        """Whether it is ours, or is to be done without. ``now`` is by :func:`time.monotonic`."""
+        """Try to take it; return whether to go on, with or without it.
+
+        ``now`` is by :func:`time.monotonic`.
+        """
         if self._held or now < self._without_until or self._lock():
             return True
         if self._asked_at is None:
@@ -44,8 +47,8 @@ class FairLock:
         self._without_until = now + _WITHOUT_SECONDS
         return True
 
-    def give(self) -> None:
-        """Let others have it, or ask for it no longer."""
+    def release(self) -> None:
+        """Release it, or stop asking for it."""
         self._asked_at = None
         if self._held and self._file is not None:
             self._held = False

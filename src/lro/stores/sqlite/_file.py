@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from lro._base.errors import DeclarationError, Unavailable
 from lro._model.record import Record
-from lro.stores._list_queries import TooFar
+from lro.stores._list_queries import StatementTooSlow
 from lro.stores._rows import from_row, row_weight
 from lro.stores.sqlite._errors import DATABASE_ERRORS, is_interrupted, translate_error
 
@@ -66,15 +66,15 @@ class DatabaseFile:
         )
         try:
             if self._identity is None:
-                self._identity = self._found()
-            self._look()
+                self._identity = self._find_identity()
+            self._check_identity()
         except BaseException:
             connection.close()
             raise
         return connection
 
     def check(self) -> None:
-        """Refuse what comes too late.
+        """Refuse calls that come too late.
 
         Raises:
             Unavailable: The store is closed, or a fork has made it useless.
@@ -85,13 +85,13 @@ class DatabaseFile:
             raise Unavailable(self._useless)
 
     def check_in_place(self) -> None:
-        """Refuse to go on with a file that is not there any more: what it is told would be lost.
+        """Refuse to use a file that is not in its place any more: what is written would be lost.
 
         Raises:
             Unavailable: It was deleted, or another one has taken its place.
         """
         if time.monotonic() - self._seen >= SEEN_SECONDS:
-            self._look()
+            self._check_identity()
 
     def reset_after_fork(self) -> None:
         """Replace the locks and events that the threads of the parent share."""
@@ -100,8 +100,8 @@ class DatabaseFile:
         if closed:
             self.closing.set()
 
-    def unopened(self, trouble: sqlite3.OperationalError) -> Unavailable:
-        """The error for whoever makes the store: with the path, which no caller is told."""
+    def opening_error(self, trouble: sqlite3.OperationalError) -> Unavailable:
+        """The error for the operator who makes the store: it has the path, unlike others."""
         folder = os.path.dirname(self.path)
         why = str(trouble) if os.path.isdir(folder) else f"there is no directory {folder}"
         return Unavailable(f"{self.path} cannot be opened: {why}")
@@ -110,14 +110,14 @@ class DatabaseFile:
         """Refuse everything from now on, for this reason."""
         self._useless = why
 
-    def _look(self) -> None:
+    def _check_identity(self) -> None:
         now = time.monotonic()
-        if self._found() != self._identity:
+        if self._find_identity() != self._identity:
             self._seen = -SEEN_SECONDS
             raise Unavailable("the operations database was deleted or replaced")
         self._seen = now
 
-    def _found(self) -> tuple[int, int] | None:
+    def _find_identity(self) -> tuple[int, int] | None:
         try:
             found = os.stat(self.path)
         except OSError:
@@ -131,7 +131,7 @@ _STEPS: Final = 10_000
 """Of SQLite's machine, between two looks at the clock: some fractions of a millisecond."""
 
 FetchRows: TypeAlias = Callable[[str, tuple[object, ...]], list[Any]]
-"""What a query finds, given its values."""
+"""Returns the rows that a query finds, given the values of its parameters."""
 
 
 class FetchRecords(Protocol):
@@ -164,10 +164,10 @@ class Readers:
     def rows(
         self, sql: str, values: tuple[object, ...] = (), seconds: float | None = None
     ) -> list[Any]:
-        """What a query finds. Never waits for who writes.
+        """Return the rows that a query finds. Never waits for a writer.
 
         Raises:
-            TooFar: It was not over after so many seconds.
+            StatementTooSlow: It was not over after ``seconds`` seconds.
             Unavailable: The store is closed, or the file cannot be read.
             InvalidArgument: A value is a text that no database can keep.
         """
@@ -176,10 +176,10 @@ class Readers:
     def records(
         self, sql: str, values: tuple[object, ...], *, max_bytes: int, seconds: float | None = None
     ) -> tuple[list[Record], bool]:
-        """See :class:`Records`; what is left out is not read.
+        """See :class:`FetchRecords`; what is left out is not read.
 
         Raises:
-            TooFar, Unavailable, InvalidArgument: As for :meth:`rows`.
+            StatementTooSlow, Unavailable, InvalidArgument: As for :meth:`rows`.
         """
         return self._read(lambda cursor: _first(cursor, max_bytes), sql, values, seconds)
 
@@ -205,7 +205,7 @@ class Readers:
                 self._give_back(reader)
         except DATABASE_ERRORS as exc:
             if isinstance(exc, sqlite3.OperationalError) and is_interrupted(exc):
-                raise TooFar(translate_error(exc)) from exc
+                raise StatementTooSlow(translate_error(exc)) from exc
             raise translate_error(exc) from exc
 
     def close(self) -> None:
@@ -214,7 +214,11 @@ class Readers:
             self._close_idle()
 
     def pause(self, seconds: float) -> bool:
-        """Close them all and let nobody read until :meth:`resume`; whether that came in time."""
+        """Close all connections and let no thread read until :meth:`resume`.
+
+        Returns:
+            Whether that was done within ``seconds`` seconds.
+        """
         if not self._lock.acquire(timeout=seconds):
             return False
         if not self._all_back.wait_for(lambda: self._out == 0, seconds):
@@ -228,7 +232,7 @@ class Readers:
         self._lock.release()
 
     def abandoned(self) -> list[sqlite3.Connection]:
-        """Those that lie idle, which are never used nor closed again."""
+        """Give up the idle connections, which must never be used or closed again."""
         idle, self._idle = self._idle, []
         return idle
 

@@ -41,7 +41,7 @@ INDEXED: Final = "SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?"
 POLL_STATES: Final = """SELECT wanted.value, state, expire_time, cancel_requested
     FROM json_each(?) AS wanted LEFT JOIN operations ON name = wanted.value
     WHERE state IS NULL OR state != 'IN_PROGRESS' OR expire_time IS NOT NULL OR cancel_requested"""
-"""All but those of which there is nothing to tell; most that are asked for are of that kind."""
+"""Gives only names whose state is to be reported; most that are asked for have none."""
 
 _AMONG: Final = "method IN (SELECT value FROM json_each(?))"
 LOST: Final = f"""SELECT {_ROW} FROM operations WHERE lease_until <= ? AND {_AMONG}
@@ -103,17 +103,17 @@ def lost(writer: sqlite3.Connection, now: int, among: str, limit: int) -> list[A
 
 
 def over(state: str | None, expire_time: int | None, now: int) -> bool:
-    """Whether nobody need wait for an operation of which this is known."""
+    """Whether no caller need wait for an operation in this state."""
     return state != State.IN_PROGRESS.value or (expire_time is not None and expire_time <= now)
 
 
 def asked(state: str | None, cancel_requested: int | None) -> bool:
-    """Whether work goes on that somebody wants to stop."""
+    """Whether work goes on that was asked to cancel."""
     return bool(cancel_requested) and state in _UNFINISHED
 
 
 def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[str]:
-    """Remove up to so many records that have expired by ``due``, and starts of before ``old``."""
+    """Remove up to ``limit`` records that have expired by ``due``, and starts of before ``old``."""
     names = writer.execute(EXPIRED, (due, limit)).fetchall()
     writer.executemany(DELETE, names)
     writer.executemany(_DELETE_START, writer.execute(SPENT, (old, limit)).fetchall())

@@ -1,4 +1,4 @@
-"""The verbs of the store in SQL."""
+"""The store on one SQLite file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._list_queries import ListQuery, in_time
+from lro.stores._list_queries import ListQuery, retry_smaller
 from lro.stores._record_cache import RecordCache
 from lro.stores._rows import (
     REQUEST_LIFE,
@@ -58,7 +58,7 @@ from lro.stores.sqlite._subscription import CounterSubscription
 _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
 _SLICE: Final = 10
-"""How many records one transaction of a sweep removes: nobody waits for longer than that."""
+"""How many records one transaction of a sweep removes: no writer waits longer than for that."""
 
 
 class SQLiteStore:
@@ -79,7 +79,7 @@ class SQLiteStore:
     writes_block = True
     shared = True
     look_seconds: float = 0.01
-    """How often an ear looks whether another process has committed."""
+    """Seconds between two looks of a subscription whether another process has committed."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class SQLiteStore:
         self._cache = RecordCache()
         self._keys: frozenset[str] = frozenset()
         self._unchanged: tuple[object, frozenset[str]] = (None, frozenset())
-        """The state of the file, and of which names there was nothing to tell then."""
+        """The state of the file, and the names of which nothing had to be reported then."""
         self._file = FileConnections(fsdecode(path), busy_seconds)
         after_fork(self._cache, RecordCache.reset_after_fork)
         try:
@@ -107,10 +107,10 @@ class SQLiteStore:
             raise
 
     def notify_others(self, name: str) -> None:
-        """Nothing to do: the file's change counter tells."""
+        """Do nothing: other processes notice commits by the file's change counter."""
 
     def listen(self) -> CounterSubscription:
-        """An ear for the commits of other processes."""
+        """A subscription to the commits of other processes."""
         return self._file.listen(self.look_seconds)
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
@@ -236,18 +236,18 @@ class SQLiteStore:
         records = functools.partial(self._file.records, seconds=_LOOK_SECONDS)
         walk = ListQuery.of(narrowing, after, self._keys, pages.DIALECT)
         try:
-            return in_time(
+            return retry_smaller(
                 lambda scan: pages.find(rows, records, walk, parent, limit, scan, now, max_bytes),
                 scan,
             )
         except Unavailable as exc:
             if not self._keys or not is_lost_index(exc):
                 raise
-        self._keys = frozenset()  # somebody has dropped an index: it goes without, till the restart
+        self._keys = frozenset()  # an index was dropped: lists do without it until the restart
         return self.page(parent, after, limit, narrowing, scan, max_bytes)
 
     def index(self, keys: Collection[str]) -> None:
-        """Make the indexes by these keys that the file has not; nobody can write meanwhile."""
+        """Make the indexes by these keys that the file has not; no process can write meanwhile."""
         for key in sorted(set(keys) - self._keys):
             if not self._file.rows(sql.INDEXED, (pages.index_name(key),)):
                 self._file.write(functools.partial(pages.make_index, key=key))
@@ -271,7 +271,7 @@ class SQLiteStore:
         """Records in progress of these methods whose lease has run out."""
         now, among = micros(self._clock()), sql.listed(methods)[0]
         lost = self._file.rows(sql.LOST, (now, among, limit))
-        if lost:  # as it is once those have renewed their leases who waited for the write lock
+        if lost:  # once more after the write lock: owners that waited for it have renewed
             lost = self._file.write_undurably(
                 functools.partial(sql.lost, now=now, among=among, limit=limit)
             )

@@ -1,9 +1,9 @@
 """Noticing commits of other processes: by SQLite's change counter, read when the log is written.
 
 Linux reports writes to the log by inotify. Without it the counter is read every 10 ms. Measured
-with two processes on one file: from the end of a commit to the other process's return, the median
-was 0.6 to 2 ms with inotify and 4 to 5 ms without; a process that waits for a quiet file used
-0.3 % of a processor with inotify and 0.7 % without.
+with two processes on one file: from the end of a commit to the return of the process that waits,
+the median was 0.6 to 2 ms with inotify and 4 to 5 ms without. A process that waits for a quiet
+file used 0.3 % of a processor with inotify and 0.7 % without.
 """
 
 from __future__ import annotations
