@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Estimate:
-    """Estimates the end of something whose fraction done is told from time to time.
+    """Estimates the end of work whose fraction done is reported from time to time.
 
     The rate is that of the recent past: what is older than ``window_seconds`` counts less and
     less. A pause longer than those before it makes the estimate grow; a fraction that goes back
-    takes away from what was gained, and where nothing is left of it, all begins anew. ``clock``
+    takes away from what was gained, and where nothing is left of it, it starts over. ``clock``
     gives seconds that never go back.
     """
 
@@ -41,7 +41,7 @@ class Estimate:
         self._gap = 0.0
 
     def add(self, fraction: float | None, seconds: float | None = None) -> None:
-        """Tell that this fraction was done at ``seconds`` of the clock, by default now.
+        """Report that this fraction was done at ``seconds`` of the clock, by default now.
 
         None and NaN are not known and change nothing; what is below 0 or above 1 is cut off.
         """
@@ -125,7 +125,7 @@ class RichBar:
     """A bar of rich, shown while the context is entered: percent, message, and time left.
 
     ``description`` stands before it, ``console`` is where it is drawn (None: standard error), and
-    ``progress_of`` reads the metadata. On what is no terminal, only the last state is written.
+    ``progress_of`` reads the metadata. Without a terminal, only the last state is written.
 
     Raises:
         MissingExtra: rich is not installed.
@@ -141,7 +141,7 @@ class RichBar:
         rich = _imported("rich.progress")
         self._read, self._estimate = progress_of, Estimate()
         where = console or _imported("rich.console").Console(stderr=True)
-        plain = {"markup": False}  # what a server says is no markup
+        plain = {"markup": False}  # texts of a server are not markup
         self._bar = rich.Progress(
             rich.TextColumn("{task.description}", **plain),
             rich.BarColumn(),

@@ -19,7 +19,7 @@ from lro.types import Json
 
 @attrs.frozen
 class Progress:
-    """How far an operation is, as far as its metadata tells.
+    """How far an operation is, as far as its metadata says.
 
     ``fraction`` is the share that is done, from 0 to 1. ``done`` of ``total`` are its own units:
     files, bytes, rows. Each is None where it is not known; ``total`` is more than 0, the others are
@@ -73,7 +73,7 @@ _DEEPEST: Final = 3
 
 
 def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress | None:
-    """The progress that metadata tells of, or None if it tells of none.
+    """The progress in metadata, or None if there is none.
 
     ``metadata`` is a typed message (attrs, dataclass, protobuf, and others with attributes), a
     packed :class:`lro.Any`, or a mapping with keys in lowerCamelCase or snake_case. ``types`` reads
@@ -182,7 +182,7 @@ _SNAKE: Final = re.compile(r"_([a-z0-9])")
 _UNSET: Final = "_UNSPECIFIED"
 """How the names of enum values end that say nothing (AIP-126)."""
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Also what turns the direction of text around, and what nobody sees."""
+"""Also characters that reverse the direction of text, and invisible ones."""
 
 
 def lookup(metadata: object, types: TypeRegistry | None) -> Lookup | None:
@@ -258,7 +258,7 @@ def number(value: object) -> float | None:
 
 
 def text(value: object) -> str:
-    """One line of plain text, without control characters; empty for what is no text."""
+    """One line of plain text, without control characters; empty for what is not a text."""
     if isinstance(value, enum.Enum):
         value = value.name
     if not isinstance(value, str) or value.endswith(_UNSET):
