@@ -15,18 +15,17 @@ from lro import types as types
 from lro._base.any import Any
 from lro._base.errors import (
     Cancelled,
+    DeclarationError,
     InvalidArgument,
     LroError,
     StatusError,
 )
-from lro._base.faults import DeclarationError
 from lro._base.status import Code, Status
 from lro._engine.job import Job
 from lro._engine.limits import Limits
-from lro._engine.method import Method, Reporter
 from lro._engine.method_spec import Options, WorkerLost
+from lro._engine.methods import Method, Reporter
 from lro._engine.service import Service
-from lro._engine.watching import MissingOperation
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import (
     Float,
@@ -47,6 +46,7 @@ from lro._model.operation import (
     GetOperationRequest,
     ListOperationsRequest,
     ListOperationsResponse,
+    MissingOperation,
     Operation,
     OperationInfo,
     WaitOperationRequest,

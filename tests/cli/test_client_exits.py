@@ -18,7 +18,7 @@ pytest.importorskip("uvicorn")
 import click
 from click.testing import CliRunner
 
-from lro.cli import _app, _ending, main
+from lro.cli import _app, _output, main
 from lro.cli._app import app
 from lro_client import Client
 from lro_client._client import Group
@@ -63,7 +63,7 @@ def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nobody_reads_on(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing more is said."""
-    monkeypatch.setattr("lro_client.cli._list.state_line", raising(BrokenPipeError()))
+    monkeypatch.setattr("lro_client.cli._commands.state_line", raising(BrokenPipeError()))
     over(house, ResizeResponse())
     found = call("list")
     assert (found.status, found.out, found.err) == (Exit.CUT_OFF, "", "")
@@ -73,7 +73,7 @@ def test_what_is_written_afterwards(here: Path, monkeypatch: pytest.MonkeyPatch)
     """It goes nowhere, so that the end of the process finds nothing to complain about."""
     with (here / "out").open("w", encoding="utf-8") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        _ending._write_nowhere()
+        _output._write_nowhere()
         out.write("late")
     assert (here / "out").read_text(encoding="utf-8") == ""
 
@@ -116,7 +116,7 @@ def test_standard_output_of_another_kind(
 def test_interrupted_early(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before there is anything to say: while modules are loaded, and between them."""
     quiet = (Exit.INTERRUPTED, "", "")
-    for place in ("lro.cli._app.importlib.import_module", "lro.cli._app._App.invoke"):
+    for place in ("importlib.metadata.EntryPoint.load", "lro.cli._app._App.invoke"):
         with monkeypatch.context() as patch:
             patch.setattr(place, raising(KeyboardInterrupt()))
             found = call("get", "operations/a")
@@ -151,7 +151,7 @@ def test_interrupted_after_the_start(
 ) -> None:
     """Its name is known by then."""
     house.say()
-    monkeypatch.setattr("lro_client.cli._start.print_operation", raising(KeyboardInterrupt()))
+    monkeypatch.setattr("lro_client.cli._commands.print_operation", raising(KeyboardInterrupt()))
     found = call("start", PATH, '{"source": "a.png"}')
     assert found.status == Exit.INTERRUPTED
     assert re.fullmatch(r"lro: interrupted; the .* with: lro wait operations/\S+\n", found.err)
@@ -185,7 +185,7 @@ def test_a_full_disk(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -
         (OSError(errno.ENOENT, "No such file", "roots.pem"), "roots.pem: No such file"),
         (OSError("odd"), "odd"),
     ):
-        monkeypatch.setattr("lro_client.cli._list.state_line", raising(error))
+        monkeypatch.setattr("lro_client.cli._commands.state_line", raising(error))
         found = call("list")
         assert (found.status, found.out) == (Exit.MISUSED, "")
         assert found.err == f"Error: input or output failed: {told}\n"

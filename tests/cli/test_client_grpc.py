@@ -74,7 +74,7 @@ def test_start(call: Lro, house: House, address: str) -> None:
     [
         ([FULL_NAME, START], "needs --descriptors FILE over gRPC"),
         ([FULL_NAME, START, "--descriptors", "gone"], "gone: cannot be read"),
-        (["acme.X.Y", START, "--descriptors", "set"], "is no method of the services"),
+        (["acme.X.Y", START, "--descriptors", "set"], "is not a method of the services"),
         ([FULL_NAME, '{"width": 1}', "--descriptors", "set"], "width"),
     ],
 )

@@ -149,8 +149,8 @@ def sockets(house: House, face: Face, listen: Listen) -> Way:
 
 def application(edge: Any, house: House) -> Any:
     """The operations of a house, and its method at its own path."""
-    start = edge.StartApp(house.service, house.resize, path=PATH)
-    return edge.OperationsApp(house.service, parents=["projects/*"], otherwise=start)
+    starts = {PATH: house.resize}
+    return edge.OperationsApp(house.service, parents=["projects/*"], starts=starts)
 
 
 class RawWSGITransport(httpx.WSGITransport):

@@ -54,7 +54,7 @@ def serve() -> None:
             job.sleep(milliseconds / 2000)
         return ResizeResponse(size_bytes=size)
 
-    app = lro.asgi.OperationsApp(service, otherwise=lro.asgi.StartApp(service, resize))
+    app = lro.asgi.OperationsApp(service, starts={resize.spec.path: resize})
     with socket.create_server(("127.0.0.1", 0)) as listening:
         print(listening.getsockname()[1], flush=True)
         config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none")

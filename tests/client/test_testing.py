@@ -111,6 +111,48 @@ def test_a_start_below_a_parent(making: Making) -> None:
     assert handle.result() is None
 
 
+def test_a_method_is_scripted_again(making: Making) -> None:
+    """The last script of a path counts for the starts after it."""
+    server = ScriptedServer()
+    client = making.client(server)
+    for number in range(3):
+        server.method(PATH, response=ResizeResponse(number))
+        started = client.start(PATH, ResizeRequest(), **TYPES)
+        assert started.result() == ResizeResponse(number)
+
+
+def test_a_start_skips_names_that_are_taken(making: Making) -> None:
+    """An operation that the test named itself stays as it is."""
+    server = ScriptedServer()
+    server.operation("operations/2", ends_after=None)
+    server.method(PATH)
+    handle = making.client(server).start(PATH, ResizeRequest(), **TYPES)
+    assert handle.name == "operations/3"
+    assert not making.client(server).get("operations/2").done
+
+
+@pytest.mark.parametrize("broken", ["response", "metadata"])
+def test_an_error_of_the_test_itself_is_raised_in_the_test(broken: str, making: Making) -> None:
+    """A server would answer with INTERNAL, and a retry would then hide the mistake."""
+    server = ScriptedServer()
+    script: dict[str, Any] = {broken: lambda _: [][0]}
+    server.method(PATH, **script)
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            making.client(server).start(PATH, ResizeRequest(), **TYPES)
+
+
+def test_a_request_id_is_used_for_one_request(making: Making) -> None:
+    """Another request with it is refused, as by a server (spec §9.2)."""
+    server = ScriptedServer()
+    server.method(PATH)
+    client = making.client(server)
+    again = {"request_id": "9a1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d", **TYPES}
+    client.start(PATH, ResizeRequest(source="a.png"), **again)
+    with pytest.raises(CallError, match="was used before with another request"):
+        client.start(PATH, ResizeRequest(source="b.png"), **again)
+
+
 def test_a_start_that_only_checks(making: Making) -> None:
     """It gives no operation (spec §9.7)."""
     server = ScriptedServer()
@@ -234,6 +276,10 @@ def test_operations_that_go_away(making: Making) -> None:
     assert server.clock() - 1000.0 == pytest.approx(60.0)
     server.operation(NAME)
     handle.delete()
+    server.operation("operations/hidden", ends_after=5.0)
+    making.client(server).delete("operations/hidden")
+    server.clock.advance(5.0)  # its work ends unseen
+    assert list(making.client(server).list()) == []
     for name in (NAME, "operations/never"):
         with pytest.raises(CallError, match="no operation") as caught:
             making.client(server).get(name)
@@ -248,7 +294,7 @@ def test_what_a_server_has_not(making: Making) -> None:
     assert client.operation(NAME, **TYPES).result() is None
     assert verbs(server)[:2] == ["WaitOperation", "GetOperation"]
     assert server.calls[0].status == 501
-    with pytest.raises(CallError, match="no ListOperations") as caught:
+    with pytest.raises(CallError, match="ListOperations is not supported") as caught:
         list(client.list())
     assert caught.value.code is lro.Code.UNIMPLEMENTED
 
@@ -266,8 +312,31 @@ def test_lists(making: Making) -> None:
     assert [one.name for one in client.list("projects/p")] == ["projects/p/operations/6"]
     some = 'name = "operations/1" OR name = "operations/3"'
     assert [one.name for one in client.list(filter=some)] == ["operations/1", "operations/3"]
-    with pytest.raises(CallError, match="takes filters such as"):
-        list(client.list(filter="done = true"))
+    assert len(list(client.list(filter="done = true"))) == 5
+
+
+def test_filters_are_the_services(making: Making) -> None:
+    """They know the fields of scripted messages, and a wrong one is refused as by a server."""
+    server = ScriptedServer()
+    for number in range(4):
+        metadata, response = ResizeMetadata(10 * number), ResizeResponse(number)
+        ends = 5.0 if number % 2 else None
+        server.operation(
+            f"operations/{number}", ends_after=ends, metadata=metadata, response=response
+        )
+    client = making.client(server)
+
+    def found(text: str) -> list[str]:
+        return [one.name.rpartition("/")[2] for one in client.list(filter=text)]
+
+    assert found("metadata.percent >= 20") == ["2", "3"]
+    assert found("response.size_bytes > 0") == []
+    server.clock.advance(5.0)
+    assert found("response.size_bytes > 0") == ["1", "3"]
+    assert found("state() = IN_PROGRESS") == ["0", "2"]
+    with pytest.raises(CallError, match="percents") as caught:
+        found("metadata.percents >= 20")
+    assert caught.value.code is lro.Code.INVALID_ARGUMENT
 
 
 def test_batch_get() -> None:
@@ -447,13 +516,14 @@ def test_calls_that_were_not_scripted(method: str, path: str) -> None:
     assert server.calls == []
 
 
-def test_other_routes() -> None:
-    """A Wait by GET, with the timeout in the query; anything in place of v1."""
+def test_another_version_in_the_path() -> None:
+    """Any segment may stand in place of v1."""
     server = ScriptedServer()
     server.operation("projects/p/operations/1", ends_after=None)
     with httpx.Client(transport=server.transport) as http:
-        url = server.url + "/v1beta/projects/p/operations/1:wait?timeout=3s"
-        assert http.get(url, timeout=None).json() == {"name": "projects/p/operations/1"}
+        url = server.url + "/v1beta/projects/p/operations/1:wait"
+        reply = http.post(url, json={"timeout": "3s"}, timeout=None)
+    assert reply.json() == {"name": "projects/p/operations/1"}
     assert server.clock() - 1000.0 == 3.0
 
 

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lro._base.errors import LroError, Unavailable
-from lro.stores.sqlite import _turn
-from lro.stores.sqlite._connections import Connections
-from lro.stores.sqlite._groups import Unrelated, _Write
-from lro.stores.sqlite._turn import FairLock
+from lro.stores.sqlite import _fair_lock
+from lro.stores.sqlite._connections import FileConnections
+from lro.stores.sqlite._fair_lock import FairLock
+from lro.stores.sqlite._group_commit import ActionWrite, Unrelated
 from tests.core.kit import PATIENCE
 
 
@@ -67,8 +67,8 @@ class House:
 
     def __init__(self, path, busy_seconds=PATIENCE):
         self.path = path
-        self.connections = Connections(str(path), busy_seconds)
-        self.groups = self.connections._groups
+        self.connections = FileConnections(str(path), busy_seconds)
+        self.groups = self.connections._transactions
         self.writer = self.connections._writer
         self.connections.write(lambda writer: writer.execute("CREATE TABLE kept (x UNIQUE)"))
         self.said = []
@@ -484,7 +484,7 @@ def test_one_that_was_to_lead_and_goes_leaves_it_to_the_next(house):
 
 def waiting(count):
     """So many writes whose callers wait for a leader."""
-    found = [_Write(write(number), 0.0) for number in range(count)]
+    found = [ActionWrite(action=write(number), until=0.0) for number in range(count)]
     for one in found:
         one.gate = threading.Lock()
         one.gate.acquire()
@@ -586,7 +586,7 @@ def test_a_lock_is_asked_for_more_and_more_seldom(house, monkeypatch):
 
 # -- turns ----------------------------------------------------------------------------------------
 
-WITHOUT_FCNTL = pytest.mark.skipif(_turn.fcntl is None, reason="this system has no such locks")
+WITHOUT_FCNTL = pytest.mark.skipif(_fair_lock.fcntl is None, reason="this system has no such locks")
 
 
 @pytest.mark.platform
@@ -628,14 +628,14 @@ def test_without_such_locks_everybody_has_the_turn(tmp_path, monkeypatch):
     nowhere = FairLock(str(tmp_path / "missing" / "a.db"))
     assert (nowhere.take(0.0), nowhere.take(0.0)) == (True, True)
     nowhere.give()
-    monkeypatch.setattr(_turn, "fcntl", None)
+    monkeypatch.setattr(_fair_lock, "fcntl", None)
     one, two = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert (one.take(0.0), two.take(0.0)) == (True, True)
     one.give()
     one.close()
     assert os.listdir(tmp_path) == []
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    assert runpy.run_path(_turn.__file__)["fcntl"] is None
+    assert runpy.run_path(_fair_lock.__file__)["fcntl"] is None
 
 
 @pytest.mark.platform

@@ -51,7 +51,7 @@ def record(**fields):
 
 
 def finish(result, **options):
-    return end(result, now=LATER, expiry=DAY, **options)
+    return end(result, now=LATER, keep_for=DAY, **options)
 
 
 CHANGES = {

@@ -8,13 +8,13 @@ import attrs
 import pytest
 
 from lro._base.errors import InvalidFilter
-from lro._filters import Filter, MessageType, compile_filter
 from lro._filters.conditions import Compare
+from lro._filters.filter import Filter, compile_filter
 from lro._filters.plan import All, RecordTest, Some, Source, Untrue
-from lro._filters.refusals import refusal as refused
-from lro._filters.refusals import suggestion
+from lro._filters.tokens import refusal as refused
+from lro._filters.tokens import suggestion
 from lro._filters.tree import Op
-from lro._filters.types import ValueType
+from lro._filters.types import MessageType, ValueType
 from lro._messages.schema import Int32, shape_of
 from tests.filters.everything import compiled, refusal
 from tests.filters.messages import types

@@ -18,7 +18,7 @@ import pytest
 
 from lro._base.any import Any, Json, type_url
 from lro._base.errors import InvalidFilter
-from lro._filters import compile_filter
+from lro._filters.filter import compile_filter
 from tests.filters.everything import NAME, compiled, matches
 from tests.filters.fuzz import HANGS_SECONDS, METADATA, ODD, RESPONSE, Tally, check_refusal, run
 from tests.filters.messages import Row

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from lro._base.errors import InvalidFilter
-from lro._filters import Indexable, MessageType, Step, compile_filter, indexable
+from lro._filters.filter import compile_filter
+from lro._filters.paths import Indexable, Step, indexable
 from lro._filters.prefilter import (
     ABSENT,
     EVERYTHING,
@@ -33,6 +34,7 @@ from lro._filters.prefilter import (
     digest,
     key_value,
 )
+from lro._filters.types import MessageType
 from lro._model.record import State
 from tests.filters.everything import EVERYTHING as EVERY_KIND
 from tests.filters.messages import TYPES

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lro._base.errors import Code, InvalidFilter
-from lro._filters import compile_filter, parse
+from lro._filters.filter import compile_filter
+from lro._filters.parse import parse
 from tests.filters.messages import Row, row, types, vectors
 from tests.filters.printing import to_json
 

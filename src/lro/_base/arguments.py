@@ -1,7 +1,8 @@
-"""Checks of what an application hands to a constructor: one sentence for every wrong argument.
+"""What an application passes in: checks of its arguments, and calls of its functions.
 
-An option that is silently misunderstood does its harm much later, far from the line with the
-mistake. So each public constructor checks the type and the bounds of what it is given, by these.
+A wrong option does its harm much later, far from the line with the mistake. So each public
+constructor checks the type and the bounds of its arguments, and raises one sentence. What a
+function of the application raises ends its own call, and no server.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
-from lro._base.errors import got
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, HookFailed, got, interrupts
 
 LONGEST: Final = timedelta(days=36_500)
 """The longest span that times can be reckoned with."""
@@ -168,3 +168,36 @@ def is_coroutine_function(function: object) -> bool:
         function = function.func
     call = getattr(type(function), "__call__", None)  # noqa: B004 - its kind is asked
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+R = TypeVar("R")
+
+
+def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
+    """Call a function of the application, and give what it returns.
+
+    Only the function itself is guarded: an exception that a signal handler raises elsewhere, such
+    as SystemExit, is to end the program.
+
+    Raises:
+        HookFailed: The function raised what would stop a server, such as SystemExit.
+        Exception: Any other that the function raised.
+    """
+    try:
+        return function(*arguments)
+    except BaseException as exc:
+        if passes(exc):
+            raise
+        raise failed(name, exc) from exc
+
+
+def failed(name: str, error: BaseException) -> HookFailed:
+    """Make the error for a function of this name that has raised another error."""
+    failure = HookFailed(name, f"raised {type(error).__name__}")
+    failure.__cause__ = error
+    return failure
+
+
+def passes(error: BaseException) -> bool:
+    """Whether to pass an error on: no server ends by it, or the program is to end by it."""
+    return isinstance(error, Exception) or interrupts(error)

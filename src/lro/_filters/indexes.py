@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from lro._base.any import Any, Json
-from lro._base.errors import InvalidFilter
-from lro._base.faults import DeclarationError, UnknownType
+from lro._base.errors import DeclarationError, InvalidFilter, UnknownType
 from lro._filters.prefilter import ABSENT, key_value
 from lro._messages.registry import TypeRegistry
 from lro._model.record import Record
 
 if TYPE_CHECKING:
-    from lro._filters import Indexable, Step
+    from lro._filters.paths import Indexable, Step
     from lro._messages.schema import Shape
 
 CALLER: Final = "caller"
@@ -55,13 +54,14 @@ class Indexes:
         Raises:
             DeclarationError: There is no such path in the type, or not one value at its end.
         """
-        from lro._filters import MessageType, indexable
+        from lro._filters.paths import indexable
+        from lro._filters.types import MessageType
 
         try:
             place = indexable(path, MessageType(type_name, shape))
         except InvalidFilter as exc:
             text = f"cannot be an index of {type_name}: {exc.description}"
-            raise DeclarationError(f"index={path!r}", text) from None
+            raise DeclarationError(f"indexed_paths={path!r}", text) from None
         self._paths = {**self._paths, place.key: (path, place.names[0])}
         self._places = {}
 
@@ -111,7 +111,8 @@ class Indexes:
         return known
 
     def _found_in(self, type_name: str) -> Iterator[tuple[str, Indexable]]:
-        from lro._filters import MessageType, indexable
+        from lro._filters.paths import indexable
+        from lro._filters.types import MessageType
 
         try:
             shape = self._types.codec(type_name).shape

@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import attrs
 
 from lro._base.any import Any, Json, declared_name, type_url
-from lro._base.arguments import check, check_class, check_function, check_instance, check_text
-from lro._base.containing import contained
+from lro._base.arguments import (
+    check,
+    check_class,
+    check_function,
+    check_instance,
+    check_text,
+    contained,
+)
 from lro._base.details import DETAIL_TYPES, ErrorInfo
-from lro._base.errors import InvalidArgument, LroError
-from lro._base.faults import DeclarationError, EncodingError, MissingExtra, UnknownType
+from lro._base.errors import (
+    DeclarationError,
+    EncodingError,
+    InvalidArgument,
+    LroError,
+    MissingExtra,
+    UnknownType,
+)
 from lro._base.status import Code, Status
 from lro._messages.codecs import (
     ClassCodec,
@@ -356,7 +368,7 @@ class TypeRegistry:
     def _protobuf_codec(self, cls: type) -> Codec | None:
         if protobuf_name(cls) is None:
             return None
-        from lro._messages.protobuf.codec import ProtobufCodec
+        from lro._messages.protobuf.binary import ProtobufCodec
 
         return ProtobufCodec(cls, lambda: self.binary)
 

@@ -25,7 +25,7 @@ from typing import Annotated, Final, TypeGuard, TypeVar
 import attrs
 
 from lro._base.any import UNKNOWN, Any, declared_name, named
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 
 T = TypeVar("T")
 

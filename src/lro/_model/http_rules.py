@@ -10,8 +10,7 @@ from urllib.parse import quote, unquote
 
 import attrs
 
-from lro._base.errors import InvalidArgument, MalformedRequest
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, InvalidArgument, MalformedRequest
 
 MAX_PATH: Final = 16 * 1024
 """Longest raw path that is read, in characters.

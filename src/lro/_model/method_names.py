@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._model.operation import OperationInfo
 
 _METHOD_NAME: Final = re.compile(

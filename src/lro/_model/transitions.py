@@ -110,13 +110,13 @@ def take_over(owner: str, until: datetime, now: datetime) -> Change:
     return change
 
 
-def abandon(error: Status, now: datetime, expiry: timedelta) -> Change:
+def abandon(error: Status, now: datetime, keep_for: timedelta) -> Change:
     """End work whose worker was lost.
 
     Raises (when applied):
         LeaseLost: Somebody holds a lease that has not run out.
     """
-    fail = end(error, now=now, expiry=expiry)
+    fail = end(error, now=now, keep_for=keep_for)
 
     def change(record: Record) -> Record | None:
         _ran_out(record, now)
@@ -125,13 +125,13 @@ def abandon(error: Status, now: datetime, expiry: timedelta) -> Change:
     return change
 
 
-def withdraw(error: Status, now: datetime, expiry: timedelta) -> Change:
+def withdraw(error: Status, now: datetime, keep_for: timedelta) -> Change:
     """End work that is asked to stop and that nobody has begun, or holds any more.
 
     Raises (when applied):
         LeaseLost: Somebody holds it, or it is done outside.
     """
-    cancel = end(error, now=now, expiry=expiry, acknowledge=True)
+    cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
 
     def change(record: Record) -> Record | None:
         if not record.unclaimed:
@@ -231,7 +231,7 @@ def end(
     result: Any | Status | None,
     *,
     now: datetime,
-    expiry: timedelta,
+    keep_for: timedelta,
     attempt: int | None = None,
     metadata: Any | None = None,
     acknowledge: bool = False,
@@ -271,7 +271,7 @@ def end(
             lease_until=None,
             update_time=now,
             end_time=ended,
-            expire_time=ended + expiry,
+            expire_time=ended + keep_for,
         )
 
     return change

@@ -13,8 +13,7 @@ from lro._base.arguments import check_count
 from lro._base.errors import Unavailable
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.forks import after_fork
-from lro.executors._backlog import Backlog, BacklogSlot
-from lro.executors._local import LocalExecutor
+from lro.executors._pooled import Backlog, BacklogSlot, LocalExecutor
 
 log = logging.getLogger("lro")
 
@@ -48,8 +47,8 @@ class AsyncioExecutor(LocalExecutor):
         self._room = concurrency
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._begin_anew()
-        after_fork(self, AsyncioExecutor._begin_anew)
+        self._reset_after_fork()
+        after_fork(self, AsyncioExecutor._reset_after_fork)
 
     @property
     def cancel_support(self) -> CancelSupport:
@@ -60,7 +59,7 @@ class AsyncioExecutor(LocalExecutor):
         """Room for one task."""
         slot = self._backlog.reserve()
         try:
-            self._see_to_loop()
+            self._ensure_loop()
         except BaseException:
             slot.release()
             raise
@@ -88,7 +87,7 @@ class AsyncioExecutor(LocalExecutor):
                 self._thread.join()
         return over
 
-    def _begin_anew(self) -> None:
+    def _reset_after_fork(self) -> None:
         if self._loop is not None:
             _left_behind.append((self._loop, self._tasks))
         self._starting = threading.Lock()
@@ -96,7 +95,7 @@ class AsyncioExecutor(LocalExecutor):
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def _see_to_loop(self) -> None:
+    def _ensure_loop(self) -> None:
         with self._starting:
             if self._thread is not None:
                 return

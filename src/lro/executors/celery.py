@@ -24,8 +24,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lro._base.arguments import check_count, check_instance, check_span, check_text
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError, MissingExtra
+from lro._base.errors import DeclarationError, MissingExtra, Unavailable
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.method_spec import MethodSpec
 
@@ -33,8 +32,8 @@ try:
     import celery
     from celery.signals import worker_ready
 
-    from lro.executors._broker import NamePublisher
-    from lro.executors._carrier import CeleryWorkerTask
+    from lro.executors._celery_broker import NamePublisher
+    from lro.executors._celery_worker import CeleryWorkerTask
 except ImportError as exc:
     raise MissingExtra("the Celery executor", "celery") from exc
 
@@ -139,7 +138,7 @@ class CeleryExecutor:
         carrier = self._carrier = CeleryWorkerTask(work, close)
 
         def carry(*arguments: object, **named: object) -> None:  # Celery takes no bound method
-            carrier.carry(*arguments, **named)
+            carrier.run(*arguments, **named)
 
         self._task = self._app.task(carry, name=self._task_name, **_OPTIONS)
         names.add(self._task_name)
@@ -157,7 +156,7 @@ class CeleryExecutor:
         """
         self._go_on()
         if not self._eager:
-            self._broker.look()
+            self._broker.check_reachable()
         return _Slot(self)
 
     def withdraw(self, name: str) -> bool:  # noqa: ARG002
@@ -192,7 +191,7 @@ class CeleryExecutor:
         if self._eager:  # the app's tests: tasks are done where they are sent
             self._task.apply((name,))
             return
-        self._broker.reach(
+        self._broker.publish(
             lambda connection: self._task.apply_async(
                 (name,), connection=connection, retry=False, add_to_parent=False, **self._route
             )

@@ -10,7 +10,7 @@ from lro._base.errors import Unavailable
 from lro._engine.executor_port import Task
 from lro._engine.forks import after_fork
 from lro._engine.job import event_loop_runs
-from lro.executors._local import LocalExecutor
+from lro.executors._pooled import LocalExecutor
 
 
 class InlineExecutor(LocalExecutor):
@@ -22,10 +22,10 @@ class InlineExecutor(LocalExecutor):
 
     def __init__(self) -> None:
         self._stopped = False
-        self._renew()
-        after_fork(self, InlineExecutor._renew)
+        self._reset_after_fork()
+        after_fork(self, InlineExecutor._reset_after_fork)
 
-    def _renew(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._quiet = threading.Condition()
         self._inside: list[int] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from lro._engine.executor_port import Task
-from lro.executors._staffed import PooledExecutor
+from lro.executors._pooled import PooledExecutor
 
 
 class ThreadExecutor(PooledExecutor):

@@ -6,14 +6,14 @@ import itertools
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 import attrs
 
 from lro._base.any import Any
 from lro._base.arguments import check_count, check_function
-from lro._base.errors import OperationNotFound, RequestIdConflict, TargetBusy
+from lro._base.errors import OperationNotFound, TargetBusy
 from lro._engine.forks import after_fork
 from lro._engine.store_port import (
     READ_BYTES,
@@ -32,10 +32,9 @@ from lro._filters.prefilter import EVERYTHING, Test, bounds_of
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._lists import Lists
-from lro.stores._rows import refuse_untextual, taken
+from lro.stores._memory_lists import OrderedRecords
+from lro.stores._rows import REQUEST_LIFE, refuse_untextual, repeats_start, taken
 
-REQUEST_LIFE = timedelta(hours=24)
 _SLICE = 100
 """How many records a sweep removes while others wait."""
 _Key: TypeAlias = tuple[str, str, str]
@@ -67,10 +66,8 @@ class _FirstStarts:
             RequestIdConflict: The key was used with another fingerprint.
         """
         known = self._known.get((key.method, key.caller, key.request_id))
-        if known is None or now - known[0].create_time >= REQUEST_LIFE:
+        if known is None or not repeats_start(key, known[1], known[0].create_time, now):
             return None
-        if known[1] != key.fingerprint:
-            raise RequestIdConflict("request_id", "was used before with another request")
         return known[0]
 
     def forget(self, name: str) -> None:
@@ -128,10 +125,10 @@ class MemoryStore:
             check_function("clock", clock)
         check_count("request_ids", request_ids)
         self._clock = clock or _utc_now
-        self._forked()
-        after_fork(self, MemoryStore._forked)
+        self._reset_after_fork()
+        after_fork(self, MemoryStore._reset_after_fork)
         self._records: dict[str, Record] = {}
-        self._lists = Lists(self._records)
+        self._lists = OrderedRecords(self._records)
         self._targets: dict[str, str] = {}
         self._running: dict[str, None] = {}
         self._inputs: dict[str, Any] = {}
@@ -308,7 +305,7 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._lock = threading.Lock()  # a forked process has its own records from now on
 
     def _put(self, record: Record) -> None:

@@ -58,7 +58,7 @@ def insert(
 
 def end_of(clock: ManualClock, result: Any | Status | None = DONE, days: float = 30) -> Change:
     """The end of an operation whose record is then kept for so many days."""
-    return end(result, now=clock(), expiry=timedelta(days=days))
+    return end(result, now=clock(), keep_for=timedelta(days=days))
 
 
 def ids(records: Sequence[Record]) -> list[str]:

@@ -1,7 +1,7 @@
 """Progress for people: read it from metadata, estimate the end, draw it.
 
-:func:`progress_of` reads the metadata that services commonly have, :class:`Estimate` says how
-many seconds are left, :func:`show_rich` and :func:`show_tqdm` draw a bar while they wait. Only
+:func:`progress_of` reads the metadata that services commonly have, :class:`Estimate` gives the
+seconds that are left, :func:`show_rich` and :func:`show_tqdm` draw a bar while they wait. Only
 drawing needs the extra ``progress``.
 """
 

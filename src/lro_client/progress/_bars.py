@@ -1,4 +1,7 @@
-"""Bars in a terminal, by rich and by tqdm (extra ``progress``), and estimates of the end."""
+"""The estimated end of an operation, and bars in a terminal by rich and by tqdm.
+
+Both bars need the extra ``progress``.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,19 @@ from lro_client.progress._reading import Progress, ProgressOf, one_line, progres
 if TYPE_CHECKING:
     from rich.console import Console
 
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+_PERCENT = 100.0
+
 
 class Estimate:
-    """Estimates the end of work whose fraction done is reported from time to time.
+    """An estimate of the seconds left, from fractions that are added from time to time.
 
     The rate is that of the recent past: what is older than ``window_seconds`` counts less and
-    less. A pause longer than those before it makes the estimate grow; a fraction that goes back
-    takes away from what was gained, and where nothing is left of it, it starts over. ``clock``
-    gives seconds that never go back.
+    less. A pause longer than those before it makes the estimate grow. A fraction that goes back
+    reduces the gain; with no gain left, the estimate starts again. ``clock`` gives seconds that
+    never go back.
     """
 
     def __init__(
@@ -41,9 +49,9 @@ class Estimate:
         self._gap = 0.0
 
     def add(self, fraction: float | None, seconds: float | None = None) -> None:
-        """Report that this fraction was done at ``seconds`` of the clock, by default now.
+        """Add the fraction that was done at ``seconds`` of the clock, by default now.
 
-        None and NaN are not known and change nothing; what is below 0 or above 1 is cut off.
+        None and NaN change nothing; what is below 0 or above 1 is cut off.
         """
         if fraction is None or math.isnan(fraction):
             return
@@ -53,7 +61,7 @@ class Estimate:
             self._last = (now, fraction)
             return
         before, had = self._last
-        if fraction == had or now < before:  # a pause, or told too late
+        if fraction == had or now < before:  # a pause, or a late report
             return
         fade = math.exp(-(now - before) / self._window)
         self._spent = self._spent * fade + (now - before)
@@ -74,16 +82,10 @@ class Estimate:
         if not (self._spent > 0 and self._gained > 0):
             return None
         quiet = max(self._clock() - then, 0.0)
-        stalled = max(quiet - self._gap, 0.0)  # the next step is overdue by so much
+        stalled = max(quiet - self._gap, 0.0)  # how long the next step is overdue
         needed = (1.0 - fraction) * ((self._spent + stalled) / self._gained)
         left = needed - min(quiet, self._gap)
         return max(left, 0.0) if math.isfinite(left) else None
-
-
-R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-_PERCENT = 100.0
 
 
 class State(Protocol):
@@ -125,7 +127,7 @@ class RichBar:
     """A bar of rich, shown while the context is entered: percent, message, and time left.
 
     ``description`` stands before it, ``console`` is where it is drawn (None: standard error), and
-    ``progress_of`` reads the metadata. Without a terminal, only the last state is written.
+    ``progress_of`` reads the metadata. Without a terminal only the last state is written.
 
     Raises:
         MissingExtra: rich is not installed.
@@ -270,7 +272,7 @@ def _shown(
 
 
 def read_update(update: State, read: ProgressOf) -> Progress:
-    """The progress of an update; its metadata as it came where it is not as declared."""
+    """The progress of an update; its packed metadata is read if it is not of the declared type."""
     try:
         metadata: object = update.metadata
     except DecodingError:
@@ -279,7 +281,7 @@ def read_update(update: State, read: ProgressOf) -> Progress:
 
 
 def at_the_end(progress: Progress, operation: Operation) -> Progress:
-    """The same, but all is done once the operation has succeeded, whatever was last reported."""
+    """The progress with all done if the operation has succeeded, else as it is."""
     if operation.state != "SUCCEEDED":
         return progress
     done = progress.done if progress.total is None else progress.total
@@ -304,7 +306,7 @@ def span_text(seconds: float) -> str:
 
 
 def _imported(name: str) -> Any:
-    # By name, since the types of one of them come in a package of their own.
+    # By name: the types of tqdm come in a package of their own.
     try:
         found: ModuleType = importlib.import_module(name)
     except ImportError as exc:

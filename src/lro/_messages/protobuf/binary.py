@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
+import attrs
 from google.longrunning import operations_proto_pb2
 from google.protobuf import (
     any_pb2,
@@ -24,12 +25,12 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 
-from lro._base.any import Json
-from lro._base.errors import InvalidArgument
-from lro._base.faults import DeclarationError, UnknownType
+from lro._base.any import WRAPPED_TYPES, Json
+from lro._base.errors import DeclarationError, InvalidArgument, UnknownType, got
 from lro._messages.json_text import dumps, dumps_bounded, reread
 from lro._messages.protobuf.files import ProtoFiles
 from lro._messages.protobuf.reading import ProtoReader
+from lro._messages.protobuf.schema import shape_of_descriptor
 from lro._messages.schema import Shape
 
 T = TypeVar("T")
@@ -267,3 +268,49 @@ def _told(action: Callable[[], T]) -> T:
         return action()
     except _WRONG as exc:
         raise InvalidArgument("", str(exc)) from exc
+
+
+@attrs.frozen
+class ProtobufCodec:
+    """Packs messages in binary form, so that fields which this program does not know survive."""
+
+    python: type[Message]
+    binary: Callable[[], Binary]
+
+    @property
+    def shape(self) -> Shape | None:
+        """The fields, by the descriptor; None for the well-known types."""
+        descriptor = cast(Descriptor, self.python.DESCRIPTOR)
+        if descriptor.full_name in WRAPPED_TYPES:
+            return None
+        return shape_of_descriptor(descriptor)
+
+    def dump(self, message: Any) -> Json | bytes:
+        """The deterministic binary form."""
+        if not isinstance(message, self.python):
+            raise InvalidArgument("", f"must be a {self.python.__name__}, got {got(message)}")
+        return serialized(message)
+
+    def amend(
+        self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
+    ) -> bytes:
+        """The binary form with more fields; the same bytes if it says all of that already."""
+        try:
+            message = parsed(self.python, payload)
+        except InvalidArgument:  # whoever reads it is told
+            return payload
+        before = serialized(message)
+        names = {field.json_name: field.name for field in message.DESCRIPTOR.fields}
+        new = {key: value for key, value in unless_set.items() if not message.HasField(names[key])}
+        for key in always:
+            message.ClearField(names[key])
+        added: dict[str, Json] = {**new, **always}
+        message.MergeFrom(self.binary().read(self.python, added, strict=True))
+        after = serialized(message)
+        return payload if after == before else after
+
+    def load(self, payload: Json | bytes, *, strict: bool) -> Any:
+        """The message of a JSON value, or of the binary form."""
+        if isinstance(payload, bytes):
+            return parsed(self.python, payload)
+        return self.binary().read(self.python, payload, strict=strict)

@@ -1,4 +1,4 @@
-"""One child process, as its parent holds it."""
+"""One child process as its parent holds it, and the messages that it sends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,54 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.spawn import get_executable
 from typing import Final
 
-from lro.executors.processes._inbox import Inbox
-from lro.executors.processes._messages import FromChild, Leave, ToChild, encode, of_child
+from lro.executors.processes._messages import FromChild, Shutdown, ToChild, encode, from_child
+
+_CHUNK: Final = 1 << 20
+_SHORT: Final = 4
+_LONG: Final = 8
+"""Bytes of the two forms of a length: four, signed; after a -1 there, eight."""
+
+
+class MessageReader:
+    """The next message, as far as it has come.
+
+    ``recv_bytes`` would wait for its end, which a child that is stopped or dies in the midst of it
+    never sends.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def take(self, descriptor: int) -> bytes | None:
+        """Read what is there; the message, if that was the rest of it.
+
+        Raises:
+            EOFError: Nothing more will come.
+        """
+        found = os.read(descriptor, min(self._left, _CHUNK))
+        if not found:
+            raise EOFError
+        self._bytes += found
+        self._left -= len(found)
+        if self._left == 0 and self._in_length:
+            self._measure()
+        if self._left or self._in_length:
+            return None
+        whole = bytes(self._bytes)
+        self._begin()
+        return whole
+
+    def _begin(self) -> None:
+        self._bytes = bytearray()
+        self._left = _SHORT
+        self._in_length = True
+
+    def _measure(self) -> None:
+        length = int.from_bytes(self._bytes, "big", signed=len(self._bytes) == _SHORT)
+        self._bytes.clear()
+        self._in_length = length < 0
+        self._left = _LONG if length < 0 else length
+
 
 _PROGRAM: Final = """\
 import json, os, sys
@@ -35,7 +81,7 @@ LEAVE_SECONDS: Final = 2.0
 """How long an idle child may take to end itself, before it is killed."""
 
 
-class Process:
+class ChildProcess:
     """A child that does one call at a time. Used by one thread, except where it says otherwise.
 
     It is a new program rather than a fork, which would inherit locks that the threads of this
@@ -49,7 +95,7 @@ class Process:
     def __init__(self) -> None:
         self.started = False
         """Whether the child has said so."""
-        self._inbox = Inbox()
+        self._inbox = MessageReader()
         self.calls = 0
         """How many calls it was given."""
         self._sender: threading.Thread | None = None
@@ -97,11 +143,11 @@ class Process:
         self._sender.start()
 
     @property
-    def deaf(self) -> bool:
+    def still_sending(self) -> bool:
         """Whether it has yet to take in what it was told: what it is told then has to wait."""
         return self._sender is not None and self._sender.is_alive()
 
-    def hear(self, seconds: float | None) -> FromChild | None:
+    def receive(self, seconds: float | None) -> FromChild | None:
         """What the child says, or None after so long, or when woken.
 
         Raises:
@@ -113,7 +159,7 @@ class Process:
         while self._connection in ready:
             text = self._inbox.take(self._connection.fileno())
             if text is not None:
-                return of_child(text)
+                return from_child(text)
             ready = wait([self._connection], 0)
         return None
 
@@ -136,10 +182,10 @@ class Process:
         """Wait for its end, after :meth:`kill`; by any thread."""
         self._popen.wait()
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Have it end itself, once it is idle."""
         with contextlib.suppress(OSError):  # it has ended by another hand
-            self.send(Leave())
+            self.send(Shutdown())
 
     def reap(self, seconds: float = LEAVE_SECONDS) -> str:
         """Wait for its end, at most so long, then kill it; how it ended, in words. Idempotent."""
@@ -150,7 +196,7 @@ class Process:
                 pass
             self.kill()  # at least what its functions have left running
             self._popen.wait()
-            self._hang_up()
+            self._end_sending()
             self._close()
         return _ending(self._popen.returncode)
 
@@ -158,7 +204,7 @@ class Process:
         with contextlib.suppress(OSError):  # it is gone: whoever hears it will see
             self._connection.send_bytes(text)
 
-    def _hang_up(self) -> None:
+    def _end_sending(self) -> None:
         if self._sender is not None:
             # What is being sent goes nowhere, even if a stranger holds the child's end open.
             end = socket.socket(fileno=self._connection.fileno())

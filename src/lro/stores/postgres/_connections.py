@@ -14,8 +14,14 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 
 from lro._base.errors import InvalidArgument, Unavailable
-from lro.stores.postgres._clock import ASK, ServerClock
-from lro.stores.postgres._link import Address, BoundedConnection, NoAnswer, unavailable
+from lro.stores.postgres._connection import (
+    ASK,
+    BoundedConnection,
+    NoAnswer,
+    ServerAddress,
+    ServerClock,
+    unavailable,
+)
 
 log = logging.getLogger("lro")
 
@@ -39,14 +45,14 @@ class ConnectionLost(Exception):
     """The connection broke: whether the statement under way was carried out is not known."""
 
 
-class Connections:
+class ConnectionPool:
     """Up to ``size`` connections, each for one thread at a time.
 
     psycopg's own pool reconnects in threads of its own, at growing intervals, while its callers
     wait: ours are to be told at once that the server is away, and to find it as soon as it is back.
     """
 
-    def __init__(self, address: Address, clock: ServerClock, size: int) -> None:
+    def __init__(self, address: ServerAddress, clock: ServerClock, size: int) -> None:
         self.address = address
         self.clock = clock
         self._size = size

@@ -8,12 +8,11 @@ import threading
 import time
 from typing import Final
 
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
+from lro.stores.sqlite._errors import DATABASE_ERRORS, is_busy, translate_error
+from lro.stores.sqlite._fair_lock import FairLock
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._schema import prepare
-from lro.stores.sqlite._told import DATABASE_ERRORS, busy, translate_error
-from lro.stores.sqlite._turn import FairLock
 
 _FIRST_PAUSE: Final = 0.0001
 _SHORT_PAUSE: Final = 0.001
@@ -39,7 +38,7 @@ class Writer:
 
     Raises:
         Unavailable: The file cannot be opened.
-        DeclarationError: It was made by a newer version of this library, or is not of it at all.
+        DeclarationError: It has another schema version, or is not a file of this library.
     """
 
     def __init__(self, file: DatabaseFile) -> None:
@@ -53,7 +52,7 @@ class Writer:
         self._durable: bool | None = True
         self._rest_until = 0.0
         self._listened = False
-        self.renew()
+        self.reset_after_fork()
         try:
             self._opened()
         except sqlite3.OperationalError as exc:
@@ -61,8 +60,8 @@ class Writer:
         except sqlite3.DatabaseError as exc:
             raise DeclarationError(file.path, f"is no SQLite database: {exc}") from exc
 
-    def renew(self) -> None:
-        """Make what threads share anew, in a forked child."""
+    def reset_after_fork(self) -> None:
+        """Replace the locks and events that the threads of the parent share."""
         self._lock = threading.Lock()
 
     def begin(self, until: float, *, durable: bool = True) -> sqlite3.Connection:
@@ -204,7 +203,7 @@ class Writer:
         try:
             while True:
                 self._file.check()
-                self._file.unmoved()
+                self._file.check_in_place()
                 if self._turn.take(now) or now >= until:
                     connection = self._opened()
                     if durable is not self._durable:
@@ -225,7 +224,7 @@ class Writer:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as exc:
-            if last or not busy(exc):
+            if last or not is_busy(exc):
                 raise
             return False
         return True
@@ -253,11 +252,11 @@ class Writer:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            self._file.unmoved()
+            self._file.check_in_place()
             self._count(self._opened())
             return True
         except sqlite3.Error as exc:
-            if busy(exc):
+            if is_busy(exc):
                 return False
             raise translate_error(exc) from exc
         finally:
