@@ -61,7 +61,7 @@ def check_name(name: object) -> None:
     """Do nothing for what may be an operation's name.
 
     Raises:
-        DeclarationError: It is no text, or empty, a URL, or has an odd segment.
+        DeclarationError: It is not a text, is empty or a URL, or has an odd segment.
     """
     check("name", name, "a text that is not empty", fine=isinstance(name, str) and name != "")
     check_no_url("name", str(name))
@@ -86,7 +86,7 @@ def check_parent(parent: str) -> None:
 
 
 def check_no_url(subject: str, name: str) -> None:
-    """Do nothing for a name, or a parent, that is no URL.
+    """Do nothing for a name, or a parent, that is not a URL.
 
     Raises:
         DeclarationError: It is one.
@@ -124,7 +124,7 @@ def check_message(message: object, types: TypeRegistry) -> None:
     """Do nothing for what can be the message of a start.
 
     Raises:
-        DeclarationError: It is of a class that is none of messages.
+        DeclarationError: Its class is not one of messages.
     """
     cls = type(message)
     hint = ""
@@ -140,7 +140,7 @@ def check_class(name: str, cls: object, types: TypeRegistry) -> None:
     """Do nothing for a class of messages, ``lro.Any`` or None.
 
     Raises:
-        DeclarationError: It is no class, or one of which ``types`` can make no message.
+        DeclarationError: It is not a class of which ``types`` can make a message.
     """
     fine, hint = cls is None, ""
     if isinstance(cls, type):
@@ -199,7 +199,7 @@ def check_base_url(base_url: object, http: typing.Any) -> None:
     """Do nothing for a server's address, which ``http``, an HTTP client, may know instead.
 
     Raises:
-        DeclarationError: It is no URL of HTTP, or there is none, or ``http`` knows another one.
+        DeclarationError: It is missing, not an HTTP URL, or not the one of ``http``.
     """
     check("base_url", base_url, "a text", fine=isinstance(base_url, str))
     text = str(base_url)
@@ -250,14 +250,14 @@ def _is_awaited(value: object) -> bool:
 
 
 _MAX_TIMEOUT_SECONDS: Final = 1e8
-"""A timeout of three years is none: clocks do not take much longer ones."""
+"""A longer timeout, of three years, is treated as none: clocks do not take much longer ones."""
 
 
 def named(cls: type[R], request: str | R) -> R:
     """The request of a verb that takes a name, or the whole request (spec §3.8).
 
     Raises:
-        DeclarationError: It is neither, or the name is none.
+        DeclarationError: It is neither, or the name is not valid.
     """
     whole: typing.Any = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
     wanted = f"a name or a {cls.__name__}"

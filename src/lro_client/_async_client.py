@@ -133,7 +133,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
                 yield Update(self, self._take_state(operation))
 
     async def cancel(self) -> None:
-        """Ask for the work to stop; what becomes of it, :meth:`result` tells.
+        """Ask for the work to stop; :meth:`result` shows whether it did.
 
         Raises:
             CallError: The call failed.
@@ -193,7 +193,7 @@ class AsyncGroup(Generic[Resp, Meta]):
     ) -> AsyncGenerator[AsyncOperationHandle[Resp, Meta], None]:
         """The handles in the order of their end.
 
-        Of one that is gone, or cannot be asked for any more, ``result()`` tells why.
+        For an operation that is gone or unreachable, ``result()`` raises the reason.
 
         Raises:
             GroupTimeout: The time is over; its ``pending`` are not done.
@@ -353,10 +353,10 @@ class AsyncClient:
         response: type[Resp],
         metadata: type[Meta],
     ) -> AsyncOperationHandle[Resp, Meta]:
-        """A handle for an operation, or for a name or token that was kept; asks nobody.
+        """A handle for an operation, or for a name or token that was kept; makes no call.
 
         Raises:
-            InvalidArgument: What looks like a token is none, or is one of another server.
+            InvalidArgument: The token is not valid, or is one of another server.
             DeclarationError: It is empty, a URL, or something else than these.
         """
         register(self._state.types, response=response, metadata=metadata)
@@ -439,7 +439,7 @@ class AsyncClient:
                 yield self._handle(found, response, metadata)
 
     async def close(self) -> None:
-        """Free the connections, if they were made here; nobody waits here any more."""
+        """Free the connections, if they were made here; every wait here ends."""
         self._state.close()
         await self._driver.stop()
         await self._transport.close()

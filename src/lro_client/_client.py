@@ -129,7 +129,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
             yield Update(self, self._take_state(operation))
 
     def cancel(self) -> None:
-        """Ask for the work to stop; what becomes of it, :meth:`result` tells.
+        """Ask for the work to stop; :meth:`result` shows whether it did.
 
         Raises:
             CallError: The call failed.
@@ -186,7 +186,7 @@ class Group(Generic[Resp, Meta]):
     ) -> Iterator[OperationHandle[Resp, Meta]]:
         """The handles in the order of their end.
 
-        Of one that is gone, or cannot be asked for any more, ``result()`` tells why.
+        For an operation that is gone or unreachable, ``result()`` raises the reason.
 
         Raises:
             GroupTimeout: The time is over; its ``pending`` are not done.
@@ -338,10 +338,10 @@ class Client:
         response: type[Resp],
         metadata: type[Meta],
     ) -> OperationHandle[Resp, Meta]:
-        """A handle for an operation, or for a name or token that was kept; asks nobody.
+        """A handle for an operation, or for a name or token that was kept; makes no call.
 
         Raises:
-            InvalidArgument: What looks like a token is none, or is one of another server.
+            InvalidArgument: The token is not valid, or is one of another server.
             DeclarationError: It is empty, a URL, or something else than these.
         """
         register(self._state.types, response=response, metadata=metadata)
@@ -423,7 +423,7 @@ class Client:
             yield self._handle(found, response, metadata)
 
     def close(self) -> None:
-        """Free the connections, if they were made here; nobody waits here any more."""
+        """Free the connections, if they were made here; every wait here ends."""
         self._state.close()
         self._transport.close()
 

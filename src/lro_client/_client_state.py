@@ -1,4 +1,4 @@
-"""What both faces of a client hold: settings, types, the table of what is waited for, a journal."""
+"""What both faces of a client hold: settings, types, the registry of waits, an observer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lro_client._journal import Journal
 
 _MAX_OWN_CALLS: Final = 4
-"""Up to so many operations are waited for by a call each; more of them share a few connections."""
+"""Maximum number of waits with a call of their own; further ones share a few connections."""
 
 _RESET_LOCK: Final = threading.Lock()
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
@@ -33,32 +33,32 @@ class Runner(Protocol):
     """What of a driver is the same on both faces."""
 
     def start(self, flow: Flow[None]) -> None:
-        """Have a flow run beside the caller."""
+        """Run a flow in the background."""
         ...
 
     def wake(self) -> None:
-        """End the rest of the one flow that rests."""
+        """End the ``Idle`` of the one flow that sleeps."""
         ...
 
     def channel(self) -> Channel:
-        """A box that the driver can take from."""
+        """A channel that the driver can receive from."""
         ...
 
     def place(self) -> object:
-        """Where flows run aside; another place is a new beginning."""
+        """Where background flows run; in another place the client starts over."""
         ...
 
     def close(self, error: Exception) -> None:
-        """End all pauses with this."""
+        """End all pauses with this error."""
         ...
 
     def max_lanes(self, wanted: int) -> int:
-        """How many flows may run aside at once."""
+        """Maximum number of background flows."""
         ...
 
 
 class ClientState:
-    """The part of a client that does nothing by itself."""
+    """The part of a client that is the same for threads and event loops."""
 
     def __init__(
         self,
@@ -92,12 +92,12 @@ class ClientState:
 
     @property
     def registry(self) -> WatchRegistry:
-        """What is waited for."""
+        """The operations that are waited for together."""
         self._reset_if_moved()
         return self._table
 
     def _reset_if_moved(self) -> None:
-        # In a forked process nobody goes on with what was waited for, and locks may be held.
+        # In a forked process no thread goes on with the waits, and locks may be held.
         here = self._runner.place()
         if here == self._place:
             return
@@ -120,12 +120,12 @@ class ClientState:
         return table
 
     def channel(self) -> Channel:
-        """A box that the face's driver can take from."""
+        """A channel that the driver can receive from."""
         return self._runner.channel()
 
     @contextmanager
     def own_call(self) -> Iterator[bool]:
-        """Whether a wait may have a call for itself, rather than join all others."""
+        """Whether a wait may have a call of its own, rather than join all others."""
         self._reset_if_moved()
         server, lock = self.config.server, self._lock
         with lock:
@@ -138,7 +138,7 @@ class ClientState:
                 server.own_calls = max(0, server.own_calls - has)
 
     def close(self) -> None:
-        """Send home everybody who waits."""
+        """End every wait with an error."""
         error = CallError("GetOperation", _CLOSED)
         self.registry.close(error)
         self._runner.close(error)

@@ -24,14 +24,14 @@ H = TypeVar("H", bound=HandleBase[Any, Any])
 
 @attrs.frozen
 class GroupResult(Generic[H]):
-    """Whom a wait has found done, in the order of their end, and whom not."""
+    """The handles that a wait has found done, in the order of their end, and the others."""
 
     done: tuple[H, ...]
     pending: tuple[H, ...]
 
 
 class GroupWatch(Generic[H]):
-    """Handles whose ends, or changes, come into one box. A context: leaving it ends that."""
+    """Handles whose ends, or changes, come into one channel. A context, which ends that."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class GroupWatch(Generic[H]):
         self._channel = state.channel()
         self._lock = threading.Lock()
         self._events: dict[str, WatchEvent] = {}
-        """The last of each name, which is in the box as long as it is here."""
+        """The last event of each name; the name is in the channel while its event is here."""
         self._ready = [handle for handle in handles if handle._is_over]
         self._pending: dict[str, list[H]] = {}
         for handle in handles:
@@ -61,7 +61,7 @@ class GroupWatch(Generic[H]):
         for name, handles in self._pending.items():
             fits = functools.partial(_fits, tuple(handles))
             want = Want(self._wants_progress, self.deadline, fits)
-            # To the curious, the first state is news too.
+            # For those who want progress, the first state is an event too.
             wants[name] = want, None if self._wants_progress else handles[0].operation
         self._entries = self._state.registry.subscribe_all(self._listen, wants)
         return self
@@ -74,11 +74,11 @@ class GroupWatch(Generic[H]):
 
     @property
     def pending(self) -> tuple[H, ...]:
-        """Those of whom no end was heard."""
+        """The handles that are not known to be over."""
         return tuple(handle for handles in self._pending.values() for handle in handles)
 
     def next(self) -> Flow[list[H]]:
-        """Those who have changed next; none if nobody is left, or the time is over."""
+        """The next handles that have changed; none if all are over, or the time is."""
         if self._ready:
             ready, self._ready = self._ready, []
             return ready
@@ -108,7 +108,7 @@ class GroupWatch(Generic[H]):
         return handles
 
     def _listen(self, news: WatchEvent) -> None:
-        # Who takes them slowly finds the last of each, and lanes may tell in another order.
+        # A slow reader gets the last state of each; lanes may report in another order.
         with self._lock:
             known = self._events.get(news.name)
             if isinstance(known, Seen) and known.operation.done:
@@ -138,7 +138,7 @@ def members(handles: Iterable[H]) -> tuple[H, ...]:
     """The handles of a group.
 
     Raises:
-        TypeError: One is none.
+        TypeError: One is not a handle.
     """
     found = tuple(handles)
     for one in found:
@@ -148,7 +148,7 @@ def members(handles: Iterable[H]) -> tuple[H, ...]:
 
 
 def as_completed(state: ClientState, handles: Sequence[H], timeout: float | None) -> Flow[None]:
-    """Shows each handle when its operation is over, the first one first."""
+    """Emit each handle when its operation is over, the first one first."""
     with GroupWatch(state, handles, timeout) as gathering:
         while found := (yield from gathering.next()):
             for handle in found:
@@ -160,7 +160,7 @@ def as_completed(state: ClientState, handles: Sequence[H], timeout: float | None
 def wait(
     state: ClientState, handles: Sequence[H], count: int | None, timeout: float | None
 ) -> Flow[GroupResult[H]]:
-    """Wait until so many operations are over (None: all), or the time is."""
+    """Wait until ``count`` operations are over (None: all), or the time is."""
     if not (count is None or isinstance(count, int)):
         raise TypeError(f"count is how many must be over, a whole number, got {count!r}")
     wanted = len(handles) if count is None else min(count, len(handles))
@@ -191,7 +191,7 @@ def results(
 
 
 def updates(state: ClientState, handles: Sequence[H], timeout: float | None) -> Flow[None]:
-    """Shows each change of each operation, the end included, until all are over."""
+    """Emit each change of each operation, the end included, until all are over."""
     with GroupWatch(state, handles, timeout, wants_progress=True) as gathering:
         while found := (yield from gathering.next()):
             for handle in found:

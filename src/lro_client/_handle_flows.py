@@ -27,13 +27,13 @@ Resp = TypeVar("Resp")
 _CANCELS_AT_ONCE: Final = 8
 
 MAX_LEAVE_SECONDS: Final = 5.0
-"""So long a Cancel may take that is sent because somebody leaves."""
+"""Maximum duration of the Cancel that is sent when a block is left."""
 
 
 def start(
     state: ClientState, request: StartRequest, response: type | None, metadata: type | None
 ) -> Flow[KnownOperation]:
-    """Start an operation, which the client's observer hears of before and after.
+    """Start an operation, and report it to the client's observer before and after.
 
     Raises:
         CallError: The method refused, or may have started it for all that (UNAVAILABLE and others).
@@ -137,14 +137,14 @@ def take_result(
         OperationFailed, OperationCancelled: As for :func:`result`.
         DecodingError: The same; the journal keeps the operation.
     """
-    try:
-        found: Resp | OperationFailed = handle._result()
-    except OperationFailed as exc:
-        found = exc
     left = deadline - state.config.clock()
-    yield from state.observer.taken(handle.name, handle._request_id, left)
-    if isinstance(found, OperationFailed):
-        raise found
+    forget = state.observer.taken(handle.name, handle._request_id, left)
+    try:
+        found = handle._result()
+    except OperationFailed:
+        yield from forget
+        raise
+    yield from forget
     return found
 
 
@@ -202,7 +202,7 @@ def cancel_unfinished(
     handles: Sequence[HandleBase[typing.Any, typing.Any]],
     seconds: float = MAX_LEAVE_SECONDS,
 ) -> Flow[None]:
-    """Cancel those that are not done, in so many seconds for all of them; never raises."""
+    """Cancel the operations that are not done, within ``seconds`` for all; never raises."""
     clock = state.config.clock
     until = clock() + seconds
     running = [handle for handle in handles if not handle._is_over]

@@ -1,4 +1,4 @@
-"""What a handle holds without asking anybody: a name, the message classes, the last state seen."""
+"""The values of a handle that need no call: a name, the message classes, the last state."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Update(Generic[Meta]):
         self._handle = handle
         self.operation = operation
         self.error = handle._error
-        """Why nobody can say any more what becomes of the operation; None as long as one can."""
+        """Why the operation can no longer be watched; None while it can."""
 
     @property
     def name(self) -> str:
@@ -195,7 +195,7 @@ class Update(Generic[Meta]):
 
     @property
     def progress(self) -> Progress | None:
-        """How far the work is, as common metadata tell it; None where they do not."""
+        """How far the work is, by common fields of metadata; None where there are none."""
         from lro_client.progress._reading import Progress, progress_of  # seldom needed
 
         try:
@@ -277,7 +277,7 @@ def register(
     """Make message classes known that have a full name; others go by their simple name.
 
     Raises:
-        DeclarationError: A class is none of messages, or has a field that no message can have.
+        DeclarationError: A class is not one of messages, or has a field that no message can have.
     """
     check_class("response", response, types)
     check_class("metadata", metadata, types)
@@ -292,8 +292,8 @@ def known(operation: Operation | str, address: str) -> KnownOperation:
     ``address`` is that of the server which the client asks; empty where it knows none.
 
     Raises:
-        InvalidArgument: The text looks like a token, and is none, or one of another server.
-        DeclarationError: It is no name.
+        InvalidArgument: The token is not valid, or is one of another server.
+        DeclarationError: The name is not valid.
     """
     if isinstance(operation, Operation):
         return KnownOperation(operation=operation)

@@ -26,10 +26,10 @@ APPLICATION_ID: Final = 0x6C726F6A
 """What SQLite notes in the header of a journal: ``lroj``."""
 
 MAX_WAIT_SECONDS: Final = 30.0
-"""So long another process that is writing is waited for."""
+"""Maximum wait for another process that is writing."""
 
 MAX_LATE_WRITE_SECONDS: Final = 1.0
-"""So long others are waited for by what may as well be written later."""
+"""Maximum wait for others by a write that may as well be made later."""
 
 _MAX_BUSY_SECONDS: Final = 2e6  # what SQLite's milliseconds have room for
 
@@ -138,7 +138,7 @@ def entry_of(row: tuple[object, ...]) -> Entry:
     """The entry of a row.
 
     Raises:
-        ValueError: The row is none of an entry's: the file is damaged.
+        ValueError: The row is not one of an entry: the file is damaged.
     """
     *texts, started = row
     if not (isinstance(started, int) and all(isinstance(text, str) for text in texts)):
@@ -170,7 +170,7 @@ class Journal:
     """The operations that were started and not collected, in an SQLite file, made if need be.
 
     Every write is on disk before its call returns. Threads and processes may share the file, also
-    after a fork. Neither headers nor credentials are kept; messages are, so only the file's owner
+    after a fork. It keeps no headers or credentials, but messages, so only the file's owner
     may read it. ``busy_seconds`` is how long a process that is writing is waited for.
 
     Raises:
@@ -243,7 +243,7 @@ class Journal:
         """Forget an operation whose result was taken; of this server only, if one is given.
 
         Of an operation without a name, or whose name could not be noted, the ``request_id`` of its
-        start tells which it is.
+        start identifies it.
 
         Raises:
             JournalError: The file cannot be written, or others hold it for ``within`` seconds. It
@@ -288,7 +288,7 @@ class Journal:
         """Forget what was started before a moment with a time zone; how many there were.
 
         Without ``answered`` only starts whose answer never came: those whose request id the server
-        does not know any more would start anew if they were repeated (spec §9.2(2)).
+        does not know any more would start a second time if they were repeated (spec §9.2(2)).
 
         Raises:
             JournalError: The file cannot be written.

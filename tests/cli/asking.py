@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 import lro
-from tests.client.house import House
+from tests.client.real_service import House
 from tests.client.messages import ResizeRequest
 
 SOURCE = Path(__file__).resolve().parent.parent.parent

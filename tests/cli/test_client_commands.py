@@ -21,7 +21,7 @@ import lro
 from lro_client.cli._exits import Exit, worst
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
-from tests.client.house import PATH, House
+from tests.client.real_service import PATH, House
 from tests.client.messages import NAME, ResizeMetadata, ResizeResponse, running
 
 START = json.dumps({"source": "a.png"})

@@ -16,7 +16,7 @@ from lro_client._tokens import Token
 from lro_client.cli._exits import Exit
 from tests.cli.asking import Asked, Lro, over
 from tests.client import sockets
-from tests.client.house import House
+from tests.client.real_service import House
 from tests.client.messages import ResizeResponse
 
 SECRET = "s3cret-token"

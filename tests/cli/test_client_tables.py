@@ -20,7 +20,7 @@ from lro_client.cli._exits import Exit
 from lro_client.cli._table import LiveTable
 from tests.cli.asking import Lro, over, started
 from tests.client import sockets
-from tests.client.house import House
+from tests.client.real_service import House
 from tests.client.messages import ResizeMetadata, ResizeResponse
 
 LONG = "x" * 300

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import lro
 from lro_client import CallError, Polling
 from lro_client._flow.single import BATCH, LIST, WAIT, WATCH
-from tests.client.worlds import NEVER, World, error
+from tests.client.virtual_server import NEVER, World, error
 
 FAULTS = [
     error(lro.Code.UNAVAILABLE, passing=True),

@@ -58,7 +58,7 @@ def test_one_call_for_all(face: Face) -> None:
     assert server.asked == ["batchGet"]
 
 
-def test_nobody_looks_before_all_names_are_there(
+def test_no_poll_is_made_before_all_names_are_there(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lane that finds the first name alone would ask for it by a call of its own."""

@@ -87,7 +87,7 @@ def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
     assert handle.metadata.percent == 999
 
 
-def test_a_future_that_was_cancelled_hears_nothing() -> None:
+def test_a_cancelled_future_ignores_the_end() -> None:
     """Whatever is told to it."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None)
@@ -110,7 +110,7 @@ def test_a_future_that_was_cancelled_hears_nothing() -> None:
     client.close()
 
 
-def test_what_is_lost_twice_is_told_once(face: Face) -> None:
+def test_an_operation_given_up_twice_is_reported_once(face: Face) -> None:
     """By whoever comes first."""
     state = face.inside(client_of(face, ScriptedServer()))._state
     with state.registry.lock:
@@ -127,7 +127,7 @@ def test_a_flow_for_one_that_is_done() -> None:
     assert simulation.asked == []
 
 
-def test_many_that_wait_one_by_one_hear_that_one_is_gone() -> None:
+def test_one_of_many_single_waits_ends_when_its_operation_is_gone() -> None:
     """The fifth and those after it, too."""
     server = ScriptedServer(batch_get=True)
     names = plan(server, 8, ends_after=5.0)

@@ -182,7 +182,7 @@ def test_a_negative_timeout_is_over_at_once() -> None:
     assert simulation.pauses == []
 
 
-def test_no_timeout_is_none() -> None:
+def test_no_timeout_is_not_a_timeout() -> None:
     """Without one there is no hidden total."""
     simulation = Simulation(ends_at=86400)
     assert simulation.wait(Polling(jitter=0.0)).done

@@ -170,7 +170,7 @@ EVERY = [ResizeResponse(7)] * len(NAMES)
 
 
 @pytest.mark.parametrize("coding", ["", "gzip"])
-def test_a_stream_tells_of_all(coding: str, face: Face) -> None:
+def test_a_stream_reports_all_operations(coding: str, face: Face) -> None:
     """Nothing else needs to be asked, however it was sent."""
     headers = {"content-encoding": coding} if coding else {}
     server = Server(lambda _: stream(*ENDS_OF_ALL, **headers))
@@ -264,7 +264,7 @@ def again(answer: httpx.Response) -> httpx.Response:
     return httpx.Response(answer.status_code, headers=answer.headers, stream=body)
 
 
-def test_a_refusal_of_one_is_told_by_itself(face: Face) -> None:
+def test_a_refusal_of_one_is_reported_for_it_alone(face: Face) -> None:
     """Where the server streams, and then refuses: each is asked for, and hears the truth."""
     answers = iter([stream(*ENDS_OF_ALL[:3]), refusal(lro.Code.PERMISSION_DENIED)])
 

@@ -195,7 +195,7 @@ def test_what_is_owed_is_written_later(path: Path) -> None:
         journal.close()
 
 
-def test_what_is_owed_by_journals_that_nobody_closes(path: Path) -> None:
+def test_pending_removals_are_written_at_exit_without_close(path: Path) -> None:
     """The end of the process does it for all of them."""
     with Journal(path) as other, Journal(path) as journal:
         journal.begin(entry(name="operations/1"))
@@ -494,7 +494,7 @@ def test_a_new_file_that_another_process_holds(path: Path) -> None:
             Journal(path, busy_seconds=0.01)
 
 
-def test_who_comes_second_makes_nothing(journal: Journal) -> None:
+def test_the_second_process_to_open_makes_nothing(journal: Journal) -> None:
     """A process that finds the journal made when its turn comes leaves it as it is."""
     journal.begin(entry())
     assert journal._connection is not None
@@ -566,7 +566,7 @@ def damage(content: bytes, chance: random.Random) -> bytes:
     return bytes(found)
 
 
-def test_a_damaged_file_is_told_as_such(path: Path) -> None:
+def test_a_damaged_file_is_reported_as_damaged(path: Path) -> None:
     """Whatever bytes are wrong: it works, or says what the matter is."""
     with Journal(path) as journal:
         for number in range(40):

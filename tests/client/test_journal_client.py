@@ -314,7 +314,7 @@ def test_a_handle_is_given_while_the_journal_is_held(
     assert journal.pending() == []
 
 
-def test_a_refusal_is_told_while_the_journal_is_held(
+def test_a_refusal_is_raised_while_the_journal_is_held(
     face: Face,
     server: respx.Router,
     journal: Journal,
@@ -368,7 +368,7 @@ def test_what_cannot_be_decoded_stays(face: Face, server: respx.Router, journal:
     assert names_in(journal) == [NAME]
 
 
-def test_a_future_holds_up_nobody_while_the_journal_is_held(
+def test_a_future_is_set_while_the_journal_is_held(
     face: Face, server: respx.Router, journal: Journal
 ) -> None:
     """It is resolved at once, on an event loop without a stall; a crash then leaves the entry."""

@@ -44,7 +44,7 @@ def test_two_of_a_kind_keep_their_times() -> None:
         assert (first.extensions["timeout"]["read"], second.extensions["timeout"]["read"]) == (5, 1)
 
 
-def test_what_changes_is_built_anew() -> None:
+def test_requests_with_changing_parts_are_built_each_time() -> None:
     """Cookies that a server has set since, headers of tracing, and queries."""
     with httpx.Client(verify=False) as client:
         known = RequestCache()

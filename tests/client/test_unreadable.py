@@ -209,7 +209,7 @@ def is_good(outcome: object) -> bool:
     return isinstance(outcome, ResizeResponse)
 
 
-def test_unreadable_replies_are_told_from_unknown_of_a_server(
+def test_unreadable_replies_differ_from_unknown_of_a_server(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """By their class; a policy that retries UNKNOWN means the server's (defects 49)."""

@@ -48,7 +48,7 @@ def test_wait_takes_the_place_of_polls_and_pauses(
     assert clock.sleeps == []
 
 
-def test_a_handle_that_is_done_asks_nobody(face: Face, server: respx.Router) -> None:
+def test_a_handle_that_is_done_makes_no_call(face: Face, server: respx.Router) -> None:
     """What was once seen to be done needs no call (spec §11.2(1))."""
     route = server.post(WAIT).mock(return_value=reply(succeeded()))
     handle = face.client().operation(NAME, **TYPES)

@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 class LoopChannel:
-    """What a coroutine waits for. For one event loop."""
+    """A channel to a coroutine, for one event loop."""
 
     def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
         self._sleep = sleep
@@ -44,7 +44,7 @@ class LoopChannel:
             self._waiter.set_result(None)
 
     async def take(self, seconds: float | None) -> Any:
-        """The next item; None if there is none for so long."""
+        """The next item; None if there is none within ``seconds``."""
         if not self._items:
             self._waiter = asyncio.get_running_loop().create_future()
             await wait_at_most(self._waiter, seconds, self._sleep)
@@ -56,7 +56,7 @@ async def wait_at_most(
     seconds: float | None,
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
-    """Wait for the event, but for no longer."""
+    """Wait for the event, at most ``seconds``."""
     waited = [asyncio.ensure_future(event)]
     if seconds is not None and sleep is not asyncio.sleep:
         waited.append(asyncio.ensure_future(sleep(seconds)))
@@ -69,7 +69,7 @@ async def wait_at_most(
 
 
 class AsyncDriver:
-    """Obeys flows on the running event loop, and lanes as tasks of it."""
+    """Obeys flows on the running event loop, and background flows as tasks of it."""
 
     def __init__(
         self, transport: AsyncTransport, sleep: Callable[[float], Awaitable[None]]
@@ -82,7 +82,7 @@ class AsyncDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def place(self) -> object:
-        """Where flows run aside: on another event loop none of them goes on."""
+        """Where background flows run: on another event loop none of them goes on."""
         with contextlib.suppress(RuntimeError):  # no loop runs where something is cleaned away
             loop = asyncio.get_running_loop()
             if loop is not self._loop:
@@ -91,7 +91,7 @@ class AsyncDriver:
         return self._loop
 
     def close(self, error: Exception) -> None:
-        """End all pauses: who wakes is told ``error``."""
+        """End all pauses, which raise ``error``."""
         self._error = error
         self._closed.set()
 
@@ -104,7 +104,7 @@ class AsyncDriver:
             return step.value
 
     async def iterate(self, flow: Flow[R]) -> AsyncGenerator[Any, None]:
-        """What the flow shows, one by one."""
+        """The values that the flow emits."""
         with contextlib.closing(flow):
             step = advance(flow, None)
             while not isinstance(step, Finished):
@@ -113,25 +113,25 @@ class AsyncDriver:
                 step = advance(flow, await self._act(step))
 
     def start(self, flow: Flow[None]) -> None:
-        """Have a flow run beside this task."""
+        """Run a flow in the background."""
         task = asyncio.get_running_loop().create_task(self.run(flow))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def wake(self) -> None:
-        """End the rest of the one flow that rests."""
+        """End the ``Idle`` of the one flow that sleeps."""
         self._woken.set()
 
     def max_lanes(self, wanted: int) -> int:
-        """How many flows may run aside."""
+        """Maximum number of background flows."""
         return wanted
 
     def channel(self) -> LoopChannel:
-        """A box that this driver can take from."""
+        """A channel that this driver can receive from."""
         return LoopChannel(self._sleep)
 
     async def stop(self) -> None:
-        """End all flows that run aside."""
+        """End all background flows."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -144,7 +144,7 @@ class AsyncDriver:
     async def _act(self, step: Step) -> object:
         try:
             return await self._do(step)
-        except Exception as exc:  # is told to the flow, whose traceback says more
+        except Exception as exc:  # is thrown into the flow, whose traceback says more
             return exc
 
     async def _do(self, step: Step) -> object:

@@ -39,13 +39,13 @@ log: Final = logging.getLogger("lro_client")
 
 @attrs.frozen
 class Finished(Generic[R]):
-    """The flow wants nothing more: this is what it returned."""
+    """The flow is over: this is what it returned."""
 
     value: R
 
 
 def advance(flow: Flow[R], found: object) -> Step | Finished[R]:
-    """Tell a flow what became of its last step, and get the next one.
+    """Send a flow the outcome of its last step, and get the next one.
 
     The end is a value here, since a StopIteration cannot pass through a coroutine (PEP 479).
     """
@@ -57,7 +57,7 @@ def advance(flow: Flow[R], found: object) -> Step | Finished[R]:
 
 def log_ended(found: tuple[object, BaseException | None]) -> None:
     if found[1] is not None:
-        log.error("what waits for many operations has failed", exc_info=found[1])
+        log.error("the poller of many operations has failed", exc_info=found[1])
 
 
 _CLOCK_CHECK_SECONDS: Final = 0.01
@@ -65,7 +65,7 @@ _CLOCK_CHECK_SECONDS: Final = 0.01
 
 
 class ThreadChannel:
-    """What a thread waits for, by a clock that may be another than that of the machine."""
+    """A channel to a thread, whose clock may be another than that of the machine."""
 
     def __init__(self, clock: Callable[[], float] | None) -> None:
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -73,7 +73,7 @@ class ThreadChannel:
         self.put = self._items.put
 
     def take(self, seconds: float | None) -> Any:
-        """The next item; None if there is none for so long."""
+        """The next item; None if there is none within ``seconds``."""
         if self._clock is None or seconds is None:
             return self._take(seconds)
         end = self._clock() + seconds
@@ -90,7 +90,7 @@ class ThreadChannel:
 
 
 class Driver:
-    """Obeys flows in this thread, and lanes in threads that are lent for it."""
+    """Obeys flows in the thread that calls, and background flows in threads for calls."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class Driver:
         self._process = os.getpid()
 
     def place(self) -> object:
-        """Where flows run aside: in a forked process none of them goes on."""
+        """Where background flows run: in a forked process none of them goes on."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._woken, self._closed = threading.Event(), threading.Event()
         return self._process
 
     def close(self, error: Exception) -> None:
-        """End all pauses: who wakes is told ``error``."""
+        """End all pauses, which raise ``error``."""
         self._error = error
         self._closed.set()
 
@@ -126,7 +126,7 @@ class Driver:
             return step.value
 
     def iterate(self, flow: Flow[R]) -> Iterator[Any]:
-        """What the flow shows, one by one."""
+        """The values that the flow emits."""
         with contextlib.closing(flow):
             step = advance(flow, None)
             while not isinstance(step, Finished):
@@ -135,28 +135,28 @@ class Driver:
                 step = advance(flow, self._act(step))
 
     def start(self, flow: Flow[None]) -> None:
-        """Have a flow run beside this thread."""
+        """Run a flow in the background."""
         CALL_THREADS.start(lambda: self.run(flow), log_ended)
 
     def wake(self) -> None:
-        """End the rest of the one flow that rests."""
+        """End the ``Idle`` of the one flow that sleeps."""
         self._woken.set()
 
     def max_lanes(self, wanted: int) -> int:
-        """How many flows may run aside: one where only sleeping takes time.
+        """Maximum number of background flows: one where only sleeping takes time.
 
         With several threads, the time would pass that one sleeps while another is at work.
         """
         return wanted if self._clock is None else 1
 
     def channel(self) -> ThreadChannel:
-        """A box that this driver can take from."""
+        """A channel that this driver can receive from."""
         return ThreadChannel(self._clock)
 
     def _act(self, step: Step) -> object:
         try:
             return self._do(step)
-        except Exception as exc:  # is told to the flow, whose traceback says more
+        except Exception as exc:  # is thrown into the flow, whose traceback says more
             return exc
 
     def _do(self, step: Step) -> object:

@@ -82,8 +82,8 @@ class Retry:
     ``codes``: these, where the server says so; a connection that failed before a reply is
     UNAVAILABLE. ``transport``: also whatever was spoilt on the way, whatever its code: pages of
     proxies, replies cut short, time-outs. ``wait``: the pause before each new attempt; the server
-    may ask for more. ``attempts``: at most so many in a row (None: any number).
-    ``patience_seconds``: at most so long with nothing but failures (None: for ever); a wait with a
+    may ask for more. ``attempts``: the maximum number in a row (None: any number).
+    ``patience_seconds``: maximum time with nothing but failures (None: for ever); a wait with a
     deadline has that instead. In a single call, a server that wants a longer pause than
     ``max_retry_after`` seconds (None: any) is not asked again: the error says when it may be.
     """
@@ -118,7 +118,7 @@ class Polling:
     ``wait``: the pause between polls. ``jitter``: each is shortened at random, by up to this share.
     ``wait_first``: use WaitOperation where the server has it, held ``hold_seconds`` at most.
     ``retry``: what to do about failed polls. ``max_retry_after``: the longest pause, in seconds,
-    that a server's Retry-After is followed for (None: any). ``connections``: so many calls at most
+    that a server's Retry-After is followed for (None: any). ``connections``: how many calls
     are in flight at once for all that is waited for together.
     """
 
@@ -148,7 +148,7 @@ class Polling:
 
 
 def pause_of(wait: Wait, attempt: int, seconds: float) -> float:
-    """The pause of a wait after this attempt, so many seconds after the first one began."""
+    """The pause of a wait after this attempt, ``seconds`` after the first one began."""
     if isinstance(wait, _PlainWait):
         return wait.pause(attempt, seconds)
     state = _retry_state()

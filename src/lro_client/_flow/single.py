@@ -29,7 +29,7 @@ LIST: Final = "list"
 """The verbs that a server may offer for waiting. LIST: lists that are filtered by names."""
 
 RELEARN_SECONDS: Final = 600.0
-"""What a server did not offer is tried again after so long: it may be another release by then."""
+"""When a verb that was not offered is tried again: the server may be another release by then."""
 
 _MAX_PAUSE_SECONDS: Final = 30.0
 _FORGET_PRESSURE_SECONDS: Final = 10.0
@@ -39,50 +39,50 @@ _MAX_FORBIDDEN_TIMES: Final = 12
 
 @attrs.define
 class Server:
-    """What was learned about a server: which verbs it offers, and whether it is under pressure.
+    """What a client has learned of a server: which verbs it offers, and whether it is overloaded.
 
-    Times are in seconds by the client's clock. Touched under the lock of the client's table, or by
-    one flow at a time, but for what is written in one step.
+    Times are in seconds by the client's clock. Used under the lock of the client's registry, or by
+    one flow at a time, except for what is written in one step.
     """
 
     proven: set[str] = attrs.field(factory=set)
-    """What has worked."""
+    """The verbs that have worked."""
     lacking: dict[str, float] = attrs.field(factory=dict)
-    """What is not offered, and until when that is believed."""
+    """The verbs that are not offered, and until when that is assumed."""
     paused_until: float = 0.0
-    """Nothing is asked before this moment: the server said so."""
+    """The server asked for no calls before this moment."""
     last_pause: float = 0.0
-    """The last pause that was made for it."""
+    """The last pause that was made because it was overloaded."""
     overloaded_at: float = -math.inf
-    """When that was."""
+    """When it last said that it is overloaded."""
     refused: dict[str, int] = attrs.field(factory=dict)
-    """How often in a row a verb was forbidden, which may be for some of the names alone."""
+    """How often in a row a verb was forbidden, perhaps only for some of the names."""
     own_calls: int = 0
-    """How many waits have a call for themselves now."""
+    """How many waits have a call of their own now."""
 
     def offers(self, verb: str, now: float) -> bool:
         """Whether a verb is offered, as far as is known."""
         return now >= self.lacking.get(verb, now)
 
     def has(self, verb: str) -> None:
-        """A verb has worked."""
+        """Note that a verb has worked."""
         self.proven.add(verb)
         self.lacking.pop(verb, None)
         self.refused.pop(verb, None)
 
     def lacks(self, verb: str, now: float, seconds: float = RELEARN_SECONDS) -> None:
-        """A verb is not offered."""
+        """Note that a verb is not offered."""
         self.proven.discard(verb)
         self.refused.pop(verb, None)
         self.lacking[verb] = now + seconds
 
     def forbids(self, verb: str) -> bool:
-        """A verb was forbidden; whether so often that it seems to be for every name."""
+        """Note that a verb was forbidden; whether it now seems to be for every name."""
         self.refused[verb] = self.refused.get(verb, 0) + 1
         return verb not in self.proven and self.refused[verb] > _MAX_FORBIDDEN_TIMES
 
     def overloaded(self, asked: float, began: float, now: float) -> None:
-        """The server has too much to do (429, 503): ask nothing for ``asked`` seconds, or longer.
+        """Note that the server is overloaded (429, 503): pause for ``asked`` seconds, or longer.
 
         Each time in a row doubles the pause, from half a second to half a minute. Calls that were
         in flight together are one time: ``began`` is when this one was made.
@@ -90,13 +90,13 @@ class Server:
         if began >= self.overloaded_at:
             self.last_pause = min(max(2 * self.last_pause, 0.5), _MAX_PAUSE_SECONDS)
             self.overloaded_at = now
-        # What one answer asks for is no reason to ask nothing else for a day.
+        # One answer that asks for a day must not stop all other calls.
         self.paused_until = max(
             self.paused_until, now + max(min(asked, _MAX_PAUSE_SECONDS), self.last_pause)
         )
 
     def answered(self, now: float) -> None:
-        """A call went well: forget the pressure, unless it was a moment ago."""
+        """Note that a call went well, which ends the pauses unless they were a moment ago."""
         if self.last_pause and now > self.paused_until + _FORGET_PRESSURE_SECONDS:
             self.last_pause = 0.0
 
@@ -107,7 +107,7 @@ _MAX_WAIT_SECONDS = 86_400.0
 
 @attrs.frozen(kw_only=True)
 class FlowConfig:
-    """What flows need from outside: clock, chance, policies, memory of the server.
+    """What flows need: the clock, chance, the policies, the memory of the server.
 
     ``call_seconds`` bounds each attempt at a call, of which a Wait may last its hold longer.
     """
@@ -121,7 +121,7 @@ class FlowConfig:
 
     @property
     def max_lanes(self) -> int:
-        """How many calls may be in flight for all that is waited for together."""
+        """Maximum number of calls in flight for all operations that are waited for together."""
         return max(1, self.polling.connections - self.server.own_calls)
 
 
@@ -134,8 +134,8 @@ def single(
 ) -> Flow[Reply]:
     """One call, retried as the policy says (spec §11.5(1)); a start only with a request id.
 
-    With its retries it takes no longer than ``within`` seconds. Each attempt that fails is told to
-    ``failed``.
+    With its retries it takes no longer than ``within`` seconds. ``failed`` gets the error
+    of each attempt that fails.
     """
     retry = config.retry
     if isinstance(request, StartRequest) and not request.request_id:
@@ -177,7 +177,7 @@ def _held_seconds(request: Request) -> float:
 
 
 def pages(config: FlowConfig, request: ListOperationsRequest) -> Flow[None]:
-    """Shows each page of a list, fetched when it is asked for (spec §11.9)."""
+    """Emit each page of a list, fetched when it is asked for (spec §11.9)."""
     while True:
         reply = yield from single(config, request)
         page = reply.value

@@ -1,4 +1,4 @@
-"""All operations that are waited for together: who wants to know, what is known, what is due."""
+"""The operations that are waited for together: their listeners, states and due times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_BATCH_NAMES: Final = 1000
 """The names in one BatchGet or Watch (spec §3.11)."""
 
 GATHER_SECONDS: Final = 0.01
-"""New names are due so long after they come: many that come at once are asked for at once."""
+"""Delay of new names, so that many that come together are asked for together."""
 
 
 @attrs.frozen
@@ -33,7 +33,7 @@ class Seen:
 
 @attrs.frozen
 class Unreachable:
-    """Nobody can say any more what becomes of an operation: it is gone, or cannot be asked for."""
+    """An operation is gone, or cannot be asked for any more."""
 
     name: str
     error: Exception
@@ -46,7 +46,7 @@ Notifications: TypeAlias = list[tuple[list[Listener], WatchEvent]]
 
 @attrs.frozen
 class Want:
-    """What a listener wants: each change or only the end, and until when at most.
+    """What a listener wants: each change or only the end, and until when.
 
     ``fits`` says whether the result of an operation that is done is as it was declared.
     """
@@ -64,17 +64,17 @@ class WatchedOperation(PollState):
     """When to look at it next; infinite while a stream reports it."""
     listeners: dict[Listener, Want] = attrs.field(factory=dict)
     wants_progress: bool = False
-    """Whether somebody wants each change."""
+    """Whether a listener wants each change."""
     has_deadline: bool = False
-    """Whether somebody has a deadline."""
+    """Whether a listener has a deadline."""
     max_batch: int = MAX_BATCH_NAMES
-    """With so many others at most it is asked for together: fewer, where that was refused."""
+    """Maximum batch size for this operation; halved each time the server refuses a batch."""
     asked_alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
-    """It is not asked for together with others: it was refused so, not told of, or is in none."""
+    """Whether it needs a call of its own: a batch was refused, or it has no collection."""
     streamed: bool = False
-    """A stream is to tell of it."""
+    """Whether it is in a stream."""
     reported: bool = False
-    """And has done so."""
+    """Whether that stream has reported it."""
 
     @property
     def collection(self) -> str:
@@ -85,13 +85,13 @@ class WatchedOperation(PollState):
         return "operations" if self.name.startswith("operations/") else self.name.rpartition("/")[0]
 
     def update_wants(self) -> None:
-        """Sum up what the listeners want."""
+        """Update the flags that sum up the listeners' wants."""
         wants = self.listeners.values()
         self.wants_progress = any(want.wants_progress for want in wants)
         self.has_deadline = any(want.deadline < math.inf for want in wants)
 
     def deadline(self, now: float) -> float:
-        """The next moment at which somebody's patience ends, for one last look."""
+        """The next deadline of a listener, at which one last poll is made."""
         ends = (want.deadline for want in self.listeners.values())
         return min((end for end in ends if end > now), default=math.inf)
 
@@ -101,15 +101,16 @@ class WatchedOperation(PollState):
 
     @property
     def some_without_deadline(self) -> bool:
-        """Whether somebody has no deadline."""
+        """Whether a listener has no deadline."""
         return any(want.deadline == math.inf for want in self.listeners.values())
 
 
 class WatchRegistry:
-    """What is waited for. Safe to use by several threads; listeners are called without its lock.
+    """The operations that are waited for. Thread-safe; listeners are called without its lock.
 
-    ``hire`` is called, with the lock held, when one more lane is needed, of which there are now at
-    most ``most()``; ``ring`` when the one that rests is to look again. None may call back.
+    ``start_lane`` is called, with the lock held, when one more lane is needed; there are at most
+    ``max_lanes()``. ``wake_lane`` ends the sleep of the one that sleeps. None of these may call
+    the registry.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class WatchRegistry:
         self.clock = clock
         self.entries: dict[str, WatchedOperation] = {}
         self.collections: collections.Counter[str] = collections.Counter()
-        """How many of each collection are waited for."""
+        """Number of entries of each collection."""
         self.closed: Exception | None = None
         self._max_lanes = max_lanes
         self._start_lane = start_lane
@@ -133,22 +134,22 @@ class WatchRegistry:
         self._count = itertools.count()
         self._lanes = 0
         self._starting = 0
-        """Lanes that were called and have not yet looked."""
+        """Number of lanes that were started and have not yet taken anything."""
         self._sleeping_until: float | None = None
-        """When the one lane that rests will look again; None: none rests."""
+        """When the one lane that sleeps will wake; None: no lane sleeps."""
 
     # -- for those who wait -------------------------------------------------------------------
 
     def subscribe(
         self, name: str, listener: Listener, want: Want, known: Operation | None = None
     ) -> WatchedOperation:
-        """Have ``listener`` told when the operation is over, or, if curious, of each change."""
+        """Notify ``listener`` of the end, or, if it wants progress, of each change."""
         return self.subscribe_all(listener, {name: (want, known)})[name]
 
     def subscribe_all(
         self, listener: Listener, wants: Mapping[str, tuple[Want, Operation | None]]
     ) -> dict[str, WatchedOperation]:
-        """The same for many names; no lane looks before all of them are there."""
+        """The same for many names; no lane takes one before all of them are there."""
         news: list[WatchEvent] = []
         with self.lock:
             found = {
@@ -178,7 +179,9 @@ class WatchRegistry:
             )
             self._count_of(entry, 1)
         elif want.wants_progress:
-            entry.due = min(entry.due, now)  # a Wait may be held for it that nobody can hurry
+            entry.due = min(
+                entry.due, now
+            )  # a Wait may be held for it, which cannot be ended early
             if entry.polls and entry.operation is not None:
                 news.append(Seen(name, entry.operation))
         entry.listeners[listener] = want
@@ -187,7 +190,7 @@ class WatchRegistry:
         return entry
 
     def leave(self, name: str, listener: Listener) -> None:
-        """Tell ``listener`` nothing more."""
+        """Notify ``listener`` no more."""
         with self.lock:
             entry = self.entries.get(name)
             if entry is not None:
@@ -197,7 +200,7 @@ class WatchRegistry:
                     self._drop(entry)
 
     def close(self, error: Exception) -> None:
-        """Tell everybody that there will be no more news."""
+        """Notify all listeners that there will be no more events."""
         with self.lock:
             self.closed = error
             entries = list(self.entries.values())
@@ -210,7 +213,7 @@ class WatchRegistry:
     # -- for lanes, with the lock held --------------------------------------------------------
 
     def push(self, entry: WatchedOperation, due: float) -> None:
-        """Have an entry looked at again at that moment, or when somebody's patience ends."""
+        """Make an entry due at that moment, or at the next deadline of a listener."""
         if entry.has_deadline:
             due = min(due, entry.deadline(self.clock()))
         entry.due = due
@@ -238,25 +241,25 @@ class WatchRegistry:
         return math.inf
 
     def ensure_lane(self) -> None:
-        """See to it that somebody looks at what is due next."""
+        """Make sure that a lane takes what is due next."""
         if self._sleeping_until is not None:
             if self.next_due < self._sleeping_until:
                 self._wake_lane()
         elif not self._starting and self._lanes < self._max_lanes():
-            self._start_lane()  # which fails where there can be no more threads
+            self._start_lane()  # fails where there can be no more threads
             self._lanes += 1
             self._starting += 1
 
     def lane_started(self) -> None:
-        """A lane that was called is there."""
+        """Note that a lane has begun."""
         self._starting = max(0, self._starting - 1)
 
     def lane_woke(self) -> None:
-        """The lane that rested looks again."""
+        """Note that the lane that slept goes on."""
         self._sleeping_until = None
 
     def try_sleep(self, until: float) -> bool:
-        """Let a lane rest until then; False: one rests already, and this one goes home."""
+        """Let a lane sleep until then; False: another lane sleeps already, and this one ends."""
         if self._sleeping_until is not None:
             if until < self._sleeping_until:
                 self._wake_lane()
@@ -265,13 +268,13 @@ class WatchRegistry:
         return True
 
     def lane_exited(self) -> None:
-        """A lane goes home; if nobody waits any more, the one that rests goes too."""
+        """Note that a lane ends; without entries, the lane that sleeps ends too."""
         self._lanes -= 1
         if not self.entries:
             self._wake_lane()
 
     def take_state(self, entry: WatchedOperation, operation: Operation) -> Notifications:
-        """Take in a state; who is to be told what."""
+        """Take in a state; returns the notifications to send."""
         if self.entries.get(entry.name) is not entry:
             return []
         entry.failures.clear()
@@ -288,14 +291,14 @@ class WatchRegistry:
         return [(curious, news)] if curious else []
 
     def give_up(self, entry: WatchedOperation, error: Exception) -> Notifications:
-        """Give an operation up; who is to be told what."""
+        """Give an operation up; returns the notifications to send."""
         if self.entries.get(entry.name) is not entry:
             return []
         self._drop(entry)
         return [(list(entry.listeners), Unreachable(entry.name, error))]
 
     def give_up_all(self, error: Exception) -> Notifications:
-        """Give up everything; who is to be told what."""
+        """Give up every operation; returns the notifications to send."""
         return [one for entry in list(self.entries.values()) for one in self.give_up(entry, error)]
 
     def _drop(self, entry: WatchedOperation) -> None:
@@ -309,11 +312,11 @@ class WatchRegistry:
             del self.collections[collection]
 
 
-def notify_all(told: Notifications) -> None:
-    """Give everybody the news, without the lock. Nobody's failure is another one's."""
-    for listeners, news in told:
+def notify_all(notifications: Notifications) -> None:
+    """Call the listeners, without the lock. The failure of one does not stop the others."""
+    for listeners, news in notifications:
         for listener in listeners:
             try:
                 listener(news)
             except Exception:
-                log.exception("%s: who waits for it could not be told", news.name)
+                log.exception("%s: a listener could not be notified", news.name)

@@ -1,4 +1,4 @@
-"""What a lane does next: by which verb, for which operations, and when again."""
+"""The choice of the next call: by which verb, for which operations, and when again."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from lro_client._literals import literal
 from lro_client._watch.registry import MAX_BATCH_NAMES, WatchedOperation, WatchRegistry
 
 MAX_UNREPORTED_SECONDS: Final = 5.0
-"""What a stream has not told of within so long is asked for: something on the way may keep it."""
+"""Maximum wait for a stream's first report of an operation: a proxy may hold the stream back."""
 
 _MAX_WAITS_HELD: Final = 4
-"""Up to so many operations are waited for by a Wait each."""
+"""Maximum number of operations for which a Wait each is held."""
 
 _MAX_FILTER_CHARS: Final = 4000
 _MAX_LISTED_NAMES: Final = 100
@@ -33,31 +33,31 @@ _MAX_LISTED_NAMES: Final = 100
 
 _MAX_SET_ASIDE: Final = 100
 _GATHER_AHEAD_SECONDS: Final = 0.05
-"""What is due so soon is asked for together with what is due."""
+"""Operations that are due within this time join a batch."""
 
 _MIN_BATCH_PAUSE_SECONDS: Final = 0.5
 _MIN_SECONDS_PER_CALL: Final = 0.05
-"""Reads of many are made each half a second, or at twenty calls a second where they are more."""
+"""Batches are read each half a second, or at most twenty times a second where they are many."""
 
 _MIN_PAUSE_SHARE: Final = 0.0125
-"""Nor is it worth while to read more often than each eightieth of the time that has passed."""
+"""The pause of batches is at least this share of the time that has passed."""
 
 _MAX_GETS_PER_SECOND: Final = 400.0
 _MAX_PROGRESS_DELAY_SECONDS: Final = 1.0
-"""How late a change may be seen that is not the end."""
+"""Maximum delay of a change that is not the end."""
 
 _MAX_BROKEN_STREAMS: Final = 2
-"""What was in so many streams that broke before they told of it is read in batches."""
+"""An operation that this many streams did not report before they broke is read in batches."""
 
 RECHECK_SECONDS: Final = 60.0
-"""So often what a stream has told of as running is asked for by other means."""
+"""How often an operation that a stream reported as running is asked for by other means."""
 
 _MAX_STREAM_SILENCE_SECONDS: Final = 40.0
-"""A stream is given up that gives no sign of life for so long: there is one each 15 s."""
+"""A stream with no sign of life for this time is given up: servers send one each 15 s."""
 
 
 class Strategy(enum.Enum):
-    """By which verb."""
+    """The verb of a call."""
 
     HOLD = WAIT
     STREAM = WATCH
@@ -67,7 +67,7 @@ class Strategy(enum.Enum):
 
 
 BATCH_STRATEGIES: Final = frozenset({Strategy.STREAM, Strategy.BATCH, Strategy.LISTED})
-"""Those that ask for many operations at once, where a server has them."""
+"""The strategies that ask for many operations at once, where a server has them."""
 
 
 Sink = Callable[["PollBatch", "Operation | str | None"], object]
@@ -75,7 +75,7 @@ Sink = Callable[["PollBatch", "Operation | str | None"], object]
 
 @attrs.define(eq=False)
 class PollBatch:
-    """What one call asks for; ``hold`` in seconds, for a Wait, ``budget`` for the whole."""
+    """The operations of one call; ``hold`` of a Wait and ``budget`` of the call in seconds."""
 
     strategy: Strategy
     entries: dict[str, WatchedOperation]
@@ -84,11 +84,11 @@ class PollBatch:
     budget: float = 0.0
     request: Request | None = None
     left_out: set[str] = attrs.field(factory=set)
-    """Names that a good answer has left for the next call."""
+    """Names that a good reply has left for the next call."""
 
 
 class Scheduler:
-    """Chooses work. ``offered`` are the ways that the transport has. Under the table's lock."""
+    """Chooses the next call among the ``offered`` strategies. Used under the registry's lock."""
 
     def __init__(
         self, config: FlowConfig, registry: WatchRegistry, offered: frozenset[Strategy]
@@ -101,44 +101,44 @@ class Scheduler:
         self._began: dict[Strategy, float] = {}
 
     def next_batch(self, now: float) -> PollBatch | None:
-        """The work that is due; None: what is being tried now will tell how to do it."""
+        """The batch that is due; None: a call in flight will show which verb to use."""
         first, due = next(self._registry.due(now))
         how = self._strategy(first, now)
         if how is None:
             self._registry.push(first, due)
             return None
-        work = PollBatch(how, {first.name: first}, now)
+        batch = PollBatch(how, {first.name: first}, now)
         if how in BATCH_STRATEGIES:
-            self._gather(work, first, now + _GATHER_AHEAD_SECONDS)
+            self._gather(batch, first, now + _GATHER_AHEAD_SECONDS)
         if how is Strategy.HOLD:
-            work.hold = self._hold(first, now)
+            batch.hold = self._hold(first, now)
         if how is Strategy.STREAM:
-            for entry in work.entries.values():
+            for entry in batch.entries.values():
                 entry.streamed = True
                 self._registry.push(entry, now + MAX_UNREPORTED_SECONDS)
         self._in_flight[how] += 1
         self._began[how] = now
         seconds = self._config.call_seconds
         if how is Strategy.HOLD:
-            seconds = wait_budget(self._config, work.hold, first.deadline(now) - now)
-        work.budget = min(seconds, _patience(work, now))
-        work.request = _request(work)
-        return work
+            seconds = wait_budget(self._config, batch.hold, first.deadline(now) - now)
+        batch.budget = min(seconds, _patience(batch, now))
+        batch.request = _request(batch)
+        return batch
 
-    def finished(self, work: PollBatch) -> None:
-        """The work is done, well or not."""
-        self._in_flight[work.strategy] -= 1
-        if work.strategy is Strategy.STREAM:
-            for entry in work.entries.values():
+    def finished(self, batch: PollBatch) -> None:
+        """Note that a call has ended, well or not."""
+        self._in_flight[batch.strategy] -= 1
+        if batch.strategy is Strategy.STREAM:
+            for entry in batch.entries.values():
                 entry.streamed = entry.reported = False
 
-    def step(self, work: PollBatch, sink: Sink) -> Call | Stream:
-        """What is to be asked, and how long it may take."""
-        assert work.request is not None
-        if work.strategy is Strategy.STREAM:
-            call = Call(request=work.request, budget=_MAX_STREAM_SILENCE_SECONDS)
-            return Stream(call=call, sink=lambda item: sink(work, item))
-        return Call(request=work.request, budget=work.budget)
+    def step(self, batch: PollBatch, sink: Sink) -> Call | Stream:
+        """The step that makes the call."""
+        assert batch.request is not None
+        if batch.strategy is Strategy.STREAM:
+            call = Call(request=batch.request, budget=_MAX_STREAM_SILENCE_SECONDS)
+            return Stream(call=call, sink=lambda item: sink(batch, item))
+        return Call(request=batch.request, budget=batch.budget)
 
     def _strategy(self, entry: WatchedOperation, now: float) -> Strategy | None:
         few = len(self._registry.entries) <= _MAX_WAITS_HELD
@@ -174,47 +174,47 @@ class Scheduler:
         found = hold_within(hold, entry.deadline(now) - now)
         return -1.0 if found is None else found
 
-    def _gather(self, work: PollBatch, first: WatchedOperation, until: float) -> None:
+    def _gather(self, batch: PollBatch, first: WatchedOperation, until: float) -> None:
         """Add what is due until then and can be asked for in the same call."""
         aside: list[tuple[WatchedOperation, float]] = []
         chars = len(first.name)
-        most = min(first.max_batch, capacity(work.strategy))
+        most = min(first.max_batch, capacity(batch.strategy))
         collection = first.collection
         for entry, due in self._registry.due(until):
             chars += len(entry.name) + len(" OR name = ")
-            fits = work.strategy is not Strategy.LISTED or chars <= _MAX_FILTER_CHARS
-            streams = work.strategy is not Strategy.STREAM or self._may_stream(entry)
+            fits = batch.strategy is not Strategy.LISTED or chars <= _MAX_FILTER_CHARS
+            streams = batch.strategy is not Strategy.STREAM or self._may_stream(entry)
             if entry.asked_alone or not streams or not fits or entry.collection != collection:
                 aside.append((entry, due))
             else:
-                work.entries[entry.name] = entry
+                batch.entries[entry.name] = entry
                 most = min(most, entry.max_batch)
-            if len(work.entries) >= most or len(aside) >= _MAX_SET_ASIDE or not fits:
+            if len(batch.entries) >= most or len(aside) >= _MAX_SET_ASIDE or not fits:
                 break
         for entry, due in aside:
             self._registry.push(entry, due)
 
 
-def _patience(work: PollBatch, now: float) -> float:
-    """Seconds for which somebody wants to know: a reply after that would hold up others only."""
-    wants = (want for entry in work.entries.values() for want in entry.listeners.values())
+def _patience(batch: PollBatch, now: float) -> float:
+    """Seconds until the last deadline: a reply after that would only hold up others."""
+    wants = (want for entry in batch.entries.values() for want in entry.listeners.values())
     return max(max(want.deadline for want in wants) - now, 0.0) + GRACE_SECONDS
 
 
-def _request(work: PollBatch) -> Request:
-    names = tuple(work.entries)
-    first = work.entries[names[0]]
-    ended = not any(entry.wants_progress for entry in work.entries.values())
-    if work.strategy is Strategy.STREAM:
+def _request(batch: PollBatch) -> Request:
+    names = tuple(batch.entries)
+    first = batch.entries[names[0]]
+    ended = not any(entry.wants_progress for entry in batch.entries.values())
+    if batch.strategy is Strategy.STREAM:
         return WatchOperationsRequest(first.collection, names, ended)
-    if work.strategy is Strategy.BATCH:
+    if batch.strategy is Strategy.BATCH:
         return BatchGetOperationsRequest(first.collection, names, ended)
-    if work.strategy is Strategy.LISTED:
+    if batch.strategy is Strategy.LISTED:
         wanted = " OR ".join(f"name = {literal(name)}" for name in names)
         parent = first.collection.removesuffix("/operations")
         return ListOperationsRequest(parent, wanted, len(names))
-    if work.strategy is Strategy.HOLD:
-        return wait_request(first.name, work.hold)
+    if batch.strategy is Strategy.HOLD:
+        return wait_request(first.name, batch.hold)
     return GetOperationRequest(first.name)
 
 
@@ -227,12 +227,12 @@ def capacity(how: Strategy) -> int:
 
 def pause_after(
     config: FlowConfig,
-    work: PollBatch,
+    batch: PollBatch,
     waiting: Sequence[WatchedOperation],
     registry: WatchRegistry,
     retry_after: float | None,
 ) -> float:
-    """Seconds until the next look at those of the work who still wait."""
+    """Seconds until the next call for the operations that are still watched."""
     polling = config.polling
     asked = polling.server_delay(retry_after)
     if asked > 0:
@@ -241,8 +241,8 @@ def pause_after(
     elapsed = config.clock() - youngest.since
     pause = polling.pause(youngest.polls, elapsed, None, config.chance())
     everybody = len(registry.entries)
-    if work.strategy in BATCH_STRATEGIES:
-        calls = everybody / capacity(work.strategy) + len(registry.collections)
+    if batch.strategy in BATCH_STRATEGIES:
+        calls = everybody / capacity(batch.strategy) + len(registry.collections)
         return max(
             min(pause, max(_MIN_BATCH_PAUSE_SECONDS, elapsed * _MIN_PAUSE_SHARE)),
             calls * _MIN_SECONDS_PER_CALL,

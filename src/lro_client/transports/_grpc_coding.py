@@ -134,7 +134,7 @@ class Coder:
                 return too_late(call.verb, call.budget)
             if code is Code.RESOURCE_EXHAUSTED and _is_too_large(call, text):
                 return unreadable(call.verb, f"the reply is too large: {text}")
-            # Nobody who knows of details said this: it is the line that failed, or a proxy.
+            # A server with details did not send this: the connection failed, or a proxy answered.
             passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
             return CallError(call.verb, Status(code, text), passing=passing)
         return CallError(call.verb, told, retry_after=_retry_after(told))

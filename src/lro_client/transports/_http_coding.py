@@ -388,7 +388,7 @@ class Coder:
         """The reply of an HTTP response with this body.
 
         Raises:
-            CallError: The response tells of an error, or is not what was asked for.
+            CallError: The response is an error, or is not what was asked for.
         """
         status: int = response.status_code
         headers: Mapping[str, str] = response.headers

@@ -163,7 +163,7 @@ class AsyncGrpcTransport:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Nobody has cancelled this task: the channel was closed under the call.
+            # This task was not cancelled: the channel was closed during the call.
             closed = Status(Code.CANCELLED, "the channel was closed during the call")
             raise CallError(call.verb, closed) from exc
         except Exception as exc:  # the channel is closed, or takes no such metadata

@@ -109,10 +109,10 @@ class HttpTransport:
             raise CallError(call.verb, _CLOSED) from None
 
     def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
-        """Give ``sink`` each operation that the server tells of, or the name of one that is gone.
+        """Give ``sink`` each operation that the server sends, or the name of one that is gone.
 
-        With None it hears that the server is alive; what it raises ends the stream. Returns when
-        the server says that there is nothing more to tell. Silence for longer than the call's
+        None is a sign of life of the server. An exception of ``sink`` ends the stream. Returns when
+        the server says that nothing more will come. Silence for longer than the call's
         budget ends it too.
         """
         asked = _arguments(self._coder.encode(call), call)
@@ -247,7 +247,7 @@ def _failures(
     call: Call,
     asked: dict[str, Any],
 ) -> Iterator[None]:
-    """As ``coder.failures``; a client that is closed is told too."""
+    """As ``coder.failures``; also turns the use of a closed client into a CallError."""
 
     def address() -> str:
         url: str = asked["url"]
@@ -429,9 +429,9 @@ def _origin(url: Any) -> tuple[str, str, int | None]:
 
 
 class RequestCache:
-    """Parts of the requests of a client that was made here, whose headers nobody else changes.
+    """Parts of the requests of a client that was made here, whose headers do not change.
 
-    To build a request takes a third of a poll.
+    Building a request takes a third of a poll.
     """
 
     def __init__(self) -> None:

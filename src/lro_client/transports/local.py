@@ -42,10 +42,10 @@ def _check(service: object, caller: object) -> None:
 
 
 class LocalTransport:
-    """Calls a service in this thread. ``caller`` is who its hooks are told is calling.
+    """Calls a service in this thread. ``caller`` is the name that its hooks get for the caller.
 
     Raises:
-        DeclarationError: It is no service, or its ``authorize`` is a coroutine function.
+        DeclarationError: It is not a service, or its ``authorize`` is a coroutine function.
     """
 
     batches = True
@@ -107,7 +107,7 @@ class AsyncLocalTransport:
     """Calls a service from an event loop; a Wait holds no thread.
 
     Raises:
-        DeclarationError: It is no service.
+        DeclarationError: It is not a service.
     """
 
     batches = True

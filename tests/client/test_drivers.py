@@ -17,7 +17,7 @@ import pytest
 import lro
 import lro.wire
 from lro_client import AsyncClient, Call, CallError, Client, Polling, PollTimeout, Reply
-from lro_client._flow import threads as _hands
+from lro_client._flow import threads
 from lro_client._flow.async_driver import AsyncDriver
 from lro_client._flow.drivers import Driver
 from lro_client._flow.steps import RunBlocking
@@ -126,8 +126,8 @@ def test_defects_of_a_transport(
 
 def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller returns, and the thread ends when the transport does."""
-    monkeypatch.setattr(_hands, "MAX_IDLE_THREADS", 0)
-    _hands.CALL_THREADS.forget()  # those of other tests
+    monkeypatch.setattr(threads, "MAX_IDLE_THREADS", 0)
+    threads.CALL_THREADS.forget()  # those of other tests
     before, over = {*threading.enumerate()}, threading.Event()
 
     def answer(_: Call) -> Reply:
@@ -315,7 +315,7 @@ def test_a_closed_client_says_so(face: Face) -> None:
         client.get(NAME)
 
 
-def test_another_runtime_error_is_none_of_that(face: Face) -> None:
+def test_another_runtime_error_is_raised_unchanged(face: Face) -> None:
     """A defect is raised as it is."""
 
     def fail(_: httpx.Request) -> httpx.Response:
@@ -343,7 +343,7 @@ def test_what_fails_aside_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         await asyncio.sleep(0)
 
     asyncio.run(main())
-    assert _hands.CALL_THREADS.call(lambda: 1, 10, set()) == 1
+    assert threads.CALL_THREADS.call(lambda: 1, 10, set()) == 1
     failed = [one for one in caplog.records if "has failed" in one.message]
     assert failed
     assert all(isinstance(one.exc_info[1], ZeroDivisionError) for one in failed if one.exc_info)

@@ -13,7 +13,7 @@ from lro_client._flow.steps import Call
 from lro_client._watch.registry import Seen, Unreachable, Want
 from lro_client._watch.strategy import Scheduler, Strategy
 from tests.client.schedules import Tally, main, run_schedule
-from tests.client.worlds import ALL, ENTIRELY, World, error
+from tests.client.virtual_server import ALL, ENTIRELY, World, error
 
 OFFERS = {
     "watch": ALL,
@@ -66,7 +66,7 @@ def test_each_way_is_quick_and_thrifty(way: str, count: int, late: float, calls:
     assert world.registry.entries == {}
 
 
-def test_what_is_more_than_streams_can_tell_is_read_in_batches() -> None:
+def test_operations_beyond_stream_capacity_fall_back_to_batch_get() -> None:
     """Six streams, and what is left by BatchGet, over eight connections at most."""
     world = World()
     numbers = spread(world, 7500)
@@ -208,7 +208,7 @@ def test_a_stream_that_breaks_is_made_again() -> None:
     assert world.verbs().count("WatchOperations") > 1
 
 
-def test_nobody_left_ends_a_stream() -> None:
+def test_a_stream_ends_without_listeners() -> None:
     """At its next sign of life."""
     world = World()
     numbers = spread(world, 10, 2000.0, 2000.0)
@@ -221,7 +221,7 @@ def test_nobody_left_ends_a_stream() -> None:
     assert all(world.told[number] == [] for number in numbers)
 
 
-def test_the_curious_hear_of_changes() -> None:
+def test_listeners_that_want_progress_get_changes() -> None:
     """The others of the end alone."""
     world = World()
     for name in names(10):
@@ -290,7 +290,7 @@ def test_nothing_but_failures_for_ten_minutes() -> None:
     assert world.told[patient] == []
 
 
-def test_a_defect_is_told() -> None:
+def test_a_defect_is_reported_to_the_listeners() -> None:
     """What a transport raises that is no failed call ends the wait of those it was for."""
     world = World(fault=lambda *_: ZeroDivisionError("inside"))  # type: ignore[arg-type,return-value]
     numbers = spread(world, 3)
@@ -301,7 +301,7 @@ def test_a_defect_is_told() -> None:
         assert isinstance(news.error, ZeroDivisionError)
 
 
-def test_closing_tells_everybody() -> None:
+def test_closing_notifies_all_listeners() -> None:
     """Also those who come afterwards."""
     world = World()
     numbers = spread(world, 12)
@@ -372,7 +372,7 @@ def test_a_transport_without_extensions() -> None:
     assert excess(world, numbers) <= 1.0
 
 
-def test_everybody_is_told_once() -> None:
+def test_each_listener_is_notified_once() -> None:
     """Whatever fails for a while: the end, or that it is gone, once; nothing to who has left."""
     tally = Tally()
     for seed in range(300):
@@ -387,7 +387,7 @@ def test_the_long_form_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.startswith("3 schedules from seed 5: ")
 
 
-def test_a_stream_that_is_tried_holds_up_nobody() -> None:
+def test_the_first_stream_holds_up_no_other_operation() -> None:
     """Who comes while it is not known what comes of it is asked for in another way."""
     world = World(deaf=True)
     numbers = spread(world, 20)
@@ -403,7 +403,7 @@ def test_a_stream_that_is_tried_holds_up_nobody() -> None:
     assert excess(world, numbers) <= 11.0
 
 
-def test_those_who_come_during_the_first_try() -> None:
+def test_operations_that_join_during_the_first_try() -> None:
     """They go on as soon as the server is known to stream."""
     world = World(latency=0.5)
     numbers = spread(world, 6)
@@ -433,7 +433,7 @@ def test_no_call_outlasts_the_last_patience() -> None:
     assert world.server.lacking == {}
 
 
-def test_lanes_that_cannot_be_hired() -> None:
+def test_lanes_that_cannot_be_started() -> None:
     """Where there can be no more threads: the next who comes tries again."""
     world = World()
     world.plan("operations/0", 1.0)
@@ -494,7 +494,7 @@ def test_what_one_answer_asks_for_does_not_silence_the_others() -> None:
     assert [len(world.told[number]) for number in numbers] == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
 
 
-def test_a_listener_that_raises_is_alone() -> None:
+def test_a_listener_that_raises_does_not_stop_the_others() -> None:
     """The others are told, and the lanes go on."""
     world = World()
     numbers = spread(world, 10, 5.0, 6.0)
@@ -510,7 +510,7 @@ def test_a_listener_that_raises_is_alone() -> None:
     assert world.registry.entries == {}
 
 
-def test_a_lane_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_that_fails_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody is told why, and the next ones get a new lane."""
     world = World()
     numbers = spread(world, 3, 5.0, 6.0)
@@ -529,7 +529,7 @@ def test_a_lane_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("way", OFFERS)
 @pytest.mark.parametrize("count", [1, 30])
-def test_a_curious_one_that_joins_is_told_the_present_state(count: int, way: str) -> None:
+def test_a_listener_that_joins_gets_the_present_state(count: int, way: str) -> None:
     """Soon, though somebody else's Wait is held for twenty seconds."""
     world = World(offers=OFFERS[way])
     spread(world, count, 100.0, 100.0)
