@@ -21,8 +21,8 @@ import lro
 from lro_client.cli._exits import Exit, worst
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
-from tests.client.real_service import PATH, House
 from tests.client.messages import NAME, ResizeMetadata, ResizeResponse, running
+from tests.client.real_service import PATH, House
 
 START = json.dumps({"source": "a.png"})
 FAILURE = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no\x1b[2J disk")

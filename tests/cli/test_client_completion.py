@@ -15,8 +15,8 @@ pytest.importorskip("uvicorn")
 from lro.cli import _app
 from tests.cli.asking import Asked, Lro, over
 from tests.client import sockets
-from tests.client.real_service import House
 from tests.client.messages import ResizeResponse
+from tests.client.real_service import House
 
 CLIENT_COMMANDS = ("list", "get", "wait", "watch", "cancel", "delete", "start", "completion")
 

@@ -26,8 +26,8 @@ from lro_client.cli import _exits
 from lro_client.cli._exits import Exit
 from lro_client.transports.http import HttpTransport
 from tests.cli.asking import Asked, Lro, over, started
-from tests.client.real_service import PATH, House
 from tests.client.messages import ResizeMetadata, ResizeResponse
+from tests.client.real_service import PATH, House
 
 ID = "0c5b2a3e-5f1d-4b8f-9d55-6d4a3f3f5b11"
 

@@ -21,8 +21,8 @@ from lro.protobuf import descriptor_set
 from lro_client._tokens import Token
 from lro_client.cli._exits import Exit
 from tests.cli.asking import Lro, over
-from tests.client.real_service import FULL_NAME, House
 from tests.client.messages import ResizeMetadata, ResizeResponse
+from tests.client.real_service import FULL_NAME, House
 from tests.grpc.odd import odd_server, replying
 from tests.grpc.serving import serving
 

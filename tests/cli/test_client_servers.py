@@ -16,8 +16,8 @@ from lro_client._tokens import Token
 from lro_client.cli._exits import Exit
 from tests.cli.asking import Asked, Lro, over
 from tests.client import sockets
-from tests.client.real_service import House
 from tests.client.messages import ResizeResponse
+from tests.client.real_service import House
 
 SECRET = "s3cret-token"
 

@@ -491,7 +491,7 @@ def test_an_attempt_may_be_stopped_when_it_is_over():
 
 def test_a_job_remembers_no_metadata_before_it_is_prepared():
     """Nobody has it then."""
-    assert attempt_of("echo")._job.metadata is None
+    assert attempt_of("echo")._control.metadata is None
 
 
 # -- signals -----------------------------------------------------------------------------------

@@ -407,18 +407,18 @@ def test_a_ring_during_a_look_is_not_lost(make_service, clock):
     )
     name = method.start(WorkRequest()).name
     looking, rung = threading.Event(), threading.Event()
-    whole, looks = store.get, []
+    whole, looks = store.find, []
 
-    def get(asked):
-        looks.append(asked)
-        found = whole(asked)
-        if len(looks) == 2:  # of the waiter, after it has begun to listen
+    def find(names, max_bytes):
+        looks.append(names)
+        found = whole(names, max_bytes)
+        if len(looks) == 1:  # after the waiter has begun to listen
             looking.set()
             assert rung.wait(PATIENCE)
         return found
 
     async def main():
-        store.get = get
+        store.find = find
         waiter = asyncio.create_task(service.wait_async(name, PATIENCE))
         await asyncio.to_thread(looking.wait, PATIENCE)
         await asyncio.to_thread(service.reporter(name).complete, WorkResponse("x"))
@@ -438,22 +438,25 @@ def test_a_store_that_is_away_for_a_while(make_service, clock, colour):
         NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )
     name = method.start(WorkRequest()).name
-    whole, looks = store.get, []
+    looks = []
 
-    def get(asked):
-        looks.append(asked)
-        if len(looks) == 2:
-            service._runtime.updater.notifier.notify(name)
-        if len(looks) > 1:
-            raise Unavailable("away")
-        return whole(asked)
+    def away_later(read):
+        def look(*asked):
+            looks.append(asked)
+            if len(looks) == 2:
+                service._runtime.updater.notifier.notify(name)
+            if len(looks) > 1:
+                raise Unavailable("away")
+            return read(*asked)
+
+        return look
 
     def wait():
         if colour == "coroutine":
             return asyncio.run(service.wait_async(name, 0.05))
         return service.wait(name, 0.05)
 
-    store.get = get
+    store.get, store.find = away_later(store.get), away_later(store.find)
     with pytest.raises(Unavailable, match="away"):
         wait()
     assert len(looks) >= 3

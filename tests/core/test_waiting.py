@@ -11,6 +11,7 @@ import pytest
 
 from lro._base.errors import InvalidTimeout, LroError, OperationNotFound, Unavailable
 from lro._base.status import Code
+from lro._engine import watching
 from lro._engine.service import VERBS
 from lro._engine.waiting import wait_limit
 from lro._messages.times import Duration, parse_duration
@@ -220,8 +221,37 @@ def test_thousands_wait_without_threads(service):
     run_virtual(main())
 
 
+def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
+    """One call of the store reads them; what is too much for one call is read by the next."""
+    calls = []
+
+    class Counting(MemoryStore):
+        def find(self, names, max_bytes):
+            calls.append(list(names))
+            return super().find(names, max_bytes)
+
+    service = make_service(Counting(ManualClock()), InlineExecutor())
+    declare(service)
+
+    async def ended(names):
+        tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
+        await settle()
+        calls.clear()
+        for name in names:
+            service.reporter(name).complete(DONE)
+        found = await asyncio.gather(*tasks)
+        assert [operation.name for operation in found] == names
+        return calls[:]
+
+    names = [start(service) for _ in range(3)]
+    assert run_virtual(ended(names)) == [names]
+    monkeypatch.setattr(watching, "READ_BYTES", 1)
+    names = [start(service) for _ in range(3)]
+    assert run_virtual(ended(names)) == [names, names[1:], names[2:]]
+
+
 def test_other_threads_wake_coroutines(service):
-    """The ring of a worker's thread reaches the loop."""
+    """The notification by a worker's thread reaches the loop."""
 
     async def main():
         name = start(service)
@@ -234,7 +264,7 @@ def test_other_threads_wake_coroutines(service):
 
 
 def test_a_report_does_not_end_a_wait(service):
-    """Waiters look at every ring, and go on waiting while it is not done."""
+    """Waiters go on waiting while the operation is not done."""
 
     async def main():
         name = start(service)
@@ -250,7 +280,7 @@ def test_a_report_does_not_end_a_wait(service):
     run_virtual(main())
 
 
-def test_who_goes_away_leaves_nothing(service):
+def test_cancelled_waiter_leaves_no_listener(service):
     """A cancelled waiter is freed at once; the others and the operation stay (spec §4.8)."""
 
     async def main():
@@ -270,7 +300,7 @@ def test_who_goes_away_leaves_nothing(service):
 
 
 def test_a_deleted_operation_is_not_waited_for(service):
-    """Every waiter is told, each by an error of its own (spec §4.6)."""
+    """Every waiter gets an error of its own (spec §4.6)."""
 
     async def main():
         name = start(service)
@@ -302,7 +332,7 @@ def test_an_operation_that_expires_at_once_is_not_found(make_service):
 
 
 def test_expiry_wakes_blocked_threads_too(make_service, clock):
-    """What upkeep removes, it rings for."""
+    """Maintenance notifies waiters of what it removes."""
     service = make_service(MemoryStore(clock), InlineExecutor(), keep_for=timedelta(seconds=1))
     declare(service)
     name = start(service)
@@ -317,7 +347,7 @@ def test_expiry_wakes_blocked_threads_too(make_service, clock):
 
 
 def test_two_event_loops_at_once(service):
-    """Each thread's loop has its own waiters, and one ring wakes both."""
+    """Each thread's loop has its own waiters, and one notification wakes both."""
     name = start(service)
     ready = threading.Barrier(3)
     found = []
@@ -358,8 +388,8 @@ class ActingStore(MemoryStore):
 
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
 @pytest.mark.parametrize("event", ["complete", "delete"])
-def test_a_ring_between_look_and_listen_is_heard(make_service, colour, event):
-    """It changes right after the first look, before anybody listens: nobody waits in vain."""
+def test_end_between_first_look_and_listening_ends_the_wait(make_service, colour, event):
+    """It changes after the first look, before a listener is there: no waiter waits in vain."""
     store = ActingStore(ManualClock())
     service = make_service(store, InlineExecutor())
     declare(service)
@@ -384,7 +414,7 @@ def test_a_ring_between_look_and_listen_is_heard(make_service, colour, event):
             wait() if colour == "thread" else run_virtual(main())
 
 
-def test_a_store_that_fails_at_a_ring_answers_the_waiters(make_service):
+def test_store_that_fails_when_notified_keeps_waiters_waiting(make_service):
     """They look by themselves; a store that is back again costs them nothing but the early answer.
 
     Waiting is best effort (spec §4.7).
@@ -421,7 +451,7 @@ def test_a_store_that_fails_at_a_ring_answers_the_waiters(make_service):
         run_virtual(main(2))
 
 
-def test_a_closed_loop_is_no_trouble_for_who_rings(service):
+def test_notification_skips_a_closed_event_loop(service):
     """A loop that ended with its waiters in it is skipped."""
     name = start(service)
     loop = VirtualLoop()
@@ -462,13 +492,13 @@ def test_a_thread_waits_for_another(service):
     assert found[0].done
 
 
-def test_nobody_has_waited_yet(service):
+def test_waiting_is_zero_before_the_first_wait(service):
     """Before the first coroutine there is nothing to count."""
     assert service.waiting == 0
 
 
 def test_leaving_twice_is_leaving():
-    """A listener that is not there is none."""
+    """To remove a listener that is not there does nothing."""
     from lro._engine.notifier import Notifier
 
     bell = Notifier()
@@ -481,8 +511,8 @@ def test_leaving_twice_is_leaving():
     assert (heard, len(bell)) == ([True], 1)
 
 
-def test_a_ring_after_everybody_has_left(service):
-    """A look that was planned before is not made any more."""
+def test_notification_after_all_waiters_have_left_reads_nothing(service):
+    """A read that was planned before is not made any more."""
 
     async def main():
         name = start(service)
@@ -499,7 +529,7 @@ def test_a_ring_after_everybody_has_left(service):
 
 
 def test_an_answer_after_the_last_moment(service):
-    """Whoever was answered is not answered again."""
+    """A waiter that was answered is not answered again."""
 
     async def main():
         name = start(service)
@@ -508,8 +538,8 @@ def test_an_answer_after_the_last_moment(service):
         service.reporter(name).complete(DONE)
         service.delete(name)
         room = service.waiters._hub._loops[asyncio.get_running_loop()]
-        room._may_have_ended(name)
-        room._may_have_ended(name)
+        for _ in range(2):
+            room._tell({name: None})
         with pytest.raises(OperationNotFound):
             await task
 
@@ -517,7 +547,7 @@ def test_an_answer_after_the_last_moment(service):
 
 
 def test_a_listener_outlives_its_loop(service):
-    """The loop was thrown away with its waiters: the ring finds nobody."""
+    """The loop was thrown away with its waiters: the notification reaches none."""
     name = start(service)
     loop = VirtualLoop()
     task = loop.create_task(service.wait_async(name))

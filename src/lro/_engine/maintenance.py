@@ -326,13 +326,20 @@ class Maintenance:
 class Background:
     """The work of one process, and the threads that look after it.
 
-    ``maintained`` says whether :meth:`start` starts the thread of :class:`Maintenance`.
+    ``maintained`` says whether :meth:`start` starts the thread of :class:`Maintenance`. ``service``
+    is kept alive while a thread or a method of it is: it is closed when the interpreter ends.
     """
 
     def __init__(
-        self, runtime: Runtime, specs: Mapping[str, MethodSpec], *, maintained: bool
+        self,
+        runtime: Runtime,
+        specs: Mapping[str, MethodSpec],
+        *,
+        maintained: bool,
+        service: object,
     ) -> None:
         self._maintained = maintained
+        self._service = service
         self._started = self._stopped = False
         self._starting = threading.Lock()
         self.workers = Workers(runtime, specs, self)

@@ -151,6 +151,7 @@ class Service:
             self._runtime,
             self.methods.specs,
             maintained=maintenance and not is_worker_process(),
+            service=self,
         )
         self.workers = self._background.workers
         self._starter = Starter(self._runtime, self._background, self.access)

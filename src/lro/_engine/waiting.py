@@ -194,21 +194,18 @@ class Waiters:
         return await asyncio.to_thread(self._look, name)
 
     def _of_loops(self) -> WatchHub:
-        hub = self._hub
-        if hub is None:
-            from lro._engine.watching import WatchHub  # brings asyncio, which few processes need
+        from lro._engine.watching import WatchHub  # brings asyncio, which few processes need
 
-            with self._lock:
-                hub = self._hub
-                if hub is None:
-                    hub = self._hub = WatchHub(
-                        self._updater,
-                        self._change_listener,
-                        self._replies,
-                        self._limits.least_bytes,
-                        closed=self._closed,
-                    )
-        return hub
+        with self._lock:
+            if self._hub is None:
+                self._hub = WatchHub(
+                    self._updater,
+                    self._change_listener,
+                    self._replies,
+                    self._limits.least_bytes,
+                    closed=self._closed,
+                )
+            return self._hub
 
 
 def _as_duration(timeout: Duration | timedelta | float) -> Duration:

@@ -353,7 +353,7 @@ class LoopWatchers:
     def _take_ended(self) -> list[str]:
         with self._lock:
             ended, self._ended = self._ended, {}
-        return [name for name in ended if name in self._watched and self._watched[name][0].waits]
+        return [name for name in ended if self._waits_of(name)]
 
     async def _answer_those(self, names: Sequence[str]) -> None:
         rest = names
@@ -364,10 +364,8 @@ class LoopWatchers:
                 continue
             try:
                 found, left = await self._hub.read(functools.partial(self._ends, some))
-            except Unavailable:
-                continue  # the store may be back before the time is over
             except LroError:
-                found, left = dict.fromkeys(some), ()  # each waiter looks, and fails by itself
+                continue  # the store may be back before the time is over
             self._tell(found)
             rest = [*left, *rest]
 
@@ -388,9 +386,11 @@ class LoopWatchers:
 
     def _tell(self, ends: Mapping[str, Operation | None]) -> None:
         for name, operation in ends.items():
-            if name in self._watched:
-                for future in self._watched[name][0].waits:
-                    _answer(future, operation)
+            for future in self._waits_of(name):
+                _answer(future, operation)
+
+    def _waits_of(self, name: str) -> Collection[asyncio.Future[Operation | None]]:
+        return self._watched[name][0].waits if name in self._watched else ()
 
     # -- streams ------------------------------------------------------------------------------
 
