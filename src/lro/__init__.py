@@ -9,7 +9,7 @@ implements, :mod:`lro.wire` the JSON forms. Stores, executors and edges are impo
 ``lro.stores.sqlite``, ``lro.executors.threads``, ``lro.asgi``, ``lro.wsgi``, ``lro.grpc``,
 ``lro.http``.
 
-Each name is loaded when it is first used, so that a client does not load the service.
+Each name is loaded when it is first used, so that a client need not load the service.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -20,18 +20,17 @@ if TYPE_CHECKING:
     from lro._base.any import Any
     from lro._base.errors import (
         Cancelled,
+        DeclarationError,
         InvalidArgument,
         LroError,
         StatusError,
     )
-    from lro._base.faults import DeclarationError
     from lro._base.status import Code, Status
     from lro._engine.job import Job
     from lro._engine.limits import Limits
-    from lro._engine.method import Method, Reporter
     from lro._engine.method_spec import Options, WorkerLost
+    from lro._engine.methods import Method, Reporter
     from lro._engine.service import Service
-    from lro._engine.watching import MissingOperation
     from lro._messages.registry import TypeRegistry
     from lro._messages.schema import (
         Float,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
         GetOperationRequest,
         ListOperationsRequest,
         ListOperationsResponse,
+        MissingOperation,
         Operation,
         OperationInfo,
         WaitOperationRequest,
@@ -78,23 +78,21 @@ else:
 
 _HOMES: Final = {
     "lro._base.any": "Any",
-    "lro._base.errors": "Cancelled InvalidArgument LroError StatusError",
-    "lro._base.faults": "DeclarationError",
+    "lro._base.errors": "Cancelled DeclarationError InvalidArgument LroError StatusError",
     "lro._base.status": "Code Status",
     "lro._engine.job": "Job",
     "lro._engine.limits": "Limits",
-    "lro._engine.method": "Method Reporter",
     "lro._engine.method_spec": "Options WorkerLost",
+    "lro._engine.methods": "Method Reporter",
     "lro._engine.service": "Service",
-    "lro._engine.watching": "MissingOperation",
     "lro._messages.registry": "TypeRegistry",
     "lro._messages.schema": "Float Int32 Int64 UInt32 UInt64 message number",
     "lro._messages.times": "Duration Timestamp",
     "lro._messages.wellknown": "Empty Struct",
     "lro._model.operation": """
         BatchGetOperationsRequest BatchGetOperationsResponse CancelOperationRequest
-        DeleteOperationRequest GetOperationRequest ListOperationsRequest ListOperationsResponse
-        Operation OperationInfo WaitOperationRequest
+        DeleteOperationRequest GetOperationRequest ListOperationsRequest
+        ListOperationsResponse MissingOperation Operation OperationInfo WaitOperationRequest
         """,
     "lro._model.record": "State",
 }

@@ -20,11 +20,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 import attrs
 
 from lro._base.arguments import check_takes
-from lro._base.errors import MalformedRequest
-from lro._base.faults import RouteNotFound
+from lro._base.errors import MalformedRequest, RouteNotFound
 from lro._engine.budget import ReplyReservation
+from lro._engine.runtime import stopping
 from lro._engine.service import Service
-from lro._engine.waiting import stopping
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge
 from lro._http.raw_path import raw_form, strip_mount, wire_text
 from lro._http.responses import HttpReply

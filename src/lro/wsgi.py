@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from lro._base.arguments import check_plain_function, check_takes
-from lro._base.errors import LroError, MalformedRequest
-from lro._base.faults import RouteNotFound
+from lro._base.errors import LroError, MalformedRequest, RouteNotFound
 from lro._engine.service import Service
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge
 from lro._http.raw_path import raw_form, strip_mount, wire_text

@@ -40,7 +40,7 @@ class ExportMetadata:
 class {response}:
     rows: lro.Int32 = 0
 
-house = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False)
+house = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 number = 7
 
 @house.method("acme.v1.Books.Export")
@@ -343,7 +343,7 @@ def test_the_module_is_the_command(
 def test_a_process(here: Path) -> None:
     """The status reaches the shell, and a service with upkeep does not keep the command alive."""
     module("alive")
-    text = Path("alive.py").read_text(encoding="utf-8").replace(", upkeep=False", "")
+    text = Path("alive.py").read_text(encoding="utf-8").replace(", maintenance=False", "")
     Path("alive.py").write_text(text, encoding="utf-8")
     for source, status in (("bad", 1), ("alive:house", 0)):
         command = [sys.executable, "-W", "error", "-m", "lro.cli", "lint", source]

@@ -1,4 +1,4 @@
-"""Completion by the shell: the scripts, and what they are told."""
+"""Completion by the shell: the scripts, and what they get."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIENT_COMMANDS = ("list", "get", "wait", "watch", "cancel", "delete", "start", 
 
 @pytest.fixture
 def complete(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What bash is told for these words, of which the last is not yet whole."""
+    """What bash gets for these words, of which the last is not yet whole."""
 
     def ask(*words: str) -> list[str]:
         with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""The command in a real terminal, typed by somebody new to it."""
+"""The command in a real terminal, typed by a new user."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class ExportMetadata:
 class ExportResponse:
     {field}
 
-house = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False)
+house = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
 @house.method("acme.v1.Books.Export")
 def export(request: ExportRequest, job: lro.Job[ExportMetadata]) -> ExportResponse:

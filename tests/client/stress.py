@@ -239,9 +239,9 @@ def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
                 time.sleep(0.001)
             if told != [1]:
                 wrong.append(f"a callback was called {len(told)} times")
-    table, server = client._core.table, client._core.setting.server
-    if table.entries or server.held:
-        wrong.append(f"left over: {len(table.entries)} entries, {server.held} waits")
+    table, server = client._state.registry, client._state.config.server
+    if table.entries or server.own_calls:
+        wrong.append(f"left over: {len(table.entries)} entries, {server.own_calls} waits")
     close(client, wrong)
     end = time.monotonic() + 30
     while time.monotonic() < end and (left := _lent()):

@@ -215,7 +215,7 @@ def test_a_poll_cut_by_the_deadline() -> None:
 @pytest.fixture(autouse=True)
 def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a deadline leaves behind ends with the connection."""
-    monkeypatch.setattr(threads, "KEPT", 0)
+    monkeypatch.setattr(threads, "MAX_IDLE_THREADS", 0)
     before = {*threading.enumerate()}
     yield
     for one in {*threading.enumerate()} - before:

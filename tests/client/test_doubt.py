@@ -10,7 +10,7 @@ import respx
 
 import lro
 from lro_client import NO_RETRY, CallError, Polling, PollTimeout
-from lro_client._flow import capabilities
+from lro_client._flow import single
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
@@ -39,8 +39,8 @@ def results(face: Face, client: Any, names: list[str], many: bool, timeout: Any 
 
 def offers_wait(face: Face, client: Any, clock: Clock) -> bool:
     """Whether the client would ask its server for a Wait."""
-    core = face.inside(client)._core
-    found: bool = core.setting.server.offers(capabilities.WAIT, clock())
+    state = face.inside(client)._state
+    found: bool = state.config.server.offers(single.WAIT, clock())
     return found
 
 

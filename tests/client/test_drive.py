@@ -18,7 +18,8 @@ import lro
 import lro.wire
 from lro_client import AsyncClient, Call, CallError, Client, Polling, PollTimeout, Reply
 from lro_client._flow import threads as _hands
-from lro_client._flow.drivers import AsyncDriver, Driver
+from lro_client._flow.async_driver import AsyncDriver
+from lro_client._flow.drivers import Driver
 from lro_client._flow.steps import RunBlocking
 from tests.client.faces import Awaited, Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse, packed
@@ -125,7 +126,7 @@ def test_defects_of_a_transport(
 
 def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller returns, and the thread ends when the transport does."""
-    monkeypatch.setattr(_hands, "KEPT", 0)
+    monkeypatch.setattr(_hands, "MAX_IDLE_THREADS", 0)
     _hands.CALL_THREADS.forget()  # those of other tests
     before, over = {*threading.enumerate()}, threading.Event()
 
@@ -333,16 +334,16 @@ def broken() -> Any:
 
 def test_what_fails_aside_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody waits for it who could be told."""
-    Driver(Fake(lambda _: Reply(DONE)), time.monotonic, time.sleep).aside(broken())
+    Driver(Fake(lambda _: Reply(DONE)), time.monotonic, time.sleep).start(broken())
 
     async def main() -> None:
         driver = AsyncDriver(AsyncFake(lambda _: Reply(DONE)), asyncio.sleep)
-        driver.aside(broken())
+        driver.start(broken())
         await asyncio.gather(*driver._tasks, return_exceptions=True)
         await asyncio.sleep(0)
 
     asyncio.run(main())
-    assert _hands.CALL_THREADS.ask(lambda: 1, 10, set()) == 1
+    assert _hands.CALL_THREADS.call(lambda: 1, 10, set()) == 1
     failed = [one for one in caplog.records if "has failed" in one.message]
     assert failed
     assert all(isinstance(one.exc_info[1], ZeroDivisionError) for one in failed if one.exc_info)

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import lro
 from lro_client import CallError, Routes, UnreadableReply
 from lro_client._flow.steps import Call
-from lro_client.transports import _events
-from lro_client.transports._coding import Coder
-from lro_client.transports._events import Events, EventTooLarge
+from lro_client.transports import _http_coding
+from lro_client.transports._http_coding import Coder, Events, EventTooLarge
 from tests.client.faces import Clock, Face
 from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running, succeeded
 
@@ -92,7 +91,7 @@ def test_events_without_data_are_none() -> None:
 )
 def test_an_event_is_bounded(chunks: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no end is given up; many small events are not."""
-    monkeypatch.setattr(_events, "MAX_EVENT", 100)
+    monkeypatch.setattr(_http_coding, "MAX_EVENT", 100)
     assert len(heard(*[b"data: 1\n\n"] * 100)) == 100
     with pytest.raises(EventTooLarge, match="larger than 100 bytes"):
         heard(*chunks)
@@ -101,7 +100,7 @@ def test_an_event_is_bounded(chunks: list[bytes], monkeypatch: pytest.MonkeyPatc
 def test_event_without_an_end_is_unreadable() -> None:
     """The call that reads the stream fails for good: it would be sent the same once more."""
     call = Call(request=lro.GetOperationRequest("operations/a"), budget=1.0)
-    reading = Coder(Routes(), lro.TypeRegistry()).failures(call)
+    reading = Coder(Routes(), lro.TypeRegistry()).failures(call, lambda: "GET /")
     with pytest.raises(UnreadableReply, match="larger than 100 bytes") as failed, reading:
         raise EventTooLarge("an event is larger than 100 bytes")
     assert not failed.value.passing
@@ -210,7 +209,7 @@ def test_events_that_are_none(earlier: int, event: str, face: Face) -> None:
 
 def test_an_event_that_is_too_large(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no reason to give up those who wait."""
-    monkeypatch.setattr(_events, "MAX_EVENT", 1000)
+    monkeypatch.setattr(_http_coding, "MAX_EVENT", 1000)
     server = Server(lambda _: stream(ENDS_OF_ALL[0], f"data: {'x' * 2000}"))
     assert results(face, server) == EVERY
 

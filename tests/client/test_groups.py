@@ -361,7 +361,7 @@ def test_a_future_that_is_cancelled_stops_waiting(face: Face) -> None:
         assert future.cancel()
     else:
         assert face.run(cancelled)
-    assert face.inside(client)._core.table.entries == {}
+    assert face.inside(client)._state.registry.entries == {}
     assert "CancelOperation" not in [call.verb for call in server.calls]
 
 
@@ -586,7 +586,7 @@ def test_good_news_after_bad_ones(face: Face) -> None:
     server = ScriptedServer()
     server.operation("operations/a", ends_after=50.0, response=ResizeResponse(1))
     handle = client_of(face, server).operation("operations/a", **TYPES)
-    face.inside(handle)._lost(ZeroDivisionError())
+    face.inside(handle)._give_up(ZeroDivisionError())
     assert [update.error for update in handle.updates()][-1] is None
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import lro
 from lro_client import CallError, OperationGone, Polling, Reply
-from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH
+from lro_client._flow.single import BATCH, LIST, WAIT, WATCH
 from lro_client._flow.steps import Call
 from lro_client._watch.registry import Seen, Unreachable, Want
 from lro_client._watch.strategy import Scheduler, Strategy
@@ -63,7 +63,7 @@ def test_each_way_is_quick_and_thrifty(way: str, count: int, late: float, calls:
     assert excess(world, numbers) <= late
     assert len(world.asked) <= calls
     assert world.most_flying <= 8
-    assert world.table.entries == {}
+    assert world.registry.entries == {}
 
 
 def test_what_is_more_than_streams_can_tell_is_read_in_batches() -> None:
@@ -307,7 +307,7 @@ def test_closing_tells_everybody() -> None:
     numbers = spread(world, 12)
     world.run(1)
     gone = error(lro.Code.CANCELLED)
-    world.table.close(gone)
+    world.registry.close(gone)
     numbers.append(world.watch("operations/1"))
     world.run(20)
     for number in numbers:
@@ -437,10 +437,10 @@ def test_lanes_that_cannot_be_hired() -> None:
     """Where there can be no more threads: the next who comes tries again."""
     world = World()
     world.plan("operations/0", 1.0)
-    hire, world.table._hire = world.table._hire, lambda: 1 // 0
+    hire, world.registry._start_lane = world.registry._start_lane, lambda: 1 // 0
     with pytest.raises(ZeroDivisionError):
         world.watch("operations/0")
-    world.table._hire = hire
+    world.registry._start_lane = hire
     number = world.watch("operations/0")
     world.run()
     assert len(world.ends(number)) == 1
@@ -502,12 +502,12 @@ def test_a_listener_that_raises_is_alone() -> None:
     def raises(_: object) -> None:
         raise ZeroDivisionError
 
-    world.table.subscribe("operations/0", raises, Want())
+    world.registry.subscribe("operations/0", raises, Want())
     world.run()
     assert excess(world, numbers) <= 0.02
     assert spread(world, 3, 1.0, 2.0)
     world.run()
-    assert world.table.entries == {}
+    assert world.registry.entries == {}
 
 
 def test_a_lane_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -515,7 +515,7 @@ def test_a_lane_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch
     world = World()
     numbers = spread(world, 3, 5.0, 6.0)
     with monkeypatch.context() as defect:
-        defect.setattr(Scheduler, "work", lambda *_: 1 / 0)
+        defect.setattr(Scheduler, "next_batch", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             world.run()
     for number in numbers:

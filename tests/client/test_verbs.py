@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import lro
 from lro_client import CallError, Routes
 from lro_client._flow.steps import Call
-from lro_client.transports._coding import Coder
+from lro_client.transports._http_coding import Coder
 from tests.client.faces import URL, Face
 from tests.client.messages import (
     NAME,

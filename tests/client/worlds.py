@@ -13,8 +13,7 @@ import attrs
 
 import lro
 from lro_client import CallError, Polling
-from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH, Server
-from lro_client._flow.single import FlowConfig
+from lro_client._flow.single import BATCH, LIST, WAIT, WATCH, FlowConfig, Server
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
@@ -96,20 +95,20 @@ class World:
         self._resting: Callable[[], object] | None = None
         self._streams: list[Callable[[], object]] = []
         self.server = Server()
-        self.setting = FlowConfig(
+        self.config = FlowConfig(
             clock=lambda: self.now,
             polling=self.polling,
             server=self.server,
             chance=self.random.random,
         )
-        self.table = WatchRegistry(
+        self.registry = WatchRegistry(
             lambda: self.now,
-            most=lambda: self.polling.connections,
-            hire=lambda: self.later(0.0, lambda: self._go(lanes.lane(), None)),
-            ring=self._ring,
+            max_lanes=lambda: self.polling.connections,
+            start_lane=lambda: self.later(0.0, lambda: self._go(lanes.lane(), None)),
+            wake_lane=self._ring,
         )
         lanes = Poller(
-            self.setting, self.table, Scheduler(self.setting, self.table, self.transport)
+            self.config, self.registry, Scheduler(self.config, self.registry, self.transport)
         )
 
     # -- what tests do ------------------------------------------------------------------------
@@ -128,13 +127,13 @@ class World:
             heard.append((self.now, news))
 
         self._listeners[number] = name, hear
-        self.table.subscribe(name, hear, Want(curious, self.now + seconds))
+        self.registry.subscribe(name, hear, Want(curious, self.now + seconds))
         return number
 
     def leave(self, number: int) -> None:
         """Have one wait no more."""
         name, hear = self._listeners[number]
-        self.table.leave(name, hear)
+        self.registry.leave(name, hear)
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
         """Have something happen in so many seconds."""

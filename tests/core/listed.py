@@ -29,7 +29,7 @@ from lro._filters.types import MessageType
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import ListOperationsRequest
 from lro._model.record import Record
-from lro.stores._walks import Walk
+from lro.stores._list_queries import ListQuery
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite._pages import DIALECT
@@ -73,8 +73,8 @@ class Tally(collections.Counter[str]):
         """Count a filter, and which way a store goes for it."""
         specs, types = service.specs.values(), service.types
         request = ListOperationsRequest(filter=text)
-        query = listing.Query.of(request, service.store, specs, types, service.indexes)
-        walk = Walk.of(query.prefilter(only), None, service.indexes.keys, DIALECT)
+        query = listing.Query.of(request, service.store, specs, types, service.methods.indexes)
+        walk = ListQuery.of(query.prefilter(only), None, service.methods.indexes.keys, DIALECT)
         way = "nowhere"
         if not walk.nothing:
             order = "by index" if walk.order else "in plain order"

@@ -260,7 +260,7 @@ def test_a_busy_target() -> None:
         request=OwnRequest,
         response=CountResponse,
         metadata=CountMetadata,
-        options=lro.Options(target=lambda request: f"things/{request.steps}"),
+        options=lro.Options(exclusive_target=lambda request: f"things/{request.steps}"),
     )
     edge = edge_for(house.service, method)
     started(edge.handle(post({"steps": 1})))
@@ -272,7 +272,7 @@ def test_a_full_queue_stores_nothing() -> None:
     """429 with RetryInfo and Retry-After, and no record of the attempt (design §6)."""
     go = threading.Event()
     executor = ThreadExecutor(workers=1, queue=1)
-    service = lro.Service(MemoryStore(), executor, upkeep=False, domain=DOMAIN)
+    service = lro.Service(MemoryStore(), executor, maintenance=False, domain=DOMAIN)
 
     def wait(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
         go.wait()
@@ -492,7 +492,7 @@ def refuse(*_: object) -> None:
         ("validate", leave),
         ("validate", refuse),
         ("validate", lambda *_: Leaving()),
-        ("target", leave),
+        ("exclusive_target", leave),
         ("parent", leave),
         ("metadata", leave),
         ("raw", leave),
@@ -505,7 +505,9 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
 
     So does what the function returns or raises, asked for its text.
     """
-    method_options: dict[str, Any] = {wrong: function} if wrong in ("validate", "target") else {}
+    method_options: dict[str, Any] = (
+        {wrong: function} if wrong in ("validate", "exclusive_target") else {}
+    )
     options: dict[str, Any] = {wrong: function} if not method_options else {}
     house = build()
     method = house.service.method(

@@ -26,8 +26,8 @@ from lro._filters.tree import (
     Tree,
 )
 from tests.filters.messages import TYPES
-from tests.filters.printing import to_text
 from tests.filters.test_vectors import ROWS
+from tests.filters.tree_printing import to_text
 
 WORD_CHARS = st.characters(
     exclude_characters="\x7f(),.:=<>!\"'\\ ", min_codepoint=0x21, exclude_categories=("Cs",)

@@ -187,7 +187,7 @@ def plain() -> House:
     """A house where everything works."""
     house = build(authorize=authorize)
     options = lro.Options(
-        validate=refuse, target=lambda request: "it" if request.label == "busy" else ""
+        validate=refuse, exclusive_target=lambda request: "it" if request.label == "busy" else ""
     )
     method = house.service.declare(
         "acme.v1.Things.Measure",
@@ -420,7 +420,7 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
     fields = {"name": house.start()} if verb == "WaitOperation" else {}
     with served(house) as place:
         house.service.end_waits()
-        house.service._background.running.stop(timedelta())
+        house.service.workers.stop(timedelta())
         found = [ask(Asked(verb, fields)) for ask in place.ways.values()]
     code, message, details = found[0]
     assert (code, message) == ("UNAVAILABLE", "the service is stopping")

@@ -187,7 +187,7 @@ def test_signal_handler_that_exits_ends_a_verb() -> None:
         def get(self, name: str) -> Record:
             raise SystemExit  # as a handler that runs in the midst of the store's code
 
-    service = lro.Service(Interrupted(), InlineExecutor(), upkeep=False)
+    service = lro.Service(Interrupted(), InlineExecutor(), maintenance=False)
     with pytest.raises(SystemExit):
         service.get("operations/a")
     service.close()

@@ -112,5 +112,5 @@ def test_log_warns_of_authorize_without_authenticate(
     make_edge(house, authenticate=lambda headers: None)
     assert caplog.text == ""
     make_edge(house)
-    assert "has no authenticate: authorize is asked about nobody by name" in caplog.text
+    assert "has no authenticate: authorize gets no names of callers" in caplog.text
     house.service.close()

@@ -159,7 +159,7 @@ class _Walk(Generic[T]):
         self.place = query.after
 
     def go(self, size: int) -> bool:
-        """Go on until so many are found or the time is over; whether there may be more.
+        """Go on until ``size`` are found or the time is over; return whether there may be more.
 
         The place is then that of the last one found, or the last one that was looked at.
         """

@@ -1,7 +1,7 @@
 """Filters of ListOperations: AIP-160, read once, evaluated exactly (spec §7).
 
-A filter goes through ``_tokens`` and ``_parse`` to a syntax tree (``_tree``), through ``_check``
-to a checked one (``_plan``), which is evaluated, and of which ``_narrow`` makes what a store may
-look for first. Each is imported from its module, since a service needs most of them only when the
-first filter is compiled.
+A filter goes through ``tokens`` and ``parse`` to a syntax tree (``tree``), and through ``filter``
+to a checked one (``plan``), which is evaluated; ``narrow`` makes of it what a store looks for first
+(``prefilter``). ``indexes`` are the paths of a service's metadata that stores can look up. Each is
+imported from its module, since a service needs most of them only when it compiles a filter.
 """

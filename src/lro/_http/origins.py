@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from lro._base.arguments import check, check_texts
-from lro._base.faults import CrossSiteRequest
+from lro._base.errors import CrossSiteRequest
 
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """The methods that the rule is about; the others change nothing."""

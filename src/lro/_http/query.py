@@ -9,8 +9,11 @@ from typing import Final
 
 import attrs
 
-from lro._base.errors import InvalidPageSize, MalformedRequest
-from lro._base.faults import PartialSuccessNotSupported
+from lro._base.errors import (
+    InvalidPageSize,
+    MalformedRequest,
+    PartialSuccessNotSupported,
+)
 from lro._model.http_rules import percent_decode
 
 MAX_QUERY: Final = 128 * 1024

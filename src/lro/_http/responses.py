@@ -10,16 +10,16 @@ from typing import Final
 import attrs
 
 from lro._base.any import Json
-from lro._base.containing import contained
+from lro._base.arguments import contained
 from lro._base.details import RetryInfo
 from lro._base.errors import (
+    HttpMethodNotAllowed,
     LroError,
     RequestTooLarge,
     Unauthenticated,
     UnsupportedMediaType,
     checked_challenge,
 )
-from lro._base.faults import HttpMethodNotAllowed
 from lro._base.status import Code
 from lro._engine.budget import ReplyReservation
 from lro._http.public_errors import PublicError, detail_of, internal_error, public_error

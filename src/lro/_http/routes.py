@@ -8,8 +8,13 @@ from typing import Final
 
 import attrs
 
-from lro._base.errors import InvalidParent, got
-from lro._base.faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
+from lro._base.errors import (
+    DeclarationError,
+    HttpMethodNotAllowed,
+    InvalidParent,
+    RouteNotFound,
+    got,
+)
 from lro._model.http_rules import (
     MAX_PATH,
     Literal,

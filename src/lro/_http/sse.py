@@ -19,8 +19,8 @@ from lro._model.operation import Operation
 
 if TYPE_CHECKING:
     from lro._engine.budget import ReplyReservation
-    from lro._engine.watch_hub import WatchStream
-    from lro._engine.watching import Sighting
+    from lro._engine.watching import WatchStream
+    from lro._model.operation import Sighting
 
 log = logging.getLogger("lro")
 
@@ -69,7 +69,7 @@ def event_stream(
         return with_enum_numbers(operation, types) if enum_numbers else operation
 
     pieces = _pieces(watching, _Writer(types, shown), heartbeat_seconds)
-    return EventStream(HEADERS, pieces, held=lambda: watching.turn)
+    return EventStream(HEADERS, pieces, held=lambda: watching.reservation)
 
 
 async def _pieces(

@@ -7,12 +7,15 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import attrs
 
-from lro._base.arguments import check, check_instance, check_plain_function, check_text
-from lro._base.containing import contained
-from lro._base.errors import LroError
-from lro._base.faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
+from lro._base.arguments import check, check_instance, check_plain_function, check_text, contained
+from lro._base.errors import (
+    DeclarationError,
+    HttpMethodNotAllowed,
+    LroError,
+    RouteNotFound,
+)
 from lro._engine.hooks import Flow, flow_of
-from lro._engine.method import Method
+from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.request_bodies import media_type, read_object, take_field
 from lro._http.responses import HttpReply, error_reply, operation_reply

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from lro._base.faults import StreamsNotSupported
+from lro._base.errors import StreamsNotSupported
 from lro._engine.hooks import Flow, Hook, ask_caller, flow_of, on_loop, run
 from lro._engine.service import Service
 from lro._http.responses import HttpReply

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lro._base.arguments import check_texts
-from lro._base.faults import MissingExtra
+from lro._base.errors import MissingExtra
 
 _PACKAGES: Final = ("click", "rich")
 """What the extra installs."""

@@ -21,8 +21,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status as StatusProto
 
 from lro._base.any import Any, type_url
-from lro._base.errors import InvalidArgument, MalformedRequest, got
-from lro._base.faults import PartialSuccessNotSupported
+from lro._base.errors import InvalidArgument, MalformedRequest, PartialSuccessNotSupported, got
 from lro._base.status import Status
 from lro._engine.service import Service
 from lro._http.public_errors import public_error

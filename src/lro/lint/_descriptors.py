@@ -24,7 +24,7 @@ from google.protobuf.descriptor_pb2 import (
 from google.protobuf.message import DecodeError
 
 from lro._base.errors import InvalidArgument
-from lro._messages.protobuf.imports import HOW_TO_MAKE_A_SET
+from lro._messages.protobuf.files import HOW_TO_MAKE_A_SET
 from lro._model.method_names import MethodName
 from lro._model.operation import OperationInfo
 

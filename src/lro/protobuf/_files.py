@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from lro._base.errors import InvalidArgument, got
 from lro._messages.protobuf.binary import STANDARD, names_in
-from lro._messages.protobuf.imports import HOW_TO_MAKE_A_SET, with_imports
+from lro._messages.protobuf.files import HOW_TO_MAKE_A_SET, with_imports
 from lro._messages.registry import TypeRegistry
 
 

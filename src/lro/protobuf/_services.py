@@ -20,8 +20,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 
 from lro._engine.method_spec import MethodSpec
 from lro._engine.service import Service
-from lro._messages.protobuf.files import ProtoFiles
-from lro._messages.protobuf.imports import with_imports
+from lro._messages.protobuf.files import ProtoFiles, with_imports
 from lro._messages.protobuf.options import HTTP, OPERATION_INFO
 from lro._messages.protobuf.starts import add_fields
 from lro._messages.schema import Shape

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Final, TypeAlias, TypeVar, cast
 
 R = TypeVar("R")
-Answer: TypeAlias = "queue.SimpleQueue[tuple[object, BaseException | None]]"
+AnswerQueue: TypeAlias = "queue.SimpleQueue[tuple[object, BaseException | None]]"
 """Where it is put what a function gave or raised."""
 
-KEPT: Final = 8
+MAX_IDLE_THREADS: Final = 8
 """So many idle threads are kept for the next calls."""
 
-LINGER_SECONDS: Final = 10.0
+MAX_IDLE_SECONDS: Final = 10.0
 """So long an idle thread is kept."""
 
 
@@ -32,14 +32,14 @@ class CallThreads:
     """
 
     def __init__(self) -> None:
-        self._idle: list[_Hand] = []
+        self._idle: list[_CallThread] = []
         self._process = os.getpid()
 
     def forget(self) -> None:
         """Have no idle thread: in a forked process there are none."""
         self._idle, self._process = [], os.getpid()
 
-    def ask(self, function: Callable[[], R], seconds: float, asking: set[Answer]) -> R:
+    def call(self, function: Callable[[], R], seconds: float, asking: set[AnswerQueue]) -> R:
         """What the function gives or raises, if it does so within ``seconds``.
 
         Meanwhile ``asking`` has where the answer is put: another may be put there instead.
@@ -47,10 +47,10 @@ class CallThreads:
         Raises:
             Late: It does not.
         """
-        box: Answer = queue.SimpleQueue()
+        box: AnswerQueue = queue.SimpleQueue()
         asking.add(box)
         try:
-            self.give(function, box.put)
+            self.start(function, box.put)
             found, error = box.get(timeout=seconds)
         except queue.Empty:
             raise Late from None
@@ -60,7 +60,7 @@ class CallThreads:
             raise error
         return cast(R, found)
 
-    def give(
+    def start(
         self,
         function: Callable[[], object],
         told: Callable[[tuple[object, BaseException | None]], object],
@@ -71,21 +71,21 @@ class CallThreads:
         try:
             hand = self._idle.pop()
         except IndexError:
-            hand = _Hand(self._idle)
+            hand = _CallThread(self._idle)
         # Tracing libraries keep the caller's span in the context.
         hand.orders.put((contextvars.copy_context(), function, told))
 
 
-_Order = tuple[
+_Task = tuple[
     contextvars.Context,
     Callable[[], object],
     Callable[[tuple[object, BaseException | None]], object],
 ]
 
 
-class _Hand:
-    def __init__(self, idle: list[_Hand]) -> None:
-        self.orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
+class _CallThread:
+    def __init__(self, idle: list[_CallThread]) -> None:
+        self.orders: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._idle = idle
         threading.Thread(target=self._work, name="lro-client-call", daemon=True).start()
 
@@ -93,7 +93,7 @@ class _Hand:
         kept = True
         while kept:
             try:
-                order = self.orders.get(timeout=LINGER_SECONDS)
+                order = self.orders.get(timeout=MAX_IDLE_SECONDS)
             except queue.Empty:
                 try:
                     self._idle.remove(self)
@@ -114,7 +114,7 @@ class _Hand:
             found = context.run(function), None
         except BaseException as exc:
             found = None, exc
-        kept = len(self._idle) < KEPT
+        kept = len(self._idle) < MAX_IDLE_THREADS
         if kept:
             self._idle.append(self)
         told(found)
