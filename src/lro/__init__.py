@@ -9,7 +9,7 @@ implements, :mod:`lro.wire` the JSON forms. Stores, executors and edges are impo
 ``lro.stores.sqlite``, ``lro.executors.threads``, ``lro.asgi``, ``lro.wsgi``, ``lro.grpc``,
 ``lro.http``.
 
-Each name is loaded when it is first used, so that a client does not load the service.
+Each name is loaded when it is first used, so that a client need not load the service.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -29,10 +29,7 @@ if TYPE_CHECKING:
     from lro._engine.job import Job
     from lro._engine.limits import Limits
     from lro._engine.method_spec import Options, WorkerLost
-    from lro._engine.methods import (
-        Method,
-        Reporter,
-    )
+    from lro._engine.methods import Method, Reporter
     from lro._engine.service import Service
     from lro._messages.registry import TypeRegistry
     from lro._messages.schema import (
@@ -94,8 +91,8 @@ _HOMES: Final = {
     "lro._messages.wellknown": "Empty Struct",
     "lro._model.operation": """
         BatchGetOperationsRequest BatchGetOperationsResponse CancelOperationRequest
-        DeleteOperationRequest GetOperationRequest ListOperationsRequest ListOperationsResponse
-        MissingOperation Operation OperationInfo WaitOperationRequest
+        DeleteOperationRequest GetOperationRequest ListOperationsRequest
+        ListOperationsResponse MissingOperation Operation OperationInfo WaitOperationRequest
         """,
     "lro._model.record": "State",
 }
