@@ -26,7 +26,7 @@ from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from tests.core.drawn import Changed, EarlierExport, Happening, Indexed, Put, seldom
 from tests.core.kit import WorkMetadata, WorkRequest
-from tests.filters.everything import Everything
+from tests.filters.every_field_kind import Everything
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata, Stage
 
 KNOWN: Final = TypeRegistry()

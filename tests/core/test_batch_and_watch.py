@@ -16,10 +16,11 @@ from lro._base.errors import (
     InvalidOperationName,
     InvalidParent,
     MalformedRequest,
+    MethodNotSupported,
+    NameRefused,
     PermissionDenied,
     Unavailable,
 )
-from lro._base.faults import MethodNotSupported, NameRefused
 from lro._engine.access import VERBS
 from lro._engine.service import Service
 from lro._engine.store_port import Store

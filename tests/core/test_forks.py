@@ -155,5 +155,5 @@ def test_a_record_store_begins_anew():
     """The lock of a store in memory may be held by a thread that is not there."""
     store = MemoryStore()
     store._lock.acquire()
-    store._forked()
+    store._reset_after_fork()
     assert list(store.expire(1).names) == []

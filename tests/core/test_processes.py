@@ -14,8 +14,7 @@ from datetime import timedelta
 import pytest
 
 from lro import testing
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._base.status import Code
 from lro._engine.executor_port import CancelSupport
 from lro._engine.limits import DEFAULT_LIMITS, Limits
@@ -25,8 +24,7 @@ from lro._engine.service import Service
 from lro._model.record import State
 from lro._model.transitions import claim, take_over
 from lro.executors.processes import ProcessExecutor, _executor
-from lro.executors.processes._inbox import Inbox
-from lro.executors.processes._process import Process
+from lro.executors.processes._process import ChildProcess, MessageReader
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -150,7 +148,7 @@ def test_it_needs_posix(monkeypatch):
 def test_a_child_that_does_not_read_is_ended(house, monkeypatch):
     """However much it was to be told: who tells it is not held up."""
     service, method = house(own={})
-    send, sent = Process.send, threading.Event()
+    send, sent = ChildProcess.send, threading.Event()
 
     def tell(process, message):
         send(process, message)
@@ -159,7 +157,7 @@ def test_a_child_that_does_not_read_is_ended(house, monkeypatch):
     assert ended(service, method.start(request("echo"))).state == "SUCCEEDED"
     (child,) = pids(service._runtime.executor)
     os.kill(child, signal.SIGSTOP)
-    monkeypatch.setattr(Process, "send", tell)
+    monkeypatch.setattr(ChildProcess, "send", tell)
     operation = method.start(request("echo", text="x" * 2_000_000))
     assert sent.wait(PATIENCE)
     service.cancel(operation.name)
@@ -171,7 +169,7 @@ def test_a_child_that_does_not_read_is_ended(house, monkeypatch):
 def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(house, monkeypatch):
     """The rest of the answer never comes: the ladder goes on without it."""
     service, method = house(own={})
-    take, half = Inbox.take, threading.Event()
+    take, half = MessageReader.take, threading.Event()
 
     def stopping(inbox, descriptor):
         text = take(inbox, descriptor)
@@ -181,7 +179,7 @@ def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(house, monkeypat
             half.set()
         return text
 
-    monkeypatch.setattr(Inbox, "take", stopping)
+    monkeypatch.setattr(MessageReader, "take", stopping)
     text = "x" * 3_000_000
     operation = method.start(request("big", text=text, size=len(text)))
     assert half.wait(PATIENCE)

@@ -10,15 +10,16 @@ from datetime import timedelta
 import pytest
 
 from lro._base.errors import (
+    DeclarationError,
     InvalidArgument,
     InvalidOperationName,
     InvalidParent,
     InvalidTimeout,
     LroError,
+    MethodNotSupported,
     OperationNotFound,
     PermissionDenied,
 )
-from lro._base.faults import DeclarationError, MethodNotSupported
 from lro._base.status import Code, Status
 from lro._engine.job import Job
 from lro._engine.method_spec import Options

@@ -10,6 +10,8 @@ import pytest
 
 from lro._base.any import Any
 from lro._base.errors import (
+    DeclarationError,
+    HookFailed,
     InvalidArgument,
     InvalidParent,
     InvalidRequestId,
@@ -18,7 +20,6 @@ from lro._base.errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._base.faults import DeclarationError, HookFailed
 from lro._base.status import Code
 from lro._engine.job import Job
 from lro._engine.method_spec import WorkerLost

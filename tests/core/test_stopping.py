@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from lro._base.details import RetryInfo
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._engine import exits
 from lro._engine.job import Job
 from lro._engine.service import Service

@@ -238,9 +238,11 @@ def places() -> Iterator[Callable[[str], Place]]:
 def served(house: House) -> Iterator[Place]:
     """A house behind uvicorn and both kinds of gRPC server."""
     service = house.service
-    start = lro.asgi.StartApp(service, house.count, path=None, authenticate=authenticate)
     app = lro.asgi.OperationsApp(
-        service, parents=["projects/*"], authenticate=authenticate, otherwise=start
+        service,
+        starts={START: house.count},
+        parents=["projects/*"],
+        authenticate=authenticate,
     )
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(uvicorn_serving(app))

@@ -42,9 +42,9 @@ from lro._model.page_tokens import MAX_PAGE_SIZE, MAX_TOKEN
 from lro._model.record import Record
 from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
 from lro.executors.inline import InlineExecutor
-from lro.grpc._replies import MAX_DETAILS as MAX_GRPC_DETAILS
-from lro.grpc._replies import MAX_MESSAGE as MAX_GRPC_MESSAGE
-from lro.grpc._replies import OperationWriter
+from lro.grpc._messages import MAX_DETAILS as MAX_GRPC_DETAILS
+from lro.grpc._messages import MAX_MESSAGE as MAX_GRPC_MESSAGE
+from lro.grpc._messages import OperationWriter
 from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, MAX_PAGE, OperationsRpc
 from lro.http import DEFAULT_MAX_BODY, HttpRequest, OperationsEdge, error_reply
 from lro.stores._rows import from_row
@@ -479,7 +479,7 @@ def test_large_operations_are_let_go_before_the_next_is_read(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Read messages may take twelve times their text: of a reply, one is held (defects 4)."""
-    monkeypatch.setattr("lro.stores._recent.WEIGHT", 0)
+    monkeypatch.setattr("lro.stores._record_cache.MAX_BYTES", 0)
     read: list[weakref.ref[Record]] = []
 
     def reading(row: Any) -> Record:
@@ -492,7 +492,7 @@ def test_large_operations_are_let_go_before_the_next_is_read(
         names = [service.start(METHOD, WorkRequest()).name for _ in range(4)]
         for name in names:
             service.reporter(name).complete(WorkResponse("x" * (READ_BYTES // 2)))
-        monkeypatch.setattr("lro.stores.sqlite._readers.from_row", reading)
+        monkeypatch.setattr("lro.stores.sqlite._file.from_row", reading)
         edge, types = OperationsEdge(service), service.types
         if how == "list":
             shown = edge.handle(ask("GET", "/v1/operations"))
@@ -579,7 +579,7 @@ def test_errors_and_what_was_read_before_count_too(tmp_path: Path) -> None:
         service.reporter(names[0]).fail(lro.Status(lro.Code.ABORTED, "x" * 1000))
         assert 1000 < service.store.get(names[0]).weight < 1500
         service.reporter(names[1]).complete(WorkResponse("x" * 3000))
-        service.store._recent.forget(names[1])  # type: ignore[attr-defined]
+        service.store._cache.forget(names[1])  # type: ignore[attr-defined]
         found = service.store.find(names, 2000)
         assert ([one.name for one in found.records], list(found.rest)) == (names[:1], names[1:])
     memory = service_of()

@@ -9,8 +9,13 @@ from typing import Final, Protocol
 
 import attrs
 
-from lro._base.errors import OperationNotFound, PermissionDenied
-from lro._base.faults import DeclarationError, MethodNotSupported, NameRefused
+from lro._base.errors import (
+    DeclarationError,
+    MethodNotSupported,
+    NameRefused,
+    OperationNotFound,
+    PermissionDenied,
+)
 from lro._engine.hooks import Flow, Hook, Question, ask_permission, on_loop
 from lro._engine.store_port import Store
 from lro._model.record import Record

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from lro._base.any import Any as PackedMessage
 from lro._base.errors import (
     Cancelled,
+    EncodingError,
     InvalidArgument,
     LeaseLost,
     LroError,
+    MessageTooLarge,
     NotApplied,
     OperationNotFound,
     StatusError,
     Unavailable,
 )
-from lro._base.faults import EncodingError, MessageTooLarge
 from lro._base.status import Code, Status
 from lro._engine.executor_port import RemoteCall
 from lro._engine.job import (

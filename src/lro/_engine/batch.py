@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
-from lro._base.faults import BatchTooLarge
+from lro._base.errors import BatchTooLarge
 from lro._engine.access import Access
 from lro._engine.limits import Limits
 from lro._engine.store_port import READ_BYTES

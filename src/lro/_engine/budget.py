@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from lro._base.faults import TooManyHeld
+from lro._base.errors import TooManyHeld
 from lro._engine.forks import after_fork
 
 if TYPE_CHECKING:

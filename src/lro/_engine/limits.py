@@ -9,7 +9,7 @@ import attrs
 
 from lro._base.any import Any
 from lro._base.arguments import check, check_count
-from lro._base.faults import MessageTooLarge
+from lro._base.errors import MessageTooLarge
 from lro._base.status import Status
 from lro._messages.json_text import dumps
 

@@ -19,8 +19,7 @@ from lro._base.arguments import (
     check_span,
     check_text,
 )
-from lro._base.errors import InvalidArgument, got
-from lro._base.faults import DeclarationError, EncodingError
+from lro._base.errors import DeclarationError, EncodingError, InvalidArgument, got
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._filters.indexes import Indexes
 from lro._messages.registry import TypeRegistry
@@ -64,7 +63,7 @@ class Options:
     state that the operation ends in; it may be called more than once. ``indexed_paths``: paths of
     the metadata, such as
     ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``:
-    of the POST that starts it, for proto files and ``StartApp``; by default made of its name
+    of the POST that starts it, for proto files and ``starts=True``; by default made of its name
     (``/v1/images:resize``).
     """
 

@@ -10,8 +10,14 @@ from typing import Generic, Protocol, TypeVar, overload
 
 from lro._base.any import Any
 from lro._base.arguments import check_instance, check_text
-from lro._base.errors import LeaseLost, LroError, NotApplied, OperationNotFound
-from lro._base.faults import DeclarationError, MessageTooLarge
+from lro._base.errors import (
+    DeclarationError,
+    LeaseLost,
+    LroError,
+    MessageTooLarge,
+    NotApplied,
+    OperationNotFound,
+)
 from lro._base.status import Code, Status
 from lro._engine.hooks import Flow, verb
 from lro._engine.job import Job

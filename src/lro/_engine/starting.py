@@ -12,16 +12,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from lro._base.any import Any
-from lro._base.containing import contained
+from lro._base.arguments import contained
 from lro._base.errors import (
+    EncodingError,
     InvalidArgument,
     InvalidParent,
     InvalidRequestId,
+    MessageTooLarge,
     ResourceExhausted,
     Unavailable,
     got,
 )
-from lro._base.faults import EncodingError, MessageTooLarge
 from lro._engine.access import Access
 from lro._engine.attempt import Attempt
 from lro._engine.hooks import Flow, ask_validity
