@@ -20,9 +20,10 @@ def cpu(statement: str) -> float:
 def run() -> Iterator[str]:
     pairs = {
         "import lro / attrs + cattrs": ("import lro", "import attrs, cattrs"),
-        "import lro_client / httpx + tenacity + attrs + cattrs": (
-            "import lro_client",
-            "import httpx, tenacity, attrs, cattrs",
+        "import lro_client / httpx + attrs": ("import lro_client", "import httpx, attrs"),
+        "Client of lro_client / httpx + attrs + lro": (
+            "from lro_client import Client",
+            "import httpx, attrs, lro",
         ),
     }
     for name, (own, low) in pairs.items():
