@@ -21,9 +21,10 @@ def run() -> Iterator[str]:
     pairs = {
         "import lro / attrs + cattrs": ("import lro", "import attrs, cattrs"),
         "lro.Service / attrs + cattrs": ("import lro; lro.Service", "import attrs, cattrs"),
-        "import lro_client / httpx + tenacity + attrs + cattrs": (
-            "import lro_client",
-            "import httpx, tenacity, attrs, cattrs",
+        "import lro_client / httpx + attrs": ("import lro_client", "import httpx, attrs"),
+        "Client of lro_client / httpx + attrs + lro": (
+            "from lro_client import Client",
+            "import httpx, attrs, lro",
         ),
     }
     for name, (own, low) in pairs.items():
