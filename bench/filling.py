@@ -192,10 +192,10 @@ def _result(facts: Facts, spec: MethodSpec) -> lro.Any | lro.Status | None:
 
 def declared(store: Any) -> tuple[lro.Service, Any]:
     """A service without upkeep, and its method, whose ``dataset`` is indexed if that is offered."""
-    service = lro.Service(store, InlineExecutor(), upkeep=False)
+    service = lro.Service(store, InlineExecutor(), maintenance=False)
     indexed: dict[str, Any] = {}
-    if any(field.name == "index" for field in attrs.fields(lro.Options)):
-        indexed["index"] = ("dataset",)
+    if any(field.name == "indexed_paths" for field in attrs.fields(lro.Options)):
+        indexed["indexed_paths"] = ("dataset",)
     method = service.declare(
         "bench.v1.Bench.Run",
         request=RunRequest,

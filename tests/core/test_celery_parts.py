@@ -23,8 +23,7 @@ from celery.signals import worker_ready
 from kombu.exceptions import OperationalError
 
 import lro.executors.celery as module
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError, MissingExtra
+from lro._base.errors import DeclarationError, MissingExtra, Unavailable
 from lro._engine.executor_port import CancelSupport
 from lro._engine.service import Service
 from lro.executors import _celery_broker, _celery_worker
@@ -299,7 +298,7 @@ def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
 
 def test_a_message_of_a_malformed_name_is_dropped(caplog):
     """The service says so, before its store is asked; in the main thread or another one."""
-    with Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
+    with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         CeleryWorkerTask(service.run_operation, None).run("operations/")
         assert "a message is dropped: name: 'operations/' names no operation" in caplog.text
         other = threading.Thread(

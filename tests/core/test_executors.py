@@ -395,7 +395,7 @@ def test_the_inline_executor_waits_for_other_threads():
 
 def test_the_inline_executor_does_async_work_below_a_running_event_loop():
     """A loop of its own needs a thread of its own there; the caller waits."""
-    service = lro.Service(lro.stores.memory.MemoryStore(), InlineExecutor(), upkeep=False)
+    service = lro.Service(lro.stores.memory.MemoryStore(), InlineExecutor(), maintenance=False)
 
     @service.method("acme.v1.Waits.Wait", metadata=lro.Empty)
     async def wait(request: WaitRequest) -> WaitResponse:

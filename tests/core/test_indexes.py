@@ -16,11 +16,11 @@ import pytest
 
 from lro import message
 from lro._base.any import Any, Json, type_url
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._engine.method_spec import Options
 from lro._engine.service import Service
 from lro._engine.store_port import Store
-from lro._filters import compile_filter
+from lro._filters.filter import compile_filter
 from lro._filters.indexes import CALLER, Indexes
 from lro._filters.prefilter import ABSENT, KeyIn, key_value
 from lro._messages.registry import TypeRegistry
@@ -35,7 +35,7 @@ from lro.testing import ManualClock
 from lro.testing._samples import ids, insert, record_of
 from tests.core.drawn import EarlierExport
 from tests.core.kit import PATIENCE, WorkRequest
-from tests.filters.everything import NAME, Everything
+from tests.filters.every_field_kind import NAME, Everything
 from tests.filters.messages import TYPES, ExportMetadata, ImportMetadata, Stage
 
 EXPORT = "lrofix.v1.ExportMetadata"
@@ -192,18 +192,18 @@ def test_a_release_finds_what_the_one_before_has_written(text: str, payload: Jso
     clock = ManualClock()
     releases = []
     for cls in (First, Second):
-        service = Service(MemoryStore(clock), InlineExecutor(), upkeep=False)
+        service = Service(MemoryStore(clock), InlineExecutor(), maintenance=False)
         service.declare(
             METHOD,
             request=Empty,
             response=Empty,
             metadata=cls,
-            options=Options(index=["value", "stage"]),
+            options=Options(indexed_paths=["value", "stage"]),
         )
         releases.append(service)
     packed = Any(type_url("acme.v1.Changing"), payload)
     record = record_of(clock, method=METHOD, metadata=packed)
-    insert(releases[1].store, releases[0].indexes.mark(record))
+    insert(releases[1].store, releases[0].methods.indexes.mark(record))
     found = releases[1].list(ListOperationsRequest(filter=text))
     assert [operation.name for operation in found.operations] == [record.name]
 
@@ -270,18 +270,18 @@ def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
 def test_indexes_are_a_tuple_of_paths(index: typing.Any) -> None:
     """A single text would be taken for its letters."""
     with pytest.raises(DeclarationError, match="must be a tuple of paths"):
-        Options(index=index)
+        Options(indexed_paths=index)
 
 
 def service(store: Store, *index: str, metadata: type = ExportMetadata) -> Service:
     """A service of one method with these indexes."""
-    made = Service(store, InlineExecutor(), upkeep=False)
+    made = Service(store, InlineExecutor(), maintenance=False)
     made.declare(
         METHOD,
         request=WorkRequest,
         response=Empty,
         metadata=metadata,
-        options=Options(index=index),
+        options=Options(indexed_paths=index),
     )
     return made
 
@@ -306,7 +306,7 @@ def test_an_earlier_release_does_not_falsify_an_index(store: Store, clock: Manua
     """It knows neither the field nor the enum's new name, and is asked to cancel the operation."""
     earlier = service(store, "verb", "stage", metadata=EarlierExport)
     earlier.types.register(ImportMetadata)
-    earlier.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
+    earlier.methods.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
     later = service(store, "verb", "stage", "target")
     payload: Json = {"target": "new", "stage": "COPYING"}
     insert(store, record_of(clock, metadata=Any(type_url(EXPORT), payload), method=METHOD))
@@ -323,7 +323,7 @@ def test_nor_does_it_by_what_is_in_binary_form(store: Store, clock: ManualClock)
     pytest.importorskip("google.protobuf")
     earlier = service(store, "verb", "stage", metadata=EarlierExport)
     earlier.types.register(ImportMetadata)
-    earlier.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
+    earlier.methods.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
     later = service(store, "verb", "stage", "target")
     message = later.types.pack(ExportMetadata(target="new", stage=Stage.COPYING, verb="copy"))
     whole = Any(message.type_url, later.types.binary_payload(message))

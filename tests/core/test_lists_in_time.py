@@ -5,20 +5,17 @@ from __future__ import annotations
 import functools
 import sqlite3
 from contextlib import closing
-from datetime import timedelta
 
 import pytest
 
 from lro._base.errors import Unavailable
-from lro._engine.maintenance import Maintenance
-from lro._engine.notifier import Notifier
-from lro._engine.record_updater import RecordUpdater
 from lro._engine.store_port import SCAN
 from lro._filters.prefilter import UNKNOWN, KeyIn
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore, _file, _pages, _store
 from lro.testing._samples import end_of, held, ids, insert, record_of
+from tests.core.engine_parts import maintenance_over
 from tests.core.test_indexes import KEYED, WANTED, fill, plain, schema
 
 __all__ = ["plain", "schema"]
@@ -212,21 +209,14 @@ def test_a_sweep_that_fails_keeps_nobody_from_renewing(clock, caplog):
     store, adopted = Sticking(clock), []
     insert(store, held(clock, seconds=0))
     at = [0.0]
-    upkeep = Maintenance(
-        RecordUpdater(store, Notifier()),
-        owner="us",
-        lease=timedelta(seconds=15),
-        held=tuple,
-        cancel=print,
-        recover=adopted.append,
-        methods=lambda: ["M"],
-        clock=lambda: at[0],
+    maintenance = maintenance_over(
+        store, seconds=lambda: at[0], methods=["M"], recover=adopted.append
     )
     clock.advance(1)
-    upkeep.turn()
+    maintenance.run_due()
     for _ in range(2):
         at[0] += 1.0
         clock.advance(1)
-        upkeep.turn()
+        maintenance.run_due()
     assert len(adopted) == 2
     assert caplog.text.count("what has expired cannot be removed now") == 1

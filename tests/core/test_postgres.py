@@ -24,8 +24,14 @@ from hypothesis import example, given
 import lro.stores.postgres
 from lro import testing
 from lro._base.any import Any
-from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
-from lro._base.faults import DeclarationError, MissingExtra
+from lro._base.errors import (
+    DeclarationError,
+    InvalidArgument,
+    MissingExtra,
+    OperationNotFound,
+    TargetBusy,
+    Unavailable,
+)
 from lro._engine.store_port import Inserted, Renewed
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, Named, TextContains, all_of
 from lro._model.page_tokens import Cursor

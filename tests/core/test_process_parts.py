@@ -19,11 +19,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro._base.any import Any
-from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DeclarationError,
+    LeaseLost,
+    ResourceExhausted,
+    Unavailable,
+)
 from lro._base.status import Code, Status
 from lro._engine import process_role
-from lro._engine.job import Job, WorkerDied
+from lro._engine.job import Job, JobControl, WorkerDied
 from lro._engine.method_spec import Options
 from lro._engine.service import Service
 from lro.executors.inline import InlineExecutor
@@ -485,7 +491,7 @@ def test_an_attempt_may_be_stopped_when_it_is_over():
 
 def test_a_job_remembers_no_metadata_before_it_is_prepared():
     """Nobody has it then."""
-    assert attempt_of("echo")._job.metadata is None
+    assert attempt_of("echo")._control.metadata is None
 
 
 # -- signals -----------------------------------------------------------------------------------
@@ -627,7 +633,7 @@ def test_dying_takes_the_group_along(monkeypatch, leads):
 
 def test_a_role_is_taken_once_and_for_all(monkeypatch):
     """By a process that is nothing else from then on."""
-    monkeypatch.setattr(process_role, "_hands_only", False)
+    monkeypatch.setattr(process_role, "_is_worker_process", False)
     assert not process_role.is_worker_process()
     process_role.mark_worker_process()
     assert process_role.is_worker_process()
@@ -710,7 +716,7 @@ def test_a_declared_method_keeps_its_types(forgetful):
     assert found.types is not service.types
 
 
-service = Service(MemoryStore(), InlineExecutor(), upkeep=False)
+service = Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
 
 @service.method("acme.v1.Works.Declared")
@@ -822,14 +828,14 @@ class LastWords:
 
 def supervision(process):
     direct = errands.Direct("echo")
-    job = Job(
+    control = JobControl(
         name="operations/a",
         attempt=1,
         publish=lambda metadata: None,
         recall=lambda: None,
         clock=lambda: 0.0,
     )
-    return CallSupervisor(process, call_of(direct), spec=direct.spec, job=job, grace=1.0)
+    return CallSupervisor(process, call_of(direct), spec=direct.spec, control=control, grace=1.0)
 
 
 def test_the_last_words_of_a_child_count():

@@ -15,8 +15,7 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from lro._base.errors import InvalidArgument
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, InvalidArgument
 from lro._base.status import Code
 from lro._engine.job import Job
 from lro._engine.method_spec import MethodSpec, Options
@@ -217,7 +216,7 @@ def spec_of(function, **options):
         **CLASSES,
         options=Options(**options),
         types=TypeRegistry(),
-        expiry=timedelta(1),
+        keep_for=timedelta(1),
     )
 
 
@@ -309,11 +308,11 @@ def test_a_module_that_a_child_cannot_import(module, service, caplog, start, sai
     made = module("failing_place", f"{start}\n{BODY}")
     for _ in range(2):
         assert said in refusal_error(service, made.work, caplog)
-        service._specs.clear()
-        service.methods._infos.clear()
+        service.specs.clear()
+        service.methods.infos._infos.clear()
         assert said in caplog.text
         caplog.clear()
-    assert len(service._executor._pool._all) == 1
+    assert len(service._runtime.executor._pool._all) == 1
 
 
 def test_a_module_that_ends_the_child(module, service):

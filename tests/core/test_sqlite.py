@@ -63,7 +63,7 @@ while True:
         None,
     )
     print(name, "inserted", flush=True)
-    store.update(name, end(Any("x/a.Done", {}), now=now, expiry=timedelta(days=1)))
+    store.update(name, end(Any("x/a.Done", {}), now=now, keep_for=timedelta(days=1)))
     print(name, "ended", flush=True)
     number += 1
 """

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from lro._base.any import Any
-from lro._base.errors import InvalidArgument, OperationNotFound, Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, InvalidArgument, OperationNotFound, Unavailable
 from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _schema, _statements
 from lro.stores.sqlite._errors import translate_error
 from lro.stores.sqlite._schema import prepare

@@ -42,9 +42,9 @@ from lro._model.page_tokens import MAX_PAGE_SIZE, MAX_TOKEN
 from lro._model.record import Record
 from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
 from lro.executors.inline import InlineExecutor
-from lro.grpc._replies import MAX_DETAILS as MAX_GRPC_DETAILS
-from lro.grpc._replies import MAX_MESSAGE as MAX_GRPC_MESSAGE
-from lro.grpc._replies import OperationWriter
+from lro.grpc._messages import MAX_DETAILS as MAX_GRPC_DETAILS
+from lro.grpc._messages import MAX_MESSAGE as MAX_GRPC_MESSAGE
+from lro.grpc._messages import OperationWriter
 from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, MAX_PAGE, OperationsRpc
 from lro.http import DEFAULT_MAX_BODY, HttpRequest, OperationsEdge, error_reply
 from lro.stores._rows import from_row
@@ -136,7 +136,7 @@ def test_all_replies_have_room_for_one_page() -> None:
 def service_of(store: Any = None, **limits: int) -> lro.Service:
     """A service without upkeep, whose method gives what the test puts into the request."""
     service = lro.Service(
-        store or MemoryStore(), InlineExecutor(), upkeep=False, limits=lro.Limits(**limits)
+        store or MemoryStore(), InlineExecutor(), maintenance=False, limits=lro.Limits(**limits)
     )
     service.declare(METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
     return service
@@ -532,7 +532,11 @@ def test_a_batch_is_not_refused_for_what_its_caller_cannot_see() -> None:
     """Else the refusal would tell that the operations of others are there."""
     store = MemoryStore()
     service = lro.Service(
-        store, InlineExecutor(), upkeep=False, owner_only=True, limits=lro.Limits(page_bytes=900)
+        store,
+        InlineExecutor(),
+        maintenance=False,
+        owner_only=True,
+        limits=lro.Limits(page_bytes=900),
     )
     method = service.declare(
         METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
@@ -590,7 +594,7 @@ def test_errors_and_what_was_read_before_count_too(tmp_path: Path) -> None:
 def ended(function: Callable[..., Any], **options: Any) -> tuple[lro.Service, lro.Operation]:
     """What becomes of an operation with this function."""
     limits = lro.Limits(metadata_bytes=200, response_bytes=300)
-    service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False, limits=limits)
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, limits=limits)
     method = service.method(METHOD, metadata=WorkMetadata, **options)(function)
     return service, method.start(WorkRequest())
 
@@ -648,7 +652,7 @@ def test_last_metadata_that_is_too_large_ends_the_operation_with_an_error() -> N
         job.report(WorkMetadata(percent=1))
         return WorkResponse()
 
-    _, operation = ended(work, settle=lambda seen, state: text_of(WorkMetadata, 400))
+    _, operation = ended(work, final_metadata=lambda seen, state: text_of(WorkMetadata, 400))
     too_large(operation, "metadata_bytes")
 
 

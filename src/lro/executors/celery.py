@@ -13,7 +13,8 @@ The store, which both must share, is where the truth is. A message carries nothi
 says only that this operation may be worth a look: the worker that gets it claims the operation in
 the store, and is refused if another has it or it is over. So messages may come twice, late, or
 out of order. A message that never comes is sent once more after ``redelivery``, by the maintenance
-of any process on the store. A worker that dies is found by its lease, as everywhere (spec §2.8).
+of any process on the store. A lost worker is found by its lease, as with every executor
+(spec §2.8).
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lro._base.arguments import check_count, check_instance, check_span, check_text
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError, MissingExtra
+from lro._base.errors import DeclarationError, MissingExtra, Unavailable
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.method_spec import MethodSpec
 

@@ -15,14 +15,12 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from lro._base.errors import Cancelled, LeaseLost
-from lro._base.faults import EncodingError
+from lro._base.errors import Cancelled, EncodingError, LeaseLost
 from lro._base.status import Status
+from lro._engine.attempt import failure, repeated, repeated_async
 from lro._engine.forks import after_fork
-from lro._engine.job import FinalResult, Job
+from lro._engine.job import FinalResult, JobControl
 from lro._engine.method_spec import MethodSpec
-from lro._engine.outcomes import failure
-from lro._engine.patience import arepeated, repeated
 from lro._engine.process_role import mark_worker_process
 from lro.executors.processes._function_reference import MainFailed, resolve
 from lro.executors.processes._messages import (
@@ -71,7 +69,7 @@ class CallInChild:
         self._numbers = itertools.count(1)
         self._answers: SimpleQueue[ReportAnswer] = SimpleQueue()
         self._finished = False
-        self._job: Job[Any] = Job(
+        self._control = JobControl(
             name=call.name,
             attempt=call.attempt,
             publish=self._publish,
@@ -87,7 +85,7 @@ class CallInChild:
         """Have the function learn of it when it looks, or at its next ``await``."""
         self.why = why
         if why is StopReason.ASKED:  # what is overdue, the job sees by its clock
-            self._job._stop()
+            self._control.stop()
         interrupt = self._interrupt
         if interrupt is not None:
             interrupt()
@@ -112,12 +110,12 @@ class CallInChild:
             raise NotResolved(self.call.name) from exc
         function: Any = spec.function
         options = spec.options
-        arguments = (request, self._job) if spec.takes_job else (request,)
+        arguments = (request, self._control.job) if spec.takes_job else (request,)
         if spec.is_async:
             return asyncio.run(self._awaited(spec, arguments))
         if options.calls == 1:
             return function(*arguments)
-        return repeated(options, self._job)(function, *arguments)
+        return repeated(options, self._control)(function, *arguments)
 
     def done(self, returned: object) -> Done:
         """The last message, after the function has returned.
@@ -141,8 +139,7 @@ class CallInChild:
             return Stopped(StopReason.OVERDUE)
         if isinstance(error, asyncio.CancelledError) and self.why is not None:
             return Stopped(self.why)
-        job = self._job
-        outcome = failure(spec, self.call.domain, job, error, handing_back=False)
+        outcome = failure(spec, self.call.domain, self._control, error)
         assert isinstance(outcome, FinalResult)  # what leads to another one is dealt with above
         assert isinstance(outcome.result, Status)
         return Failed(outcome.result)
@@ -182,7 +179,7 @@ class CallInChild:
                 raise self.why.error()
             if options.calls == 1:
                 return await function(*arguments)
-            return await arepeated(options, self._job)(function, *arguments)
+            return await repeated_async(options, self._control)(function, *arguments)
         finally:
             self._interrupt = None
 

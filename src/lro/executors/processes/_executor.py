@@ -8,13 +8,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from lro._base.arguments import check_count, check_span
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._engine.executor_port import CancelSupport, Task
-from lro._engine.job import Job
+from lro._engine.job import JobControl
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process_role import is_worker_process
 from lro.executors._pooled import BacklogSlot, PooledExecutor
@@ -150,46 +149,46 @@ class ChildLease:
         self._process: ChildProcess | None = None
         self._spoilt = False
 
-    def call(self, spec: MethodSpec, request: object, job: Job[Any]) -> object:
+    def call(self, spec: MethodSpec, request: object, control: JobControl) -> object:
         """Have the method's function called in a child; a ``RemoteCall``."""
         try:
-            call = self._call(spec, request, job)
-            self._process = self._take_child(job)
+            call = self._call(spec, request, control)
+            self._process = self._take_child(control)
         except (DeclarationError, OSError) as exc:
-            log.error("%s: attempt %d: %s", job.name, job.attempt, exc, exc_info=exc)
-            raise not_callable(spec, job._domain) from None
+            log.error("%s: attempt %d: %s", control.name, control.attempt, exc, exc_info=exc)
+            raise not_callable(spec, control.domain) from None
         self._process.calls += 1
-        supervision = CallSupervisor(self._process, call, spec=spec, job=job, grace=self._grace)
+        supervision = CallSupervisor(
+            self._process, call, spec=spec, control=control, grace=self._grace
+        )
         try:
             return supervision.response()
         finally:
             self._spoilt = supervision.unusable
 
-    def _take_child(self, job: Job[Any]) -> ChildProcess:
+    def _take_child(self, control: JobControl) -> ChildProcess:
         while True:
             try:
                 return self._pool.take()
             except OSError as exc:
                 if exc.errno not in _FULL:
                     raise
-                log.warning("%s: waits until a process can be started: %s", job.name, exc)
-            job.sleep(_PAUSE)
+                log.warning("%s: waits until a process can be started: %s", control.name, exc)
+            control.pause(_PAUSE)
 
     def release(self) -> None:
         """Give the child back."""
         if self._process is not None:
             self._pool.give_back(self._process, spoilt=self._spoilt)
 
-    def _call(self, spec: MethodSpec, request: object, job: Job[Any]) -> FunctionCall:
-        present, stop_at = job.metadata, None
-        if job._stop_at is not None:  # by the clock of the service, which may be another
-            stop_at = time.monotonic() + job._stop_at - job._clock()
+    def _call(self, spec: MethodSpec, request: object, control: JobControl) -> FunctionCall:
+        present, left = control.metadata, control.seconds_left
         return FunctionCall(
             reference=self._reference(spec),
-            name=job.name,
-            attempt=job.attempt,
-            domain=job._domain,
+            name=control.name,
+            attempt=control.attempt,
+            domain=control.domain,
             request=spec.types.pack(request),
             metadata=None if present is None else spec.types.pack(present),
-            stop_at=stop_at,
+            stop_at=None if left is None else time.monotonic() + left,
         )

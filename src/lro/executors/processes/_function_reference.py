@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import attrs
 
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
-from lro._engine.method import Method
 from lro._engine.method_spec import MethodSpec, Options
+from lro._engine.methods import Method
 from lro._messages.codecs import ClassCodec
 from lro._messages.registry import TypeRegistry
 
@@ -209,7 +209,7 @@ def resolve(reference: FunctionReference) -> MethodSpec:
         metadata=_imported(reference.metadata),
         options=options,
         types=types,
-        expiry=timedelta(days=1),  # of no account here: the end is written by the parent
+        keep_for=timedelta(days=1),  # of no account here: the end is written by the parent
         limits=reference.limits,
     )
 

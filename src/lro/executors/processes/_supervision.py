@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-import typing
 from typing import Final
 
 from lro._base.any import Any
 from lro._base.errors import LeaseLost
-from lro._engine.job import Ended, FinalResult, Job, WorkerDied
+from lro._engine.attempt import internal
+from lro._engine.job import Ended, FinalResult, JobControl, WorkerDied
 from lro._engine.method_spec import MethodSpec
-from lro._engine.outcomes import internal
 from lro.executors.processes._messages import (
     AttemptReplaced,
     Done,
@@ -51,7 +50,7 @@ class CallSupervisor:
         call: FunctionCall,
         *,
         spec: MethodSpec,
-        job: Job[typing.Any],
+        control: JobControl,
         grace: float,
     ) -> None:
         self.unusable = True
@@ -60,7 +59,7 @@ class CallSupervisor:
         self._process = process
         self._call = call
         self._spec = spec
-        self._job = job
+        self._control = control
         self._grace = grace
         self._why: StopReason | None = None
         self._due = 0.0
@@ -75,7 +74,7 @@ class CallSupervisor:
             LeaseLost: Another worker has the operation.
             WorkerDied: Its process is gone.
         """
-        self._job._on_stop(self._process.wake)
+        self._control.on_stop(self._process.wake)
         try:
             self._process.send(self._call)
             while not isinstance(message := self._receive(), FinalMessage):
@@ -111,7 +110,7 @@ class CallSupervisor:
         return min(_LOOK_SECONDS, self._due - now)
 
     def _reason(self, now: float) -> StopReason | None:
-        if self._job.cancel_requested:
+        if self._control.cancel_requested:
             return StopReason.ASKED
         limit = self._call.stop_at
         return StopReason.OVERDUE if limit is not None and limit <= now else None
@@ -144,7 +143,7 @@ class CallSupervisor:
 
     def _published(self, report: Report) -> ReportRefusal | None:
         try:
-            self._job.report(self._spec.types.unpack(report.metadata, self._spec.metadata))
+            self._control.report(self._spec.types.unpack(report.metadata, self._spec.metadata))
         except Exception as exc:  # raised where the function waits
             return refusal(exc)
         return None

@@ -11,7 +11,7 @@ from typing import Final
 import psycopg
 
 from lro._base.arguments import check
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._model.page_tokens import KEY_BYTES
 from lro.stores._rows import COLUMNS
 from lro.stores.postgres._connection import BoundedConnection, unavailable

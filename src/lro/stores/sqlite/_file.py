@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._model.record import Record
 from lro.stores._list_queries import StatementTooSlow
 from lro.stores._rows import from_row, row_weight

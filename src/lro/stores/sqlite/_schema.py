@@ -7,7 +7,7 @@ import sqlite3
 import time
 from typing import Final
 
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro.stores._rows import COLUMNS
 from lro.stores.sqlite._errors import code_of, is_busy
 

@@ -8,8 +8,7 @@ import threading
 import time
 from typing import Final
 
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro.stores.sqlite._errors import DATABASE_ERRORS, is_busy, translate_error
 from lro.stores.sqlite._fair_lock import FairLock
 from lro.stores.sqlite._file import DatabaseFile
