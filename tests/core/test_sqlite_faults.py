@@ -344,7 +344,7 @@ def test_the_place_is_looked_at_now_and_then(path, monkeypatch):
     with opened(path, clock=clock) as store:
         insert(store, record_of(clock))
         looks = []
-        monkeypatch.setattr(store._file._file, "_look", lambda: looks.append(1))
+        monkeypatch.setattr(store._file._file, "_check_identity", lambda: looks.append(1))
         for _ in range(5):
             store.get("operations/a")
             store.update("operations/a", lambda record: record.next_version(caller="c"))

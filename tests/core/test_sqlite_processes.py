@@ -354,12 +354,12 @@ def test_the_child_begins_anew(connections):
     with connections._transactions._lock:
         connections._transactions._led = True  # a thread of the parent leads
         connections.pause()
-        connections._renew()
+        connections._reset_after_fork()
     assert connections.write(put(1)) == 1
     assert connections.rows("SELECT * FROM kept") == [(1,)]
     connections.close()
     connections.pause()
-    connections._renew()
+    connections._reset_after_fork()
     with pytest.raises(Unavailable, match="the store is closed"):
         connections.write(put(2))
 
@@ -384,7 +384,7 @@ def test_a_fork_amid_what_does_not_end(connections, busy):
     assert connections.rows("SELECT * FROM kept") == [(1,)]
 
     kept = len(_connections._inherited)
-    connections._renew()  # as in the child
+    connections._reset_after_fork()  # as in the child
     try:
         for call in (lambda: connections.write(put(2)), lambda: connections.rows("SELECT 1")):
             with pytest.raises(Unavailable, match="forked while the store was busy"):
