@@ -157,3 +157,11 @@ def test_run_says_in_one_sentence_why_it_cannot(
     assert run.main(["demo"]) == 1
     said = capsys.readouterr().err
     assert said == "run.py: this Python has neither ensurepip nor pip, and apt-get gave none\n"
+
+
+def test_no_merge_is_left_unfinished() -> None:
+    """No text of the project holds the marks that git leaves where two changes meet."""
+    texts = [path for suffix in ("py", "md", "toml") for path in ROOT.rglob(f"*.{suffix}")]
+    ours = [path for path in texts if not path.relative_to(ROOT).parts[0].startswith(".")]
+    marks = ("<" * 7 + " ", ">" * 7 + " ")
+    assert [path for path in ours if any(mark in path.read_text("utf-8") for mark in marks)] == []
