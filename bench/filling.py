@@ -28,7 +28,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores import _rows as rows
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.stores.sqlite import _starts as sqlite_starts
+from lro.stores.sqlite import _statements as sqlite_statements
 
 DATASETS: Final = 200
 """How many values ``metadata.dataset`` has, and as many ``metadata.owner``."""
@@ -192,10 +192,10 @@ def _result(facts: Facts, spec: MethodSpec) -> lro.Any | lro.Status | None:
 
 def declared(store: Any) -> tuple[lro.Service, Any]:
     """A service without upkeep, and its method, whose ``dataset`` is indexed if that is offered."""
-    service = lro.Service(store, InlineExecutor(), upkeep=False)
+    service = lro.Service(store, InlineExecutor(), maintenance=False)
     indexed: dict[str, Any] = {}
-    if any(field.name == "index" for field in attrs.fields(lro.Options)):
-        indexed["index"] = ("dataset",)
+    if any(field.name == "indexed_paths" for field in attrs.fields(lro.Options)):
+        indexed["indexed_paths"] = ("dataset",)
     method = service.declare(
         "bench.v1.Bench.Run",
         request=RunRequest,
@@ -277,8 +277,8 @@ def fill_sqlite(path: Path, records: Records, keys: bool) -> None:
             file.execute("BEGIN")
             file.executemany(insert, [row for _, row in pairs])
             for record, row in pairs if keys else ():
-                start = sqlite_starts.start_row(started(record), record, row)
-                sqlite_starts.remember(file, start)
+                start = sqlite_statements.start_row(started(record), record, row)
+                sqlite_statements.remember_start(file, start)
             file.execute("COMMIT")
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

@@ -20,6 +20,7 @@ def cpu(statement: str) -> float:
 def run() -> Iterator[str]:
     pairs = {
         "import lro / attrs + cattrs": ("import lro", "import attrs, cattrs"),
+        "lro.Service / attrs + cattrs": ("import lro; lro.Service", "import attrs, cattrs"),
         "import lro_client / httpx + tenacity + attrs + cattrs": (
             "import lro_client",
             "import httpx, tenacity, attrs, cattrs",

@@ -41,7 +41,7 @@ def open_store(kind: str, where: str, schema: str) -> Any:
 
 def declared(store: Any, *, upkeep: bool = False) -> tuple[lro.Service, Any]:
     """A service on a store, and its method, whose work is done outside."""
-    service = lro.Service(store, InlineExecutor(), upkeep=upkeep)
+    service = lro.Service(store, InlineExecutor(), maintenance=upkeep)
     method = service.declare(
         "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
     )

@@ -18,7 +18,7 @@ WAITERS = 10_000
 
 async def ours(many_names: bool) -> tuple[float, float]:
     """Seconds until the last of the waiters is awake, and the median; threads must not grow."""
-    service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False)
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     method = service.declare(
         "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
     )

@@ -9,7 +9,7 @@ from google.longrunning import operations_proto_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.rpc import error_details_pb2
 
-from lro._messages.protobuf.imports import with_imports
+from lro._messages.protobuf.files import with_imports
 
 MODULES = (annotations_pb2, resource_pb2, operations_proto_pb2, error_details_pb2)
 

@@ -19,7 +19,7 @@ import attrs
 import httpx
 
 import lro
-from lro.asgi import OperationsApp, StartApp
+from lro.asgi import OperationsApp
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import Client
@@ -147,7 +147,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
             job.report(SizeMetadata(50))
             return SizeResponse(len(request.text))
 
-        app = OperationsApp(service, otherwise=StartApp(service, size))
+        app = OperationsApp(service, starts=True)
 
         async def calls() -> dict[str, dict[str, str]]:
             with entered.noting():

@@ -5,17 +5,29 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+NOT_NAMES = {"annotations", "TYPE_CHECKING", "Final"}
 FACES = ["lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro_client"]
+
+
+def names_for_checkers(tree: ast.Module) -> list[ast.stmt]:
+    """The imports of a face that loads its names late: type checkers read them there."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            return node.body
+    return []
 
 
 def bound_names(face: str) -> set[str]:
     """The public names that the face's module binds by imports, assignments or definitions."""
     names: set[str] = set()
-    for node in ast.parse(Path(str(importlib.import_module(face).__file__)).read_text()).body:
+    tree = ast.parse(Path(str(importlib.import_module(face).__file__)).read_text())
+    for node in (*tree.body, *names_for_checkers(tree)):
         match node:
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 names.update(alias.asname or alias.name for alias in aliases)
@@ -25,7 +37,7 @@ def bound_names(face: str) -> set[str]:
                 names.add(name)
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 names.add(name)
-    return {name for name in names if not name.startswith("_")} - {"annotations"}
+    return {name for name in names if not name.startswith("_")} - NOT_NAMES
 
 
 def isort_style(name: str) -> tuple[int, list[str | int]]:
@@ -57,3 +69,33 @@ def test_all_names_exist(face: str) -> None:
 def test_face_of_the_server_is_small() -> None:
     """``lro`` has what a first server needs, at most 45 names; other modules have the rest."""
     assert len(importlib.import_module("lro").__all__) <= 45
+
+
+def test_names_that_are_loaded_late_are_those_that_type_checkers_see() -> None:
+    """``lro`` loads each name from the module that its imports for type checkers name."""
+    lro = importlib.import_module("lro")
+    tree = ast.parse(Path(str(lro.__file__)).read_text())
+    for node in names_for_checkers(tree):
+        assert isinstance(node, ast.ImportFrom)
+        for alias in node.names:
+            home = importlib.import_module(str(node.module))
+            assert getattr(lro, alias.name) is getattr(home, alias.name)
+            assert alias.name in dir(lro)
+
+
+def test_package_has_no_other_names() -> None:
+    """A misspelt name is an AttributeError, as of every module."""
+    lro = importlib.import_module("lro")
+    with pytest.raises(AttributeError, match="module 'lro' has no attribute 'Servce'"):
+        getattr(lro, "Servce")  # noqa: B009  # which type checkers refuse
+    with pytest.raises(ImportError, match="cannot import name 'Servce' from 'lro'"):
+        exec("from lro import Servce")
+
+
+@pytest.mark.parametrize("name", ["", "errors", "types"])
+def test_face_loads_nothing_before_a_name_is_used(name: str) -> None:
+    """A program that uses only errors and values does not load the service."""
+    program = f"import sys, lro; lro.{name or '__all__'}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert [one for one in run.stdout.split() if one.startswith("lro._engine")] == []

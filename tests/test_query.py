@@ -15,8 +15,8 @@ from lro._base.errors import (
     InvalidPageSize,
     LroError,
     MalformedRequest,
+    PartialSuccessNotSupported,
 )
-from lro._base.faults import PartialSuccessNotSupported
 from lro._http.query import MAX_PARAMETERS, MAX_QUERY, Query, parse_query
 
 VECTORS = Path(__file__).parent / "vectors" / "http_query.json"

@@ -11,8 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import LroError, MalformedRequest
-from lro._base.faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
+from lro._base.errors import (
+    DeclarationError,
+    HttpMethodNotAllowed,
+    LroError,
+    MalformedRequest,
+    RouteNotFound,
+)
 from lro._http.routes import Allowed, Match, Route, RouteTable, default_routes
 from lro._model.http_rules import MAX_PATH, RawPath, Template, Wild
 

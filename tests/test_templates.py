@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import InvalidArgument, MalformedRequest
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, InvalidArgument, MalformedRequest
 from lro._model.http_rules import Template, Variable, Wild
 
 VECTORS = Path(__file__).parent / "vectors" / "path_match.json"

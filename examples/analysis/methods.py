@@ -99,7 +99,7 @@ def _declare(service: Service, function: Callable[..., Any]) -> AnalysisMethod:
     decorate: Callable[..., AnalysisMethod] = service.method(
         f"{PACKAGE}.{verb.capitalize()}",
         validate=lambda request: _module(verb).check(request),
-        settle=settle,
+        final_metadata=settle,
         time_limit=TIME_LIMIT,
         path=f"/v1/{verb}",
         worker_lost=WorkerLost.RETRY,  # the same request gives the same response

@@ -23,9 +23,9 @@ from examples.analysis.methods import AnalysisMethod, first_metadata, register
 from examples.analysis.router import Allowed, ToRouter, default_answer, health, route
 from examples.analysis.workers import Workers
 from lro import LroError, Service
-from lro.asgi import OperationsApp, StartApp
+from lro.asgi import OperationsApp
 from lro.errors import InvalidParent, RouteNotFound
-from lro.http import HttpRequest, allow_reply, error_reply, json_reply
+from lro.http import HttpRequest, Start, allow_reply, error_reply, json_reply
 
 MAX_BODY: Final = 32 * 1024 * 1024
 PARENTS: Final = ("projects/*", "projects/*/locations/*")
@@ -91,8 +91,8 @@ class Router:
 
     def __init__(self, service: Service, methods: Mapping[str, AnalysisMethod]) -> None:
         self._service = service
-        self._operations = OperationsApp(service, parents=PARENTS)
-        self._endpoints = {verb: _endpoint(service, verb, methods[verb]) for verb in methods}
+        starts = {f"/v1/{verb}": _start(verb, method) for verb, method in methods.items()}
+        self._app = OperationsApp(service, starts=starts, parents=PARENTS, max_body=MAX_BODY)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
@@ -110,29 +110,32 @@ class Router:
         try:
             answer = route(method, path)
         except RouteNotFound:
-            return self._operations
+            return self._app
         if isinstance(answer, ToRouter):
-            return default_answer(method, answer, self._endpoints.get(answer.name))
+            return _at(f"/v1/{answer.name}", default_answer(method, answer, self._app))
         if isinstance(answer, Allowed):
             return Response(*allow_reply(answer.allow).parts)
         reply = json_reply(*health(datetime.now(UTC)))
         return Response(*(reply.headless if answer.head else reply).parts)
 
 
-def _endpoint(service: Service, verb: str, method: AnalysisMethod) -> StartApp:
+def _at(path: str, app: App) -> App:
+    """The application, called for this path whichever way the request spells it."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+
+    return call
+
+
+def _start(verb: str, method: AnalysisMethod) -> Start[Any]:
     def raw(content_type: str, body: bytes) -> Any:
         if verb not in RAW_VERBS or not content_type.startswith("image/"):
             return None
         return method.spec.request(image=Image(content=body, mime_type=content_type))
 
-    return StartApp(
-        service,
-        method,
-        path=None,  # the router has chosen the path
-        metadata=lambda request: first_metadata(verb, request),
-        parent=_parent,
-        raw=raw,
-        max_body=MAX_BODY,
+    return Start(
+        method, metadata=lambda request: first_metadata(verb, request), parent=_parent, raw=raw
     )
 
 

@@ -8,50 +8,95 @@ the well-known types and error details, :mod:`lro.adapters` what a store or an e
 implements, :mod:`lro.wire` the JSON forms. Stores, executors and edges are imported by name:
 ``lro.stores.sqlite``, ``lro.executors.threads``, ``lro.asgi``, ``lro.wsgi``, ``lro.grpc``,
 ``lro.http``.
+
+Each name is loaded when it is first used, so that a client need not load the service.
 """
 
-from lro import errors as errors
-from lro import types as types
-from lro._base.any import Any
-from lro._base.errors import (
-    Cancelled,
-    InvalidArgument,
-    LroError,
-    StatusError,
-)
-from lro._base.faults import DeclarationError
-from lro._base.status import Code, Status
-from lro._engine.job import Job
-from lro._engine.limits import Limits
-from lro._engine.method import Method, Reporter
-from lro._engine.method_spec import Options, WorkerLost
-from lro._engine.service import Service
-from lro._engine.watching import MissingOperation
-from lro._messages.registry import TypeRegistry
-from lro._messages.schema import (
-    Float,
-    Int32,
-    Int64,
-    UInt32,
-    UInt64,
-    message,
-    number,
-)
-from lro._messages.times import Duration, Timestamp
-from lro._messages.wellknown import Empty, Struct
-from lro._model.operation import (
-    BatchGetOperationsRequest,
-    BatchGetOperationsResponse,
-    CancelOperationRequest,
-    DeleteOperationRequest,
-    GetOperationRequest,
-    ListOperationsRequest,
-    ListOperationsResponse,
-    Operation,
-    OperationInfo,
-    WaitOperationRequest,
-)
-from lro._model.record import State
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from lro import errors as errors
+    from lro import types as types
+    from lro._base.any import Any
+    from lro._base.errors import (
+        Cancelled,
+        DeclarationError,
+        InvalidArgument,
+        LroError,
+        StatusError,
+    )
+    from lro._base.status import Code, Status
+    from lro._engine.job import Job
+    from lro._engine.limits import Limits
+    from lro._engine.method_spec import Options, WorkerLost
+    from lro._engine.methods import Method, Reporter
+    from lro._engine.service import Service
+    from lro._messages.registry import TypeRegistry
+    from lro._messages.schema import (
+        Float,
+        Int32,
+        Int64,
+        UInt32,
+        UInt64,
+        message,
+        number,
+    )
+    from lro._messages.times import Duration, Timestamp
+    from lro._messages.wellknown import Empty, Struct
+    from lro._model.operation import (
+        BatchGetOperationsRequest,
+        BatchGetOperationsResponse,
+        CancelOperationRequest,
+        DeleteOperationRequest,
+        GetOperationRequest,
+        ListOperationsRequest,
+        ListOperationsResponse,
+        MissingOperation,
+        Operation,
+        OperationInfo,
+        WaitOperationRequest,
+    )
+    from lro._model.record import State
+else:
+
+    def __getattr__(name: str) -> object:
+        """Load a name of this package, or one of the modules that it shows."""
+        import importlib
+
+        if name in ("errors", "types"):
+            return importlib.import_module(f"lro.{name}")
+        for module, names in _HOMES.items():
+            if name in names.split():
+                found = getattr(importlib.import_module(module), name)
+                globals()[name] = found
+                return found
+        raise AttributeError(f"module 'lro' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]
+
+
+_HOMES: Final = {
+    "lro._base.any": "Any",
+    "lro._base.errors": "Cancelled DeclarationError InvalidArgument LroError StatusError",
+    "lro._base.status": "Code Status",
+    "lro._engine.job": "Job",
+    "lro._engine.limits": "Limits",
+    "lro._engine.method_spec": "Options WorkerLost",
+    "lro._engine.methods": "Method Reporter",
+    "lro._engine.service": "Service",
+    "lro._messages.registry": "TypeRegistry",
+    "lro._messages.schema": "Float Int32 Int64 UInt32 UInt64 message number",
+    "lro._messages.times": "Duration Timestamp",
+    "lro._messages.wellknown": "Empty Struct",
+    "lro._model.operation": """
+        BatchGetOperationsRequest BatchGetOperationsResponse CancelOperationRequest
+        DeleteOperationRequest GetOperationRequest ListOperationsRequest
+        ListOperationsResponse MissingOperation Operation OperationInfo WaitOperationRequest
+        """,
+    "lro._model.record": "State",
+}
+"""By module: the names that are loaded from it."""
 
 __all__ = [
     "Any",

@@ -17,26 +17,20 @@ from collections.abc import (
 )
 from typing import Any, Final, TypeAlias, TypeVar
 
-from lro._base.arguments import check_instance, check_takes
-from lro._base.errors import MalformedRequest
+import attrs
+
+from lro._base.arguments import check_takes
+from lro._base.errors import MalformedRequest, RouteNotFound
 from lro._engine.budget import ReplyReservation
-from lro._engine.method import Method
+from lro._engine.runtime import stopping
 from lro._engine.service import Service
-from lro._engine.waiting import stopping
+from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge
 from lro._http.raw_path import raw_form, strip_mount, wire_text
-from lro._http.sse import HEARTBEAT_SECONDS
-from lro._model.operation import Operation
-from lro.http import (
-    DEFAULT_MAX_BODY,
-    Authenticate,
-    Edge,
-    EventStream,
-    HttpReply,
-    HttpRequest,
-    OperationsEdge,
-    StartEdge,
-    adrive,
-)
+from lro._http.responses import HttpReply
+from lro._http.routes import HttpRequest
+from lro._http.sse import HEARTBEAT_SECONDS, EventStream
+from lro._http.starts import Starts
+from lro._http.steps import adrive
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -44,10 +38,9 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 T = TypeVar("T")
-Req = TypeVar("Req")
 
 MAX_HEADERS: Final = 1000
-"""How many headers are read, one that is given several times counted as often."""
+"""Most headers of a request; one that is given several times counts as often."""
 
 _PIECE: Final = 256 * 1024
 """Bytes of a body that are handed to the server at once, and copied there."""
@@ -56,123 +49,133 @@ _BODILESS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods whose body is ignored (spec §5.9(4)), and so not waited for."""
 
 _LAST_SECONDS: Final = 1.0
-"""How long the last words of a call that the server ends may take: a caller may not read them."""
+"""Seconds that the end of a call may take when the server stops: a caller may not read it."""
 
 
-class EdgeApp:
-    """Serves an :class:`lro.http.Edge`. A caller who goes away frees what it holds (spec §4.8).
+class OperationsApp:
+    """The verbs, and the methods that start operations, as an ASGI application.
 
-    A call that the server ends, because it stops, is answered UNAVAILABLE if its answer has not
-    begun; a stream comes to its proper end. Served alone, it closes the service when the server
-    stops; mounted, that is the application's part, since a mounted application hears nothing of
-    the end. ``otherwise`` is the application that gets what the edge does not know, websockets and
-    the server's start and stop included (if it is deaf to those, the service is closed here): so
-    frameworks that cannot mount, such as Django, are put behind the edge, and one edge behind
-    another.
+    ``fallback`` is the application that gets the paths which are not served here, and websockets
+    and the server's start and stop: so frameworks that cannot mount, such as Django, are put behind
+    this one. If it does not take part in the server's start and stop, or if there is none, the
+    service is closed here when the server stops. Mounted in a framework, this application never
+    hears of the stop: there the framework's application closes the service. The other options are
+    those of :class:`lro.http.OperationsEdge`.
+
+    A caller who goes away frees what it holds (spec §4.8). A call that the server ends, because it
+    stops, is answered UNAVAILABLE if its answer has not begun; a stream comes to its proper end.
 
     Raises:
-        DeclarationError: ``edge`` is no edge, or ``otherwise`` no ASGI application.
+        DeclarationError: ``fallback`` is not an ASGI application; or as for ``OperationsEdge``.
     """
 
-    def __init__(self, edge: Edge, otherwise: App | None = None) -> None:
-        check_instance("edge", edge, Edge, "an Edge of lro.http")
-        if otherwise is not None:
+    def __init__(
+        self,
+        service: Service,
+        *,
+        starts: Starts = False,
+        fallback: App | None = None,
+        parents: Sequence[str] = (),
+        authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        if fallback is not None:
             wanted = "an ASGI application, which takes scope, receive and send"
-            check_takes("otherwise", otherwise, 3, wanted)
-        self.edge = edge
-        self._otherwise = otherwise
+            check_takes("fallback", fallback, 3, wanted)
+        self.edge = OperationsEdge(
+            service,
+            starts=starts,
+            parents=parents,
+            authenticate=authenticate,
+            trusted_origins=trusted_origins,
+            max_body=max_body,
+            poll_seconds=poll_seconds,
+            heartbeat_seconds=heartbeat_seconds,
+        )
+        self._fallback = fallback
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
         self.edge.service.start_maintenance()  # lifespan, the first scope, is the server's start
         if scope["type"] == "http":
-            path = _path(scope)
-            if self._otherwise is None or self.edge.knows(scope["method"], path):
-                await self._answer_or_end(scope, path, receive, send)
+            request = _request(scope)
+            found = self.edge.route(request.method, request.path)
+            if self._fallback is None or not isinstance(found, RouteNotFound | MalformedRequest):
+                await self._answer_or_end(request, found, receive, send)
                 return
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
-        elif self._otherwise is not None:
-            await self._otherwise(scope, receive, send)
+        elif self._fallback is not None:
+            await self._fallback(scope, receive, send)
         else:
             raise ValueError(f"lro serves http, not {scope['type']}")
 
-    async def _answer_or_end(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+    async def _answer_or_end(
+        self, request: HttpRequest, found: Found, receive: Receive, send: Send
+    ) -> None:
         begun = over = False
 
-        async def tell(message: MutableMapping[str, Any]) -> None:
+        async def send_noted(message: MutableMapping[str, Any]) -> None:
             nonlocal begun, over
             begun = True
             await send(message)
             over = message["type"] == "http.response.body" and not message.get("more_body")
 
         try:
-            await self._answer(scope, path, receive, tell)
+            await self._answer(request, found, receive, send_noted)
         except asyncio.CancelledError:  # by the server, which stops and waits no longer
             if not begun:
-                request = HttpRequest(method=scope["method"], path=path)
                 await _in_time(_send(self.edge.refusal(request, stopping()), send))
             elif not over:
                 raise
 
-    async def _answer(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
-        method, body = scope["method"], b""
-        if method not in _BODILESS:
-            read = await _body(receive, self.edge.max_body)
-            if read is None:
+    async def _answer(
+        self, request: HttpRequest, found: Found, receive: Receive, send: Send
+    ) -> None:
+        if request.method not in _BODILESS:
+            body = await _body(receive, self.edge.max_body)
+            if body is None:
                 return  # the caller went away before the request was complete
-            body = read
-        request = HttpRequest(
-            method=method,
-            path=path,
-            query=wire_text(scope.get("query_string", b"")),
-            headers=_Headers(scope["headers"]),
-            body=body,
-            scheme=scope.get("scheme", "http"),
-        )
-        reply = self.edge.at_once(request)
-        if reply is not None:
-            await _send(reply, send)
-            return
-
-        async def hold(waiting: Awaitable[Operation]) -> object:
-            return await _while_there(waiting, receive)
-
+            request = attrs.evolve(request, body=body)
+        hold = functools.partial(_while_there, receive)
         try:
-            answer = await adrive(self.edge.exchange(request), self.edge.service, hold)
+            answer = await adrive(self.edge.exchange(request, found), self.edge.service, hold)
             if isinstance(answer, EventStream):
-                await _while_there(_stream(answer, send), receive)
+                await hold(_stream(answer, send))
                 return
         except _GoneAway as gone:
             if gone.__cause__ is not None:
-                raise gone.__cause__ from None  # a line that broke is the server's to know
+                raise gone.__cause__ from None  # the server has to know of a connection that broke
             return
         await _send_whole(answer, send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._otherwise is None:
+        if self._fallback is None:
             await self._live(receive, send)
             return
-        heard = told = False
+        received = answered = False
 
-        async def hear() -> MutableMapping[str, Any]:
-            nonlocal heard
+        async def receive_noted() -> MutableMapping[str, Any]:
+            nonlocal received
             message = await receive()
-            heard = True
+            received = True
             return message
 
-        async def tell(message: MutableMapping[str, Any]) -> None:
-            nonlocal told
-            told = True
+        async def send_noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal answered
+            answered = True
             await send(message)
 
         try:
-            await self._otherwise(scope, hear, tell)
+            await self._fallback(scope, receive_noted, send_noted)
         except Exception:
-            if told:
+            if answered:
                 raise
-        if not told:  # it is deaf to starts and stops, so that nobody would close the service
-            if heard:
+        if not answered:  # it takes no part in start and stop, so it will not close the service
+            if received:
                 await send({"type": "lifespan.startup.complete"})
             await self._live(receive, send)
 
@@ -187,77 +190,12 @@ class EdgeApp:
                 return
 
 
-class OperationsApp(EdgeApp):
-    """The five verbs as an ASGI application; the options are those of ``OperationsEdge``."""
-
-    def __init__(
-        self,
-        service: Service,
-        *,
-        otherwise: App | None = None,
-        parents: Sequence[str] = (),
-        authenticate: Authenticate | None = None,
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
-    ) -> None:
-        edge = OperationsEdge(
-            service,
-            parents=parents,
-            authenticate=authenticate,
-            trusted_origins=trusted_origins,
-            max_body=max_body,
-            poll_seconds=poll_seconds,
-            heartbeat_seconds=heartbeat_seconds,
-        )
-        super().__init__(edge, otherwise)
-
-
-class StartApp(EdgeApp):
-    """A starting method as an ASGI application; the options are those of ``StartEdge``.
-
-    It answers the method's own path, or ``path``. A route of Starlette or FastAPI, which chooses
-    the path itself, takes it with ``path=None``:
-    ``app.add_route("/v1/images:resize", StartApp(service, resize, path=None))``.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        method: Method[Req, Any, Any],
-        *,
-        otherwise: App | None = None,
-        path: str | None = "",
-        parent: Callable[[HttpRequest], str] | None = None,
-        metadata: Callable[[Req], object] | None = None,
-        raw: Callable[[str, bytes], Req | None] | None = None,
-        authenticate: Authenticate | None = None,
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
-    ) -> None:
-        edge = StartEdge(
-            service,
-            method,
-            path=path,
-            parent=parent,
-            metadata=metadata,
-            raw=raw,
-            authenticate=authenticate,
-            trusted_origins=trusted_origins,
-            max_body=max_body,
-            poll_seconds=poll_seconds,
-        )
-        super().__init__(edge, otherwise)
-
-
 class _GoneAway(BaseException):  # not for the exchange, which turns errors into replies
     pass
 
 
 async def _body(receive: Receive, limit: int) -> bytes | None:
-    """The body, or as much of it as tells that it is over the limit; None if the caller left."""
+    """The body, read until it is over the limit at most; None if the caller left."""
     body = bytearray()
     while len(body) <= limit:
         message = await receive()
@@ -272,8 +210,8 @@ async def _body(receive: Receive, limit: int) -> bytes | None:
 class _Headers(Mapping[str, str]):
     """Names in lower case; a header given several times is one list (RFC 9110 §5.3).
 
-    Decoded at the first look: most polls are answered without. That raises MalformedRequest for
-    more headers than any client sends.
+    Decoded when one is first asked for: most polls need none. Then more headers than
+    :data:`MAX_HEADERS` raise MalformedRequest.
     """
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
@@ -301,6 +239,18 @@ class _Headers(Mapping[str, str]):
         return len(self._decoded)
 
 
+def _request(scope: Scope) -> HttpRequest:
+    """The request of a scope, whose body is still to be received."""
+    query = scope.get("query_string")
+    return HttpRequest(
+        method=scope["method"],
+        path=_path(scope),
+        query=wire_text(query) if query else "",
+        headers=_Headers(scope["headers"]),
+        scheme=scope.get("scheme", "http"),
+    )
+
+
 def _path(scope: Scope) -> str:
     """The raw path below the point where the application is mounted."""
     root, path = scope.get("root_path", ""), scope["path"]
@@ -315,7 +265,7 @@ def _path(scope: Scope) -> str:
     return raw
 
 
-async def _while_there(waiting: Awaitable[T], receive: Receive) -> T:
+async def _while_there(receive: Receive, waiting: Awaitable[T]) -> T:
     wait = asyncio.ensure_future(waiting)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
@@ -333,7 +283,7 @@ async def _disconnected(receive: Receive) -> None:
     for _ in range(2):  # a middleware may give the end of the body once more
         if (await receive())["type"] == "http.disconnect":
             return
-    # One that repeats the body for ever would have us spin here, and never tells of an end.
+    # A middleware that repeats the body for ever would have us spin here, and never reports an end.
     await asyncio.get_running_loop().create_future()
 
 
@@ -357,10 +307,10 @@ async def _stream(reply: EventStream, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _in_time(words: Awaitable[None]) -> None:
+async def _in_time(sending: Awaitable[None]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LAST_SECONDS):
-            await words
+            await sending
 
 
 async def _send(reply: HttpReply, send: Send) -> None:
@@ -390,10 +340,10 @@ async def _send_whole(reply: HttpReply, send: Send) -> None:
 
 @contextlib.contextmanager
 def _broken_off_if_slow(turn: ReplyReservation | None) -> Iterator[None]:
-    """What is sent meanwhile may be broken off, when others wait for the bytes that it holds.
+    """Let a send be broken off when other calls wait for the bytes that it holds.
 
     Raises:
-        _GoneAway: It was.
+        _GoneAway: It was broken off.
     """
     if turn is None:
         yield

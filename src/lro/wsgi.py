@@ -9,64 +9,78 @@ for as long as the operations run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import attrs
 
-from lro._base.arguments import check_instance, check_plain_function, check_takes
-from lro._base.errors import LroError, MalformedRequest
-from lro._engine.method import Method
+from lro._base.arguments import check_plain_function, check_takes
+from lro._base.errors import LroError, MalformedRequest, RouteNotFound
 from lro._engine.service import Service
+from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge
 from lro._http.raw_path import raw_form, strip_mount, wire_text
-from lro.http import (
-    DEFAULT_MAX_BODY,
-    Authenticate,
-    Edge,
-    HttpReply,
-    HttpRequest,
-    OperationsEdge,
-    StartEdge,
-)
+from lro._http.responses import HttpReply
+from lro._http.routes import HttpRequest
+from lro._http.starts import Starts
 
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-Req = TypeVar("Req")
 
+class OperationsApp:
+    """The verbs, and the methods that start operations, as a WSGI application.
 
-class EdgeApp:
-    """Serves an :class:`lro.http.Edge`.
+    ``fallback`` is the application that gets the paths which are not served here. Beside a Flask
+    application: ``app.wsgi_app = OperationsApp(service, fallback=app.wsgi_app)``. The other options
+    are those of :class:`lro.http.OperationsEdge`.
 
     WSGI hands over the path already decoded. Where the server also gives it raw (RAW_URI or
     REQUEST_URI, as gunicorn, uWSGI, waitress and werkzeug do), that is taken, and an encoded slash
-    in an operation's name survives; elsewhere it is read as a separator. ``otherwise`` is the
-    application that gets what the edge does not know. WSGI tells of no end: the service closes
-    itself when the interpreter ends.
+    in an operation's name survives; elsewhere it is read as a separator. WSGI does not tell an
+    application that the server stops: the service closes itself when the interpreter ends.
 
     Raises:
-        DeclarationError: A hook is a coroutine function, which nothing here could await; or
-            ``otherwise`` is no WSGI application.
+        DeclarationError: A hook is a coroutine function, which a WSGI application cannot await; or
+            ``fallback`` is not a WSGI application; or as for ``OperationsEdge``.
     """
 
-    def __init__(self, edge: Edge, otherwise: App | None = None) -> None:
-        check_instance("edge", edge, Edge, "an Edge of lro.http")
-        if otherwise is not None:
+    def __init__(
+        self,
+        service: Service,
+        *,
+        starts: Starts = False,
+        fallback: App | None = None,
+        parents: Sequence[str] = (),
+        authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
+    ) -> None:
+        if fallback is not None:
             wanted = "a WSGI application, which takes environ and start_response"
-            check_takes("otherwise", otherwise, 2, wanted)
-            check_plain_function("otherwise", otherwise)
-        edge.check_plain("a WSGI application")
-        self.edge = edge
-        self._otherwise = otherwise
-        edge.service.end_waits_at_signals()  # its calls may all come in other threads
+            check_takes("fallback", fallback, 2, wanted)
+            check_plain_function("fallback", fallback)
+        self.edge = OperationsEdge(
+            service,
+            starts=starts,
+            parents=parents,
+            authenticate=authenticate,
+            trusted_origins=trusted_origins,
+            max_body=max_body,
+            poll_seconds=poll_seconds,
+        )
+        self.edge.check_plain("a WSGI application")
+        self._fallback = fallback
+        service.end_waits_at_signals()  # its calls may all come in other threads
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """The WSGI interface."""
         self.edge.service.start_maintenance()
         request = _request(environ)
-        if self._otherwise is not None and not self.edge.knows(request.method, request.path):
-            return self._otherwise(environ, start_response)
-        reply = self._reply(request, environ)
+        found = self.edge.route(request.method, request.path)
+        if self._fallback is not None and isinstance(found, RouteNotFound | MalformedRequest):
+            return self._fallback(environ, start_response)
+        reply = self._reply(request, found, environ)
         headers = [(name.title(), value) for name, value in reply.headers]
         if reply.body:
             headers.append(("Content-Length", str(len(reply.body))))
@@ -75,77 +89,12 @@ class EdgeApp:
             reply.turn.release()  # the bytes are the server's now
         return [reply.body] if reply.body else []
 
-    def _reply(self, request: HttpRequest, environ: Environ) -> HttpReply:
+    def _reply(self, request: HttpRequest, found: Found, environ: Environ) -> HttpReply:
         try:
             body = _body(environ, self.edge.max_body)
         except LroError as exc:
             return self.edge.refusal(request, exc)
-        return self.edge.handle(attrs.evolve(request, body=body))
-
-
-class OperationsApp(EdgeApp):
-    """The five verbs as a WSGI application; the options are those of ``OperationsEdge``.
-
-    Beside a Flask application: ``app.wsgi_app = OperationsApp(service, otherwise=app.wsgi_app)``.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        *,
-        otherwise: App | None = None,
-        parents: Sequence[str] = (),
-        authenticate: Authenticate | None = None,
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
-    ) -> None:
-        edge = OperationsEdge(
-            service,
-            parents=parents,
-            authenticate=authenticate,
-            trusted_origins=trusted_origins,
-            max_body=max_body,
-            poll_seconds=poll_seconds,
-        )
-        super().__init__(edge, otherwise)
-
-
-class StartApp(EdgeApp):
-    """A starting method as a WSGI application; the options are those of ``StartEdge``.
-
-    It answers the method's own path, or ``path``. A view of Flask may return it, with
-    ``path=None``: Flask calls it with the request that the view was called for.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        method: Method[Req, Any, Any],
-        *,
-        otherwise: App | None = None,
-        path: str | None = "",
-        parent: Callable[[HttpRequest], str] | None = None,
-        metadata: Callable[[Req], object] | None = None,
-        raw: Callable[[str, bytes], Req | None] | None = None,
-        authenticate: Authenticate | None = None,
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
-    ) -> None:
-        edge = StartEdge(
-            service,
-            method,
-            path=path,
-            parent=parent,
-            metadata=metadata,
-            raw=raw,
-            authenticate=authenticate,
-            trusted_origins=trusted_origins,
-            max_body=max_body,
-            poll_seconds=poll_seconds,
-        )
-        super().__init__(edge, otherwise)
+        return self.edge.handle(attrs.evolve(request, body=body), found)
 
 
 def _request(environ: Environ) -> HttpRequest:
@@ -174,7 +123,7 @@ def _path(environ: Environ) -> str:
 
 
 def _text(value: str) -> str:
-    """Bytes in the guise of Latin-1, as WSGI has it, as the text that they are."""
+    """Bytes which WSGI hands over as Latin-1, as the text that they are."""
     try:
         return wire_text(value.encode("latin-1"))
     except UnicodeEncodeError:  # from a server that hands over text as it is
@@ -182,7 +131,7 @@ def _text(value: str) -> str:
 
 
 def _body(environ: Environ, max_body: int) -> bytes:
-    """The body, or as much of it as tells that it is over the limit."""
+    """The body, read until it is over the limit at most."""
     length = max_body + 1
     if not environ.get("wsgi.input_terminated"):
         text = environ.get("CONTENT_LENGTH") or "0"

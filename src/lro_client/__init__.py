@@ -4,31 +4,36 @@
 :class:`OperationHandle` waits for its operation and gives the result as the declared class.
 """
 
-from lro_client._async_client import AsyncClient, AsyncPager
-from lro_client._async_group import AsyncGroup
-from lro_client._async_operation_handle import AsyncOperationHandle
-from lro_client._client import Client, Pager
-from lro_client._errors import (
-    CallError,
-    ClientError,
-    DecodingError,
-    GroupTimeout,
-    NothingServed,
-    OperationCancelled,
-    OperationFailed,
-    OperationGone,
-    PollTimeout,
-    UnreadableReply,
-)
-from lro_client._flow.policy import NO_RETRY, Polling, Retry, wait_exponential, wait_proportional
-from lro_client._flow.steps import AsyncTransport, Call, Reply, StartRequest, Transport
-from lro_client._group import Group
-from lro_client._group_flows import GroupResult
-from lro_client._handles import Update
-from lro_client._journal.journal import Journal, JournalError
-from lro_client._operation_handle import OperationHandle
-from lro_client.transports.http import AsyncHttpTransport, HttpTransport, Routes
-from lro_client.transports.local import AsyncLocalTransport, LocalTransport
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lro_client._async_client import AsyncClient, AsyncGroup, AsyncOperationHandle, AsyncPager
+    from lro_client._client import Client, Group, OperationHandle, Pager
+    from lro_client._errors import (
+        CallError,
+        ClientError,
+        DecodingError,
+        GroupTimeout,
+        NothingServed,
+        OperationCancelled,
+        OperationFailed,
+        OperationGone,
+        PollTimeout,
+        UnreadableReply,
+    )
+    from lro_client._flow.policy import (
+        NO_RETRY,
+        Polling,
+        Retry,
+        wait_exponential,
+        wait_proportional,
+    )
+    from lro_client._flow.steps import AsyncTransport, Call, Reply, StartRequest, Transport
+    from lro_client._group_flows import GroupResult
+    from lro_client._handles import Update
+    from lro_client._journal import Journal, JournalError
+    from lro_client.transports.http import AsyncHttpTransport, HttpTransport, Routes
+    from lro_client.transports.local import AsyncLocalTransport, LocalTransport
 
 __all__ = [
     "NO_RETRY",
@@ -69,3 +74,33 @@ __all__ = [
     "wait_exponential",
     "wait_proportional",
 ]
+
+_HOMES = {
+    "lro_client._async_client": "AsyncClient AsyncGroup AsyncOperationHandle AsyncPager",
+    "lro_client._client": "Client Group OperationHandle Pager",
+    "lro_client._errors": "CallError ClientError DecodingError GroupTimeout NothingServed"
+    " OperationCancelled OperationFailed OperationGone PollTimeout UnreadableReply",
+    "lro_client._flow.policy": "NO_RETRY Polling Retry wait_exponential wait_proportional",
+    "lro_client._flow.steps": "AsyncTransport Call Reply StartRequest Transport",
+    "lro_client._group_flows": "GroupResult",
+    "lro_client._handles": "Update",
+    "lro_client._journal": "Journal JournalError",
+    "lro_client.transports.http": "AsyncHttpTransport HttpTransport Routes",
+    "lro_client.transports.local": "AsyncLocalTransport LocalTransport",
+}
+"""The names of each module, which is imported when the first of them is asked for."""
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    for module, names in _HOMES.items():
+        if name in names.split():
+            found = getattr(import_module(module), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,4 +1,4 @@
-"""Checks of what an application hands to the client, made before anything is sent.
+"""Checks of what an application hands to the client, and requests made of it.
 
 A mistake of the caller is a ``lro.DeclarationError``, which is a ValueError, or a TypeError. It is
 never a ``CallError``: no call was made that could have failed.
@@ -14,13 +14,27 @@ import re
 import typing
 import uuid
 from collections.abc import Mapping
-from typing import Final
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
 
-from lro import Any, DeclarationError, TypeRegistry
+from lro import (
+    Any,
+    DeclarationError,
+    Duration,
+    ListOperationsRequest,
+    TypeRegistry,
+    WaitOperationRequest,
+)
 from lro.types import declared_name
+from lro_client._flow.steps import StartRequest
+
+if TYPE_CHECKING:
+    from lro_client.filters import Expression
+
+R = TypeVar("R")
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 _SCHEMES: Final = ("http", "https")
@@ -47,7 +61,7 @@ def check_name(name: object) -> None:
     """Do nothing for what may be an operation's name.
 
     Raises:
-        DeclarationError: It is no text, or empty, a URL, or has an odd segment.
+        DeclarationError: It is not a text, is empty or a URL, or has an odd segment.
     """
     check("name", name, "a text that is not empty", fine=isinstance(name, str) and name != "")
     check_no_url("name", str(name))
@@ -72,7 +86,7 @@ def check_parent(parent: str) -> None:
 
 
 def check_no_url(subject: str, name: str) -> None:
-    """Do nothing for a name, or a parent, that is no URL.
+    """Do nothing for a name, or a parent, that is not a URL.
 
     Raises:
         DeclarationError: It is one.
@@ -110,7 +124,7 @@ def check_message(message: object, types: TypeRegistry) -> None:
     """Do nothing for what can be the message of a start.
 
     Raises:
-        DeclarationError: It is of a class that is none of messages.
+        DeclarationError: Its class is not one of messages.
     """
     cls = type(message)
     hint = ""
@@ -126,7 +140,7 @@ def check_class(name: str, cls: object, types: TypeRegistry) -> None:
     """Do nothing for a class of messages, ``lro.Any`` or None.
 
     Raises:
-        DeclarationError: It is no class, or one of which ``types`` can make no message.
+        DeclarationError: It is not a class of which ``types`` can make a message.
     """
     fine, hint = cls is None, ""
     if isinstance(cls, type):
@@ -185,7 +199,7 @@ def check_base_url(base_url: object, http: typing.Any) -> None:
     """Do nothing for a server's address, which ``http``, an HTTP client, may know instead.
 
     Raises:
-        DeclarationError: It is no URL of HTTP, or there is none, or ``http`` knows another one.
+        DeclarationError: It is missing, not an HTTP URL, or not the one of ``http``.
     """
     check("base_url", base_url, "a text", fine=isinstance(base_url, str))
     text = str(base_url)
@@ -233,3 +247,107 @@ def _is_awaited(value: object) -> bool:
     # A transport may wrap ``send``; an HTTP client has either of the two ways to close.
     names = ("send", "close", "aclose")
     return any(inspect.iscoroutinefunction(getattr(value, name, None)) for name in names)
+
+
+_MAX_TIMEOUT_SECONDS: Final = 1e8
+"""A longer timeout, of three years, is treated as none: clocks do not take much longer ones."""
+
+
+def named(cls: type[R], request: str | R) -> R:
+    """The request of a verb that takes a name, or the whole request (spec §3.8).
+
+    Raises:
+        DeclarationError: It is neither, or the name is not valid.
+    """
+    whole: typing.Any = cls(request) if isinstance(request, str) else request  # type: ignore[call-arg]  # of a name
+    wanted = f"a name or a {cls.__name__}"
+    check("name", request, wanted, fine=isinstance(whole, cls))
+    check_name(whole.name)
+    found: R = whole
+    return found
+
+
+def starting(
+    types: TypeRegistry,
+    target: str,
+    message: object,
+    request_id: object,
+    validate_only: bool,
+) -> StartRequest:
+    """The request of a start.
+
+    Raises:
+        DeclarationError: An argument is not of its type, or the message of no class of messages.
+    """
+    check("target", target, "a text", fine=isinstance(target, str))
+    check_message(message, types)
+    check_request_id(request_id)
+    return StartRequest(
+        target=target, message=message, request_id=str(request_id), validate_only=validate_only
+    )
+
+
+def listing(
+    request: str | ListOperationsRequest,
+    wanted: str | Expression,
+    page_size: int,
+    page_token: str,
+) -> ListOperationsRequest:
+    """The request of a list, of the operations that match ``wanted``."""
+    if not isinstance(wanted, str):
+        from lro_client.filters import Expression  # is loaded already, if this is one
+
+        if not isinstance(wanted, Expression):
+            raise TypeError(
+                f"a filter is a text or an Expression of lro_client.filters, not {wanted!r}"
+            )
+    text = str(wanted)
+    for name, value, cls in (("page_size", page_size, int), ("page_token", page_token, str)):
+        wanted_type = "a whole number" if cls is int else "a text"
+        check(name, value, wanted_type, fine=isinstance(value, cls))
+    if isinstance(request, ListOperationsRequest):
+        _refuse_more("ListOperationsRequest", text or page_size or page_token)
+        if not isinstance(request.filter, str):
+            raise TypeError(f"the filter of a request is a text: str({request.filter!r})")
+        return request
+    if not isinstance(request, str):
+        raise TypeError(f"first comes the parent, a text, then the filter; got {request!r}")
+    check_parent(request)
+    return ListOperationsRequest(
+        name=request, filter=text, page_size=page_size, page_token=page_token
+    )
+
+
+def waiting(
+    request: str | WaitOperationRequest, timeout: timedelta | float | None
+) -> WaitOperationRequest:
+    """The request of a wait; ``timeout`` in seconds or as a timedelta."""
+    found = named(WaitOperationRequest, request)
+    if found is request:
+        _refuse_more("WaitOperationRequest", timeout is not None)
+        return found
+    if timeout is None:
+        return found
+    seconds(timeout)
+    span = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    return attrs.evolve(found, timeout=Duration.from_timedelta(span))
+
+
+def _refuse_more(cls: str, more: object) -> None:
+    if more:
+        raise TypeError(f"a {cls} is the whole request: set its fields instead of arguments")
+
+
+def seconds(timeout: timedelta | float | None) -> float | None:
+    """A timeout in seconds; None for none.
+
+    Raises:
+        TypeError: It is neither a timedelta nor a number.
+    """
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
+    if timeout is None:
+        return None
+    if not isinstance(timeout, int | float) or math.isnan(timeout):
+        raise TypeError(f"a timeout is a timedelta, or seconds as a number, not {timeout!r}")
+    return timeout if timeout < _MAX_TIMEOUT_SECONDS else None

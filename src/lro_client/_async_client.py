@@ -1,13 +1,13 @@
-"""The client for event loops."""
+"""The client for event loops, its handles and groups."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import httpx
 
@@ -21,22 +21,254 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _arguments, _handle_flows, _journal_recovery, _requests
-from lro_client._async_group import AsyncGroup
-from lro_client._async_operation_handle import AsyncOperationHandle
-from lro_client._flow import single
-from lro_client._flow.drivers import AsyncDriver
+from lro_client import _arguments, _group_flows, _handle_flows
+from lro_client._client_state import ClientState
+from lro_client._flow import polling, single
+from lro_client._flow.async_driver import AsyncDriver
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import AsyncTransport
-from lro_client._handles import Meta, Resp, known, register
-from lro_client._journal.journal import Journal
-from lro_client._state import ClientState
-from lro_client._tracing import Trace
-from lro_client.filters import Expression
+from lro_client._group_flows import GroupResult
+from lro_client._handle_flows import MAX_LEAVE_SECONDS
+from lro_client._handles import HandleBase, Meta, Resp, Update, known, register
+from lro_client._observer import KnownOperation
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
 if TYPE_CHECKING:
     import uuid
+
+    from lro_client._journal import Journal
+    from lro_client.filters import Expression
+
+
+class AsyncOperationHandle(HandleBase[Resp, Meta]):
+    """An operation: cached values as properties, verbs as methods. Only verbs ask the server.
+
+    ``await operation`` is its result. As a context it cancels an operation that is not done when
+    the block is left, for whatever reason. Otherwise nothing does: who stops waiting, by the
+    cancellation of a task or the end of the process, leaves the operation to go on.
+    """
+
+    __slots__ = ("_driver",)
+
+    def __init__(
+        self,
+        known: KnownOperation,
+        *,
+        response: type[Resp] | None,
+        metadata: type[Meta] | None,
+        state: ClientState,
+        driver: AsyncDriver,
+    ) -> None:
+        super().__init__(known, response=response, metadata=metadata, state=state)
+        self._driver = driver
+
+    async def refresh(self) -> Operation:
+        """Ask for the latest state, once.
+
+        Raises:
+            CallError: The call failed.
+        """
+        self._check_exists()
+        flow = single.single(self._state.config, GetOperationRequest(self.name))
+        return self._take_state(single.read(await self._driver.run(flow)))
+
+    async def wait(self, timeout: timedelta | float | None = None) -> Operation:
+        """Wait until the operation is done; its last state, whatever the outcome.
+
+        ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
+        ever (spec §11.4).
+
+        Raises:
+            PollTimeout: The time is over; the operation goes on.
+            OperationGone: It was deleted or has expired.
+            CallError: A poll failed for a reason that does not pass.
+        """
+        return await self._driver.run(
+            _handle_flows.wait(self._state, self, _arguments.seconds(timeout))
+        )
+
+    async def result(self, timeout: timedelta | float | None = None) -> Resp:
+        """Wait as :meth:`wait` does, then give the response.
+
+        Raises:
+            OperationFailed: The operation ended with an error.
+            OperationCancelled: It was cancelled.
+            DecodingError: The response is not of the declared type.
+            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
+        """
+        return await self._driver.run(
+            _handle_flows.result(self._state, self, _arguments.seconds(timeout))
+        )
+
+    def future(self) -> asyncio.Future[Resp]:
+        """The result as a future of this event loop; costs no task while it waits.
+
+        Its callbacks are called once each, whatever becomes of the operation: it has the result, or
+        what :meth:`result` raises, or says that the client was closed. To cancel the future is to
+        stop waiting; the operation goes on.
+        """
+        return _handle_flows.async_future(self._state, self)
+
+    async def updates(
+        self, timeout: timedelta | float | None = None, *, every: float = 1.0
+    ) -> AsyncGenerator[Update[Meta], None]:
+        """Each changed state until the operation is done, looked for at most ``every`` seconds.
+
+        Raises:
+            InvalidArgument: ``every`` is not more than 0.
+            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
+        """
+        limit = _arguments.seconds(timeout)
+        flow = polling.until_done(
+            self._state.config,
+            self.name,
+            self.operation,
+            limit,
+            self._count_polls,
+            self._fits,
+            every,
+        )
+        async with aclosing(self._driver.iterate(flow)) as steps:
+            async for operation in steps:
+                yield Update(self, self._take_state(operation))
+
+    async def cancel(self) -> None:
+        """Ask for the work to stop; :meth:`result` shows whether it did.
+
+        Raises:
+            CallError: The call failed.
+        """
+        await self._driver.run(_handle_flows.cancel(self._state, self))
+
+    async def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
+        """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
+
+        Raises:
+            PollTimeout: The time is over before it has stopped.
+            OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
+        """
+        limit = _arguments.seconds(timeout)
+        return await self._driver.run(_handle_flows.cancel_and_wait(self._state, self, limit))
+
+    async def delete(self) -> None:
+        """Remove the record; does not stop the work.
+
+        Raises:
+            CallError: The call failed.
+        """
+        await self._driver.run(_handle_flows.delete(self._state, self))
+
+    async def __aenter__(self) -> AsyncOperationHandle[Resp, Meta]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._driver.run(_handle_flows.cancel_unfinished(self._state, [self]))
+
+    def __await__(self) -> Generator[Any, None, Resp]:
+        return self.result().__await__()
+
+
+class AsyncGroup(Generic[Resp, Meta]):
+    """Operations that are waited for together, however many they are.
+
+    A client of a server that offers Watch or BatchGet needs few calls for all of them; elsewhere it
+    lists by names, or asks for each through a few connections. As a context it cancels what is not
+    done when the block is left, for whatever reason.
+    """
+
+    def __init__(
+        self,
+        handles: Iterable[AsyncOperationHandle[Resp, Meta]],
+        *,
+        state: ClientState,
+        driver: AsyncDriver,
+    ) -> None:
+        self.handles = _group_flows.members(handles)
+        """The operations, in the order that was given."""
+        self._state = state
+        self._driver = driver
+
+    async def as_completed(
+        self, timeout: timedelta | float | None = None
+    ) -> AsyncGenerator[AsyncOperationHandle[Resp, Meta], None]:
+        """The handles in the order of their end.
+
+        For an operation that is gone or unreachable, ``result()`` raises the reason.
+
+        Raises:
+            GroupTimeout: The time is over; its ``pending`` are not done.
+        """
+        limit = _arguments.seconds(timeout)
+        flow = _group_flows.as_completed(self._state, self.handles, limit)
+        async with aclosing(self._driver.iterate(flow)) as steps:
+            async for handle in steps:
+                yield handle
+
+    async def wait(
+        self, count: int | None = None, timeout: timedelta | float | None = None
+    ) -> GroupResult[AsyncOperationHandle[Resp, Meta]]:
+        """Wait until ``count`` of them are over (1: any, None: all), or the time is.
+
+        Returns:
+            Those who are ``done``, the first one first, and those who are ``pending``.
+        """
+        limit = _arguments.seconds(timeout)
+        return await self._driver.run(_group_flows.wait(self._state, self.handles, count, limit))
+
+    async def results(self, timeout: timedelta | float | None = None) -> list[Resp]:
+        """All results, in the order of the handles; the first failure is raised at once.
+
+        Raises:
+            OperationFailed: An operation ended with an error.
+            GroupTimeout: The time is over.
+            OperationGone, CallError, DecodingError: As for a handle's ``result``.
+        """
+        limit = _arguments.seconds(timeout)
+        flow = _group_flows.results(self._state, self.handles, limit, collect=False)
+        return await self._driver.run(flow)
+
+    async def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
+        """All results, in the order of the handles; what failed is there as its exception.
+
+        Raises:
+            GroupTimeout: The time is over.
+        """
+        limit = _arguments.seconds(timeout)
+        flow = _group_flows.results(self._state, self.handles, limit, collect=True)
+        return await self._driver.run(flow)
+
+    async def updates(
+        self, timeout: timedelta | float | None = None
+    ) -> AsyncGenerator[Update[Meta], None]:
+        """Each changed state of each operation, until all are over; states may be skipped.
+
+        Raises:
+            GroupTimeout: The time is over.
+        """
+        limit = _arguments.seconds(timeout)
+        flow = _group_flows.updates(self._state, self.handles, limit)
+        async with aclosing(self._driver.iterate(flow)) as steps:
+            async for update in steps:
+                yield update
+
+    async def cancel(self) -> None:
+        """Ask for all work to stop that is not done; what cannot be cancelled goes on.
+
+        Takes no longer than one call may, for all of them.
+        """
+        await self._cancel(self._state.config.call_seconds)
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    async def __aenter__(self) -> AsyncGroup[Resp, Meta]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._cancel(MAX_LEAVE_SECONDS)
+
+    async def _cancel(self, seconds: float) -> None:
+        await self._driver.run(_handle_flows.cancel_unfinished(self._state, self.handles, seconds))
 
 
 class AsyncClient:
@@ -74,7 +306,7 @@ class AsyncClient:
             transport = AsyncHttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = AsyncDriver(transport, sleep)
-        self._core = ClientState(
+        self._state = ClientState(
             transport,
             self._driver,
             types=types,
@@ -108,12 +340,11 @@ class AsyncClient:
             CallError: The method refused.
             JournalError: The journal cannot be written.
         """
-        types = self._core.types
-        request = _requests.starting(types, target, message, request_id, validate_only)
+        types = self._state.types
+        request = _arguments.starting(types, target, message, request_id, validate_only)
         register(types, response=response, metadata=metadata, message=type(message))
-        flow = _handle_flows.start(self._core, request, response, metadata)
-        operation, trace = await self._driver.run(flow)
-        return self._handle(operation, response, metadata, trace)
+        flow = _handle_flows.start(self._state, request, response, metadata)
+        return self._handle(await self._driver.run(flow), response, metadata)
 
     def operation(
         self,
@@ -122,19 +353,18 @@ class AsyncClient:
         response: type[Resp],
         metadata: type[Meta],
     ) -> AsyncOperationHandle[Resp, Meta]:
-        """A handle for an operation, or for a name or token that was kept; asks nobody.
+        """A handle for an operation, or for a name or token that was kept; makes no call.
 
         Raises:
-            InvalidArgument: What looks like a token is none, or is one of another server.
+            InvalidArgument: The token is not valid, or is one of another server.
             DeclarationError: It is empty, a URL, or something else than these.
         """
-        register(self._core.types, response=response, metadata=metadata)
-        first, trace = known(operation, self._core.address)
-        return self._handle(first, response, metadata, trace)
+        register(self._state.types, response=response, metadata=metadata)
+        return self._handle(known(operation, self._state.address), response, metadata)
 
     def group(self, handles: Iterable[AsyncOperationHandle[Resp, Meta]]) -> AsyncGroup[Resp, Meta]:
         """Operations of this client to wait for together, with few calls for all of them."""
-        return AsyncGroup(handles, core=self._core, driver=self._driver)
+        return AsyncGroup(handles, state=self._state, driver=self._driver)
 
     async def get(self, request: str | GetOperationRequest) -> Operation:
         """The latest state of an operation, by name (spec §3.2).
@@ -142,7 +372,7 @@ class AsyncClient:
         Raises:
             CallError: The call failed, with NOT_FOUND for a name that is not there.
         """
-        return await self._ask(_requests.named(GetOperationRequest, request))
+        return await self._ask(_arguments.named(GetOperationRequest, request))
 
     def list(
         self,
@@ -157,7 +387,7 @@ class AsyncClient:
         Give the filter as text, or build it from values with :mod:`lro_client.filters`. With
         the ``page_token`` of an earlier page, it goes on after that.
         """
-        return AsyncPager(self, _requests.listing(request, filter, page_size, page_token))
+        return AsyncPager(self, _arguments.listing(request, filter, page_size, page_token))
 
     async def cancel(self, request: str | CancelOperationRequest) -> None:
         """Ask for the work of an operation to stop (spec §3.6).
@@ -165,7 +395,7 @@ class AsyncClient:
         Raises:
             CallError: The call failed.
         """
-        await self._tell(_requests.named(CancelOperationRequest, request))
+        await self._tell(_arguments.named(CancelOperationRequest, request))
 
     async def delete(self, request: str | DeleteOperationRequest) -> None:
         """Remove the record of an operation (spec §3.5).
@@ -173,7 +403,7 @@ class AsyncClient:
         Raises:
             CallError: The call failed.
         """
-        await self._tell(_requests.named(DeleteOperationRequest, request))
+        await self._tell(_arguments.named(DeleteOperationRequest, request))
 
     async def wait(
         self,
@@ -186,7 +416,7 @@ class AsyncClient:
         Raises:
             CallError: The call failed, with UNIMPLEMENTED where the server has no Wait.
         """
-        return await self._ask(_requests.waiting(request, timeout))
+        return await self._ask(_arguments.waiting(request, timeout))
 
     async def pending(
         self, *, response: type[Resp], metadata: type[Meta]
@@ -202,16 +432,16 @@ class AsyncClient:
             ValueError: The client has no journal.
             JournalError: It cannot be read.
         """
-        register(self._core.types, response=response, metadata=metadata)
-        flow = _journal_recovery.pending(self._core, response, metadata)
-        async with aclosing(self._driver.walk(flow)) as steps:
-            async for operation, error in steps:
-                yield self._handle(operation, response, metadata, error=error)
+        register(self._state.types, response=response, metadata=metadata)
+        flow = self._state.observer.pending(self._state.config, response, metadata)
+        async with aclosing(self._driver.iterate(flow)) as steps:
+            async for found in steps:
+                yield self._handle(found, response, metadata)
 
     async def close(self) -> None:
-        """Free the connections, if they were made here; nobody waits here any more."""
-        self._core.close()
-        await self._driver.end()
+        """Free the connections, if they were made here; every wait here ends."""
+        self._state.close()
+        await self._driver.stop()
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
@@ -222,27 +452,23 @@ class AsyncClient:
 
     def _handle(
         self,
-        operation: Operation,
+        known: KnownOperation,
         response: type[Resp],
         metadata: type[Meta],
-        trace: Trace | None = None,
-        error: Exception | None = None,
     ) -> AsyncOperationHandle[Resp, Meta]:
         return AsyncOperationHandle(
-            operation,
+            known,
             response=response,
             metadata=metadata,
-            core=self._core,
+            state=self._state,
             driver=self._driver,
-            trace=trace,
-            error=error,
         )
 
     async def _ask(self, request: Any) -> Operation:
-        return single.read(await self._driver.run(single.single(self._core.setting, request)))
+        return single.read(await self._driver.run(single.single(self._state.config, request)))
 
     async def _tell(self, request: Any) -> None:
-        await self._driver.run(single.single(self._core.setting, request))
+        await self._driver.run(single.single(self._state.config, request))
 
 
 class AsyncPager:
@@ -255,8 +481,8 @@ class AsyncPager:
     async def pages(self) -> AsyncGenerator[ListOperationsResponse, None]:
         """The raw pages, one call each."""
         client = self._client
-        flow = single.pages(client._core.setting, self._request)
-        async with aclosing(client._driver.walk(flow)) as steps:
+        flow = single.pages(client._state.config, self._request)
+        async with aclosing(client._driver.iterate(flow)) as steps:
             async for page in steps:
                 yield page
 

@@ -1,11 +1,12 @@
-"""The blocking client."""
+"""The client that blocks, its handles and groups."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import httpx
 
@@ -19,22 +20,240 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _arguments, _handle_flows, _journal_recovery, _requests
-from lro_client._flow import single
+from lro_client import _arguments, _group_flows, _handle_flows
+from lro_client._client_state import ClientState
+from lro_client._flow import polling, single
 from lro_client._flow.drivers import Driver
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import Transport
-from lro_client._group import Group
-from lro_client._handles import Meta, Resp, known, register
-from lro_client._journal.journal import Journal
-from lro_client._operation_handle import OperationHandle
-from lro_client._state import ClientState
-from lro_client._tracing import Trace
-from lro_client.filters import Expression
+from lro_client._group_flows import GroupResult
+from lro_client._handle_flows import MAX_LEAVE_SECONDS
+from lro_client._handles import HandleBase, Meta, Resp, Update, known, register
+from lro_client._observer import KnownOperation
 from lro_client.transports.http import HttpTransport, Routes
 
 if TYPE_CHECKING:
     import uuid
+
+    from lro_client._journal import Journal
+    from lro_client.filters import Expression
+
+
+class OperationHandle(HandleBase[Resp, Meta]):
+    """An operation: cached values as properties, verbs as methods. Only verbs ask the server.
+
+    As a context it cancels an operation that is not done when the block is left, for whatever
+    reason. Otherwise nothing does: who stops waiting, by Ctrl-C or the end of the process, leaves
+    the operation to go on.
+    """
+
+    __slots__ = ("_driver",)
+
+    def __init__(
+        self,
+        known: KnownOperation,
+        *,
+        response: type[Resp] | None,
+        metadata: type[Meta] | None,
+        state: ClientState,
+        driver: Driver,
+    ) -> None:
+        super().__init__(known, response=response, metadata=metadata, state=state)
+        self._driver = driver
+
+    def refresh(self) -> Operation:
+        """Ask for the latest state, once.
+
+        Raises:
+            CallError: The call failed.
+        """
+        self._check_exists()
+        flow = single.single(self._state.config, GetOperationRequest(self.name))
+        return self._take_state(single.read(self._driver.run(flow)))
+
+    def wait(self, timeout: timedelta | float | None = None) -> Operation:
+        """Wait until the operation is done; its last state, whatever the outcome.
+
+        ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
+        ever (spec §11.4).
+
+        Raises:
+            PollTimeout: The time is over; the operation goes on.
+            OperationGone: It was deleted or has expired.
+            CallError: A poll failed for a reason that does not pass.
+        """
+        return self._driver.run(_handle_flows.wait(self._state, self, _arguments.seconds(timeout)))
+
+    def result(self, timeout: timedelta | float | None = None) -> Resp:
+        """Wait as :meth:`wait` does, then give the response.
+
+        Raises:
+            OperationFailed: The operation ended with an error.
+            OperationCancelled: It was cancelled.
+            DecodingError: The response is not of the declared type.
+            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
+        """
+        return self._driver.run(
+            _handle_flows.result(self._state, self, _arguments.seconds(timeout))
+        )
+
+    def future(self) -> Future[Resp]:
+        """The result as a future of the standard library; costs no thread while it waits.
+
+        Its callbacks are called once each, in a thread of their own, whatever becomes of the
+        operation: it has the result, or what :meth:`result` raises, or says that the client was
+        closed. To cancel the future is to stop waiting; the operation goes on.
+        """
+        return _handle_flows.future(self._state, self)
+
+    def updates(
+        self, timeout: timedelta | float | None = None, *, every: float = 1.0
+    ) -> Iterator[Update[Meta]]:
+        """Each changed state until the operation is done, looked for at most ``every`` seconds.
+
+        Raises:
+            InvalidArgument: ``every`` is not more than 0.
+            PollTimeout, OperationGone, CallError: As for :meth:`wait`.
+        """
+        limit = _arguments.seconds(timeout)
+        flow = polling.until_done(
+            self._state.config,
+            self.name,
+            self.operation,
+            limit,
+            self._count_polls,
+            self._fits,
+            every,
+        )
+        for operation in self._driver.iterate(flow):
+            yield Update(self, self._take_state(operation))
+
+    def cancel(self) -> None:
+        """Ask for the work to stop; :meth:`result` shows whether it did.
+
+        Raises:
+            CallError: The call failed.
+        """
+        self._driver.run(_handle_flows.cancel(self._state, self))
+
+    def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
+        """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
+
+        Raises:
+            PollTimeout: The time is over before it has stopped.
+            OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
+        """
+        limit = _arguments.seconds(timeout)
+        return self._driver.run(_handle_flows.cancel_and_wait(self._state, self, limit))
+
+    def delete(self) -> None:
+        """Remove the record; does not stop the work.
+
+        Raises:
+            CallError: The call failed.
+        """
+        self._driver.run(_handle_flows.delete(self._state, self))
+
+    def __enter__(self) -> OperationHandle[Resp, Meta]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._driver.run(_handle_flows.cancel_unfinished(self._state, [self]))
+
+
+class Group(Generic[Resp, Meta]):
+    """Operations that are waited for together, however many they are.
+
+    A client of a server that offers Watch or BatchGet needs few calls for all of them; elsewhere it
+    lists by names, or asks for each through a few connections. As a context it cancels what is not
+    done when the block is left, for whatever reason.
+    """
+
+    def __init__(
+        self,
+        handles: Iterable[OperationHandle[Resp, Meta]],
+        *,
+        state: ClientState,
+        driver: Driver,
+    ) -> None:
+        self.handles = _group_flows.members(handles)
+        """The operations, in the order that was given."""
+        self._state = state
+        self._driver = driver
+
+    def as_completed(
+        self, timeout: timedelta | float | None = None
+    ) -> Iterator[OperationHandle[Resp, Meta]]:
+        """The handles in the order of their end.
+
+        For an operation that is gone or unreachable, ``result()`` raises the reason.
+
+        Raises:
+            GroupTimeout: The time is over; its ``pending`` are not done.
+        """
+        limit = _arguments.seconds(timeout)
+        yield from self._driver.iterate(_group_flows.as_completed(self._state, self.handles, limit))
+
+    def wait(
+        self, count: int | None = None, timeout: timedelta | float | None = None
+    ) -> GroupResult[OperationHandle[Resp, Meta]]:
+        """Wait until ``count`` of them are over (1: any, None: all), or the time is.
+
+        Returns:
+            Those who are ``done``, the first one first, and those who are ``pending``.
+        """
+        limit = _arguments.seconds(timeout)
+        return self._driver.run(_group_flows.wait(self._state, self.handles, count, limit))
+
+    def results(self, timeout: timedelta | float | None = None) -> list[Resp]:
+        """All results, in the order of the handles; the first failure is raised at once.
+
+        Raises:
+            OperationFailed: An operation ended with an error.
+            GroupTimeout: The time is over.
+            OperationGone, CallError, DecodingError: As for a handle's ``result``.
+        """
+        limit = _arguments.seconds(timeout)
+        flow = _group_flows.results(self._state, self.handles, limit, collect=False)
+        return self._driver.run(flow)
+
+    def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
+        """All results, in the order of the handles; what failed is there as its exception.
+
+        Raises:
+            GroupTimeout: The time is over.
+        """
+        limit = _arguments.seconds(timeout)
+        flow = _group_flows.results(self._state, self.handles, limit, collect=True)
+        return self._driver.run(flow)
+
+    def updates(self, timeout: timedelta | float | None = None) -> Iterator[Update[Meta]]:
+        """Each changed state of each operation, until all are over; states may be skipped.
+
+        Raises:
+            GroupTimeout: The time is over.
+        """
+        limit = _arguments.seconds(timeout)
+        yield from self._driver.iterate(_group_flows.updates(self._state, self.handles, limit))
+
+    def cancel(self) -> None:
+        """Ask for all work to stop that is not done; what cannot be cancelled goes on.
+
+        Takes no longer than one call may, for all of them.
+        """
+        self._cancel(self._state.config.call_seconds)
+
+    def __len__(self) -> int:
+        return len(self.handles)
+
+    def __enter__(self) -> Group[Resp, Meta]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cancel(MAX_LEAVE_SECONDS)
+
+    def _cancel(self, seconds: float) -> None:
+        self._driver.run(_handle_flows.cancel_unfinished(self._state, self.handles, seconds))
 
 
 class Client:
@@ -72,7 +291,7 @@ class Client:
             transport = HttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = Driver(transport, clock, sleep)
-        self._core = ClientState(
+        self._state = ClientState(
             transport,
             self._driver,
             types=types,
@@ -106,12 +325,11 @@ class Client:
             CallError: The method refused.
             JournalError: The journal cannot be written.
         """
-        types = self._core.types
-        request = _requests.starting(types, target, message, request_id, validate_only)
+        types = self._state.types
+        request = _arguments.starting(types, target, message, request_id, validate_only)
         register(types, response=response, metadata=metadata, message=type(message))
-        flow = _handle_flows.start(self._core, request, response, metadata)
-        operation, trace = self._driver.run(flow)
-        return self._handle(operation, response, metadata, trace)
+        flow = _handle_flows.start(self._state, request, response, metadata)
+        return self._handle(self._driver.run(flow), response, metadata)
 
     def operation(
         self,
@@ -120,19 +338,18 @@ class Client:
         response: type[Resp],
         metadata: type[Meta],
     ) -> OperationHandle[Resp, Meta]:
-        """A handle for an operation, or for a name or token that was kept; asks nobody.
+        """A handle for an operation, or for a name or token that was kept; makes no call.
 
         Raises:
-            InvalidArgument: What looks like a token is none, or is one of another server.
+            InvalidArgument: The token is not valid, or is one of another server.
             DeclarationError: It is empty, a URL, or something else than these.
         """
-        register(self._core.types, response=response, metadata=metadata)
-        first, trace = known(operation, self._core.address)
-        return self._handle(first, response, metadata, trace)
+        register(self._state.types, response=response, metadata=metadata)
+        return self._handle(known(operation, self._state.address), response, metadata)
 
     def group(self, handles: Iterable[OperationHandle[Resp, Meta]]) -> Group[Resp, Meta]:
         """Operations of this client to wait for together, with few calls for all of them."""
-        return Group(handles, core=self._core, driver=self._driver)
+        return Group(handles, state=self._state, driver=self._driver)
 
     def get(self, request: str | GetOperationRequest) -> Operation:
         """The latest state of an operation, by name (spec §3.2).
@@ -140,7 +357,7 @@ class Client:
         Raises:
             CallError: The call failed, with NOT_FOUND for a name that is not there.
         """
-        return self._ask(_requests.named(GetOperationRequest, request))
+        return self._ask(_arguments.named(GetOperationRequest, request))
 
     def list(
         self,
@@ -155,7 +372,7 @@ class Client:
         Give the filter as text, or build it from values with :mod:`lro_client.filters`. With
         the ``page_token`` of an earlier page, it goes on after that.
         """
-        return Pager(self, _requests.listing(request, filter, page_size, page_token))
+        return Pager(self, _arguments.listing(request, filter, page_size, page_token))
 
     def cancel(self, request: str | CancelOperationRequest) -> None:
         """Ask for the work of an operation to stop (spec §3.6).
@@ -163,7 +380,7 @@ class Client:
         Raises:
             CallError: The call failed.
         """
-        self._tell(_requests.named(CancelOperationRequest, request))
+        self._tell(_arguments.named(CancelOperationRequest, request))
 
     def delete(self, request: str | DeleteOperationRequest) -> None:
         """Remove the record of an operation (spec §3.5).
@@ -171,7 +388,7 @@ class Client:
         Raises:
             CallError: The call failed.
         """
-        self._tell(_requests.named(DeleteOperationRequest, request))
+        self._tell(_arguments.named(DeleteOperationRequest, request))
 
     def wait(
         self,
@@ -184,7 +401,7 @@ class Client:
         Raises:
             CallError: The call failed, with UNIMPLEMENTED where the server has no Wait.
         """
-        return self._ask(_requests.waiting(request, timeout))
+        return self._ask(_arguments.waiting(request, timeout))
 
     def pending(
         self, *, response: type[Resp], metadata: type[Meta]
@@ -200,14 +417,14 @@ class Client:
             ValueError: The client has no journal.
             JournalError: It cannot be read.
         """
-        register(self._core.types, response=response, metadata=metadata)
-        flow = _journal_recovery.pending(self._core, response, metadata)
-        for operation, error in self._driver.walk(flow):
-            yield self._handle(operation, response, metadata, error=error)
+        register(self._state.types, response=response, metadata=metadata)
+        flow = self._state.observer.pending(self._state.config, response, metadata)
+        for found in self._driver.iterate(flow):
+            yield self._handle(found, response, metadata)
 
     def close(self) -> None:
-        """Free the connections, if they were made here; nobody waits here any more."""
-        self._core.close()
+        """Free the connections, if they were made here; every wait here ends."""
+        self._state.close()
         self._transport.close()
 
     def __enter__(self) -> Client:
@@ -218,27 +435,23 @@ class Client:
 
     def _handle(
         self,
-        operation: Operation,
+        known: KnownOperation,
         response: type[Resp],
         metadata: type[Meta],
-        trace: Trace | None = None,
-        error: Exception | None = None,
     ) -> OperationHandle[Resp, Meta]:
         return OperationHandle(
-            operation,
+            known,
             response=response,
             metadata=metadata,
-            core=self._core,
+            state=self._state,
             driver=self._driver,
-            trace=trace,
-            error=error,
         )
 
     def _ask(self, request: Any) -> Operation:
-        return single.read(self._driver.run(single.single(self._core.setting, request)))
+        return single.read(self._driver.run(single.single(self._state.config, request)))
 
     def _tell(self, request: Any) -> None:
-        self._driver.run(single.single(self._core.setting, request))
+        self._driver.run(single.single(self._state.config, request))
 
 
 class Pager:
@@ -251,7 +464,7 @@ class Pager:
     def pages(self) -> Iterator[ListOperationsResponse]:
         """The raw pages, one call each."""
         client = self._client
-        yield from client._driver.walk(single.pages(client._core.setting, self._request))
+        yield from client._driver.iterate(single.pages(client._state.config, self._request))
 
     def __iter__(self) -> Iterator[Operation]:
         for page in self.pages():

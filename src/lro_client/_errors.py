@@ -67,7 +67,7 @@ def unreadable(
 
 
 def empty_reply(verb: str, what: str, http_status: int | None = None) -> UnreadableReply:
-    """The error of a reply that tells nothing; ``what`` it is instead."""
+    """The error of a reply that says nothing; ``what`` it is instead."""
     status = Status(Code.UNKNOWN, f"the reply tells nothing: it is {what}")
     return UnreadableReply(verb, status, http_status, passing=True, empty=True)
 
@@ -171,7 +171,7 @@ class PollTimeout(ClientError):
 class GroupTimeout(PollTimeout):
     """The patience with a group ended before all its operations; ``pending`` are their names.
 
-    The rest tells of the first of them.
+    The other fields are those of the first of them.
     """
 
     def __init__(

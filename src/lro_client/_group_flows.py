@@ -11,48 +11,48 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from lro import DeclarationError, Operation
+from lro_client._client_state import ClientState
 from lro_client._errors import ClientError, GroupTimeout, again
-from lro_client._flow import polling
+from lro_client._flow.poll_state import GRACE_SECONDS
 from lro_client._flow.steps import Emit, Flow, Receive
-from lro_client._handle_flows import taken
+from lro_client._handle_flows import take_result
 from lro_client._handles import HandleBase, Update
-from lro_client._state import ClientState
-from lro_client._watch.registry import News, Seen, Unreachable, Want, WatchedOperation
+from lro_client._watch.registry import Seen, Unreachable, Want, WatchedOperation, WatchEvent
 
 H = TypeVar("H", bound=HandleBase[Any, Any])
 
 
 @attrs.frozen
 class GroupResult(Generic[H]):
-    """Whom a wait has found done, in the order of their end, and whom not."""
+    """The handles that a wait has found done, in the order of their end, and the others."""
 
     done: tuple[H, ...]
     pending: tuple[H, ...]
 
 
 class GroupWatch(Generic[H]):
-    """Handles whose ends, or changes, come into one box. A context: leaving it ends that."""
+    """Handles whose ends, or changes, come into one channel. A context, which ends that."""
 
     def __init__(
         self,
-        core: ClientState,
+        state: ClientState,
         handles: Sequence[H],
         timeout: float | None,
         *,
-        curious: bool = False,
+        wants_progress: bool = False,
     ) -> None:
-        self._core = core
+        self._state = state
         self._timeout = timeout
-        self.deadline = math.inf if timeout is None else core.setting.clock() + timeout
-        self._curious = curious
-        self._box = core.box()
+        self.deadline = math.inf if timeout is None else state.config.clock() + timeout
+        self._wants_progress = wants_progress
+        self._channel = state.channel()
         self._lock = threading.Lock()
-        self._news: dict[str, News] = {}
-        """The last of each name, which is in the box as long as it is here."""
-        self._ready = [handle for handle in handles if handle._over]
+        self._events: dict[str, WatchEvent] = {}
+        """The last event of each name; the name is in the channel while its event is here."""
+        self._ready = [handle for handle in handles if handle._is_over]
         self._pending: dict[str, list[H]] = {}
         for handle in handles:
-            if not handle._over:
+            if not handle._is_over:
                 self._pending.setdefault(handle.name, []).append(handle)
         self._entries: dict[str, WatchedOperation] = {}
 
@@ -60,25 +60,25 @@ class GroupWatch(Generic[H]):
         wants = {}
         for name, handles in self._pending.items():
             fits = functools.partial(_fits, tuple(handles))
-            want = Want(self._curious, self.deadline, fits)
-            # To the curious, the first state is news too.
-            wants[name] = want, None if self._curious else handles[0].operation
-        self._entries = self._core.table.subscribe_all(self._hear, wants)
+            want = Want(self._wants_progress, self.deadline, fits)
+            # For those who want progress, the first state is an event too.
+            wants[name] = want, None if self._wants_progress else handles[0].operation
+        self._entries = self._state.registry.subscribe_all(self._listen, wants)
         return self
 
     def __exit__(self, *_: object) -> None:
         for name, entry in self._entries.items():
-            self._core.table.leave(name, self._hear)
+            self._state.registry.leave(name, self._listen)
             for handle in self._pending.get(name, ()):
-                handle._polled(entry.polls)
+                handle._count_polls(entry.polls)
 
     @property
     def pending(self) -> tuple[H, ...]:
-        """Those of whom no end was heard."""
+        """The handles that are not known to be over."""
         return tuple(handle for handles in self._pending.values() for handle in handles)
 
     def next(self) -> Flow[list[H]]:
-        """Those who have changed next; none if nobody is left, or the time is over."""
+        """The next handles that have changed; none if all are over, or the time is."""
         if self._ready:
             ready, self._ready = self._ready, []
             return ready
@@ -86,38 +86,38 @@ class GroupWatch(Generic[H]):
             return []
         left = None
         if self._timeout is not None:
-            left = self.deadline + polling.GRACE_SECONDS - self._core.setting.clock()
-        name: str | None = yield Receive(self._box, left if left is None else max(0.0, left))
+            left = self.deadline + GRACE_SECONDS - self._state.config.clock()
+        name: str | None = yield Receive(self._channel, left if left is None else max(0.0, left))
         if name is None:
             return []
         with self._lock:
-            news = self._news.pop(name)
-        if isinstance(news, Unreachable) and self._core.table.closed is not None:
+            news = self._events.pop(name)
+        if isinstance(news, Unreachable) and self._state.registry.closed is not None:
             raise again(news.error)
         entry, handles = self._entries[news.name], self._pending[news.name]
         if isinstance(news, Unreachable):
             for handle in handles:
-                handle._lost(news.error)
+                handle._give_up(news.error)
         if isinstance(news, Unreachable) or news.operation.done:
             del self._pending[news.name]
             for handle in handles:
-                handle._polled(entry.polls)
+                handle._count_polls(entry.polls)
         if not isinstance(news, Unreachable):
             for handle in handles:
-                handle._seen(news.operation)
+                handle._take_state(news.operation)
         return handles
 
-    def _hear(self, news: News) -> None:
-        # Who takes them slowly finds the last of each, and lanes may tell in another order.
+    def _listen(self, news: WatchEvent) -> None:
+        # A slow reader gets the last state of each; lanes may report in another order.
         with self._lock:
-            known = self._news.get(news.name)
+            known = self._events.get(news.name)
             if isinstance(known, Seen) and known.operation.done:
                 return
-            self._news[news.name] = news
+            self._events[news.name] = news
         if known is None:
-            self._box.put(news.name)
+            self._channel.put(news.name)
 
-    def late(self) -> GroupTimeout:
+    def timeout_error(self) -> GroupTimeout:
         """The error of a group that is not over in time."""
         pending = self.pending
         first = self._entries[pending[0].name]
@@ -138,7 +138,7 @@ def members(handles: Iterable[H]) -> tuple[H, ...]:
     """The handles of a group.
 
     Raises:
-        TypeError: One is none.
+        TypeError: One is not a handle.
     """
     found = tuple(handles)
     for one in found:
@@ -147,54 +147,54 @@ def members(handles: Iterable[H]) -> tuple[H, ...]:
     return found
 
 
-def as_completed(core: ClientState, handles: Sequence[H], timeout: float | None) -> Flow[None]:
-    """Shows each handle when its operation is over, the first one first."""
-    with GroupWatch(core, handles, timeout) as gathering:
+def as_completed(state: ClientState, handles: Sequence[H], timeout: float | None) -> Flow[None]:
+    """Emit each handle when its operation is over, the first one first."""
+    with GroupWatch(state, handles, timeout) as gathering:
         while found := (yield from gathering.next()):
             for handle in found:
                 yield Emit(handle)
         if gathering.pending:
-            raise gathering.late()
+            raise gathering.timeout_error()
 
 
 def wait(
-    core: ClientState, handles: Sequence[H], count: int | None, timeout: float | None
+    state: ClientState, handles: Sequence[H], count: int | None, timeout: float | None
 ) -> Flow[GroupResult[H]]:
-    """Wait until so many operations are over (None: all), or the time is."""
+    """Wait until ``count`` operations are over (None: all), or the time is."""
     if not (count is None or isinstance(count, int)):
         raise TypeError(f"count is how many must be over, a whole number, got {count!r}")
     wanted = len(handles) if count is None else min(count, len(handles))
     done: list[H] = []
-    with GroupWatch(core, handles, timeout) as gathering:
+    with GroupWatch(state, handles, timeout) as gathering:
         while len(done) < wanted and (found := (yield from gathering.next())):
             done += found
         return GroupResult(tuple(done), gathering.pending)
 
 
 def results(
-    core: ClientState, handles: Sequence[H], timeout: float | None, *, collect: bool
+    state: ClientState, handles: Sequence[H], timeout: float | None, *, collect: bool
 ) -> Flow[list[Any]]:
     """The results in the order of the handles; the first failure is raised, unless collected."""
     found: dict[int, Any] = {}
-    with GroupWatch(core, handles, timeout) as gathering:
+    with GroupWatch(state, handles, timeout) as gathering:
         while ended := (yield from gathering.next()):
             for handle in ended:
                 try:
-                    found[id(handle)] = yield from taken(core, handle, gathering.deadline)
+                    found[id(handle)] = yield from take_result(state, handle, gathering.deadline)
                 except (ClientError, DeclarationError) as exc:  # of a name that cannot be sent
                     if not collect:
                         raise
                     found[id(handle)] = exc
         if gathering.pending:
-            raise gathering.late()
+            raise gathering.timeout_error()
     return [found[id(handle)] for handle in handles]
 
 
-def updates(core: ClientState, handles: Sequence[H], timeout: float | None) -> Flow[None]:
-    """Shows each change of each operation, the end included, until all are over."""
-    with GroupWatch(core, handles, timeout, curious=True) as gathering:
+def updates(state: ClientState, handles: Sequence[H], timeout: float | None) -> Flow[None]:
+    """Emit each change of each operation, the end included, until all are over."""
+    with GroupWatch(state, handles, timeout, wants_progress=True) as gathering:
         while found := (yield from gathering.next()):
             for handle in found:
                 yield Emit(Update(handle, handle.operation))
         if gathering.pending:
-            raise gathering.late()
+            raise gathering.timeout_error()

@@ -1,61 +1,39 @@
-"""What handles do, written once: start, wait, give the result, cancel and see what comes of it."""
+"""What handles do, written once for both faces: start, wait, give the result, cancel."""
 
 from __future__ import annotations
 
-import functools
 import math
 import typing
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, TypeVar
 
-import attrs
-
-from lro import (
-    Any,
-    CancelOperationRequest,
-    Code,
-    DeclarationError,
-    DeleteOperationRequest,
-    Operation,
-)
-from lro.types import Json
-from lro.wire import dumps
-from lro_client._errors import CallError, OperationFailed, PollTimeout, again
+from lro import CancelOperationRequest, DeclarationError, DeleteOperationRequest, Operation
+from lro_client._client_state import ClientState
+from lro_client._errors import CallError, ClientError, OperationFailed, PollTimeout, again
 from lro_client._flow import polling, single
-from lro_client._flow.steps import Call, Flow, Gather, Receive, RunBlocking, StartRequest
-from lro_client._handles import HandleBase, StartedOperation
-from lro_client._journal.entries import Entry
-from lro_client._journal.journal import Journal, JournalError
-from lro_client._state import ClientState
-from lro_client._tokens import message_name
-from lro_client._tracing import Trace, log, log_gave_up, log_started, log_verb
-from lro_client._watch.registry import Unreachable, Want
+from lro_client._flow.poll_state import GRACE_SECONDS
+from lro_client._flow.steps import Call, Flow, Gather, Receive, StartRequest
+from lro_client._flow.threads import CALL_THREADS
+from lro_client._handles import HandleBase
+from lro_client._observer import KnownOperation
+from lro_client._tracing import Trace, log_gave_up, log_started, log_verb
+from lro_client._watch.registry import Seen, Unreachable, Want, WatchEvent
+
+if TYPE_CHECKING:
+    import asyncio
 
 Resp = TypeVar("Resp")
 _CANCELS_AT_ONCE: Final = 8
 
-LAST_WORD_SECONDS: Final = 5.0
-"""So long a Cancel may take that is sent because somebody leaves."""
-
-AFTERWARDS_SECONDS: Final = 5.0
-"""So long a journal that others hold may keep back a handle or a result that is here already."""
-
-_FLOOR_SECONDS: Final = 0.02
-"""So long at least: others write for a few ms each, and deadlines are kept to within 50 ms."""
-
-_UNSURE: Final = frozenset(
-    {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.INTERNAL, Code.UNKNOWN, Code.CANCELLED}
-    | {Code.ABORTED}
-)
-"""After a start that failed so, there may be an operation for all that."""
+MAX_LEAVE_SECONDS: Final = 5.0
+"""Maximum duration of the Cancel that is sent when a block is left."""
 
 
 def start(
-    core: ClientState, request: StartRequest, response: type | None, metadata: type | None
-) -> Flow[tuple[Operation, Trace | None]]:
-    """Start an operation; with a journal, what is sent is noted before, and its name after.
+    state: ClientState, request: StartRequest, response: type | None, metadata: type | None
+) -> Flow[KnownOperation]:
+    """Start an operation, and report it to the client's observer before and after.
 
     Raises:
         CallError: The method refused, or may have started it for all that (UNAVAILABLE and others).
@@ -63,85 +41,22 @@ def start(
     """
     trace = Trace.begin(request.target)
     headers = trace.headers() if trace else {}
-    if core.journal is None or request.validate_only:
-        operation = single.read((yield from single.single(core.setting, request, headers)))
-    else:
-        request = attrs.evolve(request, request_id=request.request_id or str(uuid.uuid4()))
-        entry = _entry(core, request, response, metadata)
-        operation = yield from _start_noted(core, core.journal, request, entry, headers)
-    log_started(operation, request.target)
-    return operation, trace
-
-
-def _start_noted(
-    core: ClientState,
-    journal: Journal,
-    request: StartRequest,
-    entry: Entry,
-    headers: Mapping[str, str],
-) -> Flow[Operation]:
-    new: bool = yield RunBlocking(lambda: journal.begin(entry))
-    failures: list[CallError] = []
+    observer = yield from state.observer.begin(request, response, metadata)
     try:
-        reply = yield from single.single(core.setting, request, headers, failed=failures.append)
-    except (CallError, DeclarationError):
-        # A message that cannot be encoded was not sent.
-        # A call that was not the first, here or in another process, may have started it.
-        if new and all(exc.code not in _UNSURE for exc in failures):
-            drop = functools.partial(journal.dropped, entry.request_id, within=AFTERWARDS_SECONDS)
-            yield RunBlocking(functools.partial(noted, entry.request_id, drop))
+        reply = yield from single.single(
+            state.config, observer.request, headers, failed=observer.failed
+        )
+    except (CallError, DeclarationError):  # a message that cannot be encoded was not sent
+        yield from observer.dropped()
         raise
     operation = single.read(reply)
-    if operation.name:
-        name = functools.partial(_name, journal, attrs.evolve(entry, name=operation.name))
-        yield RunBlocking(functools.partial(noted, operation.name, name))
-    return StartedOperation.to(entry.request_id, operation)
-
-
-def _name(journal: Journal, entry: Entry) -> None:
-    if not journal.named(entry.request_id, entry.name, within=AFTERWARDS_SECONDS):
-        journal.begin(entry)  # the same start was made twice at once, and the other one refused
-
-
-def noted(about: str, write: Callable[[], object]) -> None:
-    """Write to a journal after the fact, which hides nothing that is here: never raises.
-
-    What is not noted is found again by ``pending()``, where it starts nothing twice.
-    """
-    try:
-        write()
-    except JournalError as exc:
-        log.warning("%s: not noted: %s", about, exc)
-
-
-def _entry(
-    core: ClientState, request: StartRequest, response: type | None, metadata: type | None
-) -> Entry:
-    message = request.message
-    if isinstance(message, Any):
-        packed = message
-    elif isinstance(message, Mapping):
-        packed = Any("", dict(message))
-    else:
-        packed = (
-            core.types.pack(message)
-            if core.types.knows(type(message))
-            else Any("", core.types.dump(message))
-        )
-    return Entry(
-        request_id=request.request_id,
-        server=core.address,
-        target=request.target,
-        message=dumps(cast(Json, core.types.readable(packed).payload)).decode(),
-        message_type=packed.type_url,
-        response=message_name(response),
-        metadata=message_name(metadata),
-        started=datetime.now(UTC),
-    )
+    yield from observer.named(operation.name)
+    log_started(operation, request.target)
+    return KnownOperation(operation=operation, request_id=observer.request_id, trace=trace)
 
 
 def wait(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     """Wait until an operation is done; its last state.
 
@@ -151,41 +66,41 @@ def wait(
         CallError: A poll failed for a reason that does not pass.
     """
     if not handle.done:
-        handle._check_there()
+        handle._check_exists()
         try:
-            with core.alone() as alone:
-                waiting = _alone if alone else _with_others
-                operation = yield from waiting(core, handle, timeout)
+            with state.own_call() as alone:
+                waiting = _by_itself if alone else _with_others
+                operation = yield from waiting(state, handle, timeout)
         except (CallError, PollTimeout) as exc:
             log_gave_up(handle.name, exc)
             raise
-        handle._seen(operation)
+        handle._take_state(operation)
     return handle.operation
 
 
-def _alone(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
+def _by_itself(
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     known = handle.operation
     return polling.until_done(
-        core.setting, handle.name, known, timeout, handle._polled, handle._fits
+        state.config, handle.name, known, timeout, handle._count_polls, handle._fits
     )
 
 
 def _with_others(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
-    clock = core.setting.clock
+    clock = state.config.clock
     deadline = math.inf if timeout is None else clock() + timeout
-    box = core.box()
+    box = state.channel()
     want = Want(deadline=deadline, fits=handle._fits)
-    entry = core.table.subscribe(handle.name, box.put, want, handle.operation)
+    entry = state.registry.subscribe(handle.name, box.put, want, handle.operation)
     try:
-        left = None if timeout is None else max(0.0, timeout) + polling.GRACE_SECONDS
+        left = None if timeout is None else max(0.0, timeout) + GRACE_SECONDS
         news = yield Receive(box, left)
     finally:
-        core.table.leave(handle.name, box.put)
-        handle._polled(entry.polls)
+        state.registry.leave(handle.name, box.put)
+        handle._count_polls(entry.polls)
     if news is None:
         assert timeout is not None
         raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.failures.last)
@@ -196,7 +111,7 @@ def _with_others(
 
 
 def result(
-    core: ClientState, handle: HandleBase[Resp, typing.Any], timeout: float | None
+    state: ClientState, handle: HandleBase[Resp, typing.Any], timeout: float | None
 ) -> Flow[Resp]:
     """Wait as :func:`wait` does, then give the response.
 
@@ -206,13 +121,13 @@ def result(
         DecodingError: The response is not of the declared type.
         PollTimeout, OperationGone, CallError: As for :func:`wait`.
     """
-    deadline = math.inf if timeout is None else core.setting.clock() + timeout
-    yield from wait(core, handle, timeout)
-    return (yield from taken(core, handle, deadline))
+    deadline = math.inf if timeout is None else state.config.clock() + timeout
+    yield from wait(state, handle, timeout)
+    return (yield from take_result(state, handle, deadline))
 
 
-def taken(
-    core: ClientState, handle: HandleBase[Resp, typing.Any], deadline: float = math.inf
+def take_result(
+    state: ClientState, handle: HandleBase[Resp, typing.Any], deadline: float = math.inf
 ) -> Flow[Resp]:
     """The result of an operation that is over; the journal need not keep it from now on.
 
@@ -222,46 +137,32 @@ def taken(
         OperationFailed, OperationCancelled: As for :func:`result`.
         DecodingError: The same; the journal keeps the operation.
     """
+    left = deadline - state.config.clock()
+    forget = state.observer.taken(handle.name, handle._request_id, left)
     try:
         found = handle._result()
     except OperationFailed:
-        yield from _forget(core, handle, deadline)
+        yield from forget
         raise
-    yield from _forget(core, handle, deadline)
+    yield from forget
     return found
 
 
-def _forget(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], deadline: float
-) -> Flow[None]:
-    if core.journal is None or not handle._known_as:
-        return
-    left = deadline - core.setting.clock()
-    write = functools.partial(
-        core.journal.collected,
-        handle.name,
-        server=core.address,
-        request_id=handle._request_id,
-        within=min(max(left, _FLOOR_SECONDS), AFTERWARDS_SECONDS),
-    )
-    yield RunBlocking(functools.partial(noted, handle._known_as, write))
-
-
 def cancel(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], within: float | None = None
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], within: float | None = None
 ) -> Flow[None]:
     """Ask for the work to stop, for at most ``within`` seconds.
 
     Raises:
         CallError: The call failed.
     """
-    handle._check_there()
-    yield from single.single(core.setting, CancelOperationRequest(handle.name), within=within)
+    handle._check_exists()
+    yield from single.single(state.config, CancelOperationRequest(handle.name), within=within)
     log_verb(handle.name, "CancelOperation")
 
 
 def cancel_and_wait(
-    core: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
+    state: ClientState, handle: HandleBase[typing.Any, typing.Any], timeout: float | None
 ) -> Flow[Operation]:
     """Ask for the work to stop, and wait until it has, or has ended before (spec §2.6).
 
@@ -271,48 +172,124 @@ def cancel_and_wait(
     """
     if timeout is None:
         if not handle.done:
-            yield from cancel(core, handle)
-        return (yield from wait(core, handle, None))
-    clock = core.setting.clock
+            yield from cancel(state, handle)
+        return (yield from wait(state, handle, None))
+    clock = state.config.clock
     deadline = clock() + timeout
     if not handle.done:
         try:
-            yield from cancel(core, handle, within=timeout)
+            yield from cancel(state, handle, within=timeout)
         except CallError as exc:
             if clock() < deadline:
                 raise
             raise PollTimeout(handle.name, timeout, 1, handle.operation, exc) from exc
-    return (yield from wait(core, handle, max(0.0, deadline - clock())))
+    return (yield from wait(state, handle, max(0.0, deadline - clock())))
 
 
-def delete(core: ClientState, handle: HandleBase[typing.Any, typing.Any]) -> Flow[None]:
+def delete(state: ClientState, handle: HandleBase[typing.Any, typing.Any]) -> Flow[None]:
     """Remove the record.
 
     Raises:
         CallError: The call failed.
     """
-    handle._check_there()
-    yield from single.single(core.setting, DeleteOperationRequest(handle.name))
+    handle._check_exists()
+    yield from single.single(state.config, DeleteOperationRequest(handle.name))
     log_verb(handle.name, "DeleteOperation")
 
 
-def leave(
-    core: ClientState,
+def cancel_unfinished(
+    state: ClientState,
     handles: Sequence[HandleBase[typing.Any, typing.Any]],
-    seconds: float = LAST_WORD_SECONDS,
+    seconds: float = MAX_LEAVE_SECONDS,
 ) -> Flow[None]:
-    """Cancel those that are not done, in so many seconds for all of them; never raises."""
-    clock = core.setting.clock
+    """Cancel the operations that are not done, within ``seconds`` for all; never raises."""
+    clock = state.config.clock
     until = clock() + seconds
-    running = [handle for handle in handles if not handle._over]
+    running = [handle for handle in handles if not handle._is_over]
     for first in range(0, len(running), _CANCELS_AT_ONCE):
         some = running[first : first + _CANCELS_AT_ONCE]
         left = until - clock()
         if left <= 0:
             break
         asked = [CancelOperationRequest(handle.name) for handle in some]
-        budget = min(left, core.setting.call_seconds)
+        budget = min(left, state.config.call_seconds)
         found = yield Gather([Call(request=one, budget=budget) for one in asked])
         for handle, outcome in zip(some, found, strict=True):
             if isinstance(outcome, Exception):
                 log_gave_up(handle.name, outcome)
+
+
+def future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> Future[Resp]:
+    """A future for threads. Its callbacks are called in a lent thread: they may take their time."""
+    made: Future[Resp] = Future()
+
+    def hear(news: WatchEvent) -> None:
+        CALL_THREADS.start(lambda: set_future(made, state, handle, news), lambda _: None)
+
+    _hear_end(state, handle, hear, made)
+    return made
+
+
+def async_future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> asyncio.Future[Resp]:
+    """A future of the running event loop."""
+    import asyncio  # is loaded where an event loop runs
+
+    loop = asyncio.get_running_loop()
+    made: asyncio.Future[Resp] = loop.create_future()
+
+    def hear(news: WatchEvent) -> None:
+        if not (made.done() or loop.is_closed()):
+            _give(made, state, handle, news)
+
+    _hear_end(state, handle, hear, made)
+    return made
+
+
+def set_future(
+    future: Future[Resp],
+    state: ClientState,
+    handle: HandleBase[Resp, typing.Any],
+    news: WatchEvent,
+) -> None:
+    """Set a future for threads, unless it was cancelled."""
+    if future.set_running_or_notify_cancel():
+        _give(future, state, handle, news)
+
+
+def _hear_end(
+    state: ClientState,
+    handle: HandleBase[typing.Any, typing.Any],
+    hear: Callable[[WatchEvent], object],
+    future: Future[Resp] | asyncio.Future[Resp],
+) -> None:
+    if handle.done:
+        hear(Seen(handle.name, handle.operation))
+    elif not handle.name and handle._error is not None:
+        hear(Unreachable(handle.name, handle._error))
+    else:
+        state.registry.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
+        future.add_done_callback(lambda _: state.registry.leave(handle.name, hear))
+
+
+def _give(
+    future: Future[Resp] | asyncio.Future[Resp],
+    state: ClientState,
+    handle: HandleBase[Resp, typing.Any],
+    news: WatchEvent,
+) -> None:
+    if isinstance(news, Unreachable):
+        future.set_exception(again(news.error))
+        return
+    handle._take_state(news.operation)
+    try:
+        found = handle._result()
+    except OperationFailed as exc:
+        write = state.observer.taking(handle.name, handle._request_id)
+        future.set_exception(exc)
+    except ClientError as exc:
+        future.set_exception(exc)
+        return
+    else:
+        write = state.observer.taking(handle.name, handle._request_id)
+        future.set_result(found)
+    write()  # after a crash before this, the journal still has the operation

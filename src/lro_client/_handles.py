@@ -1,4 +1,4 @@
-"""What a handle holds without asking anybody: a name, the message classes, the last state seen."""
+"""The values of a handle that need no call: a name, the message classes, the last state."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import attrs
 from lro import Any, Empty, InvalidArgument, Operation, Status, TypeRegistry
 from lro.types import declared_name
 from lro_client._arguments import check_class, check_name
+from lro_client._client_state import ClientState
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
-from lro_client._state import ClientState
+from lro_client._observer import KnownOperation
 from lro_client._tokens import Token, read_token, server_of, token_of
 from lro_client._tracing import Trace, log_ended
 
@@ -25,20 +26,7 @@ Meta = TypeVar("Meta")
 EMPTY: Final = "google.protobuf.Empty"
 
 
-@attrs.frozen(kw_only=True)
-class StartedOperation(Operation):
-    """The operation that a start was answered with; the journal knows it by ``request_id``."""
-
-    request_id: str = ""
-
-    @classmethod
-    def to(cls, request_id: str, operation: Operation) -> StartedOperation:
-        """The answer to this start."""
-        return cls(**_fields(operation), request_id=request_id)
-
-
-def _fields(operation: Operation) -> dict[str, typing.Any]:
-    return {field.name: getattr(operation, field.name) for field in attrs.fields(Operation)}
+_check_known_name = functools.lru_cache(maxsize=256)(check_name)
 
 
 class HandleBase(Generic[Resp, Meta]):
@@ -46,7 +34,6 @@ class HandleBase(Generic[Resp, Meta]):
 
     __slots__ = (
         "__weakref__",
-        "_core",
         "_error",
         "_metadata_type",
         "_name",
@@ -54,33 +41,29 @@ class HandleBase(Generic[Resp, Meta]):
         "_polls",
         "_request_id",
         "_response_type",
+        "_state",
         "_trace",
         "_types",
     )
 
     def __init__(
         self,
-        operation: Operation,
+        known: KnownOperation,
         *,
         response: type[Resp] | None,
         metadata: type[Meta] | None,
-        core: ClientState,
-        trace: Trace | None = None,
-        error: Exception | None = None,
+        state: ClientState,
     ) -> None:
-        self._request_id = ""
-        if isinstance(operation, StartedOperation):
-            self._request_id = operation.request_id
-            operation = Operation(**_fields(operation))
-        self._name = operation.name
-        self._operation = operation
+        self._name = known.operation.name
+        self._operation = known.operation
+        self._request_id = known.request_id
         self._response_type = response
         self._metadata_type = metadata
-        self._core = core
-        self._types = core.types
-        self._trace = trace
+        self._state = state
+        self._types = state.types
+        self._trace = known.trace
         self._polls = 0
-        self._error = error
+        self._error = known.error
 
     @property
     def name(self) -> str:
@@ -108,7 +91,7 @@ class HandleBase(Generic[Resp, Meta]):
         """
         return token_of(
             self.name,
-            server=self._core.address,
+            server=self._state.address,
             response=self._response_type,
             metadata=self._metadata_type,
             trace=self._trace.text if self._trace else "",
@@ -149,7 +132,7 @@ class HandleBase(Generic[Resp, Meta]):
     def _decoded(self, result: Any | None) -> Resp | None:
         return _decode(self.name, "response", result, self._response_type, self._types)
 
-    def _seen(self, operation: Operation) -> Operation:
+    def _take_state(self, operation: Operation) -> Operation:
         if self._operation.done:  # a final state stays (spec §2.9)
             return self._operation
         self._operation, self._error = operation, None
@@ -160,28 +143,23 @@ class HandleBase(Generic[Resp, Meta]):
         return operation
 
     @property
-    def _known_as(self) -> str:
-        """How the journal knows the operation, and logs call it; empty where there is none."""
-        return self.name or self._request_id
-
-    @property
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether there is nothing to wait for: it is done, or was never started."""
         return self.done or (not self.name and self._error is not None)
 
-    def _check_there(self) -> None:
+    def _check_exists(self) -> None:
         """Raise why there is no operation to ask for, where none was started."""
         if not self.name and self._error is not None:
             raise again(self._error)
-        check_name(self.name)  # of a start that was only to be checked there is no operation
+        _check_known_name(self.name)  # there is none of a start that was only to be checked
 
-    def _lost(self, error: Exception) -> None:
+    def _give_up(self, error: Exception) -> None:
         if self.name:  # else it is known already why there is none
             self._error = error
 
-    def _polled(self, times: int | None = None) -> None:
+    def _count_polls(self, times: int | None = None) -> None:
         if times is None:  # one is about to be made
-            self._check_there()
+            self._check_exists()
         self._polls += 1 if times is None else times
 
     def _result(self) -> Resp:
@@ -208,7 +186,7 @@ class Update(Generic[Meta]):
         self._handle = handle
         self.operation = operation
         self.error = handle._error
-        """Why nobody can say any more what becomes of the operation; None as long as one can."""
+        """Why the operation can no longer be watched; None while it can."""
 
     @property
     def name(self) -> str:
@@ -217,7 +195,7 @@ class Update(Generic[Meta]):
 
     @property
     def progress(self) -> Progress | None:
-        """How far the work is, as common metadata tell it; None where they do not."""
+        """How far the work is, by common fields of metadata; None where there are none."""
         from lro_client.progress._reading import Progress, progress_of  # seldom needed
 
         try:
@@ -299,7 +277,7 @@ def register(
     """Make message classes known that have a full name; others go by their simple name.
 
     Raises:
-        DeclarationError: A class is none of messages, or has a field that no message can have.
+        DeclarationError: A class is not one of messages, or has a field that no message can have.
     """
     check_class("response", response, types)
     check_class("metadata", metadata, types)
@@ -308,20 +286,20 @@ def register(
             types.register(cls)
 
 
-def known(operation: Operation | str, address: str) -> tuple[Operation, Trace | None]:
-    """The operation of a handle that is made of a state, a name or a token, and its trace.
+def known(operation: Operation | str, address: str) -> KnownOperation:
+    """The operation of a handle that is made of a state, a name or a token.
 
     ``address`` is that of the server which the client asks; empty where it knows none.
 
     Raises:
-        InvalidArgument: The text looks like a token, and is none, or one of another server.
-        DeclarationError: It is no name.
+        InvalidArgument: The token is not valid, or is one of another server.
+        DeclarationError: The name is not valid.
     """
     if isinstance(operation, Operation):
-        return operation, None
+        return KnownOperation(operation=operation)
     if not (isinstance(operation, str) and operation.lstrip().startswith("{")):
         check_name(operation)
-        return Operation(name=operation), None
+        return KnownOperation(operation=Operation(name=operation))
     token: Token = read_token(operation)
     if token.server and address and server_of(token.server) != server_of(address):
         # There may be another operation of that name here.
@@ -330,4 +308,5 @@ def known(operation: Operation | str, address: str) -> tuple[Operation, Trace | 
         )
         way = f"if they are the same service, give its name instead: {token.name!r:.200}"
         raise InvalidArgument("token", f"{wrong}; {way}")
-    return Operation(name=token.name), Trace.of_token(token.trace) if token.trace else None
+    trace = Trace.of_token(token.trace) if token.trace else None
+    return KnownOperation(operation=Operation(name=token.name), trace=trace)

@@ -47,7 +47,7 @@ def literal(value: Plain) -> str:
     """A value as a filter writes it.
 
     Raises:
-        TypeError: It is no value of filters.
+        TypeError: It is not a value of filters.
         ValueError: It cannot be written, or is out of the range of its type.
     """
     match value:
@@ -80,7 +80,7 @@ def text_of(value: str, wanted: str = "a text") -> str:
     """The same text as a plain str.
 
     Raises:
-        TypeError: It is no text; ``wanted`` says what should stand here.
+        TypeError: It is not a text; ``wanted`` says what should stand here.
     """
     if not isinstance(value, str):
         raise TypeError(f"expected {wanted}, got {value!r} of type {type(value).__name__}")
@@ -96,7 +96,7 @@ def escaped(text: str) -> str:
     """What stands between double quotes for this text, stars included.
 
     Raises:
-        TypeError: It is no text.
+        TypeError: It is not a text.
         ValueError: It holds half of a surrogate pair.
     """
     return _unstarred(text).translate(_STAR)

@@ -1,4 +1,4 @@
-"""What a client tells of its operations: spans where OpenTelemetry is installed, and a log.
+"""Reports of a client on its operations: spans where OpenTelemetry is installed, and a log.
 
 Nothing of OpenTelemetry is imported before the first operation begins.
 """
@@ -80,7 +80,7 @@ class Trace:
         return self._headers.get(_TRACEPARENT, "")
 
     def headers(self) -> dict[str, str]:
-        """What the call that starts the operation tells: HTTP headers, or metadata of gRPC."""
+        """Headers, or gRPC metadata, for the call that starts the operation."""
         return dict(self._headers)
 
     def ended(self, operation: Operation, polls: int) -> None:

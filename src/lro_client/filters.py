@@ -130,7 +130,7 @@ class Operand:
     :class:`Expression`. So do the methods. A comparison with something that an operation does not
     have is false, also by ``!=``; ``~(x == value)`` is true of it (spec §7.5, §7.8).
 
-    All of them raise a TypeError for what is no :data:`Value`, and a ValueError for a value that
+    All of them raise a TypeError for what is not a :data:`Value`, and a ValueError for a value that
     cannot be written: a float that is not finite, a datetime without a time zone, a timestamp or
     duration out of range, half of a surrogate pair.
     """
@@ -216,7 +216,7 @@ class Operand:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.text}>"
 
-    # None tells type checkers that there are no such operators; Python would say no more than that.
+    # None tells type checkers that there are no such operators; Python's own error says no more.
     __contains__: ClassVar[None] = _refusing(
         "write x.has(value) for an element or a key in x, x.contains(text) for a text in x"
     )
@@ -246,7 +246,7 @@ Value: TypeAlias = Plain | Call
 
 An enum's member is written by its name, as messages have it; a :class:`lro.Code` by its number, as
 ``error.code`` has it. A datetime must know its time zone, and is written in UTC to the microsecond.
-None is no value: what is absent is found by ``~x.exists()``. Quotes do not make a type: in a
+None is not a value: what is absent is found by ``~x.exists()``. Quotes do not make a type: in a
 Struct, ``"5"`` is also the number 5 (spec §7.8(5), §7.10(1)).
 """
 
@@ -266,7 +266,7 @@ def field(path: str, *keys: str | int) -> Operand:
     ``metadata.labels."a.b"``. A map's integer or bool key may be given as such.
 
     Raises:
-        TypeError: The path is no text, or a key neither a text nor an integer.
+        TypeError: The path is not a text, or a key neither a text nor an integer.
         ValueError: A name of the path is empty, or a step has half of a surrogate pair.
     """
     names = text_of(path, "names joined by dots").split(".")
@@ -281,7 +281,7 @@ def call(name: str, *args: Value | Operand) -> Call:
     Arguments are values, fields and other calls.
 
     Raises:
-        TypeError, ValueError: An argument is no value; or a function cannot have this name.
+        TypeError, ValueError: An argument is not a value; or a function cannot have this name.
     """
     plain = text_of(name, "the name of a function")
     if not all(map(is_name, plain.split("."))):

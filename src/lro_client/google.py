@@ -35,7 +35,7 @@ CLOUD_PLATFORM: Final = "https://www.googleapis.com/auth/cloud-platform"
 """The scope that Google's services have in common."""
 
 TOKEN_SECONDS: Final = 30.0
-"""So long a token is waited for, unless the credentials say otherwise."""
+"""Maximum wait for a token, unless the credentials say otherwise."""
 
 UNAUTHENTICATED: Final = 401
 
@@ -93,7 +93,7 @@ class GoogleAuth(_Auth):
 
     ``httpx2`` takes it too. Tokens are fetched when they are needed, by one thread or task at a
     time, and never by an event loop; a call that answers 401 is made once more with a new one. The
-    credentials' quota project is told. ``request`` is how google-auth calls token endpoints.
+    credentials' quota project is sent. ``request`` is how google-auth calls token endpoints.
 
     That an endpoint cannot be reached is an ``httpx.ConnectError``, which clients retry; what does
     not pass is google-auth's own ``GoogleAuthError``.

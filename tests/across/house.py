@@ -83,10 +83,10 @@ class House:
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._store = Muffled(place.open())
-        with mock.patch("lro._engine.service.Notifier", Attendance):
+        with mock.patch("lro._engine.notifier.Notifier", Attendance):
             self._service = Service(cast(Store, self._store), make_executor(executor))
-        assert isinstance(self._service._updater.notifier, Attendance)
-        self._bell = self._service._updater.notifier
+        assert isinstance(self._service._runtime.updater.notifier, Attendance)
+        self._bell = self._service._runtime.updater.notifier
         self._methods = {
             "outside": self._service.declare(
                 "acme.v1.Outside.Work",

@@ -9,13 +9,13 @@ import pytest
 
 from lro._base.errors import Unavailable
 from lro._engine.change_listener import ChangeListener
-from lro._engine.notifier import Notifier
-from lro._engine.record_updater import RecordUpdater
+from lro._engine.notifier import RecordUpdater
 from lro._engine.service import Service
 from lro._model.transitions import request_cancel
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from tests.core.engine_parts import FakeWorkers
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
 
 
@@ -27,7 +27,7 @@ class Earless(SQLiteStore):
 
 
 def declared(store):
-    service = Service(store, InlineExecutor(), upkeep=False)
+    service = Service(store, InlineExecutor(), maintenance=False)
     method = service.declare(
         "acme.v1.Works.Work", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )
@@ -67,14 +67,8 @@ def hearing():
         pauses = 0
 
         def __init__(self):
-            self.work = set()
-            self.cancelled = []
-            store = Refusing()
-            super().__init__(
-                RecordUpdater(store, Notifier()),
-                held=lambda: self.work,
-                cancel=self.cancelled.append,
-            )
+            self.work = FakeWorkers()
+            super().__init__(RecordUpdater(Refusing()), self.work)
             self._stopping.wait = self.pause
 
         def pause(self, seconds):
@@ -99,13 +93,13 @@ def test_it_is_not_tried_for_ever(hearing):
 
 def test_work_in_hand_learns_that_it_is_to_stop(hearing):
     """By the same look."""
-    store = hearing._updater.store
+    store = hearing._store
     service, method = declared(store)
     name = method.start(WorkRequest()).name
     store.update(name, request_cancel(store.now()))
-    hearing.work = {name}
+    hearing.work.names = {name}
     told = threading.Event()
-    hearing._cancel = lambda name: (hearing.work.clear(), told.set())
+    hearing.work.cancel_held = lambda name: (hearing.work.names.clear(), told.set())
     hearing.ensure_running()
     assert told.wait(PATIENCE)
     service.close(0)

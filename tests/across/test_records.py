@@ -257,7 +257,7 @@ class Kept(RuleBasedStateMachine):
         end = states.end(
             result,
             now=self.clock(),
-            expiry=EXPIRY,
+            keep_for=EXPIRY,
             attempt=record.attempt - late if record and late is not None else None,
             metadata=metadata,
             acknowledge=acknowledge and isinstance(result, Status),

@@ -19,8 +19,8 @@ import uvicorn
 import lro
 from lro._engine.executor_port import Executor
 from lro._engine.store_port import Store
-from lro.asgi import EdgeApp, OperationsApp
-from lro.http import StartEdge
+from lro.asgi import OperationsApp
+from lro.http import Start
 from tests.chaos.trapped import trapped
 from tests.chaos.traps import SERVER, Trap, arm
 from tests.chaos.works import FOLDER, TRAP, WorkMetadata, WorkRequest, declare
@@ -124,12 +124,11 @@ class Site:
     def __init__(self, setting: Setting) -> None:
         self._drain = setting.drain
         self.service = make_service(setting)
-        app: Any = OperationsApp(self.service, otherwise=self._otherwise)
-        for name, method in declare(self.service).items():
-            path = f"/v1/works:{name}"
-            edge = StartEdge(self.service, method, path=path, metadata=_first_metadata)
-            app = EdgeApp(edge, app)
-        self._app = app
+        starts = {
+            f"/v1/works:{name}": Start(method, metadata=_first_metadata)
+            for name, method in declare(self.service).items()
+        }
+        self._app = OperationsApp(self.service, starts=starts, fallback=self._fallback)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
@@ -138,7 +137,7 @@ class Site:
         except asyncio.CancelledError:  # the server stops, and has no time for a long Wait
             await _reply(send, 503, b"")
 
-    async def _otherwise(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _fallback(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return

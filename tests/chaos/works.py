@@ -196,9 +196,11 @@ def declare(service: lro.Service) -> dict[str, lro.Method[WorkRequest, WorkRespo
             "chaos.v1.Works.Brief",
             worker_lost=lro.WorkerLost.RETRY,
             max_lost=MAX_LOST,
-            expiry=timedelta(seconds=BRIEF_SECONDS),
+            keep_for=timedelta(seconds=BRIEF_SECONDS),
         )(brief),
-        "alone": method("chaos.v1.Works.Alone", target=lambda request: request.target)(alone),
+        "alone": method("chaos.v1.Works.Alone", exclusive_target=lambda request: request.target)(
+            alone
+        ),
     }
 
 

@@ -12,8 +12,8 @@ import attrs
 import pytest
 
 import lro
-from tests.client.house import House
 from tests.client.messages import ResizeRequest
+from tests.client.real_service import House
 
 SOURCE = Path(__file__).resolve().parent.parent.parent
 

@@ -13,7 +13,7 @@ import pytest
 
 import lro.asgi
 from tests.cli.asking import Asked, Lro
-from tests.client.house import House, Switch, application, serving
+from tests.client.real_service import House, Switch, application, serving
 
 
 @pytest.fixture(autouse=True)

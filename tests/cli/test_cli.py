@@ -40,7 +40,7 @@ class ExportMetadata:
 class {response}:
     rows: lro.Int32 = 0
 
-house = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False)
+house = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 number = 7
 
 @house.method("acme.v1.Books.Export")
@@ -313,8 +313,8 @@ def test_another_missing_module_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> N
     for name in [one for one in sys.modules if one.startswith("lro.cli.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("lro.cli._app", raising=False)
-    monkeypatch.setitem(sys.modules, "lro.cli._lint", None)
-    with pytest.raises(ModuleNotFoundError, match=r"lro\.cli\._lint"):
+    monkeypatch.setitem(sys.modules, "lro.cli._commands", None)
+    with pytest.raises(ModuleNotFoundError, match=r"lro\.cli\._commands"):
         main(["lint", "good"])
 
 
@@ -325,7 +325,6 @@ def test_without_protobuf(
     for name in [one for one in sys.modules if one.startswith("lro.lint")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "google.longrunning", None)
-    monkeypatch.delitem(sys.modules, "lro.cli._report", raising=False)
     assert main(["lint", "good"]) == 2
     assert "pip install 'lro[protobuf]'" in capsys.readouterr().err
 
@@ -344,7 +343,7 @@ def test_the_module_is_the_command(
 def test_a_process(here: Path) -> None:
     """The status reaches the shell, and a service with upkeep does not keep the command alive."""
     module("alive")
-    text = Path("alive.py").read_text(encoding="utf-8").replace(", upkeep=False", "")
+    text = Path("alive.py").read_text(encoding="utf-8").replace(", maintenance=False", "")
     Path("alive.py").write_text(text, encoding="utf-8")
     for source, status in (("bad", 1), ("alive:house", 0)):
         command = [sys.executable, "-W", "error", "-m", "lro.cli", "lint", source]

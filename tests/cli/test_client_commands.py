@@ -21,8 +21,8 @@ import lro
 from lro_client.cli._exits import Exit, worst
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
-from tests.client.house import PATH, House
 from tests.client.messages import NAME, ResizeMetadata, ResizeResponse, running
+from tests.client.real_service import PATH, House
 
 START = json.dumps({"source": "a.png"})
 FAILURE = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no\x1b[2J disk")
@@ -170,7 +170,7 @@ def test_many_that_go_on(call: Lro, house: House) -> None:
 
 
 def test_no_server_there(call: Lro) -> None:
-    """It is told at once, whatever the patience, and which server was asked."""
+    """The error comes at once, whatever the timeout, and names the server."""
     with sockets.serving(sockets.closing) as url:
         for command in (["get"], ["wait", "--timeout", "1h"], ["cancel"], ["delete"]):
             found = call(*command, "operations/a", "--server", url)
@@ -244,7 +244,7 @@ def test_cancel(call: Lro, house: House) -> None:
 
 
 def test_delete(call: Lro, house: House) -> None:
-    """Nothing is printed; each that is not there is told of."""
+    """Nothing is printed; each missing operation is reported."""
     name = over(house, ResizeResponse())
     found = call("delete", name, "operations/no")
     assert (found.status, found.out) == (Exit.CALL_FAILED, "")
@@ -318,7 +318,7 @@ def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPa
         ("@\0", "cannot be read"),
     ],
 )
-def test_messages_that_are_none(call: Lro, given: str, told: str) -> None:
+def test_a_start_refuses_texts_that_are_not_messages(call: Lro, given: str, told: str) -> None:
     """It is said what is wrong."""
     found = call("start", PATH, given)
     assert found.status == Exit.MISUSED

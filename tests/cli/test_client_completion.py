@@ -1,4 +1,4 @@
-"""Completion by the shell: the scripts, and what they are told."""
+"""Completion by the shell: the scripts, and what they get."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ pytest.importorskip("uvicorn")
 from lro.cli import _app
 from tests.cli.asking import Asked, Lro, over
 from tests.client import sockets
-from tests.client.house import House
 from tests.client.messages import ResizeResponse
+from tests.client.real_service import House
+
+CLIENT_COMMANDS = ("list", "get", "wait", "watch", "cancel", "delete", "start", "completion")
 
 
 @pytest.fixture
 def complete(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What bash is told for these words, of which the last is not yet whole."""
+    """What bash gets for these words, of which the last is not yet whole."""
 
     def ask(*words: str) -> list[str]:
         with monkeypatch.context() as patch:
@@ -110,15 +112,19 @@ def test_it_is_silent(complete: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_help_of_what_is_loaded_later(call: Lro) -> None:
-    """It is that of the command itself, and in the same order as the completion."""
+    """It is read from the source, and is that of the command itself."""
     shown = call("--help").out
-    for name, (_, text) in _app.LATER.items():
+    added = _app.added_commands()
+    assert set(CLIENT_COMMANDS) <= {*added}
+    for name in CLIENT_COMMANDS:
         command = _app.app.get_command(
             _app.app.make_context("lro", [], resilient_parsing=True), name
         )
         assert command is not None
         assert command.name == name
         assert command.help is not None
+        text = _app.short_help(added[name])
+        assert text
         assert " ".join(command.help.split()).startswith(text)
         assert re.search(rf"^  {name} ", shown, re.MULTILINE)
     assert call("lst").status == 2

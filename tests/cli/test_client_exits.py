@@ -18,16 +18,16 @@ pytest.importorskip("uvicorn")
 import click
 from click.testing import CliRunner
 
-from lro.cli import _app, _ending, main
+from lro.cli import _app, _output, main
 from lro.cli._app import app
 from lro_client import Client
-from lro_client._group import Group
+from lro_client._client import Group
 from lro_client.cli import _exits
 from lro_client.cli._exits import Exit
 from lro_client.transports.http import HttpTransport
 from tests.cli.asking import Asked, Lro, over, started
-from tests.client.house import PATH, House
 from tests.client.messages import ResizeMetadata, ResizeResponse
+from tests.client.real_service import PATH, House
 
 ID = "0c5b2a3e-5f1d-4b8f-9d55-6d4a3f3f5b11"
 
@@ -61,9 +61,11 @@ def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.endswith("lro wait 'operations/a b$(c)'\n")
 
 
-def test_nobody_reads_on(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_goes_away_ends_the_command_quietly(
+    call: Lro, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing more is said."""
-    monkeypatch.setattr("lro_client.cli._list.state_line", raising(BrokenPipeError()))
+    monkeypatch.setattr("lro_client.cli._commands.state_line", raising(BrokenPipeError()))
     over(house, ResizeResponse())
     found = call("list")
     assert (found.status, found.out, found.err) == (Exit.CUT_OFF, "", "")
@@ -73,7 +75,7 @@ def test_what_is_written_afterwards(here: Path, monkeypatch: pytest.MonkeyPatch)
     """It goes nowhere, so that the end of the process finds nothing to complain about."""
     with (here / "out").open("w", encoding="utf-8") as out:
         monkeypatch.setattr(sys, "stdout", out)
-        _ending._write_nowhere()
+        _output._write_nowhere()
         out.write("late")
     assert (here / "out").read_text(encoding="utf-8") == ""
 
@@ -107,7 +109,7 @@ def test_output_that_is_no_text_stream(asked: Asked, house: House) -> None:
 def test_standard_output_of_another_kind(
     asked: Asked, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it cannot be told how to write what it has no letters for."""
+    """Also on a stream whose error handling cannot be changed."""
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     assert main(["list", "--server", asked.url]) == 0
@@ -116,7 +118,7 @@ def test_standard_output_of_another_kind(
 def test_interrupted_early(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before there is anything to say: while modules are loaded, and between them."""
     quiet = (Exit.INTERRUPTED, "", "")
-    for place in ("lro.cli._app.importlib.import_module", "lro.cli._app._App.invoke"):
+    for place in ("importlib.metadata.EntryPoint.load", "lro.cli._app._App.invoke"):
         with monkeypatch.context() as patch:
             patch.setattr(place, raising(KeyboardInterrupt()))
             found = call("get", "operations/a")
@@ -127,21 +129,21 @@ def test_interrupted_early(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "shown"),
     [
         ([], "may have been started: look for it with: lro list"),
         (["--request-id", ID], f"the same command with --request-id {ID} starts nothing twice"),
     ],
 )
 def test_interrupted_while_it_starts(
-    call: Lro, monkeypatch: pytest.MonkeyPatch, given: list[str], told: str
+    call: Lro, monkeypatch: pytest.MonkeyPatch, given: list[str], shown: str
 ) -> None:
     """The server may have heard it: it is said how to find out."""
     monkeypatch.setattr(Client, "start", raising(KeyboardInterrupt()))
     found = call("start", PATH, *given)
     assert (found.status, found.out) == (Exit.INTERRUPTED, "")
     assert found.err.startswith("lro: interrupted; the operation may have been started: ")
-    assert found.err.endswith(f"{told}\n")
+    assert found.err.endswith(f"{shown}\n")
     found = call("start", PATH, "--validate-only", *given)
     assert (found.status, found.err) == (Exit.INTERRUPTED, "")
 
@@ -151,7 +153,7 @@ def test_interrupted_after_the_start(
 ) -> None:
     """Its name is known by then."""
     house.say()
-    monkeypatch.setattr("lro_client.cli._start.print_operation", raising(KeyboardInterrupt()))
+    monkeypatch.setattr("lro_client.cli._commands.print_operation", raising(KeyboardInterrupt()))
     found = call("start", PATH, '{"source": "a.png"}')
     assert found.status == Exit.INTERRUPTED
     assert re.fullmatch(r"lro: interrupted; the .* with: lro wait operations/\S+\n", found.err)
@@ -160,7 +162,7 @@ def test_interrupted_after_the_start(
 def test_no_output(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is asked where nobody can be answered."""
+    """The command asks nothing when it has no output."""
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["list"]) == Exit.MISUSED
     assert capsys.readouterr().err == "lro: standard output is closed\n"
@@ -180,15 +182,15 @@ def test_no_messages(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_full_disk(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence, for whatever cannot be written or read."""
     over(house, ResizeResponse())
-    for error, told in (
+    for error, shown in (
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
         (OSError(errno.ENOENT, "No such file", "roots.pem"), "roots.pem: No such file"),
         (OSError("odd"), "odd"),
     ):
-        monkeypatch.setattr("lro_client.cli._list.state_line", raising(error))
+        monkeypatch.setattr("lro_client.cli._commands.state_line", raising(error))
         found = call("list")
         assert (found.status, found.out) == (Exit.MISUSED, "")
-        assert found.err == f"Error: input or output failed: {told}\n"
+        assert found.err == f"Error: input or output failed: {shown}\n"
 
 
 def test_arguments_in_messages(call: Lro) -> None:

@@ -21,8 +21,8 @@ from lro.protobuf import descriptor_set
 from lro_client._tokens import Token
 from lro_client.cli._exits import Exit
 from tests.cli.asking import Lro, over
-from tests.client.house import FULL_NAME, House
 from tests.client.messages import ResizeMetadata, ResizeResponse
+from tests.client.real_service import FULL_NAME, House
 from tests.grpc.odd import odd_server, replying
 from tests.grpc.serving import serving
 
@@ -74,11 +74,13 @@ def test_start(call: Lro, house: House, address: str) -> None:
     [
         ([FULL_NAME, START], "needs --descriptors FILE over gRPC"),
         ([FULL_NAME, START, "--descriptors", "gone"], "gone: cannot be read"),
-        (["acme.X.Y", START, "--descriptors", "set"], "is no method of the services"),
+        (["acme.X.Y", START, "--descriptors", "set"], "is not a method of the services"),
         ([FULL_NAME, '{"width": 1}', "--descriptors", "set"], "width"),
     ],
 )
-def test_what_cannot_be_started(call: Lro, address: str, arguments: list[str], told: str) -> None:
+def test_a_start_that_descriptors_do_not_describe_is_refused(
+    call: Lro, address: str, arguments: list[str], told: str
+) -> None:
     """It is said what is missing."""
     found = call("start", *arguments)
     assert found.status == Exit.MISUSED
@@ -98,7 +100,7 @@ def test_what_is_sent(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_details_and_unknown_types(call: Lro) -> None:
-    """What nobody here can read is shown as what it is, in errors too."""
+    """A message of an unknown type is shown in base64, in errors too."""
     with odd_server(
         replying(
             name="operations/a",

@@ -19,8 +19,8 @@ pytest.importorskip("uvicorn")
 from lro_client.cli._exits import Exit
 from tests.cli.asking import COMMAND, SOURCE, Asked, over, started
 from tests.client import sockets
-from tests.client.house import House
 from tests.client.messages import ResizeMetadata, ResizeResponse
+from tests.client.real_service import House
 
 
 def run(asked: Asked, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:

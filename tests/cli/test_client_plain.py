@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
-from lro.cli import _plain as of_checks
-from lro_client.cli._plain import one_line, plain, plain_json, safe_in_shells
+from lro.cli import _output as of_checks
+from lro_client.cli._terminal import one_line, plain, plain_json, safe_in_shells
 
 UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 anything = st.text(st.characters())

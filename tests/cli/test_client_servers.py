@@ -16,14 +16,14 @@ from lro_client._tokens import Token
 from lro_client.cli._exits import Exit
 from tests.cli.asking import Asked, Lro, over
 from tests.client import sockets
-from tests.client.house import House
 from tests.client.messages import ResizeResponse
+from tests.client.real_service import House
 
 SECRET = "s3cret-token"
 
 
 def test_no_server_is_known(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told how to name one."""
+    """The error says how to name a server."""
     monkeypatch.delenv("LRO_SERVER")
     found = call("list")
     assert found.status == Exit.MISUSED
@@ -36,15 +36,15 @@ def test_no_server_is_known(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
         ("localhost:8000", "a server is http://HOST"),
         ("ftp://x", "a server is http://HOST"),
         ("http://", "a server is http://HOST"),
-        ("http://x:port", "is no URL"),
+        ("http://x:port", "is not a URL"),
         ("grpc://localhost", "needs a port"),
-        ("http://user:s3cret-token@[", "is no URL"),
-        ("http://[::1", "is no URL"),
-        ("http://xn--/", "is no URL"),
-        ("http://a\x1b/", "is no URL"),
+        ("http://user:s3cret-token@[", "is not a URL"),
+        ("http://[::1", "is not a URL"),
+        ("http://xn--/", "is not a URL"),
+        ("http://a\x1b/", "is not a URL"),
     ],
 )
-def test_what_is_no_server(call: Lro, url: str, told: str) -> None:
+def test_texts_that_are_not_servers_are_refused(call: Lro, url: str, told: str) -> None:
     """It is said what one is; a password in it is not shown."""
     found = call("list", "--server", url)
     assert found.status == Exit.MISUSED
@@ -174,8 +174,8 @@ def test_servers_below_a_path(call: Lro, asked: Asked, monkeypatch: pytest.Monke
         ("{}", "token"),
         ('{"lro": 1}', "names no operation"),
         ("", "names no operation"),
-        ("http://[::1", "is no URL"),
-        ("http://xn--/v1/operations/a", "is no URL"),
+        ("http://[::1", "is not a URL"),
+        ("http://xn--/v1/operations/a", "is not a URL"),
         ("../admin/users/1", "'../admin/users/1' is not a name"),
         ("operations/./a", "a segment is '.', '..', or empty"),
         ("operations//a", "a segment is '.', '..', or empty"),
@@ -191,7 +191,9 @@ def test_servers_below_a_path(call: Lro, asked: Asked, monkeypatch: pytest.Monke
         ('{"name": "../a"}', "'../a' is not a name"),
     ],
 )
-def test_what_names_no_operation(call: Lro, asked: Asked, given: str, told: str) -> None:
+def test_texts_that_name_no_operation_are_refused(
+    call: Lro, asked: Asked, given: str, told: str
+) -> None:
     """It is said why."""
     found = call("get", given)
     assert found.status == Exit.MISUSED
@@ -266,4 +268,4 @@ def test_what_is_no_span(call: Lro, span: str) -> None:
     """Spans are numbers with a unit."""
     found = call("wait", "operations/a", "--timeout", span)
     assert found.status == Exit.MISUSED
-    assert "is no span such as 90, 1.5s, 10m or 2h" in " ".join(found.err.split())
+    assert "is not a span such as 90, 1.5s, 10m or 2h" in " ".join(found.err.split())

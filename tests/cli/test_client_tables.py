@@ -20,8 +20,8 @@ from lro_client.cli._exits import Exit
 from lro_client.cli._table import LiveTable
 from tests.cli.asking import Lro, over, started
 from tests.client import sockets
-from tests.client.house import House
 from tests.client.messages import ResizeMetadata, ResizeResponse
+from tests.client.real_service import House
 
 LONG = "x" * 300
 FAILURE = lro.StatusError(lro.Code.ABORTED, LONG)

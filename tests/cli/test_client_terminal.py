@@ -1,4 +1,4 @@
-"""The command in a real terminal, typed by somebody new to it."""
+"""The command in a real terminal, typed by a new user."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if shutil.which("tmux") is None or shutil.which("bash") is None:
     pytest.skip("tmux and bash are needed for a terminal", allow_module_level=True)
 
 from tests.cli.asking import SOURCE, Asked, over, started
-from tests.client.house import House
 from tests.client.messages import ResizeMetadata, ResizeResponse
+from tests.client.real_service import House
 
 PATIENCE_SECONDS = 60.0
 

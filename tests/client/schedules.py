@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import lro
 from lro_client import CallError, Polling
-from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH
-from tests.client.worlds import NEVER, World, error
+from lro_client._flow.single import BATCH, LIST, WAIT, WATCH
+from tests.client.virtual_server import NEVER, World, error
 
 FAULTS = [
     error(lro.Code.UNAVAILABLE, passing=True),
@@ -90,7 +90,7 @@ class Schedule:
                 gone = hasattr(news, "error")
                 self.tally["told that it is gone" if gone else "told of an end"] += 1
         assert world.most_flying <= world.polling.connections
-        assert (world.flying, world.table.entries) == (0, {})
+        assert (world.flying, world.registry.entries) == (0, {})
 
 
 def run_schedule(seed: int, tally: Tally) -> None:

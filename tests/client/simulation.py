@@ -9,7 +9,7 @@ import attrs
 
 import lro
 from lro_client import CallError, Polling, Reply, StartRequest
-from lro_client._flow.polling import until_done, updates
+from lro_client._flow.polling import until_done
 from lro_client._flow.single import FlowConfig
 from lro_client._flow.steps import Call, Emit, Sleep
 from tests.client.faces import Clock
@@ -46,18 +46,18 @@ class Simulation:
         """Seconds since the beginning."""
         return self.clock.now - 1000.0
 
-    def setting(self, polling: Polling, **more: Any) -> FlowConfig:
+    def config(self, polling: Polling, **more: Any) -> FlowConfig:
         return FlowConfig(clock=self.clock, polling=polling, **more)
 
     def wait(self, polling: Polling, timeout: float | None = None, **more: Any) -> lro.Operation:
         """Wait for the operation; its last state."""
-        return self.run(until_done(self.setting(polling, **more), NAME, None, timeout))
+        return self.run(until_done(self.config(polling, **more), NAME, None, timeout))
 
     def watch(
         self, polling: Polling, timeout: float | None = None, every: float = 1.0
     ) -> lro.Operation:
         """Watch the operation; what was seen is in ``shown``."""
-        return self.run(updates(self.setting(polling), NAME, None, timeout, every))
+        return self.run(until_done(self.config(polling), NAME, None, timeout, every=every))
 
     def run(self, flow: Generator[Any, Any, lro.Operation]) -> lro.Operation:
         found: Any = None

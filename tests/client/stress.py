@@ -54,7 +54,7 @@ def serve() -> None:
             job.sleep(milliseconds / 2000)
         return ResizeResponse(size_bytes=size)
 
-    app = lro.asgi.OperationsApp(service, otherwise=lro.asgi.StartApp(service, resize))
+    app = lro.asgi.OperationsApp(service, starts={resize.spec.path: resize})
     with socket.create_server(("127.0.0.1", 0)) as listening:
         print(listening.getsockname()[1], flush=True)
         config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none")
@@ -239,9 +239,9 @@ def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
                 time.sleep(0.001)
             if told != [1]:
                 wrong.append(f"a callback was called {len(told)} times")
-    table, server = client._core.table, client._core.setting.server
-    if table.entries or server.held:
-        wrong.append(f"left over: {len(table.entries)} entries, {server.held} waits")
+    table, server = client._state.registry, client._state.config.server
+    if table.entries or server.own_calls:
+        wrong.append(f"left over: {len(table.entries)} entries, {server.own_calls} waits")
     close(client, wrong)
     end = time.monotonic() + 30
     while time.monotonic() < end and (left := _lent()):

@@ -145,7 +145,9 @@ NAMES = {
 
 @pytest.mark.parametrize("verb", ["get", "cancel", "delete", "wait", "operation"])
 @pytest.mark.parametrize("mistake", NAMES.values(), ids=NAMES)
-def test_a_name_that_is_none(mistake: Mistake, verb: str, face: Face, server: respx.Router) -> None:
+def test_a_name_that_is_not_valid(
+    mistake: Mistake, verb: str, face: Face, server: respx.Router
+) -> None:
     """Every verb refuses it, with a sentence that says what a name is (defects 26, 33, 42)."""
     options = TYPES if verb == "operation" else {}
     with pytest.raises(lro.DeclarationError, match=mistake.says):
@@ -247,7 +249,7 @@ def test_a_class_that_declares_its_name_and_has_a_codec(face: Face, server: resp
     assert client.start(TARGET, named(), response=named, metadata=named).name == NAME
 
 
-def test_a_timeout_that_is_none(face: Face, server: respx.Router) -> None:
+def test_a_timeout_that_is_not_valid(face: Face, server: respx.Router) -> None:
     """It is told before the call."""
     client = face.client()
     with pytest.raises(TypeError, match="a timeout is a timedelta, or seconds as a number"):
@@ -276,7 +278,7 @@ BASES = [
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("make", [Client, AsyncClient, HttpTransport, AsyncHttpTransport])
-def test_a_base_url_that_is_none(make: Any, base: Any) -> None:
+def test_a_base_url_that_is_not_valid(make: Any, base: Any) -> None:
     """It is seen when the client is made (defects 26)."""
     with pytest.raises(lro.DeclarationError, match="base_url: must be "):
         make(base_url=base)

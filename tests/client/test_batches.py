@@ -58,19 +58,19 @@ def test_one_call_for_all(face: Face) -> None:
     assert server.asked == ["batchGet"]
 
 
-def test_nobody_looks_before_all_names_are_there(
+def test_no_poll_is_made_before_all_names_are_there(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lane that finds the first name alone would ask for it by a call of its own."""
     group = group_of(face, Server())
-    core, found = face.inside(group)._core, []
-    runner, aside = type(core._runner), type(core._runner).aside
+    state, found = face.inside(group)._state, []
+    runner, aside = type(state._runner), type(state._runner).start
 
     def counted(driver: Any, flow: Any) -> None:
-        found.append(len(core._table.entries))
+        found.append(len(state._table.entries))
         aside(driver, flow)
 
-    monkeypatch.setattr(runner, "aside", counted)
+    monkeypatch.setattr(runner, "start", counted)
     assert group.results() == EVERY
     assert found[0] == len(NAMES)
 

@@ -28,8 +28,9 @@ from lro_client import (
 )
 from lro_client._flow.polling import until_done
 from lro_client._flow.steps import BatchGetOperationsRequest, Call, WatchOperationsRequest
-from lro_client._futures import _set
 from lro_client._group_flows import GroupWatch
+from lro_client._handle_flows import set_future
+from lro_client._observer import KnownOperation
 from lro_client._watch.registry import Seen, Want, WatchedOperation
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Face
@@ -43,13 +44,13 @@ DONE = lro.Operation(name=NAME, done=True)
 
 def test_news_in_another_order(face: Face) -> None:
     """An end that was heard is not undone by what a slower lane tells."""
-    core = face.inside(client_of(face, ScriptedServer()))._core
+    state = face.inside(client_of(face, ScriptedServer()))._state
     handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
 
     def hear() -> list[Any]:
-        with GroupWatch(core, [handle], None, curious=True) as gathering:
+        with GroupWatch(state, [handle], None, wants_progress=True) as gathering:
             for operation in (DONE, RUNNING, DONE):
-                gathering._hear(Seen(NAME, operation))
+                gathering._listen(Seen(NAME, operation))
             steps = gathering.next()
             next(steps)
             with pytest.raises(StopIteration) as end:
@@ -63,19 +64,19 @@ def test_news_in_another_order(face: Face) -> None:
 
 def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
     """Of a thousand that came meanwhile one is kept, and told once."""
-    core = face.inside(client_of(face, ScriptedServer()))._core
+    state = face.inside(client_of(face, ScriptedServer()))._state
     handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
     types = lro.TypeRegistry(ResizeMetadata)
     box: list[Any] = []
 
     def hear() -> None:
-        gathering = GroupWatch(core, [handle], None, curious=True)
+        gathering = GroupWatch(state, [handle], None, wants_progress=True)
         # It is not entered, which would ask the server for the state as well, in another thread.
-        gathering._entries = {NAME: WatchedOperation(NAME, 0.0, 0.0)}
-        gathering._box.put = box.append
+        gathering._entries = {NAME: WatchedOperation(NAME, 0.0)}
+        gathering._channel.put = box.append
         for percent in range(1000):
             packed = types.pack(ResizeMetadata(percent=percent))
-            gathering._hear(Seen(NAME, lro.Operation(name=NAME, metadata=packed)))
+            gathering._listen(Seen(NAME, lro.Operation(name=NAME, metadata=packed)))
         steps = gathering.next()
         next(steps)
         with pytest.raises(StopIteration):
@@ -86,7 +87,7 @@ def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
     assert handle.metadata.percent == 999
 
 
-def test_a_future_that_was_cancelled_hears_nothing() -> None:
+def test_a_cancelled_future_ignores_the_end() -> None:
     """Whatever is told to it."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None)
@@ -94,13 +95,13 @@ def test_a_future_that_was_cancelled_hears_nothing() -> None:
     handle = client.operation(NAME, **TYPES)
     future: Future[ResizeResponse] = Future()
     future.cancel()
-    _set(future, client._core, handle, Seen(NAME, DONE))
+    set_future(future, client._state, handle, Seen(NAME, DONE))
     assert future.cancelled()
 
     async def main() -> bool:
         async with server.async_client() as calls:
             waited = calls.operation(NAME, **TYPES).future()
-            [hear] = calls._core.table.entries[NAME].listeners
+            [hear] = calls._state.registry.entries[NAME].listeners
             waited.cancel()
             hear(Seen(NAME, DONE))
             return waited.cancelled()
@@ -109,24 +110,24 @@ def test_a_future_that_was_cancelled_hears_nothing() -> None:
     client.close()
 
 
-def test_what_is_lost_twice_is_told_once(face: Face) -> None:
+def test_an_operation_given_up_twice_is_reported_once(face: Face) -> None:
     """By whoever comes first."""
-    core = face.inside(client_of(face, ScriptedServer()))._core
-    with core.table.lock:
-        entry = WatchedOperation(NAME, 0.0, 0.0)
+    state = face.inside(client_of(face, ScriptedServer()))._state
+    with state.registry.lock:
+        entry = WatchedOperation(NAME, 0.0)
         entry.listeners[print] = Want()
-        assert core.table.lost(entry, ZeroDivisionError()) == []
+        assert state.registry.give_up(entry, ZeroDivisionError()) == []
 
 
 def test_a_flow_for_one_that_is_done() -> None:
     """It asks nothing."""
     simulation = Simulation(ends_at=9)
-    flow = until_done(simulation.setting(Polling()), NAME, DONE, None)
+    flow = until_done(simulation.config(Polling()), NAME, DONE, None)
     assert simulation.run(flow) is DONE
     assert simulation.asked == []
 
 
-def test_many_that_wait_one_by_one_hear_that_one_is_gone() -> None:
+def test_one_of_many_single_waits_ends_when_its_operation_is_gone() -> None:
     """The fifth and those after it, too."""
     server = ScriptedServer(batch_get=True)
     names = plan(server, 8, ends_after=5.0)
@@ -337,8 +338,9 @@ def test_a_refused_start_keeps_its_reason() -> None:
     """Whatever a group has heard of a name that there is not."""
     client = ScriptedServer().client()
     refused = CallError("Start", lro.Status(lro.Code.NOT_FOUND, "no such method"))
-    handle = client._handle(lro.Operation(), ResizeResponse, ResizeMetadata, error=refused)
-    handle._lost(ZeroDivisionError())
+    known = KnownOperation(operation=lro.Operation(), error=refused)
+    handle = client._handle(known, ResizeResponse, ResizeMetadata)
+    handle._give_up(ZeroDivisionError())
     with pytest.raises(CallError, match="no such method"):
         handle.result()
     client.close()

@@ -182,7 +182,7 @@ def test_a_negative_timeout_is_over_at_once() -> None:
     assert simulation.pauses == []
 
 
-def test_no_timeout_is_none() -> None:
+def test_no_timeout_is_not_a_timeout() -> None:
     """Without one there is no hidden total."""
     simulation = Simulation(ends_at=86400)
     assert simulation.wait(Polling(jitter=0.0)).done
@@ -215,7 +215,7 @@ def test_a_poll_cut_by_the_deadline() -> None:
 @pytest.fixture(autouse=True)
 def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a deadline leaves behind ends with the connection."""
-    monkeypatch.setattr(threads, "KEPT", 0)
+    monkeypatch.setattr(threads, "MAX_IDLE_THREADS", 0)
     before = {*threading.enumerate()}
     yield
     for one in {*threading.enumerate()} - before:

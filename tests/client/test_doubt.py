@@ -10,7 +10,7 @@ import respx
 
 import lro
 from lro_client import NO_RETRY, CallError, Polling, PollTimeout
-from lro_client._flow import capabilities
+from lro_client._flow import single
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
@@ -39,8 +39,8 @@ def results(face: Face, client: Any, names: list[str], many: bool, timeout: Any 
 
 def offers_wait(face: Face, client: Any, clock: Clock) -> bool:
     """Whether the client would ask its server for a Wait."""
-    core = face.inside(client)._core
-    found: bool = core.setting.server.offers(capabilities.WAIT, clock())
+    state = face.inside(client)._state
+    found: bool = state.config.server.offers(single.WAIT, clock())
     return found
 
 
@@ -98,7 +98,9 @@ def test_updates_do_not_show_nonsense(face: Face, clock: Clock, server: respx.Ro
     assert [update.done for update in handle.updates()] == [False, False, True]
 
 
-def test_nonsense_at_the_deadline_is_not_told(face: Face, clock: Clock, server: Any) -> None:
+def test_a_doubtful_reply_at_the_deadline_is_not_returned(
+    face: Face, clock: Clock, server: Any
+) -> None:
     """Where no time is left for a Get, the wait has ended without a result."""
 
     def slow(_: httpx.Request) -> httpx.Response:
@@ -110,7 +112,7 @@ def test_nonsense_at_the_deadline_is_not_told(face: Face, clock: Clock, server: 
         face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES).result(30)
 
 
-def test_the_failure_of_the_get_is_told(face: Face, clock: Clock, server: respx.Router) -> None:
+def test_the_failure_of_the_get_is_raised(face: Face, clock: Clock, server: respx.Router) -> None:
     """Where the Get fails as well, its reason counts."""
     server.post(WAIT).mock(return_value=refusal(lro.Code.INVALID_ARGUMENT, "unknown route"))
     server.get(GET).mock(return_value=refusal(lro.Code.PERMISSION_DENIED, "not yours"))
@@ -187,7 +189,7 @@ def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Fa
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_the_last_glance_blames_nobody(many: bool, face: Face) -> None:
+def test_a_poll_cut_by_the_deadline_is_not_the_last_error(many: bool, face: Face) -> None:
     """A poll that had 30 ms at the deadline and no answer is no failure (defects 46)."""
     server = ScriptedServer(wait=False)
     server.operation(NAME, ends_after=None)
@@ -200,7 +202,7 @@ def test_the_last_glance_blames_nobody(many: bool, face: Face) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_the_last_glance_hides_no_reason(many: bool, face: Face) -> None:
+def test_a_poll_cut_by_the_deadline_keeps_the_earlier_error(many: bool, face: Face) -> None:
     """What the server said before is why the wait has ended without a state (defects 46)."""
     server = ScriptedServer(wait=False)
     server.operation(NAME, ends_after=None)
@@ -213,7 +215,7 @@ def test_the_last_glance_hides_no_reason(many: bool, face: Face) -> None:
     assert caught.value.last_error.http_status == 503
 
 
-def test_a_server_that_falls_silent_is_told(face: Face) -> None:
+def test_a_server_that_falls_silent_is_reported(face: Face) -> None:
     """It had the time to answer."""
     server = ScriptedServer(wait=False)
     server.operation(NAME, ends_after=None)

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import lro
 from lro_client import CallError, Routes, UnreadableReply
 from lro_client._flow.steps import Call
-from lro_client.transports import _events
-from lro_client.transports._coding import Coder
-from lro_client.transports._events import Events, EventTooLarge
+from lro_client.transports import _http_coding
+from lro_client.transports._http_coding import Coder, Events, EventTooLarge
 from tests.client.faces import Clock, Face
 from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running, succeeded
 
@@ -92,7 +91,7 @@ def test_events_without_data_are_none() -> None:
 )
 def test_an_event_is_bounded(chunks: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no end is given up; many small events are not."""
-    monkeypatch.setattr(_events, "MAX_EVENT", 100)
+    monkeypatch.setattr(_http_coding, "MAX_EVENT", 100)
     assert len(heard(*[b"data: 1\n\n"] * 100)) == 100
     with pytest.raises(EventTooLarge, match="larger than 100 bytes"):
         heard(*chunks)
@@ -101,7 +100,7 @@ def test_an_event_is_bounded(chunks: list[bytes], monkeypatch: pytest.MonkeyPatc
 def test_event_without_an_end_is_unreadable() -> None:
     """The call that reads the stream fails for good: it would be sent the same once more."""
     call = Call(request=lro.GetOperationRequest("operations/a"), budget=1.0)
-    reading = Coder(Routes(), lro.TypeRegistry()).failures(call)
+    reading = Coder(Routes(), lro.TypeRegistry()).failures(call, lambda: "GET /")
     with pytest.raises(UnreadableReply, match="larger than 100 bytes") as failed, reading:
         raise EventTooLarge("an event is larger than 100 bytes")
     assert not failed.value.passing
@@ -171,7 +170,7 @@ EVERY = [ResizeResponse(7)] * len(NAMES)
 
 
 @pytest.mark.parametrize("coding", ["", "gzip"])
-def test_a_stream_tells_of_all(coding: str, face: Face) -> None:
+def test_a_stream_reports_all_operations(coding: str, face: Face) -> None:
     """Nothing else needs to be asked, however it was sent."""
     headers = {"content-encoding": coding} if coding else {}
     server = Server(lambda _: stream(*ENDS_OF_ALL, **headers))
@@ -210,7 +209,7 @@ def test_events_that_are_none(earlier: int, event: str, face: Face) -> None:
 
 def test_an_event_that_is_too_large(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is no reason to give up those who wait."""
-    monkeypatch.setattr(_events, "MAX_EVENT", 1000)
+    monkeypatch.setattr(_http_coding, "MAX_EVENT", 1000)
     server = Server(lambda _: stream(ENDS_OF_ALL[0], f"data: {'x' * 2000}"))
     assert results(face, server) == EVERY
 
@@ -265,7 +264,7 @@ def again(answer: httpx.Response) -> httpx.Response:
     return httpx.Response(answer.status_code, headers=answer.headers, stream=body)
 
 
-def test_a_refusal_of_one_is_told_by_itself(face: Face) -> None:
+def test_a_refusal_of_one_is_reported_for_it_alone(face: Face) -> None:
     """Where the server streams, and then refuses: each is asked for, and hears the truth."""
     answers = iter([stream(*ENDS_OF_ALL[:3]), refusal(lro.Code.PERMISSION_DENIED)])
 

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 import lro
 import lro_client
-from lro._filters import MessageType, compile_filter, parse
+from lro._filters.filter import compile_filter
+from lro._filters.parse import parse
 from lro._filters.tree import Comparison, Member
+from lro._filters.types import MessageType
 from lro._messages.schema import shape_of
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore

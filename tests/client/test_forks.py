@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lro_client import AsyncClient, CallError, Client, _state
+from lro_client import AsyncClient, CallError, Client, _client_state
 from lro_client.testing import ScriptedServer
 from lro_client.transports.http import HttpTransport
 from tests.client.messages import NAME, TYPES, ResizeResponse
@@ -57,16 +57,19 @@ def test_a_child_has_lanes_of_its_own() -> None:
         server.operation(f"operations/{number}", ends_after=1.0, response=ResizeResponse(number))
     names = [f"operations/{number}" for number in range(6)]
     with server.client() as client:
-        core = client._core
+        state = client._state
         handles = [client.operation(name, **TYPES) for name in names]
-        core.table._lanes, core.table._resting_until = 1, float("inf")  # as while others wait
-        core.setting.server.held = 4
-        core.table.lock.acquire()
+        state.registry._lanes, state.registry._sleeping_until = (
+            1,
+            float("inf"),
+        )  # as while others wait
+        state.config.server.own_calls = 4
+        state.registry.lock.acquire()
         try:
             expected = [ResizeResponse(number) for number in range(6)]
             assert in_child(lambda: client.group(handles).results() == expected) == 0
         finally:
-            core.table.lock.release()
+            state.registry.lock.release()
 
 
 def test_a_child_while_others_wait() -> None:
@@ -143,19 +146,19 @@ def test_another_event_loop_is_a_new_beginning() -> None:
 def test_where_flows_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who finds that another thread has just begun anew does not do it again."""
     with ScriptedServer().client() as client:
-        core, parents = client._core, client._core.table
+        state, parents = client._state, client._state.registry
         monkeypatch.setattr(os, "getpid", lambda: -1)
-        here = core._runner.here()
+        here = state._runner.place()
 
         class Moving:
             def __enter__(self) -> None:
-                core._here = here  # by the other
+                state._place = here  # by the other
 
             def __exit__(self, *_: object) -> None:
                 pass
 
         with monkeypatch.context() as patch:
-            patch.setattr(_state, "_MOVING", Moving())
-            assert core.table is parents
-        core._here = None
-        assert core.table is not parents
+            patch.setattr(_client_state, "_RESET_LOCK", Moving())
+            assert state.registry is parents
+        state._place = None
+        assert state.registry is not parents

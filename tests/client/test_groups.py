@@ -108,7 +108,7 @@ def test_waiting_for_some_time(face: Face) -> None:
 
 
 @pytest.mark.parametrize("verb", ["results", "outcomes", "as_completed", "updates"])
-def test_a_timeout_names_who_is_pending(verb: str, face: Face) -> None:
+def test_a_timeout_names_the_pending_operations(verb: str, face: Face) -> None:
     """It is a poll timeout too, of the first of them."""
     server = ScriptedServer(batch_get=True)
     names = [*plan(server, 6, ends_after=1.0), "operations/never"]
@@ -147,7 +147,7 @@ def test_outcomes_are_collected(face: Face, scripted: ScriptedServer) -> None:
     assert isinstance(gone, OperationGone)
 
 
-def test_one_that_is_gone_is_told_by_its_handle(face: Face, scripted: ScriptedServer) -> None:
+def test_the_handle_of_a_gone_operation_raises(face: Face, scripted: ScriptedServer) -> None:
     """It comes like the others, and its result says why there is none."""
     names = [*plan(scripted, 6), "operations/gone"]
     scripted.operation("operations/gone", ends_after=None, gone_after=2.0)
@@ -361,7 +361,7 @@ def test_a_future_that_is_cancelled_stops_waiting(face: Face) -> None:
         assert future.cancel()
     else:
         assert face.run(cancelled)
-    assert face.inside(client)._core.table.entries == {}
+    assert face.inside(client)._state.registry.entries == {}
     assert "CancelOperation" not in [call.verb for call in server.calls]
 
 
@@ -507,7 +507,7 @@ async def arefusing(_: Any) -> None:
     refusing(_)
 
 
-def test_exceptions_that_cannot_be_copied_are_told_as_they_are(face: Face) -> None:
+def test_exceptions_that_cannot_be_copied_are_raised_as_they_are(face: Face) -> None:
     """To groups and futures, and nobody waits for ever."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
@@ -586,7 +586,7 @@ def test_good_news_after_bad_ones(face: Face) -> None:
     server = ScriptedServer()
     server.operation("operations/a", ends_after=50.0, response=ResizeResponse(1))
     handle = client_of(face, server).operation("operations/a", **TYPES)
-    face.inside(handle)._lost(ZeroDivisionError())
+    face.inside(handle)._give_up(ZeroDivisionError())
     assert [update.error for update in handle.updates()][-1] is None
 
 

@@ -16,8 +16,8 @@ import lro.asgi
 from lro_client import NO_RETRY, CallError, Polling, PollTimeout
 from tests.client import sockets
 from tests.client.faces import Face
-from tests.client.house import PATH, House, application, serving
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
+from tests.client.real_service import PATH, House, application, serving
 
 httpx2 = pytest.importorskip("httpx2", reason="httpx2 is not installed")
 

@@ -25,10 +25,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lro_client import ClientError
-from lro_client._journal import journal as _journal
-from lro_client._journal.entries import Entry, entry_of
-from lro_client._journal.journal import Journal, JournalError
+from lro_client import ClientError, _journal
+from lro_client._journal import Entry, Journal, JournalError, entry_of
 
 START = datetime(2030, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
@@ -197,7 +195,7 @@ def test_what_is_owed_is_written_later(path: Path) -> None:
         journal.close()
 
 
-def test_what_is_owed_by_journals_that_nobody_closes(path: Path) -> None:
+def test_pending_removals_are_written_at_exit_without_close(path: Path) -> None:
     """The end of the process does it for all of them."""
     with Journal(path) as other, Journal(path) as journal:
         journal.begin(entry(name="operations/1"))
@@ -223,7 +221,7 @@ def test_what_cannot_be_written_in_time_is_written_later(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While another process holds the file, lists may have it still; nothing is lost."""
-    monkeypatch.setattr(_journal, "SOON_SECONDS", 0.01)
+    monkeypatch.setattr(_journal, "MAX_LATE_WRITE_SECONDS", 0.01)
     with Journal(path) as journal:
         journal.begin(entry(name="operations/1"))
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -496,7 +494,7 @@ def test_a_new_file_that_another_process_holds(path: Path) -> None:
             Journal(path, busy_seconds=0.01)
 
 
-def test_who_comes_second_makes_nothing(journal: Journal) -> None:
+def test_the_second_process_to_open_makes_nothing(journal: Journal) -> None:
     """A process that finds the journal made when its turn comes leaves it as it is."""
     journal.begin(entry())
     assert journal._connection is not None
@@ -568,7 +566,7 @@ def damage(content: bytes, chance: random.Random) -> bytes:
     return bytes(found)
 
 
-def test_a_damaged_file_is_told_as_such(path: Path) -> None:
+def test_a_damaged_file_is_reported_as_damaged(path: Path) -> None:
     """Whatever bytes are wrong: it works, or says what the matter is."""
     with Journal(path) as journal:
         for number in range(40):

@@ -26,9 +26,9 @@ from lro_client import (
     JournalError,
     OperationFailed,
     OperationGone,
-    _handle_flows,
+    _journal_observer,
 )
-from lro_client._journal_recovery import ANSWERED_ONCE
+from lro_client._journal_observer import REPEATABLE
 from lro_client.testing import VirtualClock as Clock
 from tests.client.faces import AsyncFace, Awaited, Face
 from tests.client.messages import (
@@ -296,7 +296,7 @@ def test_a_handle_is_given_while_the_journal_is_held(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The server has started it; that its name is missing does no harm."""
-    monkeypatch.setattr(_handle_flows, "AFTERWARDS_SECONDS", 0.01)
+    monkeypatch.setattr(_journal_observer, "MAX_WRITE_SECONDS", 0.01)
     with contextlib.ExitStack() as holding:
 
         def hold(_: httpx.Request) -> httpx.Response:
@@ -314,7 +314,7 @@ def test_a_handle_is_given_while_the_journal_is_held(
     assert journal.pending() == []
 
 
-def test_a_refusal_is_told_while_the_journal_is_held(
+def test_a_refusal_is_raised_while_the_journal_is_held(
     face: Face,
     server: respx.Router,
     journal: Journal,
@@ -322,7 +322,7 @@ def test_a_refusal_is_told_while_the_journal_is_held(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is not hidden by what cannot be noted."""
-    monkeypatch.setattr(_handle_flows, "AFTERWARDS_SECONDS", 0.01)
+    monkeypatch.setattr(_journal_observer, "MAX_WRITE_SECONDS", 0.01)
     with contextlib.ExitStack() as holding:
 
         def hold(_: httpx.Request) -> httpx.Response:
@@ -368,7 +368,7 @@ def test_what_cannot_be_decoded_stays(face: Face, server: respx.Router, journal:
     assert names_in(journal) == [NAME]
 
 
-def test_a_future_holds_up_nobody_while_the_journal_is_held(
+def test_a_future_is_set_while_the_journal_is_held(
     face: Face, server: respx.Router, journal: Journal
 ) -> None:
     """It is resolved at once, on an event loop without a stall; a crash then leaves the entry."""
@@ -522,7 +522,7 @@ def test_a_start_of_long_ago_is_not_repeated(
     with pytest.raises(CallError):
         client.start(TARGET, REQUEST, **TYPES)
     with contextlib.closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
-        microseconds = int(ANSWERED_ONCE.total_seconds() * 1e6)
+        microseconds = int(REPEATABLE.total_seconds() * 1e6)
         other.execute("UPDATE entries SET started = started - ?", (microseconds,))
     assert pending(face, client) == []
     assert "too long ago to be repeated" in caplog.text

@@ -54,7 +54,7 @@ def serve(folder: str) -> None:
     def square(request: SquareRequest) -> SquareResponse:
         return SquareResponse(request.number, request.number**2)
 
-    app = lro.asgi.OperationsApp(service, otherwise=lro.asgi.StartApp(service, square, path=PATH))
+    app = lro.asgi.OperationsApp(service, starts={PATH: square})
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", ws="none"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         print(listening.getsockname()[1], flush=True)

@@ -57,7 +57,7 @@ def test_raw_pages(face: Face, route: respx.Route) -> None:
     assert all(isinstance(page, lro.ListOperationsResponse) for page in pages)
 
 
-def test_a_list_can_be_walked_twice(face: Face, route: respx.Route) -> None:
+def test_a_list_can_be_iterated_twice(face: Face, route: respx.Route) -> None:
     """Each walk asks the server anew."""
     listed = face.client().list()
     assert list(listed) == list(listed)
@@ -72,7 +72,7 @@ def test_each_page_repeats_the_request(face: Face, route: respx.Route) -> None:
     assert [query.get("pageToken") for query in queries] == [None, "two", "three", "four"]
 
 
-def test_a_walk_can_be_taken_up_again(face: Face, route: respx.Route) -> None:
+def test_a_list_can_be_resumed_by_page_token(face: Face, route: respx.Route) -> None:
     """A page's token, kept, is where a later walk begins."""
     pages = face.client().list().pages()
     token = next(pages).next_page_token
@@ -114,7 +114,7 @@ def test_a_page_that_fails(face: Face, server: respx.Router) -> None:
 
 
 @pytest.mark.parametrize("body", [{"operations": 5}, {"operations": [[]]}, {"nextPageToken": 5}])
-def test_a_page_that_is_none(body: object, face: Face, server: respx.Router) -> None:
+def test_a_page_that_is_not_valid(body: object, face: Face, server: respx.Router) -> None:
     """A reply that is no page is an error."""
     server.get().mock(return_value=reply(body))
     with pytest.raises(CallError, match="not what was asked for"):

@@ -338,7 +338,7 @@ def test_the_name_stays(face: Face, server: respx.Router) -> None:
     assert handle.name == NAME
 
 
-def test_a_handle_tells_what_it_is(ending: Any) -> None:
+def test_the_repr_of_a_handle_has_name_and_state(ending: Any) -> None:
     """Its repr has the name and the last state seen."""
     handle = ending(succeeded())
     assert "OperationHandle 'operations/abc' IN_PROGRESS>" in repr(handle)

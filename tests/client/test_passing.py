@@ -121,7 +121,7 @@ def test_ten_minutes_count_from_the_first_failure() -> None:
     assert 900 <= simulation.now < 930
 
 
-def test_a_good_reply_begins_anew() -> None:
+def test_a_good_reply_resets_the_failures() -> None:
     """Failures that are interrupted by a good reply go on for ever, from half a second."""
     away = [(float(n), n + 400.0) for n in range(0, 3600, 450)]
     simulation = failing(*away)

@@ -23,8 +23,8 @@ from lro_client import (
     Update,
 )
 from lro_client.progress import Progress, RichBar, TqdmBar, show_rich, show_tqdm
-from tests.client.house import FULL_NAME, House
 from tests.client.messages import TYPES, Phase, ResizeMetadata, ResizeRequest, ResizeResponse
+from tests.client.real_service import FULL_NAME, House
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def test_beginning_again(estimate: Estimate, clock: Clock) -> None:
     assert estimate.seconds_left == pytest.approx(90)
 
 
-def test_what_is_told_too_late(estimate: Estimate, clock: Clock) -> None:
+def test_a_reply_that_comes_too_late(estimate: Estimate, clock: Clock) -> None:
     """A moment before the last one changes nothing; the moment may be given."""
     estimate.add(0.0, clock.now - 10)
     estimate.add(0.5)

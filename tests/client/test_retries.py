@@ -187,7 +187,7 @@ def test_what_the_server_asks_for(
         refusal(lro.Code.UNAVAILABLE, "no", retry_after="61"),
     ],
 )
-def test_what_takes_too_long_is_told(
+def test_a_call_that_takes_too_long_is_reported(
     answer: httpx.Response, face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """A single call does not sleep for longer than a minute, unless it is allowed to."""

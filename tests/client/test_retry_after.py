@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import lro
 from lro_client import Polling, Routes
 from lro_client._flow.steps import Call
-from lro_client.transports._coding import Coder
+from lro_client.transports._http_coding import Coder
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, page_of_a_proxy, reply, running, succeeded
 from tests.client.simulation import Simulation, call_error

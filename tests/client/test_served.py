@@ -20,8 +20,8 @@ from lro_client import (
     PollTimeout,
 )
 from tests.client.faces import Face
-from tests.client.house import WAYS, House, Switch, Way, serving
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
+from tests.client.real_service import WAYS, House, Switch, Way, serving
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_cancelling(way: Way, client: Any) -> None:
     assert operation.operation.state == "CANCELLED"
 
 
-def test_deleting_while_somebody_waits(way: Way, client: Any) -> None:
+def test_deleting_during_a_wait(way: Way, client: Any) -> None:
     """The waiter is told that the operation is gone."""
     operation = way.start(client)
     steps = operation.updates(timeout=20, every=0.05)
@@ -228,7 +228,7 @@ def test_a_start_that_is_refused(way: Way, client: Any) -> None:
     assert bad == lro.types.BadRequest((lro.types.FieldViolation("source", "must not be empty"),))
 
 
-def test_a_method_that_is_none(way: Way, client: Any) -> None:
+def test_a_method_that_is_not_valid(way: Way, client: Any) -> None:
     """A target that nobody serves is an error of the call."""
     with pytest.raises(CallError):
         client.start("/v1/operations", ResizeRequest(source="a"), **TYPES)

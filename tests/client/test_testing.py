@@ -43,7 +43,7 @@ class Unnamed:
 
 @attrs.define
 class Making:
-    """Makes scripted servers, and clients of one face."""
+    """Makes clients of scripted servers, of one face."""
 
     face: Face
 
@@ -66,7 +66,7 @@ def verbs(server: ScriptedServer) -> list[str]:
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_an_hour_in_milliseconds(making: Making, wait: bool) -> None:
+def test_an_operation_of_an_hour_takes_milliseconds(making: Making, wait: bool) -> None:
     """An operation of an hour with all its polls, and what the policy promises of it."""
     server = ScriptedServer(wait=wait)
     server.operation(NAME, ends_after=HOUR, response=ResizeResponse(7), metadata=ResizeMetadata(1))
@@ -85,7 +85,7 @@ def test_an_hour_in_milliseconds(making: Making, wait: bool) -> None:
     assert handle.metadata == ResizeMetadata(1)
 
 
-def test_a_start(making: Making) -> None:
+def test_each_start_begins_an_operation_but_for_known_request_ids(making: Making) -> None:
     """A method begins an operation with each start, but for those with a known request id."""
     server = ScriptedServer()
     server.method(
@@ -102,7 +102,7 @@ def test_a_start(making: Making) -> None:
     assert server.calls[0].name == PATH
 
 
-def test_a_start_below_a_parent(making: Making) -> None:
+def test_a_method_with_a_parent_names_its_operations_below_it(making: Making) -> None:
     """Names may have as many segments as they like."""
     server = ScriptedServer()
     server.method(PATH, parent="projects/p/locations/l")
@@ -111,7 +111,49 @@ def test_a_start_below_a_parent(making: Making) -> None:
     assert handle.result() is None
 
 
-def test_a_start_that_only_checks(making: Making) -> None:
+def test_the_last_script_of_a_method_counts(making: Making) -> None:
+    """The last script of a path counts for the starts after it."""
+    server = ScriptedServer()
+    client = making.client(server)
+    for number in range(3):
+        server.method(PATH, response=ResizeResponse(number))
+        started = client.start(PATH, ResizeRequest(), **TYPES)
+        assert started.result() == ResizeResponse(number)
+
+
+def test_a_start_skips_names_that_are_taken(making: Making) -> None:
+    """An operation that the test named itself stays as it is."""
+    server = ScriptedServer()
+    server.operation("operations/2", ends_after=None)
+    server.method(PATH)
+    handle = making.client(server).start(PATH, ResizeRequest(), **TYPES)
+    assert handle.name == "operations/3"
+    assert not making.client(server).get("operations/2").done
+
+
+@pytest.mark.parametrize("broken", ["response", "metadata"])
+def test_an_error_of_the_test_itself_is_raised_in_the_test(broken: str, making: Making) -> None:
+    """A server would answer with INTERNAL, and a retry would then hide the mistake."""
+    server = ScriptedServer()
+    script: dict[str, Any] = {broken: lambda _: [][0]}
+    server.method(PATH, **script)
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            making.client(server).start(PATH, ResizeRequest(), **TYPES)
+
+
+def test_a_request_id_is_used_for_one_request(making: Making) -> None:
+    """Another request with it is refused, as by a server (spec §9.2)."""
+    server = ScriptedServer()
+    server.method(PATH)
+    client = making.client(server)
+    again = {"request_id": "9a1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d", **TYPES}
+    client.start(PATH, ResizeRequest(source="a.png"), **again)
+    with pytest.raises(CallError, match="was used before with another request"):
+        client.start(PATH, ResizeRequest(source="b.png"), **again)
+
+
+def test_a_start_that_only_validates_stores_no_operation(making: Making) -> None:
     """It gives no operation (spec §9.7)."""
     server = ScriptedServer()
     server.method(PATH)
@@ -120,7 +162,7 @@ def test_a_start_that_only_checks(making: Making) -> None:
     assert list(making.client(server).list()) == []
 
 
-def test_outcomes(making: Making) -> None:
+def test_results_of_each_kind_reach_the_client(making: Making) -> None:
     """An error, neither, an Any, JSON, and a class without a full name."""
     server = ScriptedServer()
     status = lro.Status(lro.Code.NOT_FOUND, "no such file")
@@ -141,7 +183,7 @@ def test_outcomes(making: Making) -> None:
         assert handle.result() == Unnamed(n)
 
 
-def test_progress(making: Making) -> None:
+def test_metadata_follows_the_seconds_run_up_to_the_end(making: Making) -> None:
     """Metadata may depend on the seconds that the operation has run, up to its end."""
     server = ScriptedServer()
     server.operation(
@@ -156,7 +198,7 @@ def test_progress(making: Making) -> None:
     assert server.calls[-1].verb == "GetOperation"
 
 
-def test_waits(making: Making) -> None:
+def test_a_wait_is_held_by_its_timeout_the_server_limit_and_the_end(making: Making) -> None:
     """A Wait is held as long as it asks, as the server lets it, or until the end."""
     server = ScriptedServer(max_hold=30.0)
     server.operation(NAME, ends_after=75.5)
@@ -169,7 +211,7 @@ def test_waits(making: Making) -> None:
     assert [call.hold for call in server.calls] == [0.0, 20.0, 1000.0, None]
 
 
-def test_a_wait_that_another_call_ends() -> None:
+def test_a_wait_ends_soon_after_another_call_cancels() -> None:
     """A task that cancels reaches one that waits, within a quarter of its hold."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None, cancels_after=2.0)
@@ -189,8 +231,10 @@ def test_a_wait_that_another_call_ends() -> None:
 @pytest.mark.parametrize(
     ("cancels_after", "ends"), [(0.0, OperationCancelled), (3.0, OperationCancelled), (None, None)]
 )
-def test_cancelling(making: Making, cancels_after: float | None, ends: Any) -> None:
-    """It ends so much later, or does not care."""
+def test_a_cancelled_operation_ends_after_its_scripted_delay(
+    making: Making, cancels_after: float | None, ends: Any
+) -> None:
+    """It ends with the scripted delay, or goes on."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=5.0, cancels_after=cancels_after)
     handle = making.operation(server)
@@ -203,7 +247,7 @@ def test_cancelling(making: Making, cancels_after: float | None, ends: Any) -> N
     assert server.clock() - 1000.0 == pytest.approx(cancels_after if ends else 5.0)
 
 
-def test_cancelling_too_late(making: Making) -> None:
+def test_a_cancellation_after_the_end_changes_nothing(making: Making) -> None:
     """What is over, or over before it would stop, ends as it does."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=5.0, cancels_after=6.0)
@@ -214,7 +258,7 @@ def test_cancelling_too_late(making: Making) -> None:
     assert handle.refresh().state == "SUCCEEDED"
 
 
-def test_cancelling_what_never_ends(making: Making) -> None:
+def test_a_cancellation_ends_an_operation_that_never_ends(making: Making) -> None:
     """There is no end that it could come before."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None, cancels_after=1.0)
@@ -224,7 +268,7 @@ def test_cancelling_what_never_ends(making: Making) -> None:
         handle.result()
 
 
-def test_operations_that_go_away(making: Making) -> None:
+def test_deleted_and_expired_operations_are_not_found(making: Making) -> None:
     """Deleted, expired, or never there."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None, gone_after=60.0)
@@ -234,13 +278,17 @@ def test_operations_that_go_away(making: Making) -> None:
     assert server.clock() - 1000.0 == pytest.approx(60.0)
     server.operation(NAME)
     handle.delete()
+    server.operation("operations/hidden", ends_after=5.0)
+    making.client(server).delete("operations/hidden")
+    server.clock.advance(5.0)  # its work ends unseen
+    assert list(making.client(server).list()) == []
     for name in (NAME, "operations/never"):
         with pytest.raises(CallError, match="no operation") as caught:
             making.client(server).get(name)
         assert caught.value.code is lro.Code.NOT_FOUND
 
 
-def test_what_a_server_has_not(making: Making) -> None:
+def test_a_verb_that_is_left_out_is_unimplemented(making: Making) -> None:
     """Verbs that are left out are UNIMPLEMENTED, and the client does without."""
     server = ScriptedServer(wait=False, lists=False)
     server.operation(NAME, ends_after=1.0)
@@ -248,12 +296,12 @@ def test_what_a_server_has_not(making: Making) -> None:
     assert client.operation(NAME, **TYPES).result() is None
     assert verbs(server)[:2] == ["WaitOperation", "GetOperation"]
     assert server.calls[0].status == 501
-    with pytest.raises(CallError, match="no ListOperations") as caught:
+    with pytest.raises(CallError, match="ListOperations is not supported") as caught:
         list(client.list())
     assert caught.value.code is lro.Code.UNIMPLEMENTED
 
 
-def test_lists(making: Making) -> None:
+def test_lists_are_paged_by_parent_and_filtered_by_name(making: Making) -> None:
     """Of a parent, page by page, or by names."""
     server = ScriptedServer()
     for number in range(5):
@@ -266,11 +314,34 @@ def test_lists(making: Making) -> None:
     assert [one.name for one in client.list("projects/p")] == ["projects/p/operations/6"]
     some = 'name = "operations/1" OR name = "operations/3"'
     assert [one.name for one in client.list(filter=some)] == ["operations/1", "operations/3"]
-    with pytest.raises(CallError, match="takes filters such as"):
-        list(client.list(filter="done = true"))
+    assert len(list(client.list(filter="done = true"))) == 5
 
 
-def test_batch_get() -> None:
+def test_filters_know_the_fields_of_scripted_messages(making: Making) -> None:
+    """They know the fields of scripted messages, and a wrong one is refused as by a server."""
+    server = ScriptedServer()
+    for number in range(4):
+        metadata, response = ResizeMetadata(10 * number), ResizeResponse(number)
+        ends = 5.0 if number % 2 else None
+        server.operation(
+            f"operations/{number}", ends_after=ends, metadata=metadata, response=response
+        )
+    client = making.client(server)
+
+    def found(text: str) -> list[str]:
+        return [one.name.rpartition("/")[2] for one in client.list(filter=text)]
+
+    assert found("metadata.percent >= 20") == ["2", "3"]
+    assert found("response.size_bytes > 0") == []
+    server.clock.advance(5.0)
+    assert found("response.size_bytes > 0") == ["1", "3"]
+    assert found("state() = IN_PROGRESS") == ["0", "2"]
+    with pytest.raises(CallError, match="percents") as caught:
+        found("metadata.percents >= 20")
+    assert caught.value.code is lro.Code.INVALID_ARGUMENT
+
+
+def test_batch_get_gives_operations_and_missing_names() -> None:
     """Operations, and the names of those that are not there (spec §3.11)."""
     server = ScriptedServer(batch_get=True)
     server.operation(NAME, ends_after=None)
@@ -308,7 +379,7 @@ def watching() -> ScriptedServer:
     return server
 
 
-def test_watching_many(watching: ScriptedServer) -> None:
+def test_a_watch_of_many_streams_changes_until_all_are_over(watching: ScriptedServer) -> None:
     """A snapshot of each, then what changes, until all are over; a comment when it is quiet."""
     names = {"names": ["operations/1", "operations/x", "operations/2"]}
     with httpx.Client(transport=watching.transport) as http:
@@ -318,7 +389,7 @@ def test_watching_many(watching: ScriptedServer) -> None:
     assert watching.clock() - 1000.0 == pytest.approx(20.0)
 
 
-def test_watching_one(watching: ScriptedServer) -> None:
+def test_a_watch_of_one_streams_on_an_event_loop(watching: ScriptedServer) -> None:
     """The same of one name, on an event loop."""
 
     async def main() -> str:
@@ -341,7 +412,9 @@ FAULTS: dict[str, tuple[Fault, str, lro.Code]] = {
 
 
 @pytest.mark.parametrize(("fault", "text", "code"), FAULTS.values(), ids=FAULTS)
-def test_faults(making: Making, fault: Fault, text: str, code: lro.Code) -> None:
+def test_a_fault_fails_the_call_as_a_network_would(
+    making: Making, fault: Fault, text: str, code: lro.Code
+) -> None:
     """What goes wrong, goes wrong as on a network."""
     server = ScriptedServer()
     server.operation(NAME)
@@ -353,7 +426,7 @@ def test_faults(making: Making, fault: Fault, text: str, code: lro.Code) -> None
     assert server.clock() - 1000.0 <= 30.0 + 1e-6
 
 
-def test_a_slow_answer(making: Making) -> None:
+def test_a_slow_answer_in_time_is_a_good_one(making: Making) -> None:
     """One that comes in time is a good one; all take the latency."""
     server = ScriptedServer(latency=0.5)
     server.operation(NAME)
@@ -362,7 +435,7 @@ def test_a_slow_answer(making: Making) -> None:
     assert server.clock() - 1000.0 == pytest.approx(20.5)
 
 
-def test_which_calls_go_wrong(making: Making) -> None:
+def test_faults_apply_by_number_verb_and_time(making: Making) -> None:
     """By number, by verb, and by time; of several faults the first."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None)
@@ -392,7 +465,7 @@ def test_which_calls_go_wrong(making: Making) -> None:
     assert [call.at for call in server.calls] == [0.0] * 5 + [10.0, 20.0]
 
 
-def test_a_storm(making: Making) -> None:
+def test_a_result_survives_ten_minutes_without_network(making: Making) -> None:
     """An hour's operation through ten minutes without a network."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=HOUR, response=ResizeResponse(7))
@@ -401,7 +474,7 @@ def test_a_storm(making: Making) -> None:
     assert any(call.status == 0 for call in server.calls)
 
 
-def test_retry_after(making: Making) -> None:
+def test_a_scripted_retry_after_sets_the_poll_interval(making: Making) -> None:
     """The interval that a server asks for, while it is not done."""
     server = ScriptedServer(wait=False)
     server.operation(NAME, ends_after=10.0, retry_after="4")
@@ -410,8 +483,8 @@ def test_retry_after(making: Making) -> None:
     assert server.clock.sleeps == [4.0] * 3
 
 
-def test_a_timeout(making: Making) -> None:
-    """The client's patience ends on the same clock."""
+def test_a_timeout_of_the_client_passes_on_the_virtual_clock(making: Making) -> None:
+    """The client and the server share the clock."""
     server = ScriptedServer(wait=False)
     server.operation(NAME, ends_after=None)
     with pytest.raises(PollTimeout):
@@ -419,7 +492,7 @@ def test_a_timeout(making: Making) -> None:
     assert server.clock() - 1000.0 == pytest.approx(60.0, abs=0.05)
 
 
-def test_options_of_the_client(making: Making) -> None:
+def test_a_client_takes_all_its_options(making: Making) -> None:
     """All that a client takes; also another HTTP client, and another clock's sleep."""
     server = ScriptedServer(VirtualClock(5.0), url="http://other.test")
     server.operation(NAME)
@@ -433,31 +506,32 @@ def test_options_of_the_client(making: Making) -> None:
     ("method", "path"),
     [("POST", "/v1/cats:feed"), ("PUT", "/v1/operations/a"), ("GET", "/v1/"), ("GET", "/health")],
 )
-def test_calls_that_were_not_scripted(method: str, path: str) -> None:
+def test_an_unscripted_call_raises_in_the_test(method: str, path: str) -> None:
     """They end the test that makes them, and tell which methods there are."""
     server = ScriptedServer()
     server.method(PATH)
     with (
         httpx.Client(transport=server.transport) as http,
         pytest.raises(
-            UnscriptedCall, match=f"{method} {path} is no call of the interface; methods: {PATH}"
+            UnscriptedCall, match=f"{method} {path} is not a call of the interface; methods: {PATH}"
         ),
     ):
         http.request(method, server.url + path)
     assert server.calls == []
 
 
-def test_other_routes() -> None:
-    """A Wait by GET, with the timeout in the query; anything in place of v1."""
+def test_any_version_in_the_path_is_served() -> None:
+    """Any segment may stand in place of v1."""
     server = ScriptedServer()
     server.operation("projects/p/operations/1", ends_after=None)
     with httpx.Client(transport=server.transport) as http:
-        url = server.url + "/v1beta/projects/p/operations/1:wait?timeout=3s"
-        assert http.get(url, timeout=None).json() == {"name": "projects/p/operations/1"}
+        url = server.url + "/v1beta/projects/p/operations/1:wait"
+        reply = http.post(url, json={"timeout": "3s"}, timeout=None)
+    assert reply.json() == {"name": "projects/p/operations/1"}
     assert server.clock() - 1000.0 == 3.0
 
 
-def test_threads_share_a_clock() -> None:
+def test_sleeps_of_threads_add_up() -> None:
     """The sleeps of threads come one after the other."""
     clock = VirtualClock(0.0)
     threads = [threading.Thread(target=clock.sleep, args=(0.5,)) for _ in range(50)]
@@ -469,8 +543,8 @@ def test_threads_share_a_clock() -> None:
     assert clock.sleeps == [0.5] * 50
 
 
-def test_tasks_sleep_at_once() -> None:
-    """Whoever has to wake first wakes first, whatever the order in which they lay down."""
+def test_sleeping_tasks_wake_in_the_order_of_their_times() -> None:
+    """The order in which they began to sleep does not matter."""
     clock = VirtualClock(0.0)
     woken: list[tuple[float, int]] = []
 
@@ -487,8 +561,8 @@ def test_tasks_sleep_at_once() -> None:
     assert clock() == 10.0
 
 
-def test_a_task_that_lies_down_late_gives_the_others_time() -> None:
-    """Those that go on beside it are not overtaken by the turns that were counted before."""
+def test_a_late_sleep_gives_other_tasks_more_turns() -> None:
+    """The turns that were counted before do not count for the tasks that go on."""
     clock = VirtualClock(0.0)
     woken: list[tuple[float, str]] = []
 
@@ -505,8 +579,8 @@ def test_a_task_that_lies_down_late_gives_the_others_time() -> None:
     assert woken == [(1.0, "busy"), (2.0, "late"), (5.0, "long")]
 
 
-def test_a_task_that_is_cancelled_in_its_sleep() -> None:
-    """Nobody waits for it, and the others are woken in time."""
+def test_a_sleep_that_is_cancelled_holds_no_other_up() -> None:
+    """The other tasks are woken in time."""
     clock = VirtualClock(0.0)
 
     async def main() -> None:
@@ -528,7 +602,7 @@ def test_a_task_that_is_cancelled_in_its_sleep() -> None:
     assert clock() == 2.0
 
 
-def test_sleeps_that_begin_again_and_again_do_not_hold_the_others_up() -> None:
+def test_restarted_sleeps_hold_no_other_up() -> None:
     """A task that cancels each sleep and begins another delays them by a bounded count of turns."""
     clock = VirtualClock(0.0)
 
@@ -550,7 +624,7 @@ def test_sleeps_that_begin_again_and_again_do_not_hold_the_others_up() -> None:
 @pytest.mark.parametrize(
     "seconds", [float("nan"), float("inf"), 10**400], ids=["NaN", "infinity", "beyond a float"]
 )
-def test_seconds_that_never_pass(seconds: float) -> None:
+def test_seconds_that_never_pass_are_refused(seconds: float) -> None:
     """Each way to let time pass refuses them, and stays as it was."""
     clock = VirtualClock(5.0)
     wanted = "^seconds: must be a finite number of seconds, got "
@@ -563,7 +637,7 @@ def test_seconds_that_never_pass(seconds: float) -> None:
     assert (clock(), clock.sleeps) == (5.0, [])
 
 
-def test_many_operations_at_once() -> None:
+def test_many_waits_on_one_loop_take_the_time_of_the_longest() -> None:
     """Many handles on one event loop take the time of the longest."""
     server = ScriptedServer()
     for number in range(30):
@@ -583,7 +657,7 @@ def test_many_operations_at_once() -> None:
 
 
 @pytest.mark.parametrize("offered", ["watch", "batch_get"])
-def test_many_operations_at_a_time(making: Making, offered: str) -> None:
+def test_a_group_uses_the_extension_that_is_offered(making: Making, offered: str) -> None:
     """The client uses what extension there is for a group."""
     server = ScriptedServer(**{offered: True})
     client = making.client(server)
@@ -597,7 +671,7 @@ def test_many_operations_at_a_time(making: Making, offered: str) -> None:
     assert any(call.verb == verb and call.status == 200 for call in server.calls)
 
 
-def test_replies_are_the_interfaces() -> None:
+def test_a_refusal_has_the_error_body_of_the_interface() -> None:
     """A refusal has the error body that servers send (spec §5.12)."""
     server = ScriptedServer()
     with httpx.Client(transport=server.transport) as http:

@@ -98,7 +98,7 @@ def test_a_link_and_no_child(spans: Spans) -> None:
     assert span.context.trace_id != started.trace_id
 
 
-def test_the_start_tells_the_server(spans: Spans) -> None:
+def test_the_start_sends_the_trace_to_the_server(spans: Spans) -> None:
     """The headers of the start are those of the span that is current then."""
     with spans.tracer.start_as_current_span("request") as current:
         trace = begun()
@@ -154,7 +154,7 @@ def test_an_operation_that_failed(code: int, kind: str, state: str, spans: Spans
     assert (span.attributes["error.type"], span.attributes["lro.state"]) == (kind, state)
 
 
-def test_the_end_is_told_once(spans: Spans) -> None:
+def test_the_end_is_reported_once(spans: Spans) -> None:
     """However many threads see it."""
     trace = begun()
     ready = threading.Barrier(8)

@@ -27,7 +27,7 @@ from lro_client import (
     UnreadableReply,
 )
 from lro_client.testing import Fault, ScriptedServer
-from lro_client.transports._truncation import is_truncated
+from lro_client.transports._http_coding import is_truncated
 from tests.client.faces import URL, Clock, Face
 from tests.client.messages import (
     NAME,
@@ -201,7 +201,7 @@ def test_a_reply_that_is_too_large_is_not_fetched_again(
     assert (error.code, error.passing) == (lro.Code.UNKNOWN, False)
     asked = [call for call in server.calls if call.name == names[0]]
     assert [call.verb for call in asked if call.verb == "GetOperation"] == ["GetOperation"]
-    assert face.inside(client)._core.setting.server.slowed == 0.0
+    assert face.inside(client)._state.config.server.last_pause == 0.0
 
 
 def is_good(outcome: object) -> bool:
@@ -209,7 +209,7 @@ def is_good(outcome: object) -> bool:
     return isinstance(outcome, ResizeResponse)
 
 
-def test_unreadable_replies_are_told_from_unknown_of_a_server(
+def test_unreadable_replies_differ_from_unknown_of_a_server(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
     """By their class; a policy that retries UNKNOWN means the server's (defects 49)."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import lro
 from lro_client import CallError, Routes
 from lro_client._flow.steps import Call
-from lro_client.transports._coding import Coder
+from lro_client.transports._http_coding import Coder
 from tests.client.faces import URL, Face
 from tests.client.messages import (
     NAME,
@@ -228,7 +228,7 @@ def test_a_wait_without_a_body(method: str, face: Face, server: respx.Router) ->
     assert body_of(request) is None
 
 
-def test_a_template_that_is_none(face: Face) -> None:
+def test_a_template_that_is_not_valid(face: Face) -> None:
     """A route that is no path template is refused when the client is made."""
     with pytest.raises(lro.DeclarationError):
         face.client(routes=Routes(get="v1/{name}"))

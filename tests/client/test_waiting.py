@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 import lro
 from lro_client import OperationGone, Polling, PollTimeout, wait_exponential
-from lro_client._flow import capabilities
-from lro_client._flow.polling import _TICK_SECONDS, MARGIN_SECONDS
+from lro_client._flow import single
+from lro_client._flow.poll_state import MARGIN_SECONDS
+from lro_client._flow.polling import TICK_SECONDS
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,
@@ -47,7 +48,7 @@ def test_wait_takes_the_place_of_polls_and_pauses(
     assert clock.sleeps == []
 
 
-def test_a_handle_that_is_done_asks_nobody(face: Face, server: respx.Router) -> None:
+def test_a_handle_that_is_done_makes_no_call(face: Face, server: respx.Router) -> None:
     """What was once seen to be done needs no call (spec §11.2(1))."""
     route = server.post(WAIT).mock(return_value=reply(succeeded()))
     handle = face.client().operation(NAME, **TYPES)
@@ -125,11 +126,11 @@ def test_doubt_outlasts_failures() -> None:
     """A Wait that was not found is decided by the first Get that gets an answer."""
     faults = [None, call_error(lro.Code.UNAVAILABLE), call_error(lro.Code.NOT_FOUND)]
     simulation = Simulation(ends_at=0, max_hold=60, fault=lambda _: faults.pop())
-    known = capabilities.Server()
+    known = single.Server()
     assert simulation.wait(PLAIN, server=known).done
     assert simulation.holds == [20.0, None, None]
     assert simulation.pauses == [0.5]
-    assert not known.offers(capabilities.WAIT, simulation.clock())
+    assert not known.offers(single.WAIT, simulation.clock())
 
 
 def test_a_proxy_that_cuts_held_calls(face: Face, clock: Clock, server: respx.Router) -> None:
@@ -216,7 +217,7 @@ def test_a_wait_is_answered_before_the_deadline(
     try:
         operation = simulation.wait(Polling(), timeout)
     except PollTimeout as exc:
-        assert ends_at > timeout - _TICK_SECONDS  # a deadline so near is over
+        assert ends_at > timeout - TICK_SECONDS  # a deadline so near is over
         assert timeout - 2e-6 <= simulation.now <= timeout + 2 * latency + 2e-6
         assert exc.polls == len(simulation.asked)
         assert isinstance(simulation.asked[-1][1].request, lro.GetOperationRequest)

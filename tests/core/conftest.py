@@ -53,7 +53,7 @@ def make_service(clock: ManualClock) -> Iterator[MakeService]:
                 store if store is not None else MemoryStore(clock),
                 executor if executor is not None else ThreadExecutor(3),
                 **{
-                    "upkeep": False,
+                    "maintenance": False,
                     "domain": "acme.test",
                     "clock": lambda: (clock() - START).total_seconds(),
                     **options,

@@ -19,7 +19,7 @@ from lro._messages.schema import Field, Int32, Kind, Label, number, shape_of
 from lro._model.record import Record
 from lro.testing import START
 from tests.core.kit import WorkMetadata
-from tests.filters.everything import Everything
+from tests.filters.every_field_kind import Everything
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata
 
 Draw: TypeAlias = st.DrawFn

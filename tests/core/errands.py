@@ -31,7 +31,7 @@ from lro._base.errors import (
 )
 from lro._base.status import Code
 from lro._engine.executor_port import Executor, RemoteCall
-from lro._engine.job import Job
+from lro._engine.job import Job, JobControl
 from lro._engine.method_spec import MethodSpec, Options
 from lro._engine.process_role import is_worker_process
 from lro._engine.service import Service
@@ -506,7 +506,7 @@ AERRANDS: Final = {
 
 def service_of(executor: Executor, store: Store) -> Service:
     """A service with every errand, none of which is put in the place of its function."""
-    service = Service(store, executor, domain="acme.test", upkeep=False)
+    service = Service(store, executor, domain="acme.test", maintenance=False)
     service.types.register(Hint)
     again: dict[str, typing.Any] = {"attempts": 3, "retry_on": (Flaky,)}
     service.method("acme.v1.Works.Errand")(errand)
@@ -535,14 +535,14 @@ class Direct:
             metadata=WorkMetadata,
             options=Options(),
             types=TypeRegistry(),
-            expiry=timedelta(days=1),
+            keep_for=timedelta(days=1),
         )
         self.over = threading.Event()
         self.response: Any | None = None
 
     def run(self, through: RemoteCall | None = None) -> None:
         assert through is not None
-        job: Job[typing.Any] = Job(
+        control = JobControl(
             name=self.name,
             attempt=1,
             publish=lambda metadata: None,
@@ -550,7 +550,7 @@ class Direct:
             clock=lambda: START,
         )
         try:
-            self.response = through(self.spec, self.request, job)  # type: ignore[assignment]
+            self.response = through(self.spec, self.request, control)  # type: ignore[assignment]
         finally:
             self.over.set()
 

@@ -26,7 +26,7 @@ from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from tests.core.drawn import Changed, EarlierExport, Happening, Indexed, Put, seldom
 from tests.core.kit import WorkMetadata, WorkRequest
-from tests.filters.everything import Everything
+from tests.filters.every_field_kind import Everything
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata, Stage
 
 KNOWN: Final = TypeRegistry()
@@ -114,7 +114,7 @@ class House:
         made = Service(
             store,
             InlineExecutor(),
-            upkeep=False,
+            maintenance=False,
             clock=clock,
             owner_only=self.owner_only,
             types=KNOWN,
@@ -137,7 +137,7 @@ def declare(
         request=WorkRequest,
         response=response,
         metadata=metadata,
-        options=Options(index=index),
+        options=Options(indexed_paths=index),
     )
 
 
@@ -170,7 +170,9 @@ class Past:
         self._clock = clock
         releases = [*range(-1, RELEASES), *[RELEASES - 1] * 3]
         self._writers = [house.service(MemoryStore(clock), release) for release in releases]
-        apart, earlier = (Service(MemoryStore(clock), InlineExecutor(), upkeep=False) for _ in "ab")
+        apart, earlier = (
+            Service(MemoryStore(clock), InlineExecutor(), maintenance=False) for _ in "ab"
+        )
         declare(earlier, EXPORT, EarlierExport, ExportResponse, ("verb", "labels.team", "stage"))
         for other in (apart, earlier):
             declare(other, IMPORT, ImportMetadata, Book, PATHS[IMPORT])
@@ -224,5 +226,5 @@ def _change_of(what: Changed, now: datetime) -> Change:
     if what.what == "report" and isinstance(what.value, Any):
         return report(what.value, None, now)
     if what.what == "end":
-        return end(what.value, now=now, expiry=timedelta(seconds=what.seconds))
+        return end(what.value, now=now, keep_for=timedelta(seconds=what.seconds))
     return delete(now) if what.what == "delete" else request_cancel(now)

@@ -138,8 +138,7 @@ def reason(operation: Operation) -> tuple[int, str]:
 
 def swap(service: Service, executor: Executor) -> None:
     """Give a service another executor."""
-    service._executor = service._starter._executor = executor
-    service._background.running._executor = executor
+    object.__setattr__(service._runtime, "executor", executor)  # all its parts share it
 
 
 class Step:

@@ -23,12 +23,13 @@ from lro._base.errors import InvalidFilter
 from lro._engine import listing
 from lro._engine.service import Service
 from lro._engine.store_port import Store
-from lro._filters import Filter, MessageType, compile_filter
+from lro._filters.filter import Filter, compile_filter
 from lro._filters.indexes import CALLER
+from lro._filters.types import MessageType
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import ListOperationsRequest
 from lro._model.record import Record
-from lro.stores._walks import Walk
+from lro.stores._list_queries import ListQuery
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite._pages import DIALECT
@@ -72,8 +73,8 @@ class Tally(collections.Counter[str]):
         """Count a filter, and which way a store goes for it."""
         specs, types = service.specs.values(), service.types
         request = ListOperationsRequest(filter=text)
-        query = listing.Query.of(request, service.store, specs, types, service.indexes)
-        walk = Walk.of(query.prefilter(only), None, service.indexes.keys, DIALECT)
+        query = listing.Query.of(request, service.store, specs, types, service.methods.indexes)
+        walk = ListQuery.of(query.prefilter(only), None, service.methods.indexes.keys, DIALECT)
         way = "nowhere"
         if not walk.nothing:
             order = "by index" if walk.order else "in plain order"

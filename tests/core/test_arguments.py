@@ -35,16 +35,20 @@ WRONG_OPTIONS = [
     ("attempts", 1.0, "a whole number from 1"),
     ("max_lost", "3", "a whole number from 1"),
     ("time_limit", 5, "a timedelta above zero, at most 36500 days"),
-    ("expiry", timedelta(), "a timedelta above zero, at most 36500 days"),
+    ("keep_for", timedelta(), "a timedelta above zero, at most 36500 days"),
     ("retry_on", ValueError, "a tuple of exception classes"),
     ("retry_on", (ValueError, "OSError"), "a tuple of exception classes"),
     ("retry_on", (BaseException,), "a tuple of exception classes"),
     ("worker_lost", "retry", "WorkerLost.FAIL or WorkerLost.RETRY"),
-    ("target", "name", "a function"),
+    ("exclusive_target", "name", "a function"),
     ("validate", awaited, "a plain function, which no event loop awaits"),
-    ("settle", functools.partial(awaited, 1), "a plain function, which no event loop awaits"),
-    ("target", Awaited(), "a plain function, which no event loop awaits"),
-    ("index", ("dataset", 5), "a tuple of paths"),
+    (
+        "final_metadata",
+        functools.partial(awaited, 1),
+        "a plain function, which no event loop awaits",
+    ),
+    ("exclusive_target", Awaited(), "a plain function, which no event loop awaits"),
+    ("indexed_paths", ("dataset", 5), "a tuple of paths"),
     ("path", None, "a text"),
     ("path", "v1/x", "a path such as /v1/images:resize"),
 ]
@@ -57,12 +61,12 @@ WRONG_SERVICE = [
     ("verbs", [1], "several texts, in a tuple or list"),
     ("verbs", ["GetOperatoin"], "some of GetOperation, ListOperations"),
     ("max_wait", 60, "a timedelta from zero, at most 36500 days"),
-    ("expiry", "30d", "a timedelta from zero, at most 36500 days"),
+    ("keep_for", "30d", "a timedelta from zero, at most 36500 days"),
     ("lease", timedelta(), "a timedelta of 0.2 s or more, at most 36500 days"),
     ("lease", timedelta(milliseconds=199), "a timedelta of 0.2 s or more, at most 36500 days"),
     ("authorize", "nobody", "a function"),
     ("owner_only", 1, "True or False"),
-    ("upkeep", "no", "True or False"),
+    ("maintenance", "no", "True or False"),
     ("clock", 3.0, "a function"),
 ]
 
@@ -75,7 +79,7 @@ def told(name, value, wanted):
 @pytest.mark.parametrize(("name", "value", "wanted"), WRONG_OPTIONS)
 def test_an_option_of_a_method_of_the_wrong_type_is_refused(name, value, wanted):
     """defects 2: ``worker_lost="retry"`` was taken, and meant FAIL."""
-    with lro.Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
+    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         with pytest.raises(lro.DeclarationError) as refused:
             service.method("acme.v1.Works.Work", **{name: value})
         assert str(refused.value).startswith(told(name, value, wanted))
@@ -105,8 +109,8 @@ def test_retry_on_without_attempts_is_refused():
 def test_the_shortest_lease_is_taken():
     """It is renewed five times in its period of grace, as any other."""
     shortest = timedelta(milliseconds=200)
-    with lro.Service(MemoryStore(), InlineExecutor(), upkeep=False, lease=shortest) as service:
-        assert service._background.upkeep.retry_seconds == pytest.approx(0.01)
+    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, lease=shortest) as service:
+        assert service._background.maintenance.retry_seconds == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(("name", "value", "wanted"), WRONG_SERVICE)
@@ -247,7 +251,7 @@ def test_an_argument_of_the_type_registry_of_the_wrong_type_is_refused(call, nam
 @pytest.fixture
 def service():
     """A service with a method whose work is done outside."""
-    with lro.Service(MemoryStore(), InlineExecutor(), upkeep=False) as made:
+    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as made:
         made.declare(
             "acme.v1.Works.Do", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
         )
@@ -431,7 +435,7 @@ def test_an_argument_of_a_grpc_start_method_of_the_wrong_type_is_refused(name, v
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     import lro.grpc
 
-    with lro.Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
+    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         method = service.declare(
             "acme.v1.Works.Do", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
         )

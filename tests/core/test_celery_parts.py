@@ -23,13 +23,12 @@ from celery.signals import worker_ready
 from kombu.exceptions import OperationalError
 
 import lro.executors.celery as module
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError, MissingExtra
+from lro._base.errors import DeclarationError, MissingExtra, Unavailable
 from lro._engine.executor_port import CancelSupport
 from lro._engine.service import Service
-from lro.executors import _broker, _carrier
-from lro.executors._broker import NamePublisher
-from lro.executors._carrier import CeleryWorkerTask
+from lro.executors import _celery_broker, _celery_worker
+from lro.executors._celery_broker import NamePublisher
+from lro.executors._celery_worker import CeleryWorkerTask
 from lro.executors.celery import CeleryExecutor
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -69,7 +68,7 @@ def level():
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch):
     """A worker gives a message back without a rest."""
-    monkeypatch.setattr(_carrier, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(_celery_worker, "REJECT_PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +186,7 @@ def test_a_broker_that_is_not_there(nobody, scheme):
     executor = CeleryExecutor(app_on(f"{scheme}://{nobody}"))
     with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
         executor.reserve()
-    executor._broker.reach = None
+    executor._publisher.publish = None
     with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
         executor.reserve()
 
@@ -195,7 +194,7 @@ def test_a_broker_that_is_not_there(nobody, scheme):
 def test_every_broker_of_a_list_is_tried(nobody):
     """The app names several; each gets its turn before a start is refused."""
     broker = NamePublisher(app_on([f"redis://{nobody}", "memory://"]), timedelta(seconds=1), 1)
-    broker.look()
+    broker.check_reachable()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +215,7 @@ def test_limits_are_those_of_our_connections_only(url, option):
 def test_a_dead_connection_is_replaced_once():
     """The broker was started anew: what failed over the old connection is done over a new one."""
     broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
-    broker.look()
+    broker.check_reachable()
     failures = [OperationalError("gone"), OperationalError("gone"), OperationalError("gone")]
 
     def act(connection):
@@ -224,9 +223,9 @@ def test_a_dead_connection_is_replaced_once():
             raise failures.pop()
 
     with pytest.raises(Unavailable, match="OperationalError"):
-        broker.reach(act)
+        broker.publish(act)
     assert len(failures) == 1
-    broker.reach(act)
+    broker.publish(act)
     assert failures == []
 
 
@@ -236,32 +235,32 @@ def test_all_connections_are_in_use():
 
     def act(connection):
         with pytest.raises(Unavailable, match="all 1 connections"):
-            broker.reach(print)
+            broker.publish(print)
 
-    broker.reach(act)
-    broker.look()
+    broker.publish(act)
+    broker.check_reachable()
 
 
 def test_an_answer_is_believed_for_a_moment(monkeypatch):
     """Then the broker is asked again."""
     asked = []
     broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
-    monkeypatch.setattr(_broker, "_knock", asked.append)
-    broker.look()
-    broker.look()
-    monkeypatch.setattr(_broker, "FRESH_SECONDS", 0.0)
-    broker.look()
+    monkeypatch.setattr(_celery_broker, "_open_channel", asked.append)
+    broker.check_reachable()
+    broker.check_reachable()
+    monkeypatch.setattr(_celery_broker, "FRESH_SECONDS", 0.0)
+    broker.check_reachable()
     assert len(asked) == 2
 
 
 def test_a_child_makes_connections_of_its_own():
     """After a fork; those of the parent are left alone."""
     broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
-    broker.look()
+    broker.check_reachable()
     pool = broker._pool
-    broker._forked()
+    broker._reset_after_fork()
     assert broker._inherited is pool
-    broker.look()
+    broker.check_reachable()
     assert broker._pool is not pool
 
 
@@ -275,7 +274,7 @@ def unavailable(name):
 def test_what_cannot_be_begun_goes_back(caplog):
     """The store is away: the message is for another time, or another worker."""
     with caplog.at_level(logging.WARNING, "lro"), pytest.raises(Reject) as caught:
-        CeleryWorkerTask(unavailable, None).carry(NAME)
+        CeleryWorkerTask(unavailable, None).run(NAME)
     assert caught.value.requeue
     assert "the store is away" in caplog.text
 
@@ -292,18 +291,18 @@ def test_what_cannot_be_begun_goes_back(caplog):
 )
 def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
     """With one line in the log, of the types that it holds; no work is asked for (defects 15)."""
-    CeleryWorkerTask(lambda name: pytest.fail(f"asked for {name}"), None).carry(*arguments, **named)
+    CeleryWorkerTask(lambda name: pytest.fail(f"asked for {name}"), None).run(*arguments, **named)
     assert f"a message is dropped, it holds no name of an operation but {held}" in caplog.text
     assert len(caplog.records) == 1
 
 
 def test_a_message_of_a_malformed_name_is_dropped(caplog):
     """The service says so, before its store is asked; in the main thread or another one."""
-    with Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
-        CeleryWorkerTask(service.run_operation, None).carry("operations/")
+    with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
+        CeleryWorkerTask(service.run_operation, None).run("operations/")
         assert "a message is dropped: name: 'operations/' names no operation" in caplog.text
         other = threading.Thread(
-            target=CeleryWorkerTask(service.run_operation, None).carry, args=("a\x00",)
+            target=CeleryWorkerTask(service.run_operation, None).run, args=("a\x00",)
         )
         other.start()
         other.join(PATIENCE)
@@ -341,7 +340,7 @@ def test_work_is_begun_once(monkeypatch, begun):
         raise errors.pop()
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    carrier.carry(NAME)
+    carrier.run(NAME)
     assert seen == [NAME]
 
 
@@ -356,7 +355,7 @@ def test_work_whose_process_ends_first_is_not_begun(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
         with pytest.raises(SystemExit):
-            CeleryWorkerTask(seen.append, None).carry(NAME)
+            CeleryWorkerTask(seen.append, None).run(NAME)
     threads[0].start()
     threads[0].join(PATIENCE)
     assert seen == []
@@ -371,7 +370,7 @@ def test_a_worker_ends_while_a_thread_is_started(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(Reject, match="kill_job"):
-        CeleryWorkerTask(print, closed.append).carry(NAME)
+        CeleryWorkerTask(print, closed.append).run(NAME)
     assert closed == [timedelta()]
 
 
@@ -383,7 +382,7 @@ def test_no_thread_can_be_started(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(Reject, match="can't start new thread") as caught:
-        CeleryWorkerTask(print, None).carry(NAME)
+        CeleryWorkerTask(print, None).run(NAME)
     assert caught.value.requeue
 
 
@@ -419,7 +418,7 @@ def test_a_stopped_worker_begins_nothing():
     executor.attach(work)
     for _ in range(2):
         with pytest.raises(Reject) as caught:
-            executor._carrier.carry(NAME)
+            executor._worker_task.run(NAME)
         assert caught.value.requeue
     assert done == [NAME]
 
@@ -434,7 +433,7 @@ def test_an_error_of_the_work_is_an_error_of_the_task():
 
     def carry():
         with pytest.raises(KeyError):
-            carrier.carry(NAME)
+            carrier.run(NAME)
         found.append(carrier.join(0))
 
     carry()
@@ -489,7 +488,7 @@ def test_a_process_of_a_pool_is_ended(signalled):
     """Celery raises SystemExit there: the work is handed back first."""
     work = signalled(SystemExit(-241))
     with pytest.raises(SystemExit):
-        work.carrier.carry(NAME)
+        work.carrier.run(NAME)
     assert work.closed == [timedelta()]
 
 
@@ -497,7 +496,7 @@ def test_a_worker_without_pool_is_ended(signalled):
     """Celery raises an error of its own there: the message goes back too."""
     work = signalled(NotImplementedError("kill_job"))
     with pytest.raises(Reject) as caught:
-        work.carrier.carry(NAME)
+        work.carrier.run(NAME)
     assert caught.value.requeue
     assert work.closed == [timedelta()]
 
@@ -507,7 +506,7 @@ def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):
     work = signalled(SoftTimeLimitExceeded())
     work.may_end.set()
     with caplog.at_level(logging.WARNING, "lro"):
-        work.carrier.carry(NAME)
+        work.carrier.run(NAME)
     assert work.closed == []
     assert "soft time limit" in caplog.text
 
@@ -522,7 +521,7 @@ def test_what_cannot_be_handed_back_is_left_to_its_lease(signalled, caplog):
     work = signalled(SystemExit(1))
     work.carrier._close = fail
     with caplog.at_level(logging.ERROR, "lro"), pytest.raises(SystemExit):
-        work.carrier.carry(NAME)
+        work.carrier.run(NAME)
     assert "could not be handed back" in caplog.text
 
 
@@ -531,6 +530,6 @@ def test_nobody_has_said_how_work_is_handed_back(signalled):
     work = signalled(SystemExit(1))
     work.carrier._close = None
     with pytest.raises(SystemExit):
-        work.carrier.carry(NAME)
+        work.carrier.run(NAME)
     work.may_end.set()
     assert work.carrier.join(PATIENCE)

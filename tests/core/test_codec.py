@@ -22,7 +22,7 @@ from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Int32
 from lro.testing._clock import together
 from tests.core.kit import by_id, vectors
-from tests.core.scalars import METADATA, SCALARS, Scalars, signs
+from tests.core.scalars_message import METADATA, SCALARS, Scalars, signs
 from tests.core.test_scalars import One
 from tests.filters.messages import (
     Book,

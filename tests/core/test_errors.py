@@ -11,36 +11,34 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base import errors, faults
+from lro._base import errors
 from lro._base.details import BadRequest, ErrorInfo, PreconditionFailure, ResourceInfo, RetryInfo
 from lro._base.errors import (
+    BatchTooLarge,
     CancellationNotRequested,
     Cancelled,
+    DeclarationError,
     Described,
+    EncodingError,
+    HttpMethodNotAllowed,
     InvalidArgument,
     InvalidFilter,
     LeaseLost,
     LroError,
-    NotApplied,
-    OperationNotFound,
-    Retryable,
-    StatusError,
-    TargetBusy,
-    Unavailable,
-    got,
-)
-from lro._base.faults import (
-    BatchTooLarge,
-    DeclarationError,
-    EncodingError,
-    HttpMethodNotAllowed,
     MessageTooLarge,
     MethodNotSupported,
     MissingExtra,
     NameRefused,
+    NotApplied,
+    OperationNotFound,
+    Retryable,
     RouteNotFound,
+    StatusError,
+    TargetBusy,
     TooManyHeld,
+    Unavailable,
     UnknownType,
+    got,
 )
 from lro._base.status import Code
 from lro._messages.registry import TypeRegistry
@@ -79,12 +77,7 @@ def example(cls):
 
 
 CLASSES = sorted(
-    {
-        cls
-        for module in (errors, faults)
-        for cls in vars(module).values()
-        if inspect.isclass(cls) and issubclass(cls, LroError)
-    },
+    {cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, LroError)},
     key=lambda cls: cls.__name__,
 )
 EACH = pytest.mark.parametrize(
@@ -155,9 +148,9 @@ SENTENCES = [
     (OperationNotFound("operations/a"), "there is no operation 'operations/a'"),
     (NotApplied("n", "complete", "FAILED"), "n: complete was not applied, the operation is FAILED"),
     (LeaseLost("n", 1, 2), "n: attempt 1 lost its lease to attempt 2"),
-    (LeaseLost("n", 2, 2), "n: somebody holds attempt 2"),
+    (LeaseLost("n", 2, 2), "n: a worker holds attempt 2"),
     (TargetBusy("t"), "another operation is working on 't', which allows one at a time"),
-    (CancellationNotRequested("n"), "nobody asked for the cancellation of 'n'"),
+    (CancellationNotRequested("n"), "no caller asked for the cancellation of 'n'"),
     (MethodNotSupported("ListOperations"), "ListOperations is not supported by this service"),
     (RouteNotFound("/x"), "there is nothing at /x"),
     (HttpMethodNotAllowed("PUT", "/x", ("GET", "POST")), "/x takes GET, POST, not PUT"),
@@ -187,7 +180,7 @@ def test_a_chosen_status():
 
 
 def test_a_precondition():
-    """Who acknowledges what nobody asked for is told which condition did not hold."""
+    """The error of an acknowledgement without a request names the condition that did not hold."""
     (detail,) = CancellationNotRequested("n").more_details()
     assert isinstance(detail, PreconditionFailure)
     assert detail.violations[0].subject == "n"

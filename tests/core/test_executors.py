@@ -183,7 +183,7 @@ def test_work_that_outlasts_the_loop_is_cancelled():
     assert begun.wait(PATIENCE)
     executor.stop()
     executor._ended = True
-    executor._wake(executor._loop.stop)
+    executor._call_in_loop(executor._loop.stop)
     assert executor.join(PATIENCE)
     executor._thread.join(PATIENCE)
     assert told == [1]
@@ -276,7 +276,7 @@ def test_a_slot_from_before_a_fork_is_of_no_use():
     executor = AsyncioExecutor()
     slot = executor.reserve()
     loop, thread = executor._loop, executor._thread
-    executor._begin_anew()  # as in a forked child, but that the loop does run here
+    executor._reset_after_fork()  # as in a forked child, but that the loop does run here
     with pytest.raises(Unavailable):
         slot.submit(Work("a"))
     executor._ended = True
@@ -335,8 +335,8 @@ def test_threads_are_started_anew_after_a_fork():
     """Those of the parent are not there."""
     executor = ThreadExecutor(1)
     finished(executor, Work("a", held=False))
-    crew = executor._crew
-    crew._disband()  # as in a forked child, but that the first thread does run here
+    crew = executor._threads
+    crew._reset_after_fork()  # as in a forked child, but that the first thread does run here
     before = set(threading.enumerate())
     executor.reserve().release()
     assert len(set(threading.enumerate()) - before) == 1
@@ -395,7 +395,7 @@ def test_the_inline_executor_waits_for_other_threads():
 
 def test_the_inline_executor_does_async_work_below_a_running_event_loop():
     """A loop of its own needs a thread of its own there; the caller waits."""
-    service = lro.Service(lro.stores.memory.MemoryStore(), InlineExecutor(), upkeep=False)
+    service = lro.Service(lro.stores.memory.MemoryStore(), InlineExecutor(), maintenance=False)
 
     @service.method("acme.v1.Waits.Wait", metadata=lro.Empty)
     async def wait(request: WaitRequest) -> WaitResponse:

@@ -71,7 +71,7 @@ def _postgres(folder, clock, stack):
         open=open_store,
         save=server.save,
         restore=server.restore,
-        reconnect=lambda store: store._parts.connections._drop_idle(),
+        reconnect=lambda store: store._resources.connections._drop_idle(),
     )
 
 

@@ -59,11 +59,11 @@ def awaited(operation):
 before = os.getpid()
 assert result(work.start(WorkRequest("before"))) == f"before {before}"
 held = work.start(WorkRequest("held"))
-owner = service._background.running.owner
+owner = service.workers.owner
 child = os.fork()
 if child == 0:
-    assert service._background.running.owner != owner
-    assert not service._background.running.held()
+    assert service.workers.owner != owner
+    assert not service.workers.held()
     assert result(work.start(WorkRequest("child"))) == f"child {os.getpid()}"
     assert awaited(work.start(WorkRequest("loop"))) == f"loop {os.getpid()}"
     if sys.argv[1] != "memory":
@@ -110,12 +110,12 @@ def test_holders_are_renewed_in_order_and_each_by_itself(caplog):
     try:
         for holder in holders:
             after_fork(holder, whole[holder])
-        forks._renew_all()
+        forks._reset_all()
     finally:
         forks._holders.clear()
         forks._holders.update(whole)
     assert renewed == [holders[0], holders[2]]
-    assert "could not be renewed after a fork" in caplog.text
+    assert "could not be reset after a fork" in caplog.text
     whole.clear()
     holders.clear()
     renewed.clear()
@@ -132,28 +132,28 @@ def test_a_system_that_cannot_fork(monkeypatch):
 @pytest.mark.parametrize("upkeep", [False, True])
 def test_a_service_begins_anew(make_service, store, upkeep):
     """With another name, no work, and waiters of its own; what the parent has is the parent's."""
-    service = make_service(store, upkeep=upkeep)
+    service = make_service(store, maintenance=upkeep)
     method = service.declare(
         "acme.v1.Works.Work", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )
     name = method.start(WorkRequest()).name
-    parents = service._background.upkeep._thread
-    owner = service._background.running.owner
-    service._forked()
-    assert service._background.running.owner != owner
-    assert (service.waiting, len(service._updater.notifier)) == (0, 0)
-    assert service._background.upkeep._thread is None  # until it is used: it may serve nobody
+    parents = service._background.maintenance._thread
+    owner = service.workers.owner
+    service._reset_after_fork()
+    assert service.workers.owner != owner
+    assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
+    assert service._background.maintenance._thread is None  # until it is used: it may serve nobody
     assert not service.get(name).done
-    assert (service._background.upkeep._thread is not None) == upkeep
+    assert (service._background.maintenance._thread is not None) == upkeep
     service.reporter(name).complete(WorkResponse("x"))
     assert service.wait(name, 20).done
     if parents is not None:  # in a real fork it is not there
-        assert parents is not service._background.upkeep._thread
+        assert parents is not service._background.maintenance._thread
 
 
 def test_a_record_store_begins_anew():
     """The lock of a store in memory may be held by a thread that is not there."""
     store = MemoryStore()
     store._lock.acquire()
-    store._forked()
+    store._reset_after_fork()
     assert list(store.expire(1).names) == []

@@ -52,7 +52,7 @@ class Waiting(InlineExecutor):
     def submit(self, task):
         """Keep it, or refuse as one that has stopped meanwhile."""
         if self.service is not None:
-            self.service._background.running.stopping = True
+            self.service.workers.stopping = True
             raise lro.errors.Unavailable("the executor is stopping")
         self.tasks.append(task)
 
@@ -90,7 +90,7 @@ def make(store, executor, function=None, **options):
     def seconds():
         return store.now().timestamp()
 
-    service = lro.Service(store, executor, upkeep=False, lease=LEASE, clock=seconds)
+    service = lro.Service(store, executor, maintenance=False, lease=LEASE, clock=seconds)
     method = service.method(
         "acme.v1.Dos.Do",
         request=DoRequest,
@@ -115,7 +115,7 @@ def test_live_work_is_not_lost_with_its_lease():
             with pytest.raises(lro.errors.Unavailable):
                 service.run_maintenance()
     store.error = None
-    service._background._recover(store.get(name))
+    service._background.maintenance.recover(store.get(name))
     assert store.get(name).state == "IN_PROGRESS"
     service.run_maintenance()
     assert store.get(name).lease_until == clock() + LEASE
@@ -127,7 +127,7 @@ def test_work_that_was_dropped_is_found():
     store = MemoryStore(clock)
     service, method = make(store, Waiting())
     names = [method.start(DoRequest()).name for _ in range(2)]
-    service._background.running._runs.pop(names[0])
+    service.workers._attempts.pop(names[0])
     service.run_maintenance()
     clock.advance(5)
     service.run_maintenance()
@@ -233,7 +233,7 @@ def test_an_async_method_without_a_loop(monkeypatch):
     method.start(DoRequest())
     assert tried.wait(20)
     assert executor.join(20)
-    assert not service._background.running.held()
+    assert not service.workers.held()
     service.close()
 
 
@@ -271,14 +271,14 @@ def test_long_paths_are_not_echoed_whole():
         lambda: AsyncioExecutor(0),
         lambda: AsyncioExecutor(1, queue=-1),
         lambda: ThreadExecutor(1, queue=-1),
-        lambda: lro.Service(MemoryStore(), InlineExecutor(), upkeep=False, lease=timedelta()),
+        lambda: lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, lease=timedelta()),
         lambda: lro.Service(
-            MemoryStore(), InlineExecutor(), upkeep=False, max_wait=timedelta(seconds=-1)
+            MemoryStore(), InlineExecutor(), maintenance=False, max_wait=timedelta(seconds=-1)
         ),
         lambda: lro.Service(
-            MemoryStore(), InlineExecutor(), upkeep=False, expiry=timedelta(days=99_999_999)
+            MemoryStore(), InlineExecutor(), maintenance=False, keep_for=timedelta(days=99_999_999)
         ),
-        lambda: lro.Options(expiry=timedelta(days=99_999_999)),
+        lambda: lro.Options(keep_for=timedelta(days=99_999_999)),
     ],
 )
 def test_settings_that_cannot_work_are_refused(make_it):

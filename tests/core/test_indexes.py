@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-import sqlite3
 import threading
 import time
 import typing
@@ -17,29 +16,26 @@ import pytest
 
 from lro import message
 from lro._base.any import Any, Json, type_url
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._engine.method_spec import Options
 from lro._engine.service import Service
-from lro._engine.store_port import RequestKey, Store
-from lro._filters import compile_filter
+from lro._engine.store_port import Store
+from lro._filters.filter import compile_filter
 from lro._filters.indexes import CALLER, Indexes
 from lro._filters.prefilter import ABSENT, KeyIn, key_value
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Int64, shape_of
 from lro._messages.wellknown import Empty
 from lro._model.operation import ListOperationsRequest
-from lro._model.record import Record
 from lro._model.transitions import report
 from lro.executors.inline import InlineExecutor
-from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.stores.sqlite._schema import SCHEMA_VERSION, STEPS
 from lro.testing import ManualClock
-from lro.testing._samples import ids, insert, key_of, record_of
+from lro.testing._samples import ids, insert, record_of
 from tests.core.drawn import EarlierExport
 from tests.core.kit import PATIENCE, WorkRequest
-from tests.filters.everything import NAME, Everything
+from tests.filters.every_field_kind import NAME, Everything
 from tests.filters.messages import TYPES, ExportMetadata, ImportMetadata, Stage
 
 EXPORT = "lrofix.v1.ExportMetadata"
@@ -196,18 +192,18 @@ def test_a_release_finds_what_the_one_before_has_written(text: str, payload: Jso
     clock = ManualClock()
     releases = []
     for cls in (First, Second):
-        service = Service(MemoryStore(clock), InlineExecutor(), upkeep=False)
+        service = Service(MemoryStore(clock), InlineExecutor(), maintenance=False)
         service.declare(
             METHOD,
             request=Empty,
             response=Empty,
             metadata=cls,
-            options=Options(index=["value", "stage"]),
+            options=Options(indexed_paths=["value", "stage"]),
         )
         releases.append(service)
     packed = Any(type_url("acme.v1.Changing"), payload)
     record = record_of(clock, method=METHOD, metadata=packed)
-    insert(releases[1].store, releases[0].indexes.mark(record))
+    insert(releases[1].store, releases[0].methods.indexes.mark(record))
     found = releases[1].list(ListOperationsRequest(filter=text))
     assert [operation.name for operation in found.operations] == [record.name]
 
@@ -274,18 +270,18 @@ def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
 def test_indexes_are_a_tuple_of_paths(index: typing.Any) -> None:
     """A single text would be taken for its letters."""
     with pytest.raises(DeclarationError, match="must be a tuple of paths"):
-        Options(index=index)
+        Options(indexed_paths=index)
 
 
 def service(store: Store, *index: str, metadata: type = ExportMetadata) -> Service:
     """A service of one method with these indexes."""
-    made = Service(store, InlineExecutor(), upkeep=False)
+    made = Service(store, InlineExecutor(), maintenance=False)
     made.declare(
         METHOD,
         request=WorkRequest,
         response=Empty,
         metadata=metadata,
-        options=Options(index=index),
+        options=Options(indexed_paths=index),
     )
     return made
 
@@ -310,7 +306,7 @@ def test_an_earlier_release_does_not_falsify_an_index(store: Store, clock: Manua
     """It knows neither the field nor the enum's new name, and is asked to cancel the operation."""
     earlier = service(store, "verb", "stage", metadata=EarlierExport)
     earlier.types.register(ImportMetadata)
-    earlier.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
+    earlier.methods.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
     later = service(store, "verb", "stage", "target")
     payload: Json = {"target": "new", "stage": "COPYING"}
     insert(store, record_of(clock, metadata=Any(type_url(EXPORT), payload), method=METHOD))
@@ -327,7 +323,7 @@ def test_nor_does_it_by_what_is_in_binary_form(store: Store, clock: ManualClock)
     pytest.importorskip("google.protobuf")
     earlier = service(store, "verb", "stage", metadata=EarlierExport)
     earlier.types.register(ImportMetadata)
-    earlier.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
+    earlier.methods.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
     later = service(store, "verb", "stage", "target")
     message = later.types.pack(ExportMetadata(target="new", stage=Stage.COPYING, verb="copy"))
     whole = Any(message.type_url, later.types.binary_payload(message))
@@ -393,33 +389,6 @@ def test_an_index_is_made_in_a_file_with_records(tmp_path: Path, clock: ManualCl
         other.index({"k1"})
         assert other._file.rows("PRAGMA schema_version") == before
         assert found(other) == ["a", "c", "d"]
-
-
-def at_version_2(path: Path, record: Record, key: RequestKey) -> None:
-    """A file as it was before there were keys, with a record and its start in it."""
-    row = list(to_row(record))[:-1]
-    start = [key.method, key.caller, key.request_id, key.fingerprint, row[6], record.name]
-    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
-        for statement in (*STEPS[0], *STEPS[1], "PRAGMA user_version = 2"):
-            writer.execute(statement)
-        marks = ", ".join("?" * len(row))
-        writer.execute(f"INSERT INTO operations VALUES ({marks})", row)
-        writer.execute("INSERT INTO starts VALUES (?, ?, ?, ?, ?, ?, ?)", [*start, json.dumps(row)])
-
-
-def test_a_file_of_version_2_is_migrated(tmp_path: Path, clock: ManualClock) -> None:
-    """Its records are found, by their state and by keys that they have not; its starts count."""
-    path = tmp_path / "operations.db"
-    record = record_of(clock, metadata=Any("x/a.Meta", {"percent": 5}))
-    at_version_2(path, record, key_of())
-    with opened(path, clock) as store:
-        assert store._file.rows("PRAGMA user_version") == [(SCHEMA_VERSION,)]
-        store.index({"k1"})
-        assert store.get(record.name) == record
-        assert found(store) == ["a"]
-        assert not insert(store, record_of(clock, "b"), key_of()).fresh
-        store.update(record.name, lambda _: None)
-        assert insert(store, record_of(clock, "b"), key_of()).record == record
 
 
 # -- PostgreSQL -----------------------------------------------------------------------------------
@@ -597,33 +566,3 @@ def test_whoever_dies_making_an_index_leaves_it_to_the_next(
     assert plain.execute(INDEX, (schema,)).fetchone()[0] is False
     store.index({"k1"})
     assert found(store) == ["a", "c", "d"]
-
-
-def test_a_schema_of_version_1_is_migrated(
-    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
-) -> None:
-    """Its records are found, by their state and by keys that they have not; its starts count."""
-    from lro.stores.postgres import SCHEMA_VERSION, _schema
-    from lro.stores.postgres._writes import id_of, start_id
-
-    record = attrs.evolve(
-        record_of(clock, metadata=Any("x/a.Meta", {"percent": 5})), request_id="r", caller="k"
-    )
-    key = key_of(caller="k")
-    row = list(to_row(record))[:-1]
-    plain.execute(f"CREATE SCHEMA {schema}".encode())
-    plain.execute(_schema.MIGRATIONS[0].encode())
-    plain.execute("INSERT INTO versions VALUES (1, 1)")
-    values = [id_of(record.name), id_of(record.parent), None, *row]
-    marks = ", ".join(["%s"] * len(values))
-    plain.execute(f"INSERT INTO operations VALUES ({marks})".encode(), values)
-    start = [start_id(key), id_of(record.name), key.fingerprint, row[6], json.dumps(row)]
-    plain.execute("INSERT INTO starts VALUES (%s, %s, %s, %s, %s)", start)
-    store = make()
-    assert plain.execute("SELECT version FROM versions").fetchone() == (SCHEMA_VERSION,)
-    store.index({"k1"})
-    assert store.get(record.name) == record
-    assert found(store) == ["a"]
-    assert not insert(store, record_of(clock, "b"), key).fresh
-    store.update(record.name, lambda _: None)
-    assert insert(store, record_of(clock, "b"), key).record == record

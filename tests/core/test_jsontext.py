@@ -26,7 +26,7 @@ from lro._messages.json_text import (
     plain_copy,
     reread,
 )
-from tests.core.scalars import JSON
+from tests.core.scalars_message import JSON
 
 READERS = {"loads": loads, "strict": loads_strict}
 

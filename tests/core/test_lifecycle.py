@@ -31,7 +31,7 @@ class Life:
         off |= {"ListOperations"} if "list" in case.get("supports", {}) else set()
         options = {"verbs": [verb for verb in VERBS if verb not in off]}
         if "ttl_days" in case:
-            options["expiry"] = timedelta(days=case["ttl_days"])
+            options["keep_for"] = timedelta(days=case["ttl_days"])
         self.service = make_service(store, InlineExecutor(), **options)
         self.method = self.service.declare(
             "lrofix.v1.Fixtures.Export",

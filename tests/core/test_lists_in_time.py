@@ -5,44 +5,41 @@ from __future__ import annotations
 import functools
 import sqlite3
 from contextlib import closing
-from datetime import timedelta
 
 import pytest
 
 from lro._base.errors import Unavailable
-from lro._engine.maintenance import Maintenance
-from lro._engine.notifier import Notifier
-from lro._engine.record_updater import RecordUpdater
 from lro._engine.store_port import SCAN
 from lro._filters.prefilter import UNKNOWN, KeyIn
-from lro.stores._walks import TooFar, Walk, in_time
+from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore, _pages, _readers, _store
+from lro.stores.sqlite import SQLiteStore, _file, _pages, _store
 from lro.testing._samples import end_of, held, ids, insert, record_of
+from tests.core.engine_parts import maintenance_over
 from tests.core.test_indexes import KEYED, WANTED, fill, plain, schema
 
 __all__ = ["plain", "schema"]
 
 
-def test_what_goes_too_far_is_done_for_fewer():
+def test_what_goes_translate_timeout_is_done_for_fewer():
     """A tenth each time; and if one alone is too much, the caller is told why."""
     asked = []
 
     def action(size):
         asked.append(size)
         if size > 1:
-            raise TooFar(Unavailable("too large"))
+            raise StatementTooSlow(Unavailable("too large"))
         return size
 
-    assert in_time(action, 500) == 1
+    assert retry_smaller(action, 500) == 1
     assert asked == [500, 50, 5, 1]
-    assert in_time(action, 1) == 1
+    assert retry_smaller(action, 1) == 1
 
     def never(size):
-        raise TooFar(Unavailable("too large"))
+        raise StatementTooSlow(Unavailable("too large"))
 
     with pytest.raises(Unavailable, match="too large"):
-        in_time(never, 7)
+        retry_smaller(never, 7)
 
 
 def test_a_look_in_sqlite_is_given_up(tmp_path, clock, monkeypatch):
@@ -66,7 +63,7 @@ def test_a_look_in_sqlite_is_given_up(tmp_path, clock, monkeypatch):
             )
 
         monkeypatch.setattr(_pages, "find", find)
-        monkeypatch.setattr(_readers, "_STEPS", 1)
+        monkeypatch.setattr(_file, "_STEPS", 1)
         assert ids(store.page("", None, 9).records) == ["a", "b", "c", "d"]
         assert scans == [SCAN, SCAN // 10, SCAN // 100]
         monkeypatch.setattr(_store, "_LOOK_SECONDS", 0.0)
@@ -100,9 +97,9 @@ def test_many_values_are_not_looked_up_one_by_one(store, clock):
     store.index({"k1"})
     many = KeyIn("k1", frozenset({"a", *map(str, range(500))}))
     assert set(ids(store.page("", None, 9, many).records)) >= {"a", "c", "d"}
-    walk = Walk.of(many, None, {"k1"}, _pages.DIALECT)
+    walk = ListQuery.of(many, None, {"k1"}, _pages.DIALECT)
     assert (walk.order, walk.values) == ("", ())
-    assert Walk.of(WANTED, None, {"k1"}, _pages.DIALECT).values == ["a", UNKNOWN]
+    assert ListQuery.of(WANTED, None, {"k1"}, _pages.DIALECT).values == ["a", UNKNOWN]
 
 
 class Postgres:
@@ -123,9 +120,9 @@ class Postgres:
     def cancelling(self, store, monkeypatch, too_many):
         import psycopg
 
-        from lro.stores.postgres._link import unavailable
+        from lro.stores.postgres._connection import unavailable
 
-        connections, asked = store._parts.connections, []
+        connections, asked = store._resources.connections, []
         real = connections.rows
 
         def rows(sql, values=(), **options):
@@ -212,21 +209,14 @@ def test_a_sweep_that_fails_keeps_nobody_from_renewing(clock, caplog):
     store, adopted = Sticking(clock), []
     insert(store, held(clock, seconds=0))
     at = [0.0]
-    upkeep = Maintenance(
-        RecordUpdater(store, Notifier()),
-        owner="us",
-        lease=timedelta(seconds=15),
-        held=tuple,
-        cancel=print,
-        recover=adopted.append,
-        methods=lambda: ["M"],
-        clock=lambda: at[0],
+    maintenance = maintenance_over(
+        store, seconds=lambda: at[0], methods=["M"], recover=adopted.append
     )
     clock.advance(1)
-    upkeep.turn()
+    maintenance.run_due()
     for _ in range(2):
         at[0] += 1.0
         clock.advance(1)
-        upkeep.turn()
+        maintenance.run_due()
     assert len(adopted) == 2
     assert caplog.text.count("what has expired cannot be removed now") == 1

@@ -87,7 +87,7 @@ def test_maintenance_begins_with_the_first_use(use: str) -> None:
     """Constructing it and declaring methods is none: a master only preloads (defects 22)."""
     service, method = made()
     with contextlib.closing(service):
-        upkeep = service._background.upkeep
+        upkeep = service._background.maintenance
         assert upkeep._thread is None
         with contextlib.suppress(Exception):
             USES[use](service, method)
@@ -101,18 +101,18 @@ def test_maintenance_begins_with_the_first_use(use: str) -> None:
 
 def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor in a closed service, nor in a process that only runs functions for another one."""
-    service, _ = made(upkeep=False)
+    service, _ = made(maintenance=False)
     service.start_maintenance()
-    assert service._background.upkeep._thread is None
+    assert service._background.maintenance._thread is None
     closed, _ = made()
     closed.close()
     closed.start_maintenance()
-    assert closed._background.upkeep._thread is None
-    monkeypatch.setattr("lro._engine.process_role._hands_only", False)
+    assert closed._background.maintenance._thread is None
+    monkeypatch.setattr("lro._engine.process_role._is_worker_process", False)
     mark_worker_process()
     child, _ = made()
     child.start_maintenance()
-    assert child._background.upkeep._thread is None
+    assert child._background.maintenance._thread is None
 
 
 def test_maintenance_begins_once_threads_can_be_started(
@@ -132,9 +132,9 @@ def test_maintenance_begins_once_threads_can_be_started(
     with contextlib.closing(service):
         name = method.start(WorkRequest()).name
         assert "leases are not renewed now" in caplog.text
-        assert service._background.upkeep._thread is None
+        assert service._background.maintenance._thread is None
         assert service.get(name).name == name
-        assert service._background.upkeep._thread is not None
+        assert service._background.maintenance._thread is not None
 
 
 def test_two_first_calls_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:

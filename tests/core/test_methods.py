@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from lro._base.any import Any
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._base.status import Code, Status
 from lro._engine.job import Job
 from lro._messages.schema import shape_of

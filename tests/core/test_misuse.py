@@ -12,7 +12,7 @@ import pytest
 
 from lro._base.errors import InvalidArgument
 from lro._base.status import Code
-from lro._engine.job import Job
+from lro._engine.job import Job, JobControl
 from lro._engine.method_spec import WorkerLost
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
@@ -50,7 +50,7 @@ def test_a_settle_that_raises_what_nobody_catches(make_service, store, error):
         raise error
 
     service = make_service(store)
-    method = work_of(service, settle=settle)
+    method = work_of(service, final_metadata=settle)
     operation = method.start(WorkRequest(), metadata=WorkMetadata(1))
     assert reason(ended(service, operation)) == (Code.INTERNAL, "METHOD_FAILED")
 
@@ -62,7 +62,7 @@ def test_a_settle_that_fails_for_lost_work(make_service, store, clock):
         raise SystemExit
 
     service = make_service(store, InlineExecutor())
-    work_of(service, settle=settle)
+    work_of(service, final_metadata=settle)
     metadata = service.types.pack(WorkMetadata(1))
     lost = held(clock, method=NAME, metadata=metadata, attempt=1)
     store.insert(lost, REQUEST, None)
@@ -81,7 +81,7 @@ def test_a_settle_that_calls_the_service(make_service, store):
         started.append(other.start(WorkRequest()))
         return WorkMetadata(100)
 
-    method = work_of(service, settle=settle)
+    method = work_of(service, final_metadata=settle)
     found = ended(service, method.start(WorkRequest(), metadata=WorkMetadata(1)))
     assert (found.state, unpacked(service, found).percent) == ("SUCCEEDED", 100)
     assert ended(service, started[0]).done
@@ -105,7 +105,7 @@ def test_metadata_that_changes_while_the_last_one_is_made(make_service, store):
         assert go.wait(PATIENCE)
         return WorkResponse("in time")
 
-    method = work_of(service, body, settle=settle)
+    method = work_of(service, body, final_metadata=settle)
     name.append(method.start(WorkRequest(), metadata=WorkMetadata(1)).name)
     go.set()
     found = ended(service, name[0])
@@ -116,7 +116,7 @@ def test_metadata_that_changes_while_the_last_one_is_made(make_service, store):
 def test_a_settle_that_gives_another_class(make_service, store):
     """As for a function's own result."""
     service = make_service(store)
-    method = work_of(service, settle=lambda metadata, state: WorkResponse("no metadata"))
+    method = work_of(service, final_metadata=lambda metadata, state: WorkResponse("no metadata"))
     operation = method.start(WorkRequest(), metadata=WorkMetadata(1))
     assert reason(ended(service, operation)) == (Code.INTERNAL, "METHOD_FAILED")
 
@@ -133,7 +133,7 @@ def test_a_drain_that_is_no_time(make_service, drain):
 def test_a_target_that_is_no_text(make_service, store):
     """Is refused, on every store alike."""
     service = make_service(store)
-    method = work_of(service, target=lambda request: 7)
+    method = work_of(service, exclusive_target=lambda request: 7)
     with pytest.raises(InvalidArgument, match="target"):
         method.start(WorkRequest())
 
@@ -196,7 +196,7 @@ def test_an_ear_whose_thread_cannot_start(make_service, clock, monkeypatch, capl
     whole = threading.Thread.start
 
     def start(thread):
-        if thread.name == "lro-ear":
+        if thread.name == "lro-listener":
             raise RuntimeError("can't start new thread")
         whole(thread)
 
@@ -212,9 +212,9 @@ def test_an_ear_whose_thread_cannot_start(make_service, clock, monkeypatch, capl
 def test_a_job_that_was_asked_to_stop_before_anybody_watched():
     """Who begins to watch it then is woken at once."""
     woken = []
-    job = Job(name="n", attempt=1, publish=print, recall=lambda: None, clock=lambda: 0.0)
-    job._stop()
-    job._on_stop(lambda: woken.append(1))
+    control = JobControl(name="n", attempt=1, publish=print, recall=lambda: None, clock=lambda: 0.0)
+    control.stop()
+    control.on_stop(lambda: woken.append(1))
     assert woken == [1]
 
 
@@ -279,8 +279,8 @@ def test_job_sleep_in_async_function_is_refused(make_service, store, caplog):
 def test_job_sleep_without_asyncio_does_not_import_it(monkeypatch):
     """No event loop runs where nothing has imported it, and the import is slow."""
     monkeypatch.delitem(sys.modules, "asyncio")
-    job = Job(name="n", attempt=1, publish=print, recall=lambda: None, clock=lambda: 0.0)
-    job.sleep(0)
+    control = JobControl(name="n", attempt=1, publish=print, recall=lambda: None, clock=lambda: 0.0)
+    control.job.sleep(0)
     assert "asyncio" not in sys.modules
 
 

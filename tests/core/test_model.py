@@ -157,7 +157,7 @@ class Traces(RuleBasedStateMachine):
             *more(self.clock),
         ]
         self.services = [
-            Service(store, InlineExecutor(), upkeep=False, expiry=EXPIRY, clock=self.seconds)
+            Service(store, InlineExecutor(), maintenance=False, keep_for=EXPIRY, clock=self.seconds)
             for store in stores
         ]
         self.methods = [

@@ -65,7 +65,7 @@ class Walk:
             case "delete":
                 self.service.store.update(step["name"], delete(self.clock()))
             case "complete":
-                change = end(EMPTY, now=self.clock(), expiry=timedelta(days=30))
+                change = end(EMPTY, now=self.clock(), keep_for=timedelta(days=30))
                 self.service.store.update(step["name"], change)
             case "advance":
                 self.clock.advance(step["seconds"])

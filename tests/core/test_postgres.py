@@ -24,21 +24,24 @@ from hypothesis import example, given
 import lro.stores.postgres
 from lro import testing
 from lro._base.any import Any
-from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
-from lro._base.faults import DeclarationError, MissingExtra
+from lro._base.errors import (
+    DeclarationError,
+    InvalidArgument,
+    MissingExtra,
+    OperationNotFound,
+    TargetBusy,
+    Unavailable,
+)
 from lro._engine.store_port import Inserted, Renewed
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, Named, TextContains, all_of
 from lro._model.page_tokens import Cursor
 from lro._model.record import State
 from lro._model.transitions import claim, report, request_cancel
-from lro.stores._walks import Walk
-from lro.stores.postgres import SCHEMA_VERSION, PostgresStore, _pages, _schema
-from lro.stores.postgres import _announcer as announcer
+from lro.stores._list_queries import ListQuery
+from lro.stores.postgres import SCHEMA_VERSION, PostgresStore, _notifications, _pages, _schema
 from lro.stores.postgres import _statements as statements
-from lro.stores.postgres._announcer import Announcer, payloads
-from lro.stores.postgres._clock import PERIOD_SECONDS, ServerClock
-from lro.stores.postgres._known import ROOM, KnownRecords
-from lro.stores.postgres._link import Address
+from lro.stores.postgres._connection import PERIOD_SECONDS, ServerAddress, ServerClock
+from lro.stores.postgres._notifications import Announcer, payloads
 from lro.testing._clock import together
 from lro.testing._samples import DONE, REQUEST, end_of, held, ids, insert, key_of, record_of
 from tests.core.kit import PATIENCE
@@ -212,35 +215,46 @@ def test_a_reopened_schema_keeps_everything(server, schema, clock):
 
 
 def test_an_opened_schema_is_not_locked_again(server, schema, plain):
-    """A process starts while another one migrates, or just holds the lock."""
+    """A process starts while another one makes an index, or just holds the lock."""
     with opened(server, schema) as store:
         plain.execute("SELECT pg_advisory_lock(%s)", (_schema._lock_number(schema),))
         with opened(server, schema) as other:
             assert other.secret() == store.secret()
 
 
-def test_an_older_schema_is_migrated(server, schema, plain, clock, monkeypatch):
-    """Step by step, with all that is in it; a process of the older version then refuses it."""
+@pytest.mark.parametrize("version", [-1, SCHEMA_VERSION + 1])
+def test_a_schema_of_another_version_is_refused(server, schema, plain, clock, version):
+    """An error says which version it has; what is in it is left as it is."""
     with opened(server, schema, clock=clock) as store:
         insert(store, record_of(clock))
-    steps = [*_schema.MIGRATIONS, "CREATE TABLE more (n INTEGER); INSERT INTO more VALUES (1)"]
-    with monkeypatch.context() as newer:
-        newer.setattr(_schema, "MIGRATIONS", steps)
-        with opened(server, schema) as store:
-            assert store.get("operations/a")
-        with opened(server, schema):
-            pass
-    assert plain.execute(f"SELECT n FROM {schema}.more").fetchall() == [(1,)]
-    known = f"version {SCHEMA_VERSION + 1}; this library knows {SCHEMA_VERSION}"
+    plain.execute(f"UPDATE {schema}.versions SET version = {version}")
+    known = f"has version {version}; this library can only use version {SCHEMA_VERSION}"
     with pytest.raises(DeclarationError, match=known):
+        PostgresStore(server.url, schema=schema)
+    assert plain.execute(f"SELECT name FROM {schema}.operations").fetchall() == [("operations/a",)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE {}.operations DROP COLUMN keys",
+        "DROP TABLE {}.operations",
+        "ALTER TABLE {}.versions RENAME COLUMN version TO other",
+    ],
+)
+def test_a_schema_with_other_tables_is_refused(server, schema, plain, change):
+    """Its version says that they are ours, and they are not."""
+    with opened(server, schema):
+        pass
+    plain.execute(change.format(schema))
+    with pytest.raises(DeclarationError, match=r"does not exist\): it is not of this library"):
         PostgresStore(server.url, schema=schema)
 
 
-def test_a_migration_is_whole_or_not_at_all(server, schema, plain, monkeypatch):
-    """One that fails leaves nothing behind, and is made again later."""
-    broken = [*_schema.MIGRATIONS, "CREATE TABLE more (n INTEGER); SELECT 1 / 0"]
-    with monkeypatch.context() as newer:
-        newer.setattr(_schema, "MIGRATIONS", broken)
+def test_tables_are_made_whole_or_not_at_all(server, schema, plain, monkeypatch):
+    """A failure leaves nothing behind, and a later store makes them."""
+    with monkeypatch.context() as broken:
+        broken.setattr(_schema, "_TABLES", f"{_schema._TABLES}; SELECT 1 / 0")
         with pytest.raises(Unavailable, match="DivisionByZero"):
             PostgresStore(server.url, schema=schema)
     assert plain.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,)
@@ -277,7 +291,9 @@ def test_a_url_that_is_none_is_refused():
     with pytest.raises(DeclarationError, match="no connection string") as refused:
         PostgresStore("secret word")
     assert "secret" not in str(refused.value)
-    address = Address(url="password=secret", schema="s", connect_seconds=1, statement_seconds=1)
+    address = ServerAddress(
+        url="password=secret", schema="s", connect_seconds=1, statement_seconds=1
+    )
     assert "secret" not in repr(address)
 
 
@@ -310,9 +326,9 @@ def test_durable_means_on_disk(server, schema, plain):
     plain.execute(f"ALTER ROLE {role} SET default_transaction_isolation = serializable")
     with closing(PostgresStore(server.url.replace("lro@", f"{role}@"), schema=schema)) as store:
         query = b"SELECT current_setting('synchronous_commit')"
-        assert store._parts.connections.rows(query) == [("on",)]
+        assert store._resources.connections.rows(query) == [("on",)]
         query = b"SELECT current_setting('transaction_isolation')"
-        assert store._parts.connections.rows(query) == [("read committed",)]
+        assert store._resources.connections.rows(query) == [("read committed",)]
 
 
 # -- texts ----------------------------------------------------------------------------------------
@@ -541,7 +557,7 @@ PLANNED = {
     "GET": (SOME_ID,),
     "GET_IF_CHANGED": (1, 1, None, SOME_ID),
     "REQUEST": (SOME_ID,),
-    "GLANCE": (1, SOME_IDS),
+    "POLL_STATES": (1, SOME_IDS),
     "RENEW": (SOME_IDS, "us", SOME_IDS, "us", 1),
     "RENEW_WAITING": (SOME_IDS, "us", SOME_IDS, "us", 1),
     "RENEW_ALL": ("us", "us", 1),
@@ -556,7 +572,7 @@ PLANNED = {
 @pytest.mark.parametrize("name", PLANNED)
 def test_every_row_is_found_by_an_index(store, name):
     """Also by a plan made for empty tables, which may be kept while they grow."""
-    rows = store._parts.connections.rows(b"EXPLAIN " + getattr(statements, name), PLANNED[name])
+    rows = store._resources.connections.rows(b"EXPLAIN " + getattr(statements, name), PLANNED[name])
     plan = "\n".join(line for (line,) in rows)
     for slow in ("Seq Scan", "Bitmap", "Hash Join", "Hash Anti", "Merge Join"):
         assert slow not in plan
@@ -578,9 +594,11 @@ def test_a_page_is_found_by_its_index(store, index):
     """Where it begins and where it ends, and in its order."""
     store.index({"k1"})
     after = Cursor(datetime(2030, 1, 1, tzinfo=UTC), "operations/x")
-    walk = Walk.of(WALKS[index], after, {"k1"}, _pages.DIALECT)
+    walk = ListQuery.of(WALKS[index], after, {"k1"}, _pages.DIALECT)
     text, values = _pages.query(walk, "", limit=9, scan=9, now=1, max_bytes=10_000)
-    plan = "\n".join(line for (line,) in store._parts.connections.rows(b"EXPLAIN " + text, values))
+    plan = "\n".join(
+        line for (line,) in store._resources.connections.rows(b"EXPLAIN " + text, values)
+    )
     for slow in ("Seq Scan", "Bitmap", "Hash Join", "Merge Join"):
         assert slow not in plan
     scans = re.findall(r"Index (?:Only )?Scan using (\w+)", plan)
@@ -599,9 +617,9 @@ def test_large_metadata_is_not_sent_again(store, clock, monkeypatch):
     record = held(clock, metadata=big)
     insert(store, record)
     texts = []
-    whole = store._parts.changes._groups._send
+    whole = store._resources.records._writer._send
     monkeypatch.setattr(
-        store._parts.changes._groups,
+        store._resources.records._writer,
         "_send",
         lambda group: (texts.append(len(group[0].text)), whole(group)),
     )
@@ -628,36 +646,6 @@ def test_a_poll_is_answered_from_what_is_known(store, clock):
     second = store.get("operations/a")
     assert second.cancel_requested
     assert store.get("operations/a") is second
-
-
-def test_only_so_much_is_known(clock):
-    """The oldest records are forgotten, and very large ones not kept at all."""
-    known = KnownRecords()
-    row = [None] * 99
-    row[5] = "x" * (ROOM // 20 // 8)
-    assert KnownRecords.__len__(known) == 0
-    for number in range(30):
-        known.keep(record_of(clock, str(number)), row)
-    assert 15 < len(known) < 20
-    assert known.get("operations/0") is None
-    assert known.get("operations/29") is not None
-    known.keep(record_of(clock, "29"), [*row[:5], "x" * ROOM, None])
-    assert known.get("operations/29") is None
-    for name in ("operations/29", "operations/28", "operations/28"):
-        known.drop(name)
-    assert known.get("operations/28") is None
-
-
-def test_a_renewal_is_known_only_of_the_owner(clock):
-    """Of a record that is known, and held."""
-    known = KnownRecords()
-    until = clock() + timedelta(hours=1)
-    for record in (held(clock, "a"), record_of(clock, "b", owner="us")):
-        known.keep(record, [None] * 99)
-    for owner, name in (("us", "x"), ("them", "a"), ("us", "b"), ("us", "a")):
-        known.renewed(owner, until, f"operations/{name}")
-    assert known.get("operations/a").lease_until == until
-    assert known.get("operations/b").lease_until is None
 
 
 # -- the clock ------------------------------------------------------------------------------------
@@ -687,7 +675,7 @@ def test_the_clock_is_the_servers(server, schema, plain):
 def test_the_clock_is_measured_by_calls_that_are_made_anyway(server, schema):
     """A minute after the last measurement, along with the next call; not by a thread."""
     with opened(server, schema) as store:
-        clock = store._parts.connections.clock
+        clock = store._resources.connections.clock
         store.poll_states(["operations/a"])
         clock._due, before = 0.0, clock.monotonic()
         store.poll_states(["operations/a"])
@@ -763,7 +751,9 @@ def test_an_ear_that_hears_nonsense_is_unsure(server, schema, plain):
 def test_an_ear_misses_nothing_that_comes_with_an_answer(server, schema, monkeypatch):
     """psycopg itself reads what arrives together with the answer to LISTEN."""
     with opened(server, schema) as store, closing(store.listen()) as ear:
-        ear._link.execute("SELECT pg_notify(%s, %s)", (f"{schema}.c", '["me", "operations/a"]'))
+        ear._connection.execute(
+            "SELECT pg_notify(%s, %s)", (f"{schema}.c", '["me", "operations/a"]')
+        )
         assert ear.next_changes(PATIENCE) == {"operations/a"}
 
 
@@ -776,11 +766,11 @@ def test_a_closed_ear_is_unavailable(server, schema):
         listener.start()
         ears[0].close()
         listener.join(PATIENCE)
-        assert found == ["the ear is closed"]
+        assert found == ["the subscription is closed"]
         ears[1].close()
         ears[1].close()
-        assert refused(ears[1]) == "the ear is closed"
-    assert refused(ears[2]) == "the ear is closed"
+        assert refused(ears[1]) == "the subscription is closed"
+    assert refused(ears[2]) == "the subscription is closed"
 
 
 def refused(ear):
@@ -793,7 +783,7 @@ def refused(ear):
 def test_an_ear_made_while_its_store_closes_is_closed(server, schema):
     """It would listen for nobody."""
     with opened(server, schema) as store:
-        store._parts._closed = True
+        store._resources._closed = True
         with pytest.raises(Unavailable, match="the store is closed"):
             store.listen()
 
@@ -812,11 +802,11 @@ def test_idle_it_asks_the_server_nothing(server, schema, plain):
     """Nothing announced, and no call made: there is neither thread nor statement."""
     with opened(server, schema) as store:
         sent = []
-        store._parts.announcer._send = sent.append
-        assert store._parts.announcer._thread is None
+        store._resources.announcer._send = sent.append
+        assert store._resources.announcer._thread is None
         store.notify_others("operations/a")
-        thread = store._parts.announcer._thread
-        with store._parts.announcer._changed:
+        thread = store._resources.announcer._thread
+        with store._resources.announcer._changed:
             pass
         assert thread is not None
         store.close()
@@ -844,7 +834,7 @@ def test_lost_announcements_are_told_in_the_log(caplog):
 
 def test_announcements_are_gathered(monkeypatch):
     """What comes shortly after the first is sent together, and each name once."""
-    monkeypatch.setattr(announcer, "PERIOD_SECONDS", PATIENCE)
+    monkeypatch.setattr(_notifications, "PERIOD_SECONDS", PATIENCE)
     sent, first = [], threading.Event()
 
     def send(found):

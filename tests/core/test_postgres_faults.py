@@ -25,10 +25,10 @@ from lro._base.errors import (
 )
 from lro._model.transitions import claim, request_cancel
 from lro.stores._rows import to_row
-from lro.stores.postgres import PostgresStore, _connections, _groups
+from lro.stores.postgres import PostgresStore, _connections, _group_commit
 from lro.stores.postgres._connections import ConnectionLost
-from lro.stores.postgres._groups import Groups
-from lro.stores.postgres._writes import Kind, Write, insertion, replacement
+from lro.stores.postgres._group_commit import GroupWriter
+from lro.stores.postgres._writes import RecordWrite, WriteKind, insertion, replacement
 from lro.testing._clock import together
 from lro.testing._samples import DONE, REQUEST, end_of, held, ids, insert, key_of, record_of
 from tests.core.kit import PATIENCE
@@ -179,7 +179,7 @@ def test_it_is_not_asked_again_and_again(server, store, clock, monkeypatch):
     assert len(tries) == 1
     with pytest.raises(Unavailable):
         store.get("operations/a")
-    store._parts.connections._connect_at = 0.0
+    store._resources.connections._connect_at = 0.0
     assert store.get("operations/a")
 
 
@@ -187,9 +187,9 @@ def test_who_waits_for_a_connection_learns_that_there_is_none(server, make, cloc
     """At once, not when his time is over."""
     store = make(connections=2, connect_seconds=3600.0)
     insert(store, record_of(clock))
-    connections = store._parts.connections
+    connections = store._resources.connections
     monkeypatch.setattr(_connections, "REST_SECONDS", 3600.0)
-    with connections.link(), connections.link():
+    with connections.borrow(), connections.borrow():
         found = []
         waiting = threading.Thread(target=lambda: found.append(refusal(store)))
         waiting.start()
@@ -237,7 +237,7 @@ def test_all_are_in_use(make, clock):
     """A call waits for a connection as long as it takes to make one, then it is told."""
     store = make(connections=1, connect_seconds=0.05)
     with (
-        store._parts.connections.link(),
+        store._resources.connections.borrow(),
         pytest.raises(Unavailable, match=r"no connection .* was free in 0\.05 s"),
     ):
         store.get("operations/a")
@@ -255,14 +255,14 @@ def test_a_server_with_no_room_is_not_away(server, plain, clock):
         assert len({answer.record.name for answer in found}) == 1
         found = together(9, lambda number: one.get(one.page("", None, 1).records[0].name))
         assert len({record.name for record in found}) == 1
-        assert 1 <= one._parts.connections._open <= 2
+        assert 1 <= one._resources.connections._open <= 2
 
 
 def test_connections_of_which_there_were_too_many_are_closed(make, clock, monkeypatch):
     """Those that nobody has used for long."""
     store = make()
-    connections = store._parts.connections
-    with connections.link(), connections.link(), connections.link():
+    connections = store._resources.connections
+    with connections.borrow(), connections.borrow(), connections.borrow():
         pass
     assert (connections._open, len(connections._idle)) == (3, 3)
     monkeypatch.setattr(_connections, "IDLE_SECONDS", -1.0)
@@ -272,8 +272,8 @@ def test_connections_of_which_there_were_too_many_are_closed(make, clock, monkey
 
 def test_a_store_closed_meanwhile_keeps_no_connection(store, clock):
     """Whoever uses one when the store is closed may end his call."""
-    connections = store._parts.connections
-    with connections.link() as link:
+    connections = store._resources.connections
+    with connections.borrow() as link:
         store.close()
         assert link.execute("SELECT 1").fetchall() == [(1,)]
     assert link.closed
@@ -282,10 +282,10 @@ def test_a_store_closed_meanwhile_keeps_no_connection(store, clock):
 
 def test_an_error_of_the_caller_leaves_no_transaction_open(store):
     """A connection that is not idle is not used again."""
-    connections = store._parts.connections
+    connections = store._resources.connections
 
     def fail():
-        with connections.link() as link:
+        with connections.borrow() as link:
             used.append(link)
             link.execute("BEGIN")
             raise ZeroDivisionError
@@ -314,7 +314,7 @@ def test_an_error_while_connecting_frees_the_place(make, monkeypatch):
 
 def test_a_connection_that_cannot_be_set_up_is_closed(server, monkeypatch):
     """The server is one that does not know our settings, say."""
-    monkeypatch.setattr("lro.stores.postgres._link._SET_UP", "SELECT %s, %s, %s, nonsense")
+    monkeypatch.setattr("lro.stores.postgres._connection._SET_UP", "SELECT %s, %s, %s, nonsense")
     with pytest.raises(Unavailable, match="UndefinedColumn"):
         PostgresStore(server.url)
 
@@ -322,7 +322,7 @@ def test_a_connection_that_cannot_be_set_up_is_closed(server, monkeypatch):
 def test_an_ear_that_may_not_listen_is_unavailable(store, monkeypatch):
     """As on a server that only repeats another one."""
     monkeypatch.setattr(
-        "lro.stores.postgres._ear.sql.Identifier", lambda name: psycopg.sql.SQL(",")
+        "lro.stores.postgres._notifications.sql.Identifier", lambda name: psycopg.sql.SQL(",")
     )
     with pytest.raises(Unavailable, match="SyntaxError"):
         store.listen()
@@ -332,7 +332,7 @@ def test_a_server_that_does_not_answer_is_unavailable(server, make, clock):
     """It is there, and stands still: no call waits for it for ever; then all goes on."""
     store = make(connections=1, statement_seconds=0.3, connect_seconds=1.0)
     insert(store, held(clock))
-    store._parts.connections._idle[0][0].patience = 0.3
+    store._resources.connections._idle[0][0].patience = 0.3
     with server.frozen():
         with pytest.raises(Unavailable, match="NoAnswer"):
             store.update("operations/a", request_cancel(clock()))
@@ -360,14 +360,14 @@ def test_what_is_not_allowed_is_told_in_the_log(store, plain, clock, caplog):
 def test_a_value_that_cannot_be_bound_is_no_outage(store, sql, value):
     """Nobody tries again what can never work, refused by psycopg or the server (defects 15)."""
     with pytest.raises(InvalidArgument, match="a value cannot be kept by the database"):
-        store._parts.connections.rows(sql, (value,))
+        store._resources.connections.rows(sql, (value,))
 
 
 def test_a_statement_that_takes_too_long_is_ended(make, caplog):
     """By the server itself; that is no defect of ours to be told."""
     store = make(statement_seconds=0.05)
     with pytest.raises(Unavailable, match="QueryCanceled"):
-        store._parts.connections.rows(b"SELECT pg_sleep(60)")
+        store._resources.connections.rows(b"SELECT pg_sleep(60)")
     assert caplog.messages == []
 
 
@@ -430,7 +430,7 @@ def test_a_read_whose_answer_is_lost_is_asked_again(proxied, proxy, clock, what)
 
 def meanwhile(store, monkeypatch, action):
     """Have something done by somebody else before a write is sent a second time."""
-    for one in (store._parts.changes._groups, store._parts.changes._removing):
+    for one in (store._resources.records._writer, store._resources.records._remover):
         connections = Interrupted(one._connections, action)
         monkeypatch.setattr(one, "_connections", connections)
 
@@ -444,11 +444,11 @@ class Interrupted:
         self._uses = 0
 
     @contextlib.contextmanager
-    def link(self):
+    def borrow(self):
         self._uses += 1
         if self._uses == 2:
             self._action()
-        with self._connections.link() as link:
+        with self._connections.borrow() as link:
             yield link
 
 
@@ -519,11 +519,11 @@ def test_an_insert_deleted_before_it_was_answered(proxied, proxy, make, clock, m
 def test_what_stands_in_the_way_may_go(store, clock, monkeypatch):
     """An insert refused by what is gone when it is looked at is tried again, but not for ever."""
     refusals = itertools.count()
-    write = Groups.write
-    monkeypatch.setattr(Groups, "write", lambda *given: next(refusals) >= 3 and write(*given))
+    write = GroupWriter.write
+    monkeypatch.setattr(GroupWriter, "write", lambda *given: next(refusals) >= 3 and write(*given))
     assert insert(store, record_of(clock)).fresh
     assert next(refusals) == 4
-    monkeypatch.setattr(Groups, "write", lambda *given: False)
+    monkeypatch.setattr(GroupWriter, "write", lambda *given: False)
     with pytest.raises(Unavailable, match="too fast"):
         insert(store, record_of(clock, "b"))
 
@@ -537,7 +537,7 @@ def test_a_connection_lost_again_and_again_is_unavailable(store, clock, monkeypa
         raise ConnectionLost from psycopg.OperationalError("gone")
         yield
 
-    monkeypatch.setattr(type(store._parts.connections), "link", lost)
+    monkeypatch.setattr(type(store._resources.connections), "borrow", lost)
     for call in (
         lambda: store.get("operations/a"),
         lambda: store.update("operations/a", request_cancel(clock())),
@@ -604,7 +604,7 @@ class Desk:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def link(self):
+    def borrow(self):
         self.arrived.release()
         assert self.go.acquire(timeout=PATIENCE)
         answer = self.answers.pop(0) if self.answers else None
@@ -630,9 +630,9 @@ class Address:
 def write_of(name, *touches, size=0):
     """A write whose text is its name."""
     text = (name + "x" * size).encode()
-    return Write(
+    return RecordWrite(
         name=name + "x" * size,
-        kind=Kind.CHANGE,
+        kind=WriteKind.CHANGE,
         text=text,
         touches=touches or (name,),
         order=name,
@@ -668,9 +668,9 @@ class Writers:
         return self.found
 
 
-def first_group(desk, at_once=1):
+def first_group(desk):
     """Writers of which the first waits for the answer to its group."""
-    groups = Groups(desk, at_once)
+    groups = GroupWriter(desk)
     writers = Writers(groups)
     writers.begin(write_of("a"))
     assert desk.arrived.acquire(timeout=PATIENCE)
@@ -685,7 +685,7 @@ def test_who_comes_meanwhile_goes_with_the_next_group():
     desk.go.release(2)
     assert writers.join() == dict.fromkeys("abcd", True)
     assert desk.sent == ["[a]", "[b,c,d]"]
-    assert groups._leaders == 0
+    assert not groups._led
 
 
 def test_what_touches_the_same_goes_with_a_later_group():
@@ -700,8 +700,8 @@ def test_what_touches_the_same_goes_with_a_later_group():
 
 def test_groups_are_not_larger_than_they_may_be(monkeypatch):
     """Neither in number nor in length; a single one that is too long goes alone."""
-    monkeypatch.setattr(_groups, "LARGEST", 2)
-    monkeypatch.setattr(_groups, "LARGEST_BYTES", 10)
+    monkeypatch.setattr(_group_commit, "MAX_GROUP_WRITES", 2)
+    monkeypatch.setattr(_group_commit, "MAX_GROUP_BYTES", 10)
     desk = Desk()
     writers, _ = first_group(desk)
     writers.begin(*map(write_of, "bcd"), write_of("e", size=20), write_of("f", size=4))
@@ -711,52 +711,15 @@ def test_groups_are_not_larger_than_they_may_be(monkeypatch):
     assert desk.sent == ["[a]", "[b,c]", "[d,fxxxx]", "[e" + "x" * 20 + "]"]
 
 
-def test_several_groups_may_be_under_way():
-    """Each led by another writer; what one is about to lead, the other does not take along."""
-    desk = Desk()
-    writers, groups = first_group(desk, at_once=2)
-    writers.begin(write_of("b"))
-    assert desk.arrived.acquire(timeout=PATIENCE)
-    writers.begin(write_of("c", "k"), write_of("d", "k"), write_of("e", "k"))
-    desk.go.release(9)
-    assert writers.join() == dict.fromkeys("abcde", True)
-    assert sorted(desk.sent) == ["[a]", "[b]", "[c]", "[d]", "[e]"]
-    assert groups._leaders == 0
-
-
-def test_a_leader_whose_turn_is_not_yet_leads_again():
-    """What was there before it, and touches the same, goes first."""
-    desk = Desk()
-    desk.go.release(9)
-    groups = Groups(desk, 2)
-    first = write_of("x", "k")
-    first.turn.acquire()
-    groups._waiting.append(first)
-    assert groups.write(write_of("y", "k"))
-    assert desk.sent == ["[x]", "[y]"]
-    assert first.applied
-    assert groups._leaders == 0
-
-
-def test_what_another_leads_is_left_to_it():
-    """A writer that was just told to lead still stands in the queue."""
-    groups = Groups(Desk(), 2)
-    mine, other = write_of("a"), write_of("b")
-    mine.leads = other.leads = True
-    groups._waiting = [other, mine]
-    assert groups._gather(mine) == [mine]
-    assert groups._waiting == [other]
-
-
 def test_a_deadlock_is_tried_again():
     """It has had no effect; nor has one that comes too often, which is told."""
     desk = Desk([errors.DeadlockDetected()])
     desk.go.release(9)
-    assert Groups(desk).write(write_of("a"))
+    assert GroupWriter(desk).write(write_of("a"))
     desk = Desk([errors.DeadlockDetected()] * 3)
     desk.go.release(9)
     with pytest.raises(Unavailable, match="DeadlockDetected"):
-        Groups(desk).write(write_of("a"))
+        GroupWriter(desk).write(write_of("a"))
 
 
 def test_a_refusal_that_is_nobodys_fault_is_told_to_all():
@@ -786,7 +749,7 @@ def test_time_that_was_used_up_by_culprits_is_up(monkeypatch):
 def test_an_interrupted_leader_hands_over():
     """Ctrl-C in one writer: its group learns that its fate is unknown, the next one is led."""
     desk = Desk([KeyboardInterrupt()])
-    groups = Groups(desk)
+    groups = GroupWriter(desk)
     writers = Writers(groups)
     found = []
 
@@ -806,64 +769,57 @@ def test_an_interrupted_leader_hands_over():
     assert writers.join() == {"b": True}
 
 
-class Impatient:
-    """A turn that Ctrl-C interrupts when it is waited for."""
+def interrupted_waiting(monkeypatch, before=lambda: None):
+    """Have Ctrl-C interrupt each thread that waits for its group, after ``before`` was called."""
 
-    def __init__(self, before=lambda: None):
-        self._acquired = False
-        self._before = before
+    def interrupt(gate):
+        before()
+        raise KeyboardInterrupt
 
-    def acquire(self):
-        if self._acquired:
-            self._before()
-            raise KeyboardInterrupt
-        self._acquired = True
-
-    def release(self):
-        pass
+    monkeypatch.setattr("lro.stores._group_commit._follow", interrupt)
 
 
-def test_an_interrupted_writer_is_not_written():
-    """If its group has not gone yet: it stands in nobody's way."""
+def test_a_writer_interrupted_while_it_is_queued_is_not_written(monkeypatch):
+    """Its write is in no group, and no other write waits for it."""
     desk = Desk()
     writers, groups = first_group(desk)
-    late = write_of("b")
-    late.turn = Impatient()
+    interrupted_waiting(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        groups.write(late)
+        groups.write(write_of("b"))
     desk.go.release(9)
     assert writers.join() == {"a": True}
     assert desk.sent == ["[a]"]
 
 
-def test_a_writer_interrupted_when_it_was_to_lead_hands_over():
-    """To the next one that waits."""
+def test_a_writer_interrupted_when_it_was_to_lead_hands_over(monkeypatch):
+    """The next thread that waits leads in its place."""
     desk = Desk()
     writers, groups = first_group(desk)
     late, following = write_of("b"), write_of("c")
-    following.turn.acquire()
+    following.gate = threading.Lock()
+    following.gate.acquire()
 
-    def told_to_lead():
+    def made_leader():
         desk.go.release()
         assert writers.join() == {"a": True}
         assert late.leads
         groups._waiting.append(following)
 
-    late.turn = Impatient(told_to_lead)
+    interrupted_waiting(monkeypatch, made_leader)
     with pytest.raises(KeyboardInterrupt):
         groups.write(late)
     assert following.leads
+    assert not following.gate.locked()
     assert groups._waiting == [following]
 
 
-def test_a_writer_interrupted_on_its_way_goes_its_way():
-    """Its group has been sent; nobody waits for what becomes of it."""
+def test_a_writer_interrupted_while_its_group_is_sent_just_leaves(monkeypatch):
+    """The outcome of its write is of interest to no other thread."""
     desk = Desk()
     writers, groups = first_group(desk)
-    gone = write_of("b")
-    gone.turn = Impatient(groups._waiting.clear)
+    interrupted_waiting(monkeypatch, groups._waiting.clear)
     with pytest.raises(KeyboardInterrupt):
-        groups.write(gone)
+        groups.write(write_of("b"))
     desk.go.release()
     assert writers.join() == {"a": True}
 
@@ -872,7 +828,7 @@ def test_an_error_in_a_group_fails_the_culprit_alone(store, plain, clock):
     """The others of its group are written; the error says what was refused."""
     schema = store._address.schema
     plain.execute(f"ALTER TABLE {schema}.operations ADD CHECK (caller <> 'poison')")
-    groups = store._parts.changes._groups
+    groups = store._resources.records._writer
     writers = Records(store, groups)
     with plain.transaction():
         plain.execute(f"LOCK TABLE {schema}.inputs IN EXCLUSIVE MODE")
@@ -897,12 +853,12 @@ class Records(Writers):
         self._store = store
 
     def begin(self, record):
-        waiting = len(self._groups._waiting) + self._groups._leaders
+        waiting = len(self._groups._waiting) + self._groups._led
         thread = threading.Thread(target=self._insert, args=(record,))
         self._threads.append(thread)
         thread.start()
         end = time.monotonic() + PATIENCE
-        while thread.is_alive() and len(self._groups._waiting) + self._groups._leaders == waiting:
+        while thread.is_alive() and len(self._groups._waiting) + self._groups._led == waiting:
             assert time.monotonic() < end
 
     def _insert(self, record):
@@ -925,7 +881,7 @@ def test_a_row_that_somebody_holds_fails_alone(make, plain, clock):
             record = store.get(f"operations/{unique_id}")
             changed = record.next_version(cancel_requested=True)
             group.append(replacement(record, changed, to_row(changed)))
-        store._parts.changes._groups._send(group)
+        store._resources.records._writer._send(group)
     assert isinstance(group[0].error, Unavailable)
     assert (group[1].error, group[1].applied) == (None, True)
     assert store.update("operations/locked", request_cancel(clock())).cancel_requested
@@ -955,7 +911,7 @@ def test_a_group_may_be_of_every_kind(store, clock, plain_insert):
     ]
     group = [insertion(record, to_row(record), REQUEST, key) for record, key in new]
     group += [replacement(before, after, to_row(after)) for before, after in changes]
-    store._parts.changes._groups._send(sorted(group, key=lambda write: write.order))
+    store._resources.records._writer._send(sorted(group, key=lambda write: write.order))
     assert {write.name for write in group if write.applied} == {
         f"operations/{name}"
         for name in ("keyed", "aimed", "going", "ending", *["plain"] * plain_insert)
@@ -1035,15 +991,15 @@ def test_what_was_inherited_is_left_alone(server, clock):
     """In a forked process: the parent's connections and ears are neither used nor closed."""
     with closing(store_maker(server)(clock)) as store:
         insert(store, record_of(clock))
-        parents, ear = store._parts, store.listen()
+        parents, ear = store._resources, store.listen()
         for one in (store, ear):
-            one._forked()
+            one._reset_after_fork()
         ear.close()
         with pytest.raises(Unavailable, match="the ear is closed"):
             ear.next_changes(PATIENCE)
-        assert not ear._link.closed
+        assert not ear._connection.closed
         assert store.get("operations/a")
-        assert store._parts is not parents
+        assert store._resources is not parents
         assert len(parents.connections._idle) == 1
         ear._inherited = False
         ear.close()

@@ -19,36 +19,46 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro._base.any import Any
-from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DeclarationError,
+    LeaseLost,
+    ResourceExhausted,
+    Unavailable,
+)
 from lro._base.status import Code, Status
 from lro._engine import process_role
-from lro._engine.job import Job, WorkerDied
+from lro._engine.job import Job, JobControl, WorkerDied
 from lro._engine.method_spec import Options
 from lro._engine.service import Service
 from lro.executors.inline import InlineExecutor
-from lro.executors.processes import _child, _messages, _pool, _prepare
-from lro.executors.processes._attempt import RemoteAttempt, Unprepared
-from lro.executors.processes._child import ChildMain
+from lro.executors.processes import _child, _function_reference, _messages, _pool
+from lro.executors.processes._child import CallInChild, ChildMain, NotResolved
+from lro.executors.processes._function_reference import (
+    FunctionReference,
+    MainModule,
+    check_importable,
+    reference_to,
+)
 from lro.executors.processes._messages import (
-    Answer,
-    Call,
+    AttemptReplaced,
     Done,
     Failed,
-    Leave,
-    Line,
-    NotFound,
+    FunctionCall,
+    FunctionNotFound,
+    LogLine,
     Ready,
-    Refusal,
     Report,
+    ReportAnswer,
+    ReportRefusal,
+    Shutdown,
     Stop,
     Stopped,
-    Void,
-    Why,
+    StopReason,
 )
-from lro.executors.processes._pool import Pool
-from lro.executors.processes._recipe import FunctionReference, Main, check_place, recipe_of
-from lro.executors.processes._supervision import Supervision, unfit
+from lro.executors.processes._pool import ChildPool
+from lro.executors.processes._supervision import CallSupervisor, not_callable
 from lro.stores.memory import MemoryStore
 from tests.core import errands
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
@@ -69,7 +79,7 @@ recipes = st.builds(
     method=texts,
     function=texts,
     declared=st.booleans(),
-    main=st.none() | st.builds(Main, texts, texts),
+    main=st.none() | st.builds(MainModule, texts, texts),
     request=texts,
     response=texts,
     metadata=texts,
@@ -79,8 +89,8 @@ recipes = st.builds(
 )
 to_child = st.one_of(
     st.builds(
-        Call,
-        recipe=recipes,
+        FunctionCall,
+        reference=recipes,
         name=texts,
         attempt=numbers,
         domain=texts,
@@ -88,20 +98,20 @@ to_child = st.one_of(
         metadata=st.none() | anys,
         stop_at=st.none() | st.floats(allow_nan=False, allow_infinity=False),
     ),
-    st.builds(Stop, st.sampled_from(Why)),
-    st.builds(Answer, numbers, st.none() | st.builds(Refusal, texts, texts, numbers)),
-    st.just(Leave()),
+    st.builds(Stop, st.sampled_from(StopReason)),
+    st.builds(ReportAnswer, numbers, st.none() | st.builds(ReportRefusal, texts, texts, numbers)),
+    st.just(Shutdown()),
 )
 statuses = st.builds(Status, numbers, texts, st.lists(anys, max_size=2).map(tuple))
 from_child = st.one_of(
     st.just(Ready()),
     st.builds(Report, numbers, anys),
-    st.builds(Line, numbers, texts),
+    st.builds(LogLine, numbers, texts),
     st.builds(Done, anys),
     st.builds(Failed, statuses),
-    st.builds(Stopped, st.sampled_from(Why)),
-    st.builds(Void, numbers),
-    st.just(NotFound()),
+    st.builds(Stopped, st.sampled_from(StopReason)),
+    st.builds(AttemptReplaced, numbers),
+    st.just(FunctionNotFound()),
 )
 
 
@@ -114,7 +124,7 @@ def test_what_a_parent_says_arrives(message):
 @given(from_child)
 def test_what_a_child_says_arrives(message):
     """As it was said."""
-    assert _messages.of_child(_messages.encode(message)) == message
+    assert _messages.from_child(_messages.encode(message)) == message
 
 
 @pytest.mark.parametrize(
@@ -130,7 +140,7 @@ def test_what_a_child_says_arrives(message):
 )
 def test_a_refusal_arrives(error, expected):
     """As the error that it was, where a function may expect it, else as one that passes."""
-    found = _messages.refused(_messages.refusal(error), "operations/a", 1)
+    found = _messages.refusal_error(_messages.refusal(error), "operations/a", 1)
     assert (type(found), str(found)) == (type(expected), str(expected))
 
 
@@ -149,13 +159,13 @@ class Parent:
         self._error = None
         monkeypatch.setattr(logging.getLogger("lro"), "propagate", False)
         monkeypatch.setattr(logging.getLogger("lro"), "handlers", [self.hands.forwarding])
-        stop = RemoteAttempt.stop
+        stop = CallInChild.stop
 
         def stop_and_say(attempt, why):
             stop(attempt, why)
             self.stopped.set()
 
-        monkeypatch.setattr(RemoteAttempt, "stop", stop_and_say)
+        monkeypatch.setattr(CallInChild, "stop", stop_and_say)
         before = signal.signal(signal.SIGTERM, self.hands.interrupt)
         self._restore = lambda: signal.signal(signal.SIGTERM, before)
 
@@ -164,12 +174,12 @@ class Parent:
 
         def talk():
             try:
-                assert self.hear() == Ready()
+                assert self.receive() == Ready()
                 script(self)
             except BaseException as exc:
                 self._error = exc
             finally:
-                self.send(Leave())
+                self.send(Shutdown())
 
         threads = [threading.Thread(target=run) for run in (self.hands.listen, talk)]
         for thread in threads:
@@ -190,12 +200,12 @@ class Parent:
     def send(self, message):
         self.connection.send_bytes(_messages.encode(message))
 
-    def hear(self):
+    def receive(self):
         """The next message but for lines of the log."""
         while True:
             assert self.connection.poll(PATIENCE), "the hands say nothing"
-            message = _messages.of_child(self.connection.recv_bytes())
-            if not isinstance(message, Line):
+            message = _messages.from_child(self.connection.recv_bytes())
+            if not isinstance(message, LogLine):
                 return message
 
     def call(self, do, *, function=errands.errand, **options):
@@ -206,11 +216,11 @@ class Parent:
         self.send(call_of(direct, **options))
 
 
-def call_of(direct, *, stop_at=None, mail=None, recipe=None, **fields):
+def call_of(direct, *, stop_at=None, mail=None, reference=None, **fields):
     """What a parent says to have an errand done."""
     rest = {**direct.request.rest, **({} if mail is None else {"pipe": mail})}
-    return Call(
-        recipe=attrs.evolve(recipe_of(direct.spec), **(recipe or {})),
+    return FunctionCall(
+        reference=attrs.evolve(reference_to(direct.spec), **(reference or {})),
         name=direct.name,
         attempt=1,
         domain="acme.test",
@@ -245,7 +255,7 @@ def test_calls_are_done_in_order(parent):
     def script(parent):
         for size in range(3):
             parent.call("echo", text="x", size=size)
-        assert [text_of(parent.hear()) for _ in range(3)] == ["x 0", "x 1", "x 2"]
+        assert [text_of(parent.receive()) for _ in range(3)] == ["x 0", "x 1", "x 2"]
 
     parent.hold(script)
 
@@ -258,11 +268,11 @@ def test_a_report_waits_for_its_answer(parent, function, do):
 
     def script(parent):
         parent.call(do, function=function)
-        report = parent.hear()
+        report = parent.receive()
         assert report.metadata.payload == {"percent": 50, "note": "half"}
-        parent.send(Answer(report.number + 7, Refusal("Cancelled", "")))
-        parent.send(Answer(report.number, None))
-        assert text_of(parent.hear()) == "before,1,False,half"
+        parent.send(ReportAnswer(report.number + 7, ReportRefusal("Cancelled", "")))
+        parent.send(ReportAnswer(report.number, None))
+        assert text_of(parent.receive()) == "before,1,False,half"
 
     parent.hold(script)
 
@@ -270,8 +280,8 @@ def test_a_report_waits_for_its_answer(parent, function, do):
 @pytest.mark.parametrize(
     ("error", "last"),
     [
-        (LeaseLost("n", 1, 4), Void(4)),
-        (Cancelled(), Stopped(Why.ASKED)),
+        (LeaseLost("n", 1, 4), AttemptReplaced(4)),
+        (Cancelled(), Stopped(StopReason.ASKED)),
     ],
 )
 def test_a_refused_report_raises(parent, error, last):
@@ -279,8 +289,8 @@ def test_a_refused_report_raises(parent, error, last):
 
     def script(parent):
         parent.call("tell")
-        parent.send(Answer(parent.hear().number, _messages.refusal(error)))
-        assert parent.hear() == last
+        parent.send(ReportAnswer(parent.receive().number, _messages.refusal(error)))
+        assert parent.receive() == last
 
     parent.hold(script)
 
@@ -290,8 +300,8 @@ def test_a_refused_report_may_end_the_operation(parent):
 
     def script(parent):
         parent.call("tell")
-        parent.send(Answer(parent.hear().number, Refusal("Unavailable", "no store")))
-        failed = parent.hear()
+        parent.send(ReportAnswer(parent.receive().number, ReportRefusal("Unavailable", "no store")))
+        failed = parent.receive()
         assert (failed.status.code, failed.status.message) == (Code.UNAVAILABLE, "no store")
         assert failed.status.details[0].payload["domain"] == "acme.test"
 
@@ -313,12 +323,16 @@ def test_work_is_told_to_stop(parent, mail, function, do):
     def script(parent):
         parent.call(do, function=function, mail=mail.path)
         assert mail.line() == "begun"
-        parent.send(Stop(Why.ASKED))
+        parent.send(Stop(StopReason.ASKED))
         if do == "never_look":
             assert parent.stopped.wait(PATIENCE)
             os.kill(os.getpid(), signal.SIGTERM)
-        last = parent.hear()
-        assert last == Stopped(Why.ASKED) if do != "await_and_finish" else text_of(last) == "done"
+        last = parent.receive()
+        assert (
+            last == Stopped(StopReason.ASKED)
+            if do != "await_and_finish"
+            else text_of(last) == "done"
+        )
 
     parent.hold(script)
 
@@ -326,8 +340,8 @@ def test_work_is_told_to_stop(parent, mail, function, do):
 @pytest.mark.parametrize(
     ("do", "last"),
     [
-        ("await_on", Stopped(Why.OVERDUE)),
-        ("await_and_fail", Stopped(Why.OVERDUE)),
+        ("await_on", Stopped(StopReason.OVERDUE)),
+        ("await_and_fail", Stopped(StopReason.OVERDUE)),
         ("await_and_finish", None),
     ],
 )
@@ -337,8 +351,8 @@ def test_overdue_coroutines_are_interrupted(parent, mail, do, last):
     def script(parent):
         parent.call(do, function=errands.aerrand, mail=mail.path)
         assert mail.line() == "begun"
-        parent.send(Stop(Why.OVERDUE))
-        found = parent.hear()
+        parent.send(Stop(StopReason.OVERDUE))
+        found = parent.receive()
         assert found == last if last is not None else text_of(found) == "done"
 
     parent.hold(script)
@@ -349,9 +363,9 @@ def test_functions_know_their_time(parent):
 
     def script(parent):
         parent.call("fail_instead", stop_at=time.monotonic(), mail=os.devnull)
-        assert parent.hear().status.code == Code.INVALID_ARGUMENT
+        assert parent.receive().status.code == Code.INVALID_ARGUMENT
         parent.call("look", stop_at=time.monotonic(), mail=os.devnull)
-        assert parent.hear().status.code == Code.DEADLINE_EXCEEDED
+        assert parent.receive().status.code == Code.DEADLINE_EXCEEDED
 
     parent.hold(script)
 
@@ -368,10 +382,10 @@ def test_functions_are_tried_again(parent, function, do):
         direct.spec = attrs.evolve(direct.spec, options=options)
         del errands.tries[:]
         parent.ask(direct, size=3)
-        assert text_of(parent.hear()) == "3"
+        assert text_of(parent.receive()) == "3"
         del errands.tries[:]
         parent.ask(direct, size=4)
-        assert parent.hear().status.code == Code.INTERNAL
+        assert parent.receive().status.code == Code.INTERNAL
 
     parent.hold(script)
 
@@ -385,9 +399,9 @@ def test_the_hands_go_on_after_a_failure(parent, do, code):
 
     def script(parent):
         parent.call(do)
-        assert parent.hear().status.code == code
+        assert parent.receive().status.code == code
         parent.call("echo")
-        assert text_of(parent.hear()) == " 0"
+        assert text_of(parent.receive()) == " 0"
 
     parent.hold(script)
 
@@ -397,9 +411,9 @@ def test_late_reports_are_dropped(parent):
 
     def script(parent):
         parent.call("left_behind")
-        assert text_of(parent.hear()) == ""
+        assert text_of(parent.receive()) == ""
         parent.call("now_report")
-        assert text_of(parent.hear()) == "reported"
+        assert text_of(parent.receive()) == "reported"
 
     parent.hold(script)
 
@@ -409,10 +423,10 @@ def test_what_cannot_be_imported_is_not_found(parent):
 
     def script(parent):
         direct = errands.Direct("echo")
-        parent.ask(direct, recipe={"function": "tests.core.errands:nowhere"})
-        assert parent.hear() == NotFound()
-        parent.ask(direct, recipe={"request": "tests.core.kit:WorkResponse"})
-        assert parent.hear() == NotFound()
+        parent.ask(direct, reference={"function": "tests.core.errands:nowhere"})
+        assert parent.receive() == FunctionNotFound()
+        parent.ask(direct, reference={"request": "tests.core.kit:WorkResponse"})
+        assert parent.receive() == FunctionNotFound()
 
     parent.hold(script)
 
@@ -423,8 +437,8 @@ def test_threads_of_a_function_may_report(parent):
     def script(parent):
         parent.call("from_another_thread")
         for _ in range(8):
-            parent.send(Answer(parent.hear().number, None))
-        assert text_of(parent.hear()) == "8"
+            parent.send(ReportAnswer(parent.receive().number, None))
+        assert text_of(parent.receive()) == "8"
 
     parent.hold(script)
 
@@ -432,37 +446,37 @@ def test_threads_of_a_function_may_report(parent):
 # -- one attempt -------------------------------------------------------------------------------
 
 
-def attempt_of(do, *, function=errands.errand, **recipe):
+def attempt_of(do, *, function=errands.errand, **reference):
     """An attempt to which nobody listens."""
-    call = call_of(errands.Direct(do, function=function), recipe=recipe)
-    return RemoteAttempt(call, lambda message: None)
+    call = call_of(errands.Direct(do, function=function), reference=reference)
+    return CallInChild(call, lambda message: None)
 
 
 def test_an_attempt_may_be_stopped_before_it_begins():
     """The coroutine is not awaited, and the function sees it when it looks."""
     attempt = attempt_of("await_on", function=errands.aerrand)
-    attempt.stop(Why.ASKED)
+    attempt.stop(StopReason.ASKED)
     with pytest.raises(Cancelled) as found:
         attempt.returned()
-    assert attempt.failed(found.value) == Stopped(Why.ASKED)
+    assert attempt.failed(found.value) == Stopped(StopReason.ASKED)
 
 
 def test_an_attempt_may_be_stopped_while_it_is_prepared():
     """Its module may take its time; what comes of it does not matter any more."""
     attempt = attempt_of("echo", request="tests.core.errands:nowhere")
-    attempt.stop(Why.OVERDUE)
-    with pytest.raises(Unprepared) as found:
+    attempt.stop(StopReason.OVERDUE)
+    with pytest.raises(NotResolved) as found:
         attempt.returned()
-    assert attempt.failed(found.value) == Stopped(Why.OVERDUE)
+    assert attempt.failed(found.value) == Stopped(StopReason.OVERDUE)
 
 
 def test_an_attempt_may_be_stopped_when_it_is_over():
     """Then there is nothing left to interrupt, its loop is closed."""
     attempt = attempt_of("await_tell", function=errands.aerrand)
     kept = []
-    attempt._answers.put(Answer(1, None))
+    attempt._answers.put(ReportAnswer(1, None))
 
-    class Kept(RemoteAttempt):
+    class Kept(CallInChild):
         _interrupt = property(lambda self: kept[-1] if kept else None, lambda self, f: keep(f))
 
     def keep(interrupt):
@@ -471,13 +485,13 @@ def test_an_attempt_may_be_stopped_when_it_is_over():
 
     attempt.__class__ = Kept
     attempt.returned()
-    attempt.stop(Why.ASKED)
-    assert attempt.why is Why.ASKED
+    attempt.stop(StopReason.ASKED)
+    assert attempt.why is StopReason.ASKED
 
 
 def test_a_job_remembers_no_metadata_before_it_is_prepared():
     """Nobody has it then."""
-    assert attempt_of("echo")._job.metadata is None
+    assert attempt_of("echo")._control.metadata is None
 
 
 # -- signals -----------------------------------------------------------------------------------
@@ -498,10 +512,10 @@ class Interrupting:
 def test_a_message_is_sent_whole(parent):
     """A signal in its midst takes effect behind it, and once."""
     hands = parent.hands
-    hands._working = attempt_of("echo")
+    hands._current = attempt_of("echo")
     hands._connection = Interrupting(hands)
     hands.send(Ready())  # a signal of somebody else's
-    hands._working.why = Why.OVERDUE
+    hands._current.why = StopReason.OVERDUE
     with pytest.raises(DeadlineExceeded):
         hands.send(Ready())
     hands.send(Ready())
@@ -511,7 +525,7 @@ def test_a_message_is_sent_whole(parent):
 def test_a_signal_between_calls_is_ignored(parent):
     """Whoever it was for is gone."""
     parent.hands.interrupt()
-    parent.hands._working = attempt_of("echo")
+    parent.hands._current = attempt_of("echo")
     parent.hands.interrupt()
 
 
@@ -558,14 +572,14 @@ def test_hands_that_do_not_understand_die(parent):
     parent.connection.send_bytes(b'{"message": "Sing"}')
     parent.hands.listen()
     assert parent.died.is_set()
-    line = _messages.of_child(parent.connection.recv_bytes())
+    line = _messages.from_child(parent.connection.recv_bytes())
     assert line.level == logging.ERROR
     assert "what the parent says cannot be read" in line.text
 
 
 def test_an_answer_to_nobody_is_passed_over(parent):
     """No call has come yet."""
-    parent.send(Answer(1, None))
+    parent.send(ReportAnswer(1, None))
     parent.hold(lambda parent: None)
 
 
@@ -581,7 +595,7 @@ def test_a_process_becomes_hands(parent, monkeypatch):
     monkeypatch.setattr(_child, "mark_worker_process", lambda: became.append(1))
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     mine, theirs = Pipe()
-    mine.send_bytes(_messages.encode(Leave()))
+    mine.send_bytes(_messages.encode(Shutdown()))
     monkeypatch.setattr(_child, "_die", lambda: ended.set())
     ended = threading.Event()
     try:
@@ -590,7 +604,7 @@ def test_a_process_becomes_hands(parent, monkeypatch):
     finally:
         for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(number, handler)
-    assert _messages.of_child(mine.recv_bytes()) == Ready()
+    assert _messages.from_child(mine.recv_bytes()) == Ready()
     assert became == [1]
     assert not logging.getLogger("lro").propagate
     mine.close()
@@ -619,7 +633,7 @@ def test_dying_takes_the_group_along(monkeypatch, leads):
 
 def test_a_role_is_taken_once_and_for_all(monkeypatch):
     """By a process that is nothing else from then on."""
-    monkeypatch.setattr(process_role, "_hands_only", False)
+    monkeypatch.setattr(process_role, "_is_worker_process", False)
     assert not process_role.is_worker_process()
     process_role.mark_worker_process()
     assert process_role.is_worker_process()
@@ -637,10 +651,10 @@ def work(request: WorkRequest) -> WorkResponse:
 def forgetful(monkeypatch):
     """The modules of this process, and what it has prepared, are as before afterwards."""
     monkeypatch.setattr(sys, "modules", {**sys.modules})
-    for cache in (_prepare.prepare, _prepare._load_main):
+    for cache in (_function_reference.resolve, _function_reference._load_main):
         cache.cache_clear()
     yield
-    for cache in (_prepare.prepare, _prepare._load_main):
+    for cache in (_function_reference.resolve, _function_reference._load_main):
         cache.cache_clear()
 
 
@@ -650,15 +664,17 @@ def test_the_main_module_is_imported_under_another_name(tmp_path, monkeypatch, f
     (tmp_path / "main_program.py").write_text(MAIN)
     monkeypatch.syspath_prepend(tmp_path)
     file = str(tmp_path / "main_program.py")
-    main = Main("main_program", "") if by == "module" else Main("", file)
-    recipe = attrs.evolve(recipe_of(errands.Direct("echo").spec), main=main)
-    recipe = attrs.evolve(recipe, function="__main__:work")
-    spec = _prepare.prepare(recipe)
+    main = MainModule("main_program", "") if by == "module" else MainModule("", file)
+    reference = attrs.evolve(reference_to(errands.Direct("echo").spec), main=main)
+    reference = attrs.evolve(reference, function="__main__:work")
+    spec = _function_reference.resolve(reference)
     name = "main_program" if by == "module" else "__mp_main__"
     assert spec.function(WorkRequest()).text == name
     assert sys.modules["__main__"] is sys.modules["__mp_main__"]
     assert (
-        _prepare.prepare(attrs.evolve(recipe, attempts=2, retry_on=("builtins:OSError",))).function
+        _function_reference.resolve(
+            attrs.evolve(reference, attempts=2, retry_on=("builtins:OSError",))
+        ).function
         is spec.function
     )
 
@@ -668,10 +684,12 @@ def test_a_main_module_that_fails_is_imported_again(tmp_path, forgetful):
     file = tmp_path / "program"
     file.write_text("1 / 0")
     before = sys.modules.get("__mp_main__")
-    recipe = attrs.evolve(recipe_of(errands.Direct("echo").spec), main=Main("", str(file)))
+    reference = attrs.evolve(
+        reference_to(errands.Direct("echo").spec), main=MainModule("", str(file))
+    )
     for _ in range(2):
-        with pytest.raises(_prepare.MainFailed) as caught:
-            _prepare.prepare(recipe)
+        with pytest.raises(_function_reference.MainFailed) as caught:
+            _function_reference.resolve(reference)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert sys.modules.get("__mp_main__") is not before
     assert "__mp_main__" not in sys.modules
@@ -679,26 +697,26 @@ def test_a_main_module_that_fails_is_imported_again(tmp_path, forgetful):
 
 def test_a_declared_method_keeps_its_types(forgetful):
     """It is taken as it stands in its module; the repeats are those of the parent."""
-    recipe = attrs.evolve(
-        recipe_of(errands.Direct("echo").spec),
+    reference = attrs.evolve(
+        reference_to(errands.Direct("echo").spec),
         function=f"{__name__}:declared",
         method="acme.v1.Works.Declared",
         declared=True,
         attempts=4,
         retry_on=("builtins:OSError",),
     )
-    spec = _prepare.prepare(recipe)
+    spec = _function_reference.resolve(reference)
     assert spec.types is service.types
     assert spec.options.attempts == 4
     for change in ({"method": "acme.v1.Works.Other"}, {"function": "tests.core.errands:errand"}):
         with pytest.raises(DeclarationError, match="in a child process"):
-            _prepare.prepare(attrs.evolve(recipe, **change))
-    found = _prepare.prepare(attrs.evolve(recipe, declared=False))
+            _function_reference.resolve(attrs.evolve(reference, **change))
+    found = _function_reference.resolve(attrs.evolve(reference, declared=False))
     assert found.function is declared.spec.function
     assert found.types is not service.types
 
 
-service = Service(MemoryStore(), InlineExecutor(), upkeep=False)
+service = Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
 
 @service.method("acme.v1.Works.Declared")
@@ -728,15 +746,15 @@ def spec_in_main():
 @pytest.mark.parametrize(
     ("name", "file", "found"),
     [
-        (None, __file__, Main("", __file__)),
-        ("package.module", None, Main("package.module", "")),
+        (None, __file__, MainModule("", __file__)),
+        ("package.module", None, MainModule("package.module", "")),
     ],
 )
 def test_a_recipe_says_where_the_main_module_is(main_module, name, file, found):
     """A file, or a module that was run by its name."""
     main_module.__spec__ = None if name is None else ModuleSpec(name, None)
     main_module.__file__ = file
-    assert recipe_of(spec_in_main()).main == found
+    assert reference_to(spec_in_main()).main == found
 
 
 @pytest.mark.parametrize(
@@ -748,13 +766,13 @@ def test_some_main_modules_cannot_be_imported_again(main_module, name, file):
     main_module.__spec__ = None if name is None else ModuleSpec(name, None)
     main_module.__file__ = file
     with pytest.raises(DeclarationError, match="is in the main module, which no other process"):
-        check_place(spec_in_main())
+        check_importable(spec_in_main())
 
 
 @pytest.mark.parametrize("main", [True, False])
 def test_end_of_a_function_that_no_process_can_import_names_the_guard(main):
     """Only where it is the main module that cannot be imported (defects 40)."""
-    ended = unfit(errands.Direct("echo").spec, "acme.example", in_main=main)
+    ended = not_callable(errands.Direct("echo").spec, "acme.example", in_main=main)
     assert ("it needs its guard" in ended.ending.result.message) is main
 
 
@@ -763,22 +781,22 @@ def test_end_of_a_function_that_no_process_can_import_names_the_guard(main):
 
 def test_a_pool_can_be_ended_at_once(monkeypatch):
     """As it is when the interpreter ends: nothing is waited for but the end of the processes."""
-    pool = Pool(None)
-    processes = [pool.lend(), pool.lend()]
+    pool = ChildPool(None)
+    processes = [pool.take(), pool.take()]
     monkeypatch.setattr(_pool, "_pools", [pool])
     _pool._kill_all()
     assert [process.alive for process in processes] == [False, False]
     for process in processes:
-        pool.take_back(process, spoilt=True)
+        pool.give_back(process, spoilt=True)
     assert pool._all == set()
 
 
 def test_a_pool_forsakes_the_children_of_its_parent():
     """In a forked process; here they see their parent go, and end."""
-    pool = Pool(None)
-    process = pool.lend()
+    pool = ChildPool(None)
+    process = pool.take()
     pid = process.pid
-    pool._forsake()
+    pool._reset_after_fork()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     assert pool._all == set()
     assert not process._popen.returncode
@@ -801,7 +819,7 @@ class LastWords:
     def wake(self):
         pass
 
-    def hear(self, seconds):
+    def receive(self, seconds):
         return self.words.pop(0) if self.words else None
 
     def reap(self):
@@ -810,14 +828,14 @@ class LastWords:
 
 def supervision(process):
     direct = errands.Direct("echo")
-    job = Job(
+    control = JobControl(
         name="operations/a",
         attempt=1,
         publish=lambda metadata: None,
         recall=lambda: None,
         clock=lambda: 0.0,
     )
-    return Supervision(process, call_of(direct), spec=direct.spec, job=job, grace=1.0)
+    return CallSupervisor(process, call_of(direct), spec=direct.spec, control=control, grace=1.0)
 
 
 def test_the_last_words_of_a_child_count():
@@ -828,15 +846,15 @@ def test_the_last_words_of_a_child_count():
 
 def test_a_child_that_was_not_understood_is_not_used_again():
     """What it says later would be taken for the answer to another call."""
-    watched = supervision(LastWords(Report(1, Any()), Ready(), Void(2)))
+    watched = supervision(LastWords(Report(1, Any()), Ready(), AttemptReplaced(2)))
     watched._process.send = lambda message: {}["no such thing"]
     with pytest.raises(KeyError):
         watched.response()
-    assert watched.spoilt
-    watched = supervision(LastWords(Ready(), Void(2)))
+    assert watched.unusable
+    watched = supervision(LastWords(Ready(), AttemptReplaced(2)))
     with pytest.raises(LeaseLost):
         watched.response()
-    assert not watched.spoilt
+    assert not watched.unusable
 
 
 def test_a_child_that_says_nothing_more_has_died():
@@ -844,4 +862,4 @@ def test_a_child_that_says_nothing_more_has_died():
     watched = supervision(LastWords())
     with pytest.raises(WorkerDied, match="it is gone"):
         watched.response()
-    assert watched.spoilt
+    assert watched.unusable

@@ -15,14 +15,13 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from lro._base.errors import InvalidArgument
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, InvalidArgument
 from lro._base.status import Code
 from lro._engine.job import Job
 from lro._engine.method_spec import MethodSpec, Options
 from lro._engine.service import Service
 from lro._messages.registry import TypeRegistry
-from lro.executors.processes import ProcessExecutor, _executor, _pool, _process, _recipe
+from lro.executors.processes import ProcessExecutor, _executor, _function_reference, _pool, _process
 from lro.stores.memory import MemoryStore
 from tests.core import errands
 from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse, answer, ended, reason
@@ -71,7 +70,7 @@ def service():
         yield made
 
 
-def refused(service, function, caplog, **classes):
+def refusal_error(service, function, caplog, **classes):
     """The log of an operation that ended because a child would not find its function."""
     method = service.method(NAME, **{**CLASSES, **classes})(function)
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
@@ -217,7 +216,7 @@ def spec_of(function, **options):
         **CLASSES,
         options=Options(**options),
         types=TypeRegistry(),
-        expiry=timedelta(1),
+        keep_for=timedelta(1),
     )
 
 
@@ -266,7 +265,7 @@ kept, replaced = replaced, errands.errand
 
 def test_a_function_under_another_name_is_refused_when_used(service, caplog):
     """What stands where it should stand is something else."""
-    text = refused(service, kept, caplog)
+    text = refusal_error(service, kept, caplog)
     assert f"{NAME}: is done by a function that is not at {__name__}:replaced" in text
 
 
@@ -285,7 +284,7 @@ def test_a_class_within_a_function_is_refused_when_used(service, caplog):
     class Answer:
         text: str = ""
 
-    assert "<locals>.Answer" in refused(service, errands.errand, caplog, response=Answer)
+    assert "<locals>.Answer" in refusal_error(service, errands.errand, caplog, response=Answer)
 
 
 # -- what goes wrong in the child --------------------------------------------------------------
@@ -308,12 +307,12 @@ def test_a_module_that_a_child_cannot_import(module, service, caplog, start, sai
     """Its operations end with an error, the log says why, and the child works on."""
     made = module("failing_place", f"{start}\n{BODY}")
     for _ in range(2):
-        assert said in refused(service, made.work, caplog)
-        service._specs.clear()
-        service.methods._infos.clear()
+        assert said in refusal_error(service, made.work, caplog)
+        service.specs.clear()
+        service.methods.infos._infos.clear()
         assert said in caplog.text
         caplog.clear()
-    assert len(service._executor._pool._all) == 1
+    assert len(service._runtime.executor._pool._all) == 1
 
 
 def test_a_module_that_ends_the_child(module, service):
@@ -420,14 +419,14 @@ def test_a_child_that_cannot_start(service, tmp_path, monkeypatch, caplog, progr
 def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, caplog):
     """A process with too many files open is no reason for an operation to fail."""
     monkeypatch.setattr(_executor, "_PAUSE", 0.0)
-    start, refusals = _pool.Process, [errno.EMFILE, errno.EAGAIN]
+    start, refusals = _pool.ChildProcess, [errno.EMFILE, errno.EAGAIN]
 
     def process():
         if refusals:
             raise OSError(refusals.pop(), "not now")
         return start()
 
-    monkeypatch.setattr(_pool, "Process", process)
+    monkeypatch.setattr(_pool, "ChildProcess", process)
     method = service.method(NAME)(errands.errand)
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
     assert answer(service, operation) == " 0"
@@ -442,7 +441,7 @@ def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
         asked.set()
         raise OSError(errno.EMFILE, "never")
 
-    monkeypatch.setattr(_pool, "Process", process)
+    monkeypatch.setattr(_pool, "ChildProcess", process)
     operation = service.method(NAME)(errands.errand).start(WorkRequest(rest={"do": "echo"}))
     assert asked.wait(PATIENCE)
     service.cancel(operation.name)
@@ -562,4 +561,4 @@ def test_a_main_module_need_not_be_importable(monkeypatch):
     """If nothing of it is needed."""
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    assert _recipe.recipe_of(spec_of(errands.errand)).main is None
+    assert _function_reference.reference_to(spec_of(errands.errand)).main is None

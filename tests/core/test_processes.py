@@ -14,8 +14,7 @@ from datetime import timedelta
 import pytest
 
 from lro import testing
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._base.status import Code
 from lro._engine.executor_port import CancelSupport
 from lro._engine.limits import DEFAULT_LIMITS, Limits
@@ -25,8 +24,7 @@ from lro._engine.service import Service
 from lro._model.record import State
 from lro._model.transitions import claim, take_over
 from lro.executors.processes import ProcessExecutor, _executor
-from lro.executors.processes._inbox import Inbox
-from lro.executors.processes._process import Process
+from lro.executors.processes._process import ChildProcess, MessageReader
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -150,38 +148,38 @@ def test_it_needs_posix(monkeypatch):
 def test_a_child_that_does_not_read_is_ended(house, monkeypatch):
     """However much it was to be told: who tells it is not held up."""
     service, method = house(own={})
-    send, sent = Process.send, threading.Event()
+    send, sent = ChildProcess.send, threading.Event()
 
     def tell(process, message):
         send(process, message)
         sent.set()
 
     assert ended(service, method.start(request("echo"))).state == "SUCCEEDED"
-    (child,) = pids(service._background.running._executor)
+    (child,) = pids(service._runtime.executor)
     os.kill(child, signal.SIGSTOP)
-    monkeypatch.setattr(Process, "send", tell)
+    monkeypatch.setattr(ChildProcess, "send", tell)
     operation = method.start(request("echo", text="x" * 2_000_000))
     assert sent.wait(PATIENCE)
     service.cancel(operation.name)
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
     assert ended(service, method.start(request("echo", text="x" * 2_000_000))).state == "SUCCEEDED"
-    assert child not in pids(service._background.running._executor)
+    assert child not in pids(service._runtime.executor)
 
 
 def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(house, monkeypatch):
     """The rest of the answer never comes: the ladder goes on without it."""
     service, method = house(own={})
-    take, half = Inbox.take, threading.Event()
+    take, half = MessageReader.take, threading.Event()
 
     def stopping(inbox, descriptor):
         text = take(inbox, descriptor)
         if len(inbox._bytes) > 50_000 and not half.is_set():
-            (child,) = pids(service._background.running._executor)
+            (child,) = pids(service._runtime.executor)
             os.kill(child, signal.SIGSTOP)
             half.set()
         return text
 
-    monkeypatch.setattr(Inbox, "take", stopping)
+    monkeypatch.setattr(MessageReader, "take", stopping)
     text = "x" * 3_000_000
     operation = method.start(request("big", text=text, size=len(text)))
     assert half.wait(PATIENCE)
@@ -292,7 +290,7 @@ def test_a_function_has_the_main_thread_of_a_child(house):
     """Another process, one for one operation after the other."""
     service, method = house()
     found = {answer(service, ended(service, method.start(request("who")))) for _ in range(3)}
-    assert found == {f"{pid},True,True" for pid in pids(service._executor)}
+    assert found == {f"{pid},True,True" for pid in pids(service._runtime.executor)}
     assert len(found) == 1
     assert found != {f"{os.getpid()},True,True"}
     assert not is_worker_process()
@@ -322,7 +320,7 @@ def test_what_no_text_can_hold_ends_the_operation(house, function, do):
     assert reason(operation) == (Code.INTERNAL, "ENCODING_FAILED")
     other = ended(service, method.start(request(do)))
     assert reason(other) == (Code.INTERNAL, "ENCODING_FAILED")
-    assert len(pids(service._executor)) == 1
+    assert len(pids(service._runtime.executor)) == 1
 
 
 def test_the_log_of_a_child_is_heard_here(house, caplog):
@@ -427,8 +425,8 @@ def test_work_is_handed_back(house, mail, store, do):
     record = store.get(operation.name)
     assert (record.state, record.owner, record.lost_attempts) == (State.IN_PROGRESS, "", 0)
     assert mail.line() == {"look": "Cancelled", "stubborn": "no"}[do]
-    assert service._executor.join(PATIENCE)
-    assert pids(service._executor) == set()
+    assert service._runtime.executor.join(PATIENCE)
+    assert pids(service._runtime.executor) == set()
     close()
 
 
@@ -442,7 +440,7 @@ def test_a_lost_lease_reaches_the_function(house, mail, store):
         store.update(operation.name, change("somebody", later + timedelta(60), later))
     attempt = store.get(operation.name).attempt
     assert mail.line() == f"{operation.name} {attempt - 1} {attempt}"
-    assert service._executor.join(PATIENCE)
+    assert service._runtime.executor.join(PATIENCE)
     record = store.get(operation.name)
     assert (record.state, record.owner) == (State.IN_PROGRESS, "somebody")
 
@@ -469,7 +467,7 @@ def test_a_dead_child_ends_its_operation(house, caplog, do, size, how):
     assert f"{operation.name}: attempt 1: its process" in caplog.text
     assert how in caplog.text
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
-    assert len(pids(service._executor)) == 1
+    assert len(pids(service._runtime.executor)) == 1
 
 
 def test_lost_work_is_done_again(house):
@@ -499,12 +497,12 @@ def test_a_child_that_died_idle_is_replaced(house):
     """Nobody's operation is lost by it."""
     service, method = house()
     ended(service, method.start(request("echo")))
-    assert service._executor.join(PATIENCE)
-    (before,) = pids(service._executor)
+    assert service._runtime.executor.join(PATIENCE)
+    (before,) = pids(service._runtime.executor)
     os.kill(before, signal.SIGKILL)
     os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
-    assert pids(service._executor).isdisjoint({before})
+    assert pids(service._runtime.executor).isdisjoint({before})
 
 
 MIXED = {
@@ -531,7 +529,7 @@ def test_many_at_once(house, mail):
         assert (do, found) == (do, MIXED[do])
     service.close()
     mail.end()
-    assert pids(service._executor) == set()
+    assert pids(service._runtime.executor) == set()
 
 
 # -- children that end -------------------------------------------------------------------------
@@ -549,8 +547,8 @@ def test_children_are_recycled(house):
     assert found[0::2] == [found[0], found[2], found[4]]
     assert found[1::2] == found[0:4:2]
     assert len({*found}) == 3
-    assert service._executor.join(PATIENCE)
-    assert pids(service._executor) == {found[4]}
+    assert service._runtime.executor.join(PATIENCE)
+    assert pids(service._runtime.executor) == {found[4]}
 
 
 def test_a_child_that_does_not_leave_is_killed(house):
@@ -571,8 +569,8 @@ def test_a_closed_service_leaves_no_child(house, mail, do):
         ended(service, operation)
     service.close(timedelta(0))
     mail.end()
-    assert service._executor.join(PATIENCE)
-    assert pids(service._executor) == set()
+    assert service._runtime.executor.join(PATIENCE)
+    assert pids(service._runtime.executor) == set()
 
 
 PARENT = """

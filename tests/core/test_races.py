@@ -152,7 +152,9 @@ def test_one_target_from_many_threads(store, make_service):
     service = make_service(store, ThreadExecutor(2))
     gate = threading.Event()
 
-    @service.method("acme.v1.Works.Work", metadata=WorkMetadata, target=lambda request: "t")
+    @service.method(
+        "acme.v1.Works.Work", metadata=WorkMetadata, exclusive_target=lambda request: "t"
+    )
     def work(request: WorkRequest) -> WorkResponse:
         gate.wait(PATIENCE)
         return WorkResponse()

@@ -215,12 +215,12 @@ def test_a_repeated_start_sends_the_name_again(service, sending, store):
 
 def test_a_start_while_the_service_stops(service, sending, store):
     """What is stored by then is acknowledged, and done by the next process."""
-    service._background.running.stopping = False
+    service.workers.stopping = False
     whole = store.insert
 
     def insert(*arguments, **options):
         inserted = whole(*arguments, **options)
-        service._background.running.stopping = True
+        service.workers.stopping = True
         sending.stop()
         return inserted
 
@@ -256,7 +256,7 @@ def test_work_that_is_deleted_before_it_is_claimed(service, store):
 def test_a_stopping_worker_takes_no_name(service, store):
     """The message goes back to where it came from."""
     name = service.start(NAME, WorkRequest()).name
-    service._background.running.stopping = True
+    service.workers.stopping = True
     with pytest.raises(Unavailable, match="stopping"):
         service.run_operation(name)
     assert store.get(name).unclaimed
@@ -321,7 +321,7 @@ def test_a_process_that_dies_under_its_function(make_service, store, policy, cap
             raise deaths.pop()
         return WorkResponse(f"attempt {job.attempt}")
 
-    service = make_service(store, Elsewhere(through), upkeep=True, clock=time.monotonic)
+    service = make_service(store, Elsewhere(through), maintenance=True, clock=time.monotonic)
     with_method(service, worker_lost=policy)
     found = ended(service, service.start(NAME, WorkRequest()))
     if policy is WorkerLost.FAIL:
@@ -407,18 +407,18 @@ def test_a_ring_during_a_look_is_not_lost(make_service, clock):
     )
     name = method.start(WorkRequest()).name
     looking, rung = threading.Event(), threading.Event()
-    whole, looks = store.get, []
+    whole, looks = store.find, []
 
-    def get(asked):
-        looks.append(asked)
-        found = whole(asked)
-        if len(looks) == 2:  # of the waiter, after it has begun to listen
+    def find(names, max_bytes):
+        looks.append(names)
+        found = whole(names, max_bytes)
+        if len(looks) == 1:  # after the waiter has begun to listen
             looking.set()
             assert rung.wait(PATIENCE)
         return found
 
     async def main():
-        store.get = get
+        store.find = find
         waiter = asyncio.create_task(service.wait_async(name, PATIENCE))
         await asyncio.to_thread(looking.wait, PATIENCE)
         await asyncio.to_thread(service.reporter(name).complete, WorkResponse("x"))
@@ -438,22 +438,25 @@ def test_a_store_that_is_away_for_a_while(make_service, clock, colour):
         NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )
     name = method.start(WorkRequest()).name
-    whole, looks = store.get, []
+    looks = []
 
-    def get(asked):
-        looks.append(asked)
-        if len(looks) == 2:
-            service._updater.notifier.notify(name)
-        if len(looks) > 1:
-            raise Unavailable("away")
-        return whole(asked)
+    def away_later(read):
+        def look(*asked):
+            looks.append(asked)
+            if len(looks) == 2:
+                service._runtime.updater.notifier.notify(name)
+            if len(looks) > 1:
+                raise Unavailable("away")
+            return read(*asked)
+
+        return look
 
     def wait():
         if colour == "coroutine":
             return asyncio.run(service.wait_async(name, 0.05))
         return service.wait(name, 0.05)
 
-    store.get = get
+    store.get, store.find = away_later(store.get), away_later(store.find)
     with pytest.raises(Unavailable, match="away"):
         wait()
     assert len(looks) >= 3

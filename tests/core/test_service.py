@@ -10,15 +10,16 @@ from datetime import timedelta
 import pytest
 
 from lro._base.errors import (
+    DeclarationError,
     InvalidArgument,
     InvalidOperationName,
     InvalidParent,
     InvalidTimeout,
     LroError,
+    MethodNotSupported,
     OperationNotFound,
     PermissionDenied,
 )
-from lro._base.faults import DeclarationError, MethodNotSupported
 from lro._base.status import Code, Status
 from lro._engine.job import Job
 from lro._engine.method_spec import Options
@@ -213,7 +214,7 @@ def test_a_reporter_speaks_for_its_method_only(build):
     """Of a method that the service does not know, nothing can be said."""
     service = build()
     name = service.start(NAME, WorkRequest()).name
-    stranger = Service(service.store, InlineExecutor(), upkeep=False)
+    stranger = Service(service.store, InlineExecutor(), maintenance=False)
     with pytest.raises(DeclarationError, match=f"{NAME}: is not declared"):
         stranger.reporter(name)
     with pytest.raises(DeclarationError):
@@ -272,7 +273,7 @@ def test_an_expiry_of_its_own(build, clock):
         request=WorkRequest,
         response=WorkResponse,
         metadata=WorkMetadata,
-        options=Options(expiry=timedelta(hours=1)),
+        options=Options(keep_for=timedelta(hours=1)),
     )
     name = method.start(WorkRequest()).name
     service.reporter(name).finish()
@@ -286,7 +287,7 @@ def test_an_expiry_of_its_own(build, clock):
 def test_upkeep_removes_what_has_expired(build, clock, monkeypatch):
     """A minute later at the latest, in batches; reads never delete."""
     monkeypatch.setattr("lro._engine.maintenance._EXPIRY_BATCH", 100)
-    service = build(expiry=timedelta(hours=1))
+    service = build(keep_for=timedelta(hours=1))
     names = [service.start(NAME, WorkRequest()).name for _ in range(150)]
     for name in names:
         service.reporter(name).finish()
@@ -310,7 +311,7 @@ def test_conventions_are_warned_of(make_service, caplog):
             "acme.v1.Works.Work", request=WorkRequest, response=Empty, metadata=WorkMetadata
         )
     assert "response-type-empty" in caplog.text
-    info = service.methods[NAME]
+    info = service.methods.infos[NAME]
     assert (info.response_type, info.metadata_type) == (
         "google.protobuf.Empty",
         "acme.v1.WorkMetadata",
@@ -336,7 +337,7 @@ def test_a_class_without_a_name_gets_the_methods_package(make_service):
         "acme.v1.Works.Do", request=DoRequest, response=WorkResponse, metadata=DoMetadata
     )
     assert types.name_of(DoRequest) == "acme.v1.DoRequest"
-    assert service.methods["acme.v1.Works.Do"].metadata_type == "other.v1.Progress"
+    assert service.methods.infos["acme.v1.Works.Do"].metadata_type == "other.v1.Progress"
 
 
 @pytest.mark.parametrize("role", ["request", "response", "metadata"])
@@ -375,9 +376,9 @@ def test_a_service_closes_itself_and_its_store(clock):
     with Service(Closing(), InlineExecutor()) as service:
         declare(service)
         assert not service.start(NAME, WorkRequest()).done
-        assert service._background.upkeep._thread.is_alive()
+        assert service._background.maintenance._thread.is_alive()
     assert closed == [1]
-    assert not service._background.upkeep._thread.is_alive()
+    assert not service._background.maintenance._thread.is_alive()
 
 
 @pytest.mark.parametrize(
@@ -387,8 +388,8 @@ def test_a_service_closes_itself_and_its_store(clock):
         ("attempts", 0),
         ("max_lost", 0),
         *(("time_limit", value) for value in (timedelta(0), timedelta(-1), 5)),
-        ("expiry", timedelta(0)),
-        *((hook, "text") for hook in ("target", "validate", "settle")),
+        ("keep_for", timedelta(0)),
+        *((hook, "text") for hook in ("exclusive_target", "validate", "final_metadata")),
     ],
 )
 def test_an_option_that_makes_no_sense(make_service, name, value):
@@ -425,7 +426,7 @@ def test_a_decorator_without_a_name(make_service):
 
 def test_seconds_to_drain(clock):
     """As a float, as well as a timedelta."""
-    service = Service(MemoryStore(clock), InlineExecutor(), upkeep=False)
+    service = Service(MemoryStore(clock), InlineExecutor(), maintenance=False)
     service.close(0.5)
     service.close(timedelta(seconds=1))
 
@@ -452,7 +453,7 @@ def test_a_second_signal_in_the_first_lines_of_close():
         job.sleep(60)
 
     store = Closing()
-    service = Service(store, ThreadExecutor(1), upkeep=False)
+    service = Service(store, ThreadExecutor(1), maintenance=False)
     name = service.method(NAME)(work).start(WorkRequest()).name
     assert begun.wait(30)
     service._closing = Lock()

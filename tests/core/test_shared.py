@@ -37,7 +37,7 @@ class AskResponse:
 
 def asking(path):
     """A service on this file whose work is done elsewhere."""
-    service = lro.Service(SQLiteStore(path), InlineExecutor(), upkeep=False)
+    service = lro.Service(SQLiteStore(path), InlineExecutor(), maintenance=False)
     method = service.declare(
         "acme.v1.Asks.Ask", request=AskRequest, response=AskResponse, metadata=AskMetadata
     )
@@ -71,7 +71,7 @@ def test_waiters_hear_of_another_process(tmp_path, ending):
 
 def test_a_number_is_a_timeout_in_seconds():
     """Service.wait takes seconds, a timedelta or a Duration, and says so of anything else."""
-    service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False)
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     method = service.declare(
         "acme.v1.Asks.Ask", request=AskRequest, response=AskResponse, metadata=AskMetadata
     )
@@ -89,13 +89,13 @@ def test_a_number_is_a_timeout_in_seconds():
     [
         ("time_limit", 5),
         ("time_limit", timedelta()),
-        ("expiry", 3600),
+        ("keep_for", 3600),
         ("concurrency", 0),
         ("attempts", 0),
         ("max_lost", True),
-        ("target", "folder"),
+        ("exclusive_target", "folder"),
         ("validate", 1),
-        ("settle", "x"),
+        ("final_metadata", "x"),
     ],
 )
 def test_an_option_is_refused_where_it_is_declared(name, value):
@@ -106,7 +106,7 @@ def test_an_option_is_refused_where_it_is_declared(name, value):
 
 def test_a_bare_decorator_is_told_how():
     """``@service.method`` without a name says what to write."""
-    service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False)
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     with pytest.raises(lro.DeclarationError, match=r"service\.method"):
         service.method(lambda request: None)
 
@@ -114,7 +114,7 @@ def test_a_bare_decorator_is_told_how():
 def test_a_job_recalls_what_callers_see():
     """Before its first report, ``job.metadata`` is what the start gave."""
     seen = []
-    with lro.Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
+    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
 
         @service.method("acme.v1.Asks.Recall", response=AskResponse)
         def recall(_: AskRequest, job: lro.Job[AskMetadata]):

@@ -27,9 +27,9 @@ from lro._base.errors import (
 from lro._base.status import Status
 from lro._model.record import Record, State
 from lro._model.transitions import claim, report, request_cancel
-from lro.stores._recent import RecentRecords
+from lro.stores._record_cache import RecordCache
 from lro.stores.sqlite import SQLiteStore
-from lro.stores.sqlite._connections import Connections
+from lro.stores.sqlite._connections import FileConnections
 from lro.testing import STORE_CHECKS, ManualClock, run_store_check
 from lro.testing._clock import together
 from lro.testing._samples import (
@@ -50,7 +50,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 from lro._base.any import Any
 from lro._model.transitions import Record, end
-from lro.stores._recent import RecentRecords
 from lro.stores.sqlite import SQLiteStore
 
 store = SQLiteStore(sys.argv[1])
@@ -64,7 +63,7 @@ while True:
         None,
     )
     print(name, "inserted", flush=True)
-    store.update(name, end(Any("x/a.Done", {}), now=now, expiry=timedelta(days=1)))
+    store.update(name, end(Any("x/a.Done", {}), now=now, keep_for=timedelta(days=1)))
     print(name, "ended", flush=True)
     number += 1
 """
@@ -74,7 +73,6 @@ import sys
 from datetime import UTC, datetime
 from lro._base.any import Any
 from lro._model.transitions import Record
-from lro.stores._recent import RecentRecords
 from lro.stores.sqlite import SQLiteStore
 
 print("ready", flush=True)
@@ -272,8 +270,8 @@ def test_a_new_file_under_a_lock_is_unavailable(path):
 def test_a_secret_that_cannot_be_stored_leaves_nothing_open(path, monkeypatch):
     """A constructor that fails closes what it had opened."""
     closed = []
-    whole = Connections.close
-    monkeypatch.setattr(Connections, "close", lambda self: (closed.append(1), whole(self)))
+    whole = FileConnections.close
+    monkeypatch.setattr(FileConnections, "close", lambda self: (closed.append(1), whole(self)))
 
     def no_bytes(count):
         raise OSError("no entropy")
@@ -396,7 +394,7 @@ def test_an_equal_record_is_not_written(path):
 @pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
 def test_a_store_that_remembers_nothing_keeps_its_promises(check, tmp_path, monkeypatch):
     """Every record is read from the file: what is remembered must not be what makes it right."""
-    monkeypatch.setattr("lro.stores._recent.SIZE", 0)
+    monkeypatch.setattr("lro.stores._record_cache.MAX_BYTES", 0)
     run_store_check(check, lambda clock: SQLiteStore(tmp_path / "operations.db", clock=clock))
 
 
@@ -440,7 +438,7 @@ RECORDS = st.builds(
 )
 
 
-class Forgetful(RecentRecords):
+class Forgetful(RecordCache):
     """Remembers nothing."""
 
     def keep(self, record, stamp, weight=0):
@@ -451,7 +449,7 @@ class Forgetful(RecentRecords):
 def forgetful(tmp_path_factory):
     """A store that reads all records from its file."""
     with opened(tmp_path_factory.mktemp("trips") / "operations.db") as store:
-        store._recent = Forgetful()
+        store._cache = Forgetful()
         yield store
 
 
@@ -651,7 +649,7 @@ def test_the_clock_of_the_machine(path):
 
 def test_many_records_are_remembered_for_polls(path, monkeypatch):
     """The last ones known, each as long as it does not change; the oldest are forgotten."""
-    monkeypatch.setattr("lro.stores._recent.SIZE", 20)
+    monkeypatch.setattr("lro.stores._record_cache.MAX_BYTES", 20 * 2_000 + 1_999)
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         names = []
@@ -659,9 +657,9 @@ def test_many_records_are_remembered_for_polls(path, monkeypatch):
             record = held(clock, f"{number:03d}")
             insert(store, record)
             names.append(record.name)
-        assert len(store._recent._kept) == 20
+        assert len(store._cache._kept) == 20
         first = [store.get(name) for name in names]
-        assert len(store._recent._kept) == 20
+        assert len(store._cache._kept) == 20
         assert store.get(names[-1]) is first[-1]
         assert store.get(names[0]) == first[0]
         store.renew("us", clock() + timedelta(hours=1))
@@ -673,26 +671,31 @@ def test_many_records_are_remembered_for_polls(path, monkeypatch):
             store.get(names[-1])
 
 
-def test_long_records_are_forgotten_sooner(path, monkeypatch):
-    """What is remembered is bounded by the length of its texts, however they came."""
-    monkeypatch.setattr("lro.stores._recent.WEIGHT", 10_000)
+def test_the_cache_knows_the_length_of_texts(path):
+    """However a record came into it: its limit is one of memory, and so of the texts' length."""
     clock = ManualClock()
     long = Any("x/a.Long", {"text": "x" * 4000})
+
     with opened(path, clock=clock) as store:
+
+        def lengths():
+            return [store._cache.text_length(f"operations/{name}") // 1000 for name in "ab"]
+
         insert(store, record_of(clock, "a"))
         insert(store, record_of(clock, "b", metadata=long))
+        assert lengths() == [0, 4]
         store.update("operations/b", lambda record: record.next_version(caller="c"))
         store.update("operations/a", report(long, None, clock()))
-        assert list(store._recent._kept) == ["operations/b", "operations/a"]
+        assert lengths() == [4, 4]
         store.update("operations/a", end_of(clock, result=long))
-        assert list(store._recent._kept) == ["operations/a"]
-        assert 8000 < store._recent._weight < 9000
+        store._cache.forget("operations/b")
+        assert lengths() == [8, 0]
         assert store.get("operations/b").metadata == long
-        assert list(store._recent._kept) == ["operations/b"]
+        store._cache.forget("operations/a")
         store.update("operations/a", lambda record: record.next_version(caller="c"))
-        assert list(store._recent._kept) == ["operations/a"]
+        assert lengths() == [8, 4]
         store.update("operations/a", lambda record: None)
-        assert (len(store._recent._kept), store._recent._weight) == (0, 0)
+        assert lengths() == [0, 4]
 
 
 def test_a_long_log_is_begun_anew(path, monkeypatch):

@@ -1,23 +1,20 @@
-"""SQLite going wrong: files that vanish, are spoiled, foreign, full or older; what is no text."""
+"""SQLite files that vanish, are spoiled, foreign, full or of another version; invalid texts."""
 
 from __future__ import annotations
 
 import os
 import re
 import sqlite3
-import subprocess
-import sys
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from lro._base.any import Any
-from lro._base.errors import InvalidArgument, OperationNotFound, Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, InvalidArgument, OperationNotFound, Unavailable
 from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _schema, _statements
-from lro.stores.sqlite._schema import STEPS, prepare
-from lro.stores.sqlite._told import translate_error
+from lro.stores.sqlite._errors import translate_error
+from lro.stores.sqlite._schema import prepare
 from lro.testing import ManualClock
 from lro.testing._clock import together
 from lro.testing._samples import (
@@ -32,52 +29,6 @@ from lro.testing._samples import (
     record_of,
 )
 from tests.core.kit import PATIENCE
-
-VERSION_1 = """
-CREATE TABLE operations (name TEXT PRIMARY KEY, parent TEXT NOT NULL, method TEXT NOT NULL,
-    state TEXT NOT NULL, metadata TEXT, result TEXT, create_time INTEGER NOT NULL,
-    update_time INTEGER NOT NULL, start_time INTEGER, end_time INTEGER, expire_time INTEGER,
-    cancel_requested INTEGER NOT NULL, attempt INTEGER NOT NULL, lost_attempts INTEGER NOT NULL,
-    owner TEXT NOT NULL, lease_until INTEGER, caller TEXT NOT NULL, request_id TEXT NOT NULL,
-    target TEXT NOT NULL, version INTEGER NOT NULL);
-CREATE INDEX operations_order ON operations (parent, create_time DESC, name);
-CREATE INDEX operations_leases ON operations (lease_until) WHERE lease_until IS NOT NULL;
-CREATE INDEX operations_expiry ON operations (expire_time) WHERE expire_time IS NOT NULL;
-CREATE UNIQUE INDEX operations_targets ON operations (target)
-    WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN');
-CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL);
-CREATE TABLE starts (method TEXT, caller TEXT, request_id TEXT, fingerprint TEXT NOT NULL,
-    at INTEGER NOT NULL, name TEXT NOT NULL, first TEXT NOT NULL,
-    PRIMARY KEY (method, caller, request_id));
-CREATE INDEX starts_age ON starts (at);
-CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL);
-PRAGMA user_version = 1;
-PRAGMA journal_mode = WAL;
-INSERT INTO secrets VALUES (1, zeroblob(64));
-INSERT INTO operations VALUES
-    ('operations/a', '', 'M', 'IN_PROGRESS', '["x/a.Meta",{"percent":5}]', NULL,
-     1893456000000000, 1893456000000001, 1893456000000001, NULL, NULL, 1, 2, 1, 'us',
-     1893456015000000, 'käthe', 'r', 't', 3),
-    ('operations/b', '', 'M', 'SUCCEEDED', NULL, '["x/a.Done",{}]', 1893456000000000,
-     1893456000000002, 1893456000000001, 1893456000000002, 1896048000000002, 0, 1, 0, '', NULL, '',
-     '', '', 3);
-INSERT INTO inputs VALUES ('operations/a', '["x/a.Request",{"number":1}]');
-INSERT INTO starts VALUES ('M', 'käthe', 'r', 'f', 1893456000000000, 'operations/a',
-    '["operations/a","","M","IN_PROGRESS",null,null,1893456000000000,1893456000000000,null,null,
-      null,0,0,0,"us",1893456015000000,"käthe","r","t",1]');
-"""
-"""A file as the first version of this library made it, with records in it."""
-
-OPENER = """
-import sys
-from lro.stores.sqlite import SQLiteStore
-
-print("ready", flush=True)
-sys.stdin.readline()
-store = SQLiteStore(sys.argv[1])
-print(store.get("operations/a").caller, flush=True)
-store.close()
-"""
 
 
 @pytest.fixture
@@ -144,115 +95,59 @@ def errors_of(store, clock):
 # -- versions -------------------------------------------------------------------------------------
 
 
-def test_a_file_of_version_1_is_brought_up(path):
-    """With all that is in it; and it stays as it is when it is opened again."""
-    with plain(path) as old:
-        old.executescript(VERSION_1)
-    clock = ManualClock()
-    for _ in range(2):
-        with opened(path, clock=clock) as store:
-            a, b = store.get("operations/a"), store.get("operations/b")
-            assert (a.attempt, a.caller, a.metadata.payload["percent"]) == (2, "käthe", 5)
-            assert (b.result, b.done) == (Any("x/a.Done", {}), True)
-            assert store.request("operations/a") == Any("x/a.Request", {"number": 1})
-            assert store.secret() == bytes(64)
-            again = insert(store, record_of(clock, "c"), key_of(caller="käthe"))
-            assert (again.record, again.fresh) == (a, False)
-        assert version_of(path) == SCHEMA_VERSION
-    with opened(path, clock=clock) as store:
-        store.update("operations/a", end_of(clock))
-        store.forget("operations/a")
-        assert insert(store, record_of(clock, "c"), key_of(caller="käthe")).fresh
-
-
-def test_processes_bring_a_file_up_at_once(path):
-    """One of them does, none of them minds."""
-    with plain(path) as old:
-        old.executescript(VERSION_1)
-    command = [sys.executable, "-c", OPENER, str(path)]
-    pipe = subprocess.PIPE
-    with ExitStack() as stack:
-        running = [
-            stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
-            for _ in range(4)
-        ]
-        assert [one.stdout.readline() for one in running] == ["ready\n"] * 4
-        for one in running:
-            one.stdin.write("go\n")
-            one.stdin.flush()
-        assert [one.stdout.readline() for one in running] == ["käthe\n"] * 4
-        assert [one.wait(PATIENCE) for one in running] == [0] * 4
-    assert version_of(path) == SCHEMA_VERSION
-
-
-def test_threads_bring_files_up_at_once(tmp_path):
-    """The same, many times over."""
+def test_threads_open_new_files_at_once(tmp_path):
+    """One thread makes the tables, many times over; every thread can use them."""
     for number in range(10):
         path = tmp_path / f"{number}.db"
-        with plain(path) as old:
-            old.executescript(VERSION_1)
         found = together(4, lambda _, path=path: SQLiteStore(path))
         assert [type(one) for one in found] == [SQLiteStore] * 4, found
         for store in found:
             store.close()
 
 
-def test_a_process_of_version_1_goes_on(path):
-    """What it writes after another process has brought the file up is found and counts."""
-    clock = ManualClock()
-    with plain(path) as old:
-        old.executescript(VERSION_1)
-        with opened(path, clock=clock) as store:
-            first = "'" + '["x/a.Request",{}]' + "'"
-            old.execute(f"INSERT INTO inputs VALUES ('operations/z', {first})")
-            old.execute("UPDATE operations SET caller = 'old', version = 4 WHERE name LIKE '%a'")
-            assert store.request("operations/z") == Any("x/a.Request", {})
-            assert store.get("operations/a").caller == "old"
+def test_tables_are_made_whole_or_not_at_all(path):
+    """Making them fails at an index of another program: the file is left as it was."""
+    with plain(path) as writer:
+        writer.execute("CREATE TABLE theirs (x)")
+        writer.execute("CREATE INDEX starts_age ON theirs (x)")
+        with pytest.raises(DeclarationError, match="index starts_age already exists"):
+            prepare(writer, "operations.db", 0.0)
+        assert not writer.in_transaction
+        found = writer.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
+        assert found == [("starts_age",), ("theirs",)]
+    assert version_of(path) == 0
 
 
-def test_a_step_is_done_whole_or_not_at_all(path):
-    """It fails at its second statement: the file is as it was, and the version before works on."""
+@pytest.mark.parametrize("version", [-1, SCHEMA_VERSION + 1, 3])
+def test_a_file_of_another_version_is_refused(path, version):
+    """An error says which version it has; the file is left as it is."""
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         insert(store, record_of(clock))
-    broken = (*STEPS, ("CREATE TABLE more (x)", "CREATE TABLE more (x)"))
-    with plain(path) as writer:
-        with pytest.raises(DeclarationError, match="table more already exists"):
-            prepare(writer, "operations.db", 0.0, broken)
-        assert not writer.in_transaction
-        assert writer.execute("SELECT name FROM sqlite_master WHERE name = 'more'").fetchall() == []
-    with opened(path, clock=clock) as store:
-        assert store.get("operations/a") == record_of(clock)
-
-
-def test_several_steps_are_done_one_after_the_other(path):
-    """From nothing to the last one, and each leaves its version."""
-    steps = (*STEPS, ("CREATE TABLE more (x)",), ("INSERT INTO more VALUES (5)",))
-    with plain(path) as writer:
-        prepare(writer, "operations.db", 0.0, steps)
-        assert writer.execute("SELECT x FROM more").fetchall() == [(5,)]
-    assert version_of(path) == SCHEMA_VERSION + 2
-
-
-def test_a_file_of_a_newer_version_is_refused(path, monkeypatch):
-    """And left as it is; also by who finds it so only when it wants to bring it up."""
-    SQLiteStore(path).close()
     with plain(path) as connection:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    known = f"schema version {SCHEMA_VERSION + 1}; this library knows {SCHEMA_VERSION}"
+        connection.execute(f"PRAGMA user_version = {version}")
+    known = f"has schema version {version}; this library can only use version {SCHEMA_VERSION}"
     with pytest.raises(DeclarationError, match=known):
         SQLiteStore(path)
-    found = [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1]
+    with plain(path) as connection:
+        assert connection.execute("SELECT name FROM operations").fetchall() == [("operations/a",)]
+    assert version_of(path) == version
+
+
+def test_tables_that_another_process_has_made_meanwhile_are_used(path, monkeypatch):
+    """Between the first look at the version and the lock of the file."""
+    SQLiteStore(path).close()
+    found = [0, SCHEMA_VERSION, SCHEMA_VERSION]
     monkeypatch.setattr(_schema, "_version", lambda writer: found.pop(0))
-    with plain(path) as connection, pytest.raises(DeclarationError, match="newer"):
-        prepare(connection, "newer", 0.0)
-    assert version_of(path) == SCHEMA_VERSION + 1
+    with plain(path) as connection:
+        prepare(connection, "operations.db", 0.0)
+        assert not connection.in_transaction
+    assert found == []
 
 
-def test_a_step_under_a_lock_is_unavailable(path):
-    """It waits no longer than any other call, and the next one may do it."""
+def test_tables_cannot_be_made_under_the_lock_of_another_program(path):
+    """The store waits no longer than any other call; a later one makes them."""
     with plain(path) as other:
-        other.executescript(VERSION_1)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(Unavailable):
             SQLiteStore(path, busy_seconds=0.01)
@@ -323,7 +218,7 @@ def test_a_path_with_a_colon_is_no_url(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("table", ["operations", "inputs", "starts", "secrets"])
-@pytest.mark.parametrize("version", [0, 1, SCHEMA_VERSION])
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION])
 def test_foreign_tables_are_refused(path, table, version):
     """Of another program that has a table of such a name; and nothing is added to its file."""
     with plain(path) as other:

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lro._base.errors import LroError, Unavailable
-from lro.stores.sqlite import _turn
-from lro.stores.sqlite._connections import Connections
-from lro.stores.sqlite._groups import Unrelated, _Write
-from lro.stores.sqlite._turn import FairLock
+from lro.stores.sqlite import _fair_lock
+from lro.stores.sqlite._connections import FileConnections
+from lro.stores.sqlite._fair_lock import FairLock
+from lro.stores.sqlite._group_commit import ActionWrite, Unrelated
 from tests.core.kit import PATIENCE
 
 
@@ -67,8 +67,8 @@ class House:
 
     def __init__(self, path, busy_seconds=PATIENCE):
         self.path = path
-        self.connections = Connections(str(path), busy_seconds)
-        self.groups = self.connections._groups
+        self.connections = FileConnections(str(path), busy_seconds)
+        self.groups = self.connections._transactions
         self.writer = self.connections._writer
         self.connections.write(lambda writer: writer.execute("CREATE TABLE kept (x UNIQUE)"))
         self.said = []
@@ -484,7 +484,7 @@ def test_one_that_was_to_lead_and_goes_leaves_it_to_the_next(house):
 
 def waiting(count):
     """So many writes whose callers wait for a leader."""
-    found = [_Write(write(number), 0.0) for number in range(count)]
+    found = [ActionWrite(action=write(number), until=0.0) for number in range(count)]
     for one in found:
         one.gate = threading.Lock()
         one.gate.acquire()
@@ -586,7 +586,7 @@ def test_a_lock_is_asked_for_more_and_more_seldom(house, monkeypatch):
 
 # -- turns ----------------------------------------------------------------------------------------
 
-WITHOUT_FCNTL = pytest.mark.skipif(_turn.fcntl is None, reason="this system has no such locks")
+WITHOUT_FCNTL = pytest.mark.skipif(_fair_lock.fcntl is None, reason="this system has no such locks")
 
 
 @pytest.mark.platform
@@ -595,12 +595,12 @@ def test_a_turn_is_of_one_at_a_time(tmp_path):
     """Who has it keeps it until it gives it; then it is the other's."""
     one, two = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert (one.take(0.0), two.take(0.0), one.take(0.01)) == (True, False, True)
-    one.give()
+    one.release()
     assert (two.take(0.02), one.take(0.03)) == (True, False)
     two.close()
     assert one.take(0.04)
     one.close()
-    one.give()
+    one.release()
     two.close()
 
 
@@ -611,13 +611,13 @@ def test_a_turn_that_is_kept_too_long_is_done_without(tmp_path):
     stopped, other = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert stopped.take(0.0)
     assert [other.take(at) for at in (10.0, 10.05, 10.11, 10.5)] == [False, False, True, True]
-    other.give()
+    other.release()
     assert other.take(11.0)
-    other.give()
+    other.release()
     assert [other.take(at) for at in (11.2, 11.25)] == [False, False]
-    other.give()
+    other.release()
     assert [other.take(at) for at in (11.4, 11.49)] == [False, False]
-    stopped.give()
+    stopped.release()
     assert other.take(11.49)
     stopped.close()
     other.close()
@@ -627,15 +627,15 @@ def test_without_such_locks_everybody_has_the_turn(tmp_path, monkeypatch):
     """Where the system has none, or no file for them can be made."""
     nowhere = FairLock(str(tmp_path / "missing" / "a.db"))
     assert (nowhere.take(0.0), nowhere.take(0.0)) == (True, True)
-    nowhere.give()
-    monkeypatch.setattr(_turn, "fcntl", None)
+    nowhere.release()
+    monkeypatch.setattr(_fair_lock, "fcntl", None)
     one, two = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert (one.take(0.0), two.take(0.0)) == (True, True)
-    one.give()
+    one.release()
     one.close()
     assert os.listdir(tmp_path) == []
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    assert runpy.run_path(_turn.__file__)["fcntl"] is None
+    assert runpy.run_path(_fair_lock.__file__)["fcntl"] is None
 
 
 @pytest.mark.platform
@@ -650,7 +650,7 @@ def test_a_process_that_has_written_lets_another_one_go_first(tmp_path):
         call.start()
         queue.reached(1)
     assert house.writer._file.check() is None
-    waiting.give()
+    waiting.release()
     assert call.over() == 1
     waiting.close()
     house.connections.close()
@@ -665,7 +665,7 @@ def test_a_turn_that_does_not_come_is_no_error(tmp_path):
     assert stopped.take(0.0)
     assert house.connections.write(write(1)) == 1
     house.groups._busy_seconds = 0.0
-    house.writer._turn._without_until = 0.0
+    house.writer._fair_lock._without_until = 0.0
     assert house.connections.write(write(2)) == 2
     assert house.kept == [1, 2]
     stopped.close()

@@ -13,7 +13,7 @@ import pytest
 
 from lro._base.errors import OperationNotFound, Unavailable
 from lro.stores.sqlite import SQLiteStore, _connections
-from lro.stores.sqlite._connections import Connections
+from lro.stores.sqlite._connections import FileConnections
 from lro.testing import ManualClock
 from lro.testing._clock import together
 from lro.testing._samples import end_of, ids, insert, record_of
@@ -301,10 +301,10 @@ def test_forks_amid_reads_and_writes(path):
 
 @pytest.fixture
 def connections(path):
-    made = Connections(str(path), 1.0)
+    made = FileConnections(str(path), 1.0)
     made.write(lambda writer: writer.execute("CREATE TABLE kept (x)"))
     yield made
-    made._file.renew()
+    made._file.reset_after_fork()
     made.close()
 
 
@@ -351,8 +351,8 @@ def test_a_fork_waits_for_those_that_read(connections):
 
 def test_the_child_begins_anew(connections):
     """With new locks, an empty queue, and connections of its own; closed stays closed."""
-    with connections._groups._lock:
-        connections._groups._led = True  # a thread of the parent leads
+    with connections._transactions._lock:
+        connections._transactions._led = True  # a thread of the parent leads
         connections.pause()
         connections._renew()
     assert connections.write(put(1)) == 1
@@ -383,20 +383,20 @@ def test_a_fork_amid_what_does_not_end(connections, busy):
     assert connections.write(put(1)) == 1
     assert connections.rows("SELECT * FROM kept") == [(1,)]
 
-    kept = len(_connections._abandoned)
+    kept = len(_connections._inherited)
     connections._renew()  # as in the child
     try:
         for call in (lambda: connections.write(put(2)), lambda: connections.rows("SELECT 1")):
             with pytest.raises(Unavailable, match="forked while the store was busy"):
                 call()
         connections.close()
-        inherited = _connections._abandoned[kept:]
+        inherited = _connections._inherited[kept:]
         assert len(inherited) == 2
         assert [one.execute("SELECT 5").fetchone() for one in inherited] == [(5,)] * 2
     finally:
-        for one in _connections._abandoned[kept:]:
+        for one in _connections._inherited[kept:]:
             one.close()
-        del _connections._abandoned[kept:]
+        del _connections._inherited[kept:]
 
 
 @pytest.mark.platform
@@ -404,7 +404,7 @@ def test_a_fork_amid_what_does_not_end(connections, busy):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_leaves_all_stores_usable(connections, tmp_path):
     """Also those that are closed."""
-    other = Connections(str(tmp_path / "other.db"), 1.0)
+    other = FileConnections(str(tmp_path / "other.db"), 1.0)
     other.close()
     before = connections._writer._connection
     child = os.fork()
@@ -433,9 +433,9 @@ def test_what_was_remembered_is_not_inherited(path):
     clock = ManualClock()
     with closing(SQLiteStore(path, clock=clock)) as store:
         insert(store, record_of(clock))
-        assert store._recent.last("operations/a") is not None
-        store._recent.renew()
-        assert store._recent.last("operations/a") is None
+        assert store._cache.get("operations/a") is not None
+        store._cache.reset_after_fork()
+        assert store._cache.get("operations/a") is None
         assert store.get("operations/a") == record_of(clock)
         with pytest.raises(OperationNotFound):
             store.get("operations/b")

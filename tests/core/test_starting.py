@@ -10,6 +10,8 @@ import pytest
 
 from lro._base.any import Any
 from lro._base.errors import (
+    DeclarationError,
+    HookFailed,
     InvalidArgument,
     InvalidParent,
     InvalidRequestId,
@@ -18,7 +20,6 @@ from lro._base.errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._base.faults import DeclarationError, HookFailed
 from lro._base.status import Code
 from lro._engine.job import Job
 from lro._engine.method_spec import WorkerLost
@@ -127,8 +128,8 @@ def test_where_somebody_is_free_work_is_stored_as_begun(kept, store):
     service, name = kept
     record = store.get(name)
     assert (record.attempt, record.start_time) == (1, record.create_time)
-    assert record.owner == service._background.running.owner
-    service._executor.task.run()
+    assert record.owner == service.workers.owner
+    service._runtime.executor.task.run()
     assert answer(service, service.get(name)) == "x"
     assert (store.get(name).attempt, store.get(name).version) == (1, record.version + 1)
 
@@ -156,15 +157,15 @@ def test_work_is_stopped_between_its_start_and_its_beginning(kept, store):
     """The function is not called."""
     service, name = kept
     service.cancel(name)
-    service._executor.task.run()
+    service._runtime.executor.task.run()
     assert service.get(name).state == "CANCELLED"
 
 
 def test_work_is_handed_back_between_its_start_and_its_beginning(kept, store, make_service):
     """The service stops just then: the next process does it, and no worker counts as lost."""
     service, name = kept
-    service._background.running.stop(timedelta())
-    service._executor.task.run()
+    service.workers.stop(timedelta())
+    service._runtime.executor.task.run()
     assert (store.get(name).done, store.get(name).owner) == (False, "")
     other = make_service(store, InlineExecutor())
     method_of(other)
@@ -234,10 +235,10 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
     method.start(WorkRequest("y"), target="t")
     with pytest.raises(TargetBusy):
         method.start(WorkRequest("z"), target="t")
-    assert len(service._background.running._unbegun) == 1
+    assert len(service.workers._not_started) == 1
     service.run_maintenance()
-    assert service._background.running._unbegun == []
-    assert len(service._background.running.held()) == 1
+    assert service.workers._not_started == []
+    assert len(service.workers.held()) == 1
 
 
 def test_work_that_is_cancelled_while_it_is_stored(doubtful):
@@ -271,7 +272,7 @@ def test_a_start_while_the_service_closes(make_service, clock):
     starting = threading.Thread(target=lambda: found.append(method.start(WorkRequest("x"))))
     starting.start()
     assert inside.wait(PATIENCE)
-    stop, stopped = service._executor.stop, threading.Event()
+    stop, stopped = service._runtime.executor.stop, threading.Event()
 
     def told():
         try:
@@ -279,7 +280,7 @@ def test_a_start_while_the_service_closes(make_service, clock):
         finally:
             stopped.set()
 
-    service._executor.stop = told
+    service._runtime.executor.stop = told
     closing = threading.Thread(target=service.close)
     closing.start()
     assert stopped.wait(PATIENCE)
@@ -311,7 +312,7 @@ def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service, clo
     starting = threading.Thread(target=lambda: found.append(method.start(WorkRequest())))
     starting.start()
     assert inside.wait(PATIENCE)
-    (run,) = service._background.running._starting
+    (run,) = service.workers._starting
     waiting = threading.Thread(target=run.await_start, args=(PATIENCE,))
     if begins == "under its eyes":
         watched = threading.Event()
@@ -321,7 +322,7 @@ def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service, clo
                 watched.set()
                 return super().wait(timeout)
 
-        run._watch = Watch()
+        run._start_watch = Watch()
         waiting.start()
         assert watched.wait(PATIENCE)
     go.set()
@@ -349,7 +350,7 @@ def test_a_start_that_is_interrupted_when_its_work_has_begun(store, make_service
         raise KeyboardInterrupt
 
     method = method_of(service, body)
-    monkeypatch.setattr(service._background.running, "_nudge", interrupted)
+    monkeypatch.setattr(service._background, "new_work", interrupted)
     with pytest.raises(KeyboardInterrupt):
         method.start(WorkRequest())
     (operation,) = service.list(ListOperationsRequest()).operations
@@ -366,12 +367,12 @@ def test_a_start_that_is_interrupted_before_its_work_begins(store, make_service,
     def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(service._background.running, "_nudge", interrupted)
+    monkeypatch.setattr(service._background, "new_work", interrupted)
     with pytest.raises(KeyboardInterrupt):
         method.start(WorkRequest())
     assert stored(service) == 0
     executor.task.run()
-    assert not service._background.running.held()
+    assert not service.workers.held()
 
 
 def test_quick_work_may_be_over(quick):
@@ -599,7 +600,7 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
         job.report(WorkMetadata())
         return WorkResponse()
 
-    method = method_of(service, body, target=lambda request: request.text)
+    method = method_of(service, body, exclusive_target=lambda request: request.text)
     first = method.start(WorkRequest("t"))
     step.reached()
     for _ in range(2):
@@ -612,11 +613,11 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
     without = method.start(WorkRequest(""))
     other = method.start(WorkRequest("t"), target="v")
     gone = threading.Event()
-    service._updater.notifier.listen(first.name, gone.set)
+    service._runtime.updater.notifier.listen(first.name, lambda ended: gone.set())
     step.go.set()
     for operation in (beside, without, other):
         ended(service, operation)
-    service._executor.join(PATIENCE)
+    service._runtime.executor.join(PATIENCE)
     assert gone.is_set()
     assert ended(service, method.start(WorkRequest("t"))).state == "SUCCEEDED"
 
@@ -644,7 +645,7 @@ def test_a_start_that_fails_is_not_remembered(store, make_service, error):
         with pytest.raises(type(error)):
             method.start(WorkRequest(text), target="t")
     assert stored(service) == 0
-    assert not service._background.running.held()
+    assert not service.workers.held()
     swap(service, InlineExecutor())
     assert method.start(WorkRequest("three"), request_id=ID, target="t").done
 
@@ -692,7 +693,7 @@ def test_an_answered_operation_survives_when_the_executor_refuses(
     else:
         with pytest.raises(type(error)):
             start()
-    assert not service._background.running.held()
+    assert not service.workers.held()
     (name,) = {answered.name for answered in executor.answers}
     swap(service, InlineExecutor())
     service.run_maintenance()
@@ -753,7 +754,7 @@ def test_a_closed_service_starts_nothing(store, make_service, make):
 def test_an_executor_that_stopped_by_itself(quick):
     """The start fails, and stores nothing."""
     method = method_of(quick)
-    quick._executor.stop()
+    quick._runtime.executor.stop()
     with pytest.raises(Unavailable, match="the executor is stopping"):
         method.start(WorkRequest())
     assert stored(quick) == 0

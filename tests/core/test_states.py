@@ -51,7 +51,7 @@ def record(**fields):
 
 
 def finish(result, **options):
-    return end(result, now=LATER, expiry=DAY, **options)
+    return end(result, now=LATER, keep_for=DAY, **options)
 
 
 CHANGES = {
@@ -156,7 +156,7 @@ def test_an_error_has_a_code_of_errors(code):
 def test_an_acknowledgement_needs_a_request():
     """Nobody can answer what was not asked (spec §2.3)."""
     acknowledge = finish(Status(Code.CANCELLED, ""), acknowledge=True)
-    with pytest.raises(CancellationNotRequested, match="nobody asked"):
+    with pytest.raises(CancellationNotRequested, match="no caller asked"):
         acknowledge(record())
     assert acknowledge(record(cancel_requested=True)).state is State.CANCELLED
     assert acknowledge(record(state=State.HIDDEN, cancel_requested=True)) is None
@@ -192,10 +192,10 @@ def test_a_claim_is_a_new_attempt():
 def test_a_lease_that_holds_is_respected():
     """Until exactly its end; a claim respects it even then, for a lost worker must be counted."""
     one = record(owner="them", lease_until=LATER, attempt=3)
-    with pytest.raises(LeaseLost, match="somebody holds attempt 3"):
+    with pytest.raises(LeaseLost, match="a worker holds attempt 3"):
         take_over("us", LATER, LATER - timedelta(microseconds=1))(one)
     assert take_over("us", LATER, LATER)(one).owner == "us"
-    with pytest.raises(LeaseLost, match="somebody holds attempt 3"):
+    with pytest.raises(LeaseLost, match="a worker holds attempt 3"):
         claim("us", LATER, LATER)(one)
     assert claim("them", LATER, NOW)(one).attempt == 4
     with pytest.raises(LeaseLost):

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from lro._base.details import RetryInfo
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._engine import exits
 from lro._engine.job import Job
 from lro._engine.service import Service
@@ -29,7 +28,7 @@ NAME = "acme.v1.Works.Work"
 
 def build(**options: Any) -> Service:
     """A service whose method is worked by nobody."""
-    service = Service(MemoryStore(), InlineExecutor(), upkeep=False, **options)
+    service = Service(MemoryStore(), InlineExecutor(), maintenance=False, **options)
     service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
     return service
 
@@ -79,7 +78,7 @@ def test_close_drains_as_long_as_the_service_says(drain: Any, seconds: float) ->
     """The option of the service holds unless the call says otherwise (defects 51)."""
     executor = Draining()
     executor.go.set()
-    service = Service(MemoryStore(), executor, upkeep=False, drain=timedelta(seconds=3))
+    service = Service(MemoryStore(), executor, maintenance=False, drain=timedelta(seconds=3))
     service.close(drain)
     assert executor.given == [seconds]
 
@@ -100,7 +99,7 @@ def test_close_from_several_threads_closes_once() -> None:
         def close(self) -> None:
             closed.append(1)
 
-    service = Service(Store(), executor, upkeep=False)
+    service = Service(Store(), executor, maintenance=False)
     first = in_thread(service.close)
     assert executor.entered.wait(30)
     others = [in_thread(lambda: (service.close(), list(closed))[1]) for _ in range(3)]
@@ -117,7 +116,7 @@ def test_close_within_close_returns_at_once() -> None:
             service.close()
             return super().join(seconds)
 
-    service = Service(MemoryStore(), Executor(), upkeep=False)
+    service = Service(MemoryStore(), Executor(), maintenance=False)
     service.close()
 
 
@@ -132,7 +131,7 @@ def test_second_signal_during_drain_hands_work_back(
         raise KeyboardInterrupt
 
     store, executor = MemoryStore(), ThreadExecutor(1)
-    service = Service(store, executor, upkeep=False)
+    service = Service(store, executor, maintenance=False)
     monkeypatch.setattr(executor, step, interrupted)
 
     @service.method(NAME)
@@ -153,10 +152,10 @@ def test_second_signal_during_drain_hands_work_back(
 def test_forked_while_it_closes_a_service_closes_in_the_child() -> None:
     """The thread that closed it is the parent's."""
     executor = Draining()
-    service = Service(MemoryStore(), executor, upkeep=False)
+    service = Service(MemoryStore(), executor, maintenance=False)
     closing = in_thread(service.close)
     assert executor.entered.wait(30)
-    service._forked()
+    service._reset_after_fork()
     executor.go.set()
     service.close()
     assert len(executor.given) == 2
@@ -167,16 +166,16 @@ def test_closed_service_stays_closed_after_a_fork() -> None:
     """There is nothing to be closed again."""
     executor = Draining()
     executor.go.set()
-    service = Service(MemoryStore(), executor, upkeep=False)
+    service = Service(MemoryStore(), executor, maintenance=False)
     service.close()
-    service._forked()
+    service._reset_after_fork()
     service.close()
     assert len(executor.given) == 1
 
 
 def test_start_is_refused_when_the_service_stops() -> None:
     """UNAVAILABLE, with when to try again."""
-    service = Service(MemoryStore(), ThreadExecutor(1), upkeep=False)
+    service = Service(MemoryStore(), ThreadExecutor(1), maintenance=False)
 
     @service.method(NAME)
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -249,7 +248,7 @@ def test_end_waits_tells_threads() -> None:
     name, done = (service.start(NAME, WorkRequest()).name for _ in range(2))
     service.reporter(done).complete(WorkResponse())
     waiting = in_thread(lambda: service.wait(name, 60))
-    while len(service._updater.notifier) == 0:
+    while len(service._runtime.updater.notifier) == 0:
         threading.Event().wait(0.001)
     service.end_waits()
     with pytest.raises(Unavailable, match="the service is stopping"):
@@ -344,7 +343,7 @@ def test_interrupt_without_handler_is_left_alone(handlers: Put) -> None:
     assert waited.heard()
 
 
-def test_signals_cannot_be_heard_from_another_thread(handlers: Put) -> None:
+def test_signals_cannot_be_handled_in_another_thread(handlers: Put) -> None:
     """Python sets handlers in the main thread only; elsewhere nothing is done."""
 
     def handle(*_: object) -> None: ...
@@ -384,7 +383,7 @@ def test_process_with_too_many_threads_leaves_signals_alone(
         patch.setattr(threading.Thread, "start", full)
         signals.end_waits_of(waited)
     assert signal.getsignal(signal.SIGTERM) is handle
-    assert "waiters cannot be told of a stop: full" in caplog.text
+    assert "waits cannot be ended at a stop: full" in caplog.text
     signals.end_waits_of(waited)
     signal.raise_signal(signal.SIGTERM)
     assert waited.heard()

@@ -94,7 +94,7 @@ def test_the_write_lock_of_a_file_costs_no_living_work(tmp_path, make_service, c
         clock.advance(1)
         hunter.run_maintenance()
         worker.run_maintenance()
-    owner = worker._background.running.owner
+    owner = worker.workers.owner
     assert {worker.store.get(name).owner for name in names} == {owner}
 
 
@@ -137,7 +137,7 @@ def test_one_locked_row_keeps_no_other_from_being_renewed(places, postgres, make
     for _ in range(4):
         clock.advance(1)
         hunter.run_maintenance()
-    owner = worker._background.running.owner
+    owner = worker.workers.owner
     assert {worker.store.get(name).owner for name in names} == {owner}
     assert worker.store.get(names[2]).lease_until > clock()
 
@@ -160,7 +160,7 @@ def test_a_locked_table_is_an_outage(places, postgres, make_service, clock, mode
         hunter.run_maintenance()
         clock.advance(1)
         worker.run_maintenance()
-    owner = worker._background.running.owner
+    owner = worker.workers.owner
     assert {worker.store.get(name).owner for name in names} == {owner}
 
 

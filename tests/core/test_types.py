@@ -16,8 +16,15 @@ import pytest
 from lro import message
 from lro._base.any import Any, declared_name
 from lro._base.details import BadRequest, ErrorInfo, FieldViolation, RetryInfo
-from lro._base.errors import InvalidArgument, LroError, Unavailable
-from lro._base.faults import DeclarationError, EncodingError, MissingExtra, UnknownType
+from lro._base.errors import (
+    DeclarationError,
+    EncodingError,
+    InvalidArgument,
+    LroError,
+    MissingExtra,
+    Unavailable,
+    UnknownType,
+)
 from lro._base.status import Code, Status
 from lro._messages.codecs import open_ended
 from lro._messages.registry import TypeRegistry

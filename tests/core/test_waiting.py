@@ -11,8 +11,9 @@ import pytest
 
 from lro._base.errors import InvalidTimeout, LroError, OperationNotFound, Unavailable
 from lro._base.status import Code
+from lro._engine import watching
 from lro._engine.service import VERBS
-from lro._engine.waiting import Waiters, wait_limit
+from lro._engine.waiting import wait_limit
 from lro._messages.times import Duration, parse_duration
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -112,7 +113,7 @@ def test_coroutines_wait(case, make_service):
             outcome = exc
         wait.check(outcome)
         assert wait.service.waiting == 0
-        assert len(wait.service._updater.notifier) == 0
+        assert len(wait.service._runtime.updater.notifier) == 0
 
     run_virtual(main())
 
@@ -133,15 +134,14 @@ def test_threads_wait(case, make_service):
         now[0] += seconds
         return False
 
-    wait.service._room = Waiters(
-        wait.service._updater.notifier, wait.service._look, clock=lambda: now[0], park=park
-    )
+    wait.service.waiters._clock = lambda: now[0]
+    wait.service.waiters._park = park
     try:
         outcome = wait.service.wait(wait.name, wait.timeout, deadline_seconds=wait.span("deadline"))
     except LroError as exc:
         outcome = exc
     wait.check(outcome)
-    assert len(wait.service._updater.notifier) == 0
+    assert len(wait.service._runtime.updater.notifier) == 0
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "effective" in c["expect"]], ids=by_id)
@@ -209,20 +209,49 @@ def test_thousands_wait_without_threads(service):
         tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
         await settle()
         assert service.waiting == 2000
-        assert len(service._updater.notifier) == 1001  # one listener a name
+        assert len(service._runtime.updater.notifier) == 1001  # one listener a name
         assert threading.active_count() <= before
         for name in names:
             service.reporter(name).complete(DONE)
         found = await asyncio.gather(*tasks)
         assert [operation.name for operation in found] == waits
         assert all(operation.done for operation in found)
-        assert (service.waiting, len(service._updater.notifier)) == (0, 0)
+        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
 
     run_virtual(main())
 
 
+def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
+    """One call of the store reads them; what is too much for one call is read by the next."""
+    calls = []
+
+    class Counting(MemoryStore):
+        def find(self, names, max_bytes):
+            calls.append(list(names))
+            return super().find(names, max_bytes)
+
+    service = make_service(Counting(ManualClock()), InlineExecutor())
+    declare(service)
+
+    async def ended(names):
+        tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
+        await settle()
+        calls.clear()
+        for name in names:
+            service.reporter(name).complete(DONE)
+        found = await asyncio.gather(*tasks)
+        assert [operation.name for operation in found] == names
+        return calls[:]
+
+    names = [start(service) for _ in range(3)]
+    assert run_virtual(ended(names)) == [names]
+    monkeypatch.setattr(watching, "READ_BYTES", 1)
+    names = [start(service) for _ in range(3)]
+    assert run_virtual(ended(names)) == [names, names[1:], names[2:]]
+
+
 def test_other_threads_wake_coroutines(service):
-    """The ring of a worker's thread reaches the loop."""
+    """The notification by a worker's thread reaches the loop."""
 
     async def main():
         name = start(service)
@@ -235,7 +264,7 @@ def test_other_threads_wake_coroutines(service):
 
 
 def test_a_report_does_not_end_a_wait(service):
-    """Waiters look at every ring, and go on waiting while it is not done."""
+    """Waiters go on waiting while the operation is not done."""
 
     async def main():
         name = start(service)
@@ -251,7 +280,7 @@ def test_a_report_does_not_end_a_wait(service):
     run_virtual(main())
 
 
-def test_who_goes_away_leaves_nothing(service):
+def test_cancelled_waiter_leaves_no_listener(service):
     """A cancelled waiter is freed at once; the others and the operation stay (spec §4.8)."""
 
     async def main():
@@ -264,14 +293,14 @@ def test_who_goes_away_leaves_nothing(service):
         for task in tasks[1:]:
             task.cancel()
         await settle()
-        assert (service.waiting, len(service._updater.notifier)) == (0, 0)
+        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
         assert not service.get(name).done
 
     run_virtual(main())
 
 
 def test_a_deleted_operation_is_not_waited_for(service):
-    """Every waiter is told, each by an error of its own (spec §4.6)."""
+    """Every waiter gets an error of its own (spec §4.6)."""
 
     async def main():
         name = start(service)
@@ -288,7 +317,7 @@ def test_a_deleted_operation_is_not_waited_for(service):
 
 def test_an_operation_that_expires_at_once_is_not_found(make_service):
     """With an expiry of nothing its end is also its going (spec §9.4)."""
-    service = make_service(executor=InlineExecutor(), expiry=timedelta(0))
+    service = make_service(executor=InlineExecutor(), keep_for=timedelta(0))
     declare(service)
 
     async def main():
@@ -303,12 +332,12 @@ def test_an_operation_that_expires_at_once_is_not_found(make_service):
 
 
 def test_expiry_wakes_blocked_threads_too(make_service, clock):
-    """What upkeep removes, it rings for."""
-    service = make_service(MemoryStore(clock), InlineExecutor(), expiry=timedelta(seconds=1))
+    """Maintenance notifies waiters of what it removes."""
+    service = make_service(MemoryStore(clock), InlineExecutor(), keep_for=timedelta(seconds=1))
     declare(service)
     name = start(service)
     heard = threading.Event()
-    service._updater.notifier.listen(name, heard.set)
+    service._runtime.updater.notifier.listen(name, lambda ended: heard.set())
     service.run_maintenance()
     service.reporter(name).complete(DONE)
     heard.clear()
@@ -318,7 +347,7 @@ def test_expiry_wakes_blocked_threads_too(make_service, clock):
 
 
 def test_two_event_loops_at_once(service):
-    """Each thread's loop has its own waiters, and one ring wakes both."""
+    """Each thread's loop has its own waiters, and one notification wakes both."""
     name = start(service)
     ready = threading.Barrier(3)
     found = []
@@ -359,8 +388,8 @@ class ActingStore(MemoryStore):
 
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
 @pytest.mark.parametrize("event", ["complete", "delete"])
-def test_a_ring_between_look_and_listen_is_heard(make_service, colour, event):
-    """It changes right after the first look, before anybody listens: nobody waits in vain."""
+def test_end_between_first_look_and_listening_ends_the_wait(make_service, colour, event):
+    """It changes after the first look, before a listener is there: no waiter waits in vain."""
     store = ActingStore(ManualClock())
     service = make_service(store, InlineExecutor())
     declare(service)
@@ -373,10 +402,10 @@ def test_a_ring_between_look_and_listen_is_heard(make_service, colour, event):
 
     async def main():
         # By the room itself: the service looks once more, for the permission, before it.
-        return await service._room.wait_async(name, 3600)
+        return await service.waiters.wait_async(name, 3600)
 
     def wait():
-        return service._room.wait(name, 3600)
+        return service.waiters.wait(name, 3600)
 
     if event == "complete":
         assert (wait() if colour == "thread" else run_virtual(main())).done
@@ -385,7 +414,7 @@ def test_a_ring_between_look_and_listen_is_heard(make_service, colour, event):
             wait() if colour == "thread" else run_virtual(main())
 
 
-def test_a_store_that_fails_at_a_ring_answers_the_waiters(make_service):
+def test_store_that_fails_when_notified_keeps_waiters_waiting(make_service):
     """They look by themselves; a store that is back again costs them nothing but the early answer.
 
     Waiting is best effort (spec §4.7).
@@ -393,6 +422,12 @@ def test_a_store_that_fails_at_a_ring_answers_the_waiters(make_service):
 
     class Failing(MemoryStore):
         failures = 0
+
+        def find(self, names, most):
+            if self.failures:
+                self.failures -= 1
+                raise Unavailable("for a moment")
+            return super().find(names, most)
 
         def get(self, name):
             if self.failures:
@@ -408,7 +443,7 @@ def test_a_store_that_fails_at_a_ring_answers_the_waiters(make_service):
         task = asyncio.create_task(service.wait_async(name))
         await settle()
         store.failures = failures
-        service._updater.notifier.notify(name)
+        service._runtime.updater.notifier.notify(name)
         return await task
 
     assert not run_virtual(main(1)).done
@@ -416,7 +451,7 @@ def test_a_store_that_fails_at_a_ring_answers_the_waiters(make_service):
         run_virtual(main(2))
 
 
-def test_a_closed_loop_is_no_trouble_for_who_rings(service):
+def test_notification_skips_a_closed_event_loop(service):
     """A loop that ended with its waiters in it is skipped."""
     name = start(service)
     loop = VirtualLoop()
@@ -440,8 +475,8 @@ def test_a_loop_that_is_gone_is_forgotten(service):
     for _ in range(3):
         run_virtual(main())
     assert service.waiting == 0
-    assert len(service._room._loops._rooms) <= 1
-    assert len(service._updater.notifier) == 0
+    assert len(service.waiters._hub._loops) <= 1
+    assert len(service._runtime.updater.notifier) == 0
 
 
 def test_a_thread_waits_for_another(service):
@@ -457,44 +492,44 @@ def test_a_thread_waits_for_another(service):
     assert found[0].done
 
 
-def test_nobody_has_waited_yet(service):
+def test_waiting_is_zero_before_the_first_wait(service):
     """Before the first coroutine there is nothing to count."""
     assert service.waiting == 0
 
 
 def test_leaving_twice_is_leaving():
-    """A listener that is not there is none."""
+    """To remove a listener that is not there does nothing."""
     from lro._engine.notifier import Notifier
 
     bell = Notifier()
     heard = []
-    bell.listen("a", lambda: heard.append(1))
+    bell.listen("a", heard.append)
     bell.leave("a", print)
     bell.leave("b", print)
     bell.notify("b")
     bell.notify("a")
-    assert (heard, len(bell)) == ([1], 1)
+    assert (heard, len(bell)) == ([True], 1)
 
 
-def test_a_ring_after_everybody_has_left(service):
-    """A look that was planned before is not made any more."""
+def test_notification_after_all_waiters_have_left_reads_nothing(service):
+    """A read that was planned before is not made any more."""
 
     async def main():
         name = start(service)
         task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
         await settle()
         service.reporter(name).report(WorkMetadata(1))  # the look comes with the next turn
-        room = service._room._loops._rooms[asyncio.get_running_loop()]
+        room = service.waiters._hub._loops[asyncio.get_running_loop()]
         task.cancel()
         await settle()
-        room._look_again(name)
+        room._may_have_ended(name)
         assert service.waiting == 0
 
     run_virtual(main())
 
 
 def test_an_answer_after_the_last_moment(service):
-    """Whoever was answered is not answered again."""
+    """A waiter that was answered is not answered again."""
 
     async def main():
         name = start(service)
@@ -502,9 +537,9 @@ def test_an_answer_after_the_last_moment(service):
         await settle()
         service.reporter(name).complete(DONE)
         service.delete(name)
-        room = service._room._loops._rooms[asyncio.get_running_loop()]
-        room._look_again(name)
-        room._look_again(name)
+        room = service.waiters._hub._loops[asyncio.get_running_loop()]
+        for _ in range(2):
+            room._tell({name: None})
         with pytest.raises(OperationNotFound):
             await task
 
@@ -512,13 +547,13 @@ def test_an_answer_after_the_last_moment(service):
 
 
 def test_a_listener_outlives_its_loop(service):
-    """The loop was thrown away with its waiters: the ring finds nobody."""
+    """The loop was thrown away with its waiters: the notification reaches none."""
     name = start(service)
     loop = VirtualLoop()
     task = loop.create_task(service.wait_async(name))
     loop.run_until_complete(settle())
     task._log_destroy_pending = False
-    (heard,) = service._updater.notifier._listeners[name]
+    (heard,) = service._runtime.updater.notifier._listeners[name]
     room = heard.__closure__
     cell = next(c.cell_contents for c in room if hasattr(c.cell_contents, "_loop"))
     loop.close()

@@ -17,12 +17,11 @@ from lro._base.errors import Unavailable
 from lro._engine.access import Seen
 from lro._engine.budget import ByteBudget
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
-from lro._engine.notifier import Notifier
-from lro._engine.record_updater import RecordUpdater
-from lro._engine.watch_hub import BATCH, GATHER_SECONDS, WatchHub
-from lro._engine.watching import MissingOperation, WatchList
+from lro._engine.notifier import RecordUpdater
+from lro._engine.watching import BATCH, GATHER_SECONDS, WatchHub, WatchList
+from lro._model.operation import MissingOperation
 from lro._model.record import State
-from lro._model.transitions import claim, delete, report, request_cancel
+from lro._model.transitions import delete, report
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.testing._samples import end_of, held, insert, record_of
@@ -168,14 +167,14 @@ class House:
     def __init__(self, store=None):
         self.clock = ManualClock()
         self.store = store or MemoryStore(self.clock)
-        self.updater = RecordUpdater(self, Notifier())
+        self.updater = RecordUpdater(self)
         self.needed = 0
         self.finds = []
         self.fault = None
         self.replies = ByteBudget(10_000_000)
-        self.lookouts = WatchHub(self.updater, self._need, self.replies, 1_000_000)
+        self.hub = WatchHub(self.updater, self, self.replies, 1_000_000)
 
-    def _need(self):
+    def ensure_running(self):
         self.needed += 1
 
     def __getattr__(self, name):
@@ -192,11 +191,15 @@ class House:
         found = self.find(names, most)
         return Seen({one.name: one for one in found.records if one.visible(now)}, found.rest)
 
+    def close(self):
+        self.hub.closed = True
+        self.updater.notifier.notify_all()
+
     def start(self, count=1):
         return [insert(self.store, held(self.clock, f"n{n}")).record.name for n in range(count)]
 
     def watch(self, names):
-        return self.lookouts.watching(names, self.see)
+        return self.hub.watch(names, self.see)
 
     def end(self, name):
         self.updater.apply(name, end_of(self.clock))
@@ -206,7 +209,7 @@ class House:
 
     @property
     def quiet(self):
-        return len(self.updater.watch_notifier) == 0 and len(self.lookouts) == 0
+        return len(self.updater.notifier) == 0 and self.hub.watching == 0
 
 
 async def one(batches):
@@ -225,7 +228,7 @@ def test_a_watch_from_first_to_last():
         async for sighting in house.watch([first, second, "operations/none"]):
             seen.append(sighting)
             if len(seen) == 3:
-                assert len(house.lookouts) == 1
+                assert house.hub.watching == 1
                 house.report(first, 1)
             if len(seen) == 4:
                 house.end(first)
@@ -333,7 +336,7 @@ def test_a_quiet_stream_says_so():
         moments = []
         for fault in (None, None, Unavailable("away")):
             house.fault = fault
-            house.updater.watch_notifier.notify(name)  # of a change that callers cannot see
+            house.updater.notifier.notify(name)  # of a change that callers cannot see
             assert await anext(batches) == []
             moments.append(loop.time())
         await batches.aclose()
@@ -428,7 +431,7 @@ def test_a_look_is_followed_by_a_rest():
 
         batches = house.watch([name]).batches(60)
         await anext(batches)
-        house.lookouts.read = slow
+        house.hub.read = slow
         for _ in range(100):
             house.updater.unnamed_changes += 1
             await asyncio.sleep(0.25)
@@ -472,7 +475,7 @@ def test_the_service_closes():
         batches, single = house.watch([name]).batches(60), aiter(house.watch([name]))
         await anext(batches)
         await anext(single)
-        asyncio.get_running_loop().call_later(1, house.lookouts.close)
+        asyncio.get_running_loop().call_later(1, house.close)
         for stream in (batches, single):
             with pytest.raises(Unavailable, match="stopping"):
                 await anext(stream)
@@ -497,12 +500,12 @@ def test_whoever_leaves_leaves_nothing():
 
         task = asyncio.create_task(leave())
         await asyncio.sleep(1)
-        assert len(house.lookouts) == 2
-        assert len(house.updater.watch_notifier) == 2  # one listener a name
+        assert house.hub.watching == 2
+        assert len(house.updater.notifier) == 2  # one listener a name
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert len(house.lookouts) == 1
+        assert house.hub.watching == 1
         house.end(first)
         house.end(second)
         assert len(await anext(staying)) == 2
@@ -546,11 +549,11 @@ def test_a_loop_that_is_closed():
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    house.updater.watch_notifier.notify(name)
-    house.updater.watch_notifier.notify(name)
+    house.updater.notifier.notify(name)
+    house.updater.notifier.notify(name)
     with pytest.raises(StopIteration):
         batches.aclose().__await__().send(None)
-    assert len(house.updater.watch_notifier) == 0
+    assert len(house.updater.notifier) == 0
 
 
 def test_a_blocking_store_is_read_in_threads():
@@ -571,7 +574,7 @@ def test_a_blocking_store_is_read_in_threads():
     async def main():
         async for sighting in house.watch([name]):
             if not sighting.done:
-                await house.lookouts.here()._look()
+                await house.hub.here()._look()
                 house.end(name)
 
     asyncio.run(main())
@@ -580,27 +583,6 @@ def test_a_blocking_store_is_read_in_threads():
 
 
 # -- changes that ring ------------------------------------------------------------------------
-
-
-def test_every_change_rings_for_watchers():
-    """Progress and claims too, while those who wait are woken at the end only."""
-    house = House()
-    insert(house.store, record_of(house.clock))
-    rung = []
-    name = "operations/a"
-    house.updater.watch_notifier.listen(name, lambda: rung.append("watcher"))
-    house.updater.notifier.listen(name, lambda: rung.append("waiter"))
-    until = house.clock() + timedelta(seconds=5)
-    house.updater.apply(name, claim("us", until, house.clock()))
-    house.updater.apply(name, request_cancel(house.clock()))
-    assert rung == ["watcher"] * 2
-    house.updater.notify(name)
-    house.end(name)
-    assert sorted(rung) == ["waiter"] * 2 + ["watcher"] * 4
-    assert house.updater.names() == {name}
-    assert house.updater.wanted
-    house.updater.forked()
-    assert not house.updater.wanted
 
 
 def test_values():

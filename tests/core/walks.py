@@ -82,7 +82,7 @@ FILTERS: Final[Mapping[str, Callable[[Known], bool]]] = {
 
 def make_service(store: Any, clock: ManualClock | None = None) -> Service:
     """A service over a store that declares the method whose operations are listed."""
-    service = Service(store, InlineExecutor(), upkeep=False)
+    service = Service(store, InlineExecutor(), maintenance=False)
     service.declare(METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
     return service
 
@@ -224,7 +224,7 @@ class Walks(RuleBasedStateMachine):
         if one.state != "IN_PROGRESS":
             return
         result = Status(code, "did not go well") if code else EMPTY
-        change = end(result, now=self.clock(), expiry=timedelta(seconds=seconds))
+        change = end(result, now=self.clock(), keep_for=timedelta(seconds=seconds))
         self.service.store.update(name, change)
         states = {0: "SUCCEEDED", Code.CANCELLED: "CANCELLED", Code.INTERNAL: "FAILED"}
         one.state, one.code = states[code], code

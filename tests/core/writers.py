@@ -79,7 +79,7 @@ def write(
         elif number % 3 == 1:
             store.update(mine[-1], report(metadata(chosen.randrange(2)), None, now()))
         else:
-            store.update(mine.pop(), end(EMPTY, now=now(), expiry=timedelta(days=1)))
+            store.update(mine.pop(), end(EMPTY, now=now(), keep_for=timedelta(days=1)))
 
 
 def walk(service: Service, parent: str, text: str, sizes: random.Random, gone: set[str]) -> int:

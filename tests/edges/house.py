@@ -82,7 +82,7 @@ def build(store: Any = None, **options: Any) -> House:
     """A house whose clock stands still and whose upkeep never turns."""
     options.setdefault("domain", DOMAIN)
     service = lro.Service(
-        store or MemoryStore(lambda: NOW), InlineExecutor(), upkeep=False, **options
+        store or MemoryStore(lambda: NOW), InlineExecutor(), maintenance=False, **options
     )
     count = service.declare(
         "acme.v1.Things.Count",

@@ -14,7 +14,7 @@ import pytest
 
 import lro
 from lro import asgi, wsgi
-from lro.asgi import EdgeApp, OperationsApp, StartApp
+from lro.asgi import OperationsApp
 from tests.core.kit import run_virtual
 from tests.edges.house import DOMAIN, House, Wrapped, build
 
@@ -151,13 +151,13 @@ def test_a_caller_who_leaves_early_gets_nothing(messages: list[Message]) -> None
     assert line.sent == []
 
 
-def test_a_start_application() -> None:
-    """A starting method as an application has one path, or all that it is sent."""
+def test_start_is_served_at_its_path_only() -> None:
+    """A method that starts operations has the path that it is given."""
     house = build()
-    app = StartApp(house.service, house.count, max_body=100)
+    app = OperationsApp(house.service, starts={"/v1/counts:start": house.count}, max_body=100)
     assert serve(app, scope_of("POST", "/any/thing"), part(b'{"steps": 1}')).reply[0] == 404
-    app = StartApp(house.service, house.count, path=None, max_body=100)
-    status, _, body = serve(app, scope_of("POST", "/any/thing"), part(b'{"steps": 1}')).reply
+    scope = scope_of("POST", "/v1/counts:start")
+    status, _, body = serve(app, scope, part(b'{"steps": 1}')).reply
     assert (status, house.service.get(body["name"]).name) == (200, body["name"])
 
 
@@ -445,10 +445,10 @@ async def other(scope: Message, receive: Any, send: Any) -> None:
         ({"type": "websocket", "path": "/v1/operations"}, 299),
     ],
 )
-def test_what_the_edge_does_not_know_goes_on(scope: Message, status: int) -> None:
-    """The application behind the edge gets every path but those of the edge's routes."""
+def test_fallback_gets_paths_that_are_not_served(scope: Message, status: int) -> None:
+    """The fallback gets every path but those of the edge's routes."""
     house = build()
-    assert serve(OperationsApp(house.service, otherwise=other), scope).reply[0] == status
+    assert serve(OperationsApp(house.service, fallback=other), scope).reply[0] == status
 
 
 def test_lifespan_closes_the_service() -> None:
@@ -486,7 +486,7 @@ def test_the_service_is_closed_for_an_application_that_is_deaf(behind: Any) -> N
     """Whatever stands behind the edge, the end of the server is the end of the service."""
     house = build()
     starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-    app = OperationsApp(house.service, otherwise=behind)
+    app = OperationsApp(house.service, fallback=behind)
     line = serve(app, {"type": "lifespan"}, *starts)
     wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert [message["type"] for message in line.sent] == wanted
@@ -505,25 +505,20 @@ def test_starts_and_stops_are_those_of_the_application_behind() -> None:
 
     starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
     with pytest.raises(OSError, match="cannot stop"):
-        serve(OperationsApp(house.service, otherwise=listening), {"type": "lifespan"}, *starts)
+        serve(OperationsApp(house.service, fallback=listening), {"type": "lifespan"}, *starts)
     assert house.start()
 
 
-def test_one_edge_behind_another() -> None:
-    """Several methods are served without a framework; the last one closes the service."""
-    house = build()
-    starts = {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
-    methods = StartApp(
-        house.service,
-        house.count,
-        path="/v1/one:start",
-        otherwise=StartApp(house.service, house.count, path="/v1/two:start"),
-    )
-    app = OperationsApp(house.service, otherwise=methods)
+def test_one_app_falls_back_to_another() -> None:
+    """Two services are served without a framework; the last application closes its service."""
+    first, second = build(), build()
+    lifespan = {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
+    behind = OperationsApp(second.service, starts={"/v1/two:start": second.count})
+    app = OperationsApp(first.service, starts={"/v1/one:start": first.count}, fallback=behind)
     for path, status in (("one", 200), ("two", 200), ("three", 404)):
         scope = scope_of("POST", f"/v1/{path}:start")
         assert serve(app, scope, part(b"{}")).reply[0] == status
-    assert [message["type"][9:] for message in serve(app, *starts).sent] == [
+    assert [message["type"][9:] for message in serve(app, *lifespan).sent] == [
         "startup.complete",
         "shutdown.complete",
     ]
@@ -531,9 +526,8 @@ def test_one_edge_behind_another() -> None:
 
 def test_websockets_are_refused() -> None:
     """ASGI wants an exception for a protocol that an application does not speak."""
-    edge = OperationsApp(build().service).edge
     with pytest.raises(ValueError, match="not websocket"):
-        serve(EdgeApp(edge), {"type": "websocket", "path": "/v1/operations"})
+        serve(OperationsApp(build().service), {"type": "websocket", "path": "/v1/operations"})
 
 
 def test_the_domain_of_errors() -> None:
@@ -549,15 +543,14 @@ def test_more_headers_than_any_client_sends_are_refused(count: int, status: int)
     assert serve(OperationsApp(build().service), scope).reply[0] == status
 
 
-@pytest.mark.parametrize("make", [asgi.EdgeApp, wsgi.EdgeApp])
+@pytest.mark.parametrize("make", [asgi.OperationsApp, wsgi.OperationsApp])
 def test_wrong_parts_of_an_application_are_refused(make: Any) -> None:
-    """The edge is an Edge, and what is behind it can be called."""
+    """The service is a Service, and the fallback can be called."""
     house = build()
-    with pytest.raises(lro.DeclarationError, match=r"edge: must be an Edge of lro\.http"):
-        make(house.service)
-    edge = OperationsApp(house.service).edge
-    with pytest.raises(lro.DeclarationError, match=r"otherwise: must be an? (A|W)SGI"):
-        make(edge, "otherwise")
+    with pytest.raises(lro.DeclarationError, match="service: must be a Service"):
+        make(house)
+    with pytest.raises(lro.DeclarationError, match=r"fallback: must be an? (A|W)SGI"):
+        make(house.service, fallback="an application")
 
 
 def wsgi_app(environ: Any, start_response: Any) -> list[bytes]:
@@ -577,18 +570,20 @@ class Application:
 
 
 def test_application_of_the_other_interface_is_refused() -> None:
-    """It would fail at the first request that the edge does not know."""
-    edge = OperationsApp(build().service).edge
-    wanted = "otherwise: must be an ASGI application, which takes scope, receive and send, got "
-    for wrong in (wsgi_app, wsgi.EdgeApp(edge)):
+    """It would fail at the first request that is handed to it."""
+    service = build().service
+    wanted = "fallback: must be an ASGI application, which takes scope, receive and send, got "
+    for wrong in (wsgi_app, wsgi.OperationsApp(service)):
         with pytest.raises(lro.DeclarationError, match=wanted):
-            asgi.EdgeApp(edge, wrong)  # type: ignore[arg-type]
-    wanted = "otherwise: must be a WSGI application, which takes environ and start_response, got "
-    for wrong in (asgi_app, asgi.EdgeApp(edge)):
+            asgi.OperationsApp(service, fallback=wrong)  # type: ignore[arg-type]
+    wanted = "fallback: must be a WSGI application, which takes environ and start_response, got "
+    for wrong in (asgi_app, asgi.OperationsApp(service)):
         with pytest.raises(lro.DeclarationError, match=wanted):
-            wsgi.EdgeApp(edge, wrong)  # type: ignore[arg-type]
-    with pytest.raises(lro.DeclarationError, match="otherwise: must be a plain function"):
-        wsgi.EdgeApp(edge, Application())  # type: ignore[arg-type]
-    assert asgi.EdgeApp(edge, Application())
-    assert wsgi.EdgeApp(edge, wsgi_app)
-    assert wsgi.EdgeApp(edge, max)  # of a function in C, Python may not know what it takes
+            wsgi.OperationsApp(service, fallback=wrong)  # type: ignore[arg-type]
+    with pytest.raises(lro.DeclarationError, match="fallback: must be a plain function"):
+        wsgi.OperationsApp(service, fallback=Application())  # type: ignore[arg-type]
+    assert asgi.OperationsApp(service, fallback=Application())
+    assert wsgi.OperationsApp(service, fallback=wsgi_app)
+    assert wsgi.OperationsApp(
+        service, fallback=max
+    )  # of a function in C, Python may not know what it takes

@@ -329,7 +329,7 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
 def service() -> Iterator[lro.Service]:
     """A service with one method whose messages have fields of every kind."""
     store = MemoryStore(lambda: NOW)
-    with lro.Service(store, InlineExecutor(), domain=DOMAIN, upkeep=False) as service:
+    with lro.Service(store, InlineExecutor(), domain=DOMAIN, maintenance=False) as service:
         service.declare(
             "acme.v1.Things.Export",
             request=CountRequest,
@@ -401,7 +401,7 @@ def test_the_filter_is_told_before_the_store_is_asked(service: lro.Service) -> N
 
 def test_several_types_are_told_as_such(service: lro.Service) -> None:
     """Of several registered types the one that goes furthest is shown, and that none accepts."""
-    with lro.Service(MemoryStore(), InlineExecutor(), upkeep=False) as two:
+    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as two:
         for number, response in enumerate((ExportResponse, ExportMetadata)):
             two.declare(
                 f"acme.v1.Things.Do{number}",

@@ -44,7 +44,7 @@ def starlette_app(house: House, prefix: str) -> Any:
     app = Starlette(
         routes=[
             Route(OWN, start, methods=["POST"]),
-            Route(READY, asgi.StartApp(service, count, path=None)),
+            Route(READY, asgi.OperationsApp(service, starts={READY: count})),
         ]
     )
     place_operations(app, prefix, service)
@@ -77,7 +77,7 @@ def fastapi_app(house: House, prefix: str) -> Any:
         operation = count.start(service.types.load(body, CountRequest))  # type: ignore[arg-type]
         return lro.wire.operation_to_json(operation, service.types)
 
-    app.add_route(READY, asgi.StartApp(service, count, path=None))
+    app.add_route(READY, asgi.OperationsApp(service, starts={READY: count}))
     place_operations(app, prefix, service)
     return app
 
@@ -86,7 +86,7 @@ def flask_app(house: House, prefix: str) -> Any:
     """The same, with the operations in front of the application or beside it."""
     service, count = house.service, house.count
     app = flask.Flask(__name__)
-    ready = wsgi.StartApp(service, count, path=None)
+    ready = wsgi.OperationsApp(service, starts={READY: count})
 
     @app.post(OWN)
     def start() -> Any:
@@ -101,7 +101,7 @@ def flask_app(house: House, prefix: str) -> Any:
         beside = {prefix.encode().decode("latin-1"): wsgi.OperationsApp(service)}
         app.wsgi_app = DispatcherMiddleware(app.wsgi_app, beside)
     else:
-        app.wsgi_app = wsgi.OperationsApp(service, otherwise=app.wsgi_app)
+        app.wsgi_app = wsgi.OperationsApp(service, fallback=app.wsgi_app)
     return app
 
 
@@ -312,7 +312,7 @@ def test_behind_a_middleware_that_has_read_the_body() -> None:
 def test_an_application_behind_the_edge() -> None:
     """Without a mount: the edge in front, every other path for the application."""
     house = build()
-    app = asgi.OperationsApp(house.service, otherwise=starlette_app(house, "/unused"))
+    app = asgi.OperationsApp(house.service, fallback=starlette_app(house, "/unused"))
     with servers.asgi_socket(app) as call:
         name = call("POST", OWN, json={}).json()["name"]
         assert call("GET", f"/v1/{name}").json() == {"name": name}

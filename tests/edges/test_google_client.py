@@ -63,7 +63,7 @@ class Served:
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     """A service behind uvicorn, with operations under projects."""
-    service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False, domain=DOMAIN)
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, domain=DOMAIN)
     method = service.declare(
         "acme.v1.Things.Name",
         request=lro.Struct,

@@ -437,7 +437,7 @@ def test_a_caller_who_leaves() -> None:
     names = [house.start() for _ in range(5)]
     stream = follow(house, names, lambda: "leave")
     assert len(stream.events) == 5
-    assert (house.service.watching, len(house.service._updater.watch_notifier)) == (0, 0)
+    assert (house.service.watching, len(house.service._runtime.updater.notifier)) == (0, 0)
     assert not house.service.get(names[0]).done
 
 
@@ -451,7 +451,7 @@ def test_a_line_that_breaks() -> None:
 
     with pytest.raises(OSError, match="broken"):
         follow(house, [name], snap)
-    assert (house.service.watching, len(house.service._updater.watch_notifier)) == (0, 0)
+    assert (house.service.watching, len(house.service._runtime.updater.notifier)) == (0, 0)
 
 
 def test_the_service_closes() -> None:

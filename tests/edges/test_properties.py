@@ -9,14 +9,15 @@ from collections.abc import MutableMapping
 from datetime import timedelta
 from typing import Any
 
+import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lro
 from lro import asgi, wsgi
-from lro.http import HttpReply, HttpRequest, OperationsEdge, StartEdge
+from lro.http import HttpReply, HttpRequest, OperationsEdge, Start
 from tests.edges.house import CountMetadata, build, details_of
-from tests.edges.test_start_edge import read_image
+from tests.edges.test_starts import read_image
 
 ODD = st.sampled_from('\ud800\udcff\x00\n\x7f\xffü٣%/:;=&+,"\\[]{} ')
 ANY = st.text(ODD | st.characters(), max_size=12)
@@ -61,8 +62,13 @@ def house() -> Any:
 
 
 HOUSE = house()
-OPERATIONS = OperationsEdge(HOUSE.service, parents=["projects/*"], max_body=50)
-START = StartEdge(HOUSE.service, HOUSE.count, path=None, raw=read_image, max_body=50)
+START = "/v1/things:read"
+OPTIONS: dict[str, Any] = {
+    "starts": {START: Start(HOUSE.count, raw=read_image)},
+    "parents": ["projects/*"],
+    "max_body": 50,
+}
+EDGE = OperationsEdge(HOUSE.service, **OPTIONS)
 
 
 def check(method: str, reply: HttpReply) -> None:
@@ -86,22 +92,14 @@ def check(method: str, reply: HttpReply) -> None:
 @given(REQUESTS)
 def test_the_operations_edge_takes_anything(request: HttpRequest) -> None:
     """Any method, path, query, headers and body give a reply that is no defect."""
-    check(request.method, OPERATIONS.handle(request))
-
-
-@settings(max_examples=300)
-@given(REQUESTS)
-def test_the_short_cut_says_the_same(request: HttpRequest) -> None:
-    """What is answered at once is what the exchange would answer."""
-    found = OPERATIONS.at_once(request)
-    assert found is None or found == OPERATIONS.handle(request)
+    check(request.method, EDGE.handle(request))
 
 
 @settings(max_examples=400)
 @given(REQUESTS)
-def test_a_start_edge_takes_anything(request: HttpRequest) -> None:
-    """The same of a starting method."""
-    check(request.method, START.handle(request))
+def test_a_start_takes_anything(request: HttpRequest) -> None:
+    """Any method, query, headers and body at the path of a start give a reply."""
+    check(request.method, EDGE.handle(attrs.evolve(request, path=START)))
 
 
 BYTES = st.binary(max_size=20)
@@ -130,7 +128,7 @@ def test_the_asgi_application_takes_anything(
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(asgi.EdgeApp(OPERATIONS)(scope, receive, send))
+    asyncio.run(asgi.OperationsApp(HOUSE.service, **OPTIONS)(scope, receive, send))
     start, end = sent
     found = [(name.decode(), value.decode()) for name, value in start["headers"]]
     check(method, HttpReply(start["status"], tuple(found), end["body"]))
@@ -154,7 +152,7 @@ def test_the_wsgi_application_takes_anything(
         **{f"HTTP_{name.upper()}": value for name, value in headers.items()},
     }
     found: list[Any] = []
-    chunks = wsgi.EdgeApp(OPERATIONS)(environ, lambda *args: found.extend(args))
+    chunks = wsgi.OperationsApp(HOUSE.service, **OPTIONS)(environ, lambda *args: found.extend(args))
     status, listed = found
     named = tuple((name.lower(), value) for name, value in listed)
     check(method, HttpReply(int(status[:3]), named, b"".join(chunks)))

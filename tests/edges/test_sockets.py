@@ -177,7 +177,7 @@ def test_a_wait_in_a_thread() -> None:
     """Under WSGI a wait holds a thread of the server, and ends in the same ways."""
     house = build()
     rung = threading.Event()
-    bell = house.service._updater.notifier
+    bell = house.service._runtime.updater.notifier
     listen = bell.listen
 
     def heard(*args: Any) -> None:
@@ -197,7 +197,7 @@ def test_a_wait_in_a_thread() -> None:
 
 def test_work_ends_on_another_thread() -> None:
     """A real executor's result reaches a caller who waits through a real server."""
-    service = lro.Service(MemoryStore(), ThreadExecutor(workers=1), upkeep=False)
+    service = lro.Service(MemoryStore(), ThreadExecutor(workers=1), maintenance=False)
     go = threading.Event()
 
     def hold(request: lro.types.StringValue, job: lro.Job[lro.Struct]) -> lro.types.StringValue:

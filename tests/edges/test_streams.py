@@ -118,7 +118,7 @@ def test_a_caller_who_disconnects_frees_everything(
     server.house.finish(name)
     assert [data["done"] for _, data in streams[0]] == [True]
     server.until(lambda: service.watching == 0)
-    assert len(service._updater.watch_notifier) == 0
+    assert len(service._runtime.updater.notifier) == 0
     assert caplog.records == []
     streams[0].close()
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 
-from lro.wsgi import OperationsApp, StartApp
+from lro.wsgi import OperationsApp
 from tests.edges.house import build
 from tests.edges.servers import environ_of_wsgiref
 
@@ -209,14 +209,13 @@ def test_no_path_at_all() -> None:
     assert reason(serve(OperationsApp(build().service), environ)[2]) == "ROUTE_NOT_FOUND"
 
 
-def test_a_start_application() -> None:
-    """A starting method as an application has one path, or all that it is sent."""
+def test_start_is_served_at_its_path_only() -> None:
+    """A method that starts operations has the path that it is given."""
     house = build()
-    app = StartApp(house.service, house.count)
+    app = OperationsApp(house.service, starts={"/v1/counts:start": house.count})
     request = environ_of("POST", "/any/thing", b'{"steps": 1}')
     assert reason(serve(app, request)[2]) == "ROUTE_NOT_FOUND"
-    anywhere = StartApp(house.service, house.count, path=None)
-    body = serve(anywhere, environ_of("POST", "/any/thing", b'{"steps": 1}'))[2]
+    body = serve(app, environ_of("POST", "/v1/counts:start", b'{"steps": 1}'))[2]
     assert house.service.get(body["name"]).name == body["name"]
 
 
@@ -230,8 +229,8 @@ def test_a_start_application() -> None:
         ("POST", "/%zz", "299"),
     ],
 )
-def test_what_the_edge_does_not_know_goes_on(method: str, path: str, status: str) -> None:
-    """The application behind the edge gets every path but those of its routes, body unread."""
+def test_fallback_gets_paths_that_are_not_served(method: str, path: str, status: str) -> None:
+    """The fallback gets every path but those of the edge's routes, with the body unread."""
 
     def other(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         assert environ["wsgi.input"].read() == b"{}"
@@ -239,7 +238,6 @@ def test_what_the_edge_does_not_know_goes_on(method: str, path: str, status: str
         return []
 
     house = build()
-    app = OperationsApp(house.service, otherwise=other)
+    starts = {"/v1/counts:start": house.count}
+    app = OperationsApp(house.service, starts=starts, fallback=other)
     assert serve(app, environ_of(method, path, b"{}"))[0][:3] == status
-    starts = StartApp(house.service, house.count, path="/v1/counts:start", otherwise=app)
-    assert serve(starts, environ_of(method, path, b"{}"))[0][:3] == status

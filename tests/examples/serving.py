@@ -67,7 +67,9 @@ class Server:
     def on(cls, database: Path, workers: int = 2) -> Server:
         """The server on a database file; no thread looks for the work of lost workers."""
         executor = ThreadExecutor(workers, queue=QUEUE)
-        return cls(Service(SQLiteStore(database), executor, domain="analysis.test", upkeep=False))
+        return cls(
+            Service(SQLiteStore(database), executor, domain="analysis.test", maintenance=False)
+        )
 
     def close(self) -> None:
         """Close the service, without waiting for work that runs."""

@@ -60,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, 
 
 def printed_classes(*names: str) -> dict[str, Any]:
     """Protobuf classes of the proto files that the service prints."""
-    with Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
+    with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         register(service)
         types = TypeRegistry()
         protobuf.register_file_set(types, protobuf.descriptor_set(service))
@@ -131,7 +131,7 @@ def test_a_generated_client_decodes_real_replies(
     process, address = server
     name = process.start("score", CAMERA)["name"]
     process.until(name)
-    with Service(MemoryStore(), InlineExecutor(), upkeep=False) as service:
+    with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         register(service)
         sources = protobuf.proto_sources(service)
     for path, text in sources.items():

@@ -132,7 +132,7 @@ def test_work_that_costs_too_many_workers(tmp_path: Path, gate: threading.Event)
 
     for _ in range(5):
         store = SQLiteStore(tmp_path / "operations.db", clock=clock)
-        server = Server(Service(store, ThreadExecutor(1), upkeep=False, clock=seconds))
+        server = Server(Service(store, ThreadExecutor(1), maintenance=False, clock=seconds))
         servers.append(server)
         name = name or server.start("score", CAMERA)["name"]
         clock.advance(minutes=1)

@@ -24,7 +24,7 @@ from examples.analysis.router import (
 from lro import LroError
 from lro.errors import HttpMethodNotAllowed, MalformedRequest, MethodNotSupported, RouteNotFound
 
-VECTORS = Path(__file__).parents[1] / "vectors" / "area_b.json"
+VECTORS = Path(__file__).parents[1] / "vectors" / "service_routers.json"
 CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]
 ROUTE_CASES = [case for case in CASES if case.get("kind") != "health"]
 HEALTH_CASES = [case for case in CASES if case.get("kind") == "health"]
@@ -49,13 +49,13 @@ def told(method: str, path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", ROUTE_CASES, ids=lambda case: case["id"])
 def test_route_vector(case: dict[str, Any]) -> None:
-    """Every request of area_b.json goes where it says."""
+    """Every request of service_routers.json goes where it says."""
     assert told(case["method"], case["path"]) == case["expect"]
 
 
 @pytest.mark.parametrize("case", HEALTH_CASES, ids=lambda case: case["id"])
 def test_health_vector(case: dict[str, Any]) -> None:
-    """Every health report of area_b.json has that status, that body and that order of keys."""
+    """Every health report of the vectors has that status, that body and that order of keys."""
     status, body = health(datetime.fromisoformat(case["now"]), case["ok"], case["status_value"])
     assert (status, body) == (case["expect"]["http"], case["expect"]["body"])
     assert list(body) == case["expect"]["key_order"]

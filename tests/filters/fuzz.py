@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from lro._base.any import Any, type_url
 from lro._base.errors import InvalidFilter
 from lro._base.status import Status
-from lro._filters import Filter, compile_filter
-from tests.filters.everything import EVERYTHING, NAME
+from lro._filters.filter import Filter, compile_filter
+from tests.filters.every_field_kind import EVERYTHING, NAME
 from tests.filters.messages import START, TYPES, Row, row, vectors
 
 EVAL: Final[typing.Any] = vectors("filter_eval.json")

@@ -8,15 +8,15 @@ import attrs
 import pytest
 
 from lro._base.errors import InvalidFilter
-from lro._filters import Filter, MessageType, compile_filter
 from lro._filters.conditions import Compare
+from lro._filters.filter import Filter, compile_filter
 from lro._filters.plan import All, RecordTest, Some, Source, Untrue
-from lro._filters.refusals import refusal as refused
-from lro._filters.refusals import suggestion
+from lro._filters.tokens import refusal as refused
+from lro._filters.tokens import suggestion
 from lro._filters.tree import Op
-from lro._filters.types import ValueType
+from lro._filters.types import MessageType, ValueType
 from lro._messages.schema import Int32, shape_of
-from tests.filters.everything import compiled, refusal
+from tests.filters.every_field_kind import compiled, refusal
 from tests.filters.messages import types
 
 
@@ -98,7 +98,7 @@ def test_the_nearest_name_is_suggested(text: str, hint: str | None) -> None:
 
 
 def test_names_of_every_type_are_suggested() -> None:
-    """Of several types, those that have the message; what is told of all of them stays."""
+    """Of several types, those that have the message; what is said of all of them stays."""
     known = types(["lrofix.v1.ImportMetadata", "lrofix.v1.ExportMetadata"])
     with pytest.raises(InvalidFilter) as caught:
         compile_filter("metadata.verbs = x", metadata=known, response=[])
@@ -146,7 +146,7 @@ def test_a_description_stays_short_whatever_the_names() -> None:
     assert refused("x" * 200, 0).description == "x" * 198 + "…"
 
 
-def test_so_many_names_are_compared_and_no_more() -> None:
+def test_suggestions_compare_a_bounded_number_of_names() -> None:
     """The nearest is sought among 2000 names, in bounded time."""
     known = {f"field_{number}": f"f{number}" for number in range(5000)}
     assert suggestion("FIELD_1999", known) == "; did you mean f1999?"

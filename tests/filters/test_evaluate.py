@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from lro._base.any import Any, Json, type_url
 from lro._base.errors import InvalidFilter
 from lro._base.status import Status
-from lro._filters import MessageType, compile_filter
+from lro._filters.filter import compile_filter
 from lro._filters.tree import Op
+from lro._filters.types import MessageType
 from lro._messages.schema import shape_of
-from tests.filters.everything import NAME, Everything, compiled, matches, refusal
+from tests.filters.every_field_kind import NAME, Everything, compiled, matches, refusal
 from tests.filters.messages import TYPES, Row
 
 LOOSE: Json = {"n": 1.5, "s": "x*y", "t": True, "nil": None, "o": {"k": [1, [2, {"d": "e"}]]}}

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from lro._base.errors import InvalidFilter
-from lro._filters import Indexable, MessageType, Step, compile_filter, indexable
+from lro._filters.filter import compile_filter
+from lro._filters.paths import Indexable, Step, indexable
 from lro._filters.prefilter import (
     ABSENT,
     EVERYTHING,
@@ -33,8 +34,9 @@ from lro._filters.prefilter import (
     digest,
     key_value,
 )
+from lro._filters.types import MessageType
 from lro._model.record import State
-from tests.filters.everything import EVERYTHING as EVERY_KIND
+from tests.filters.every_field_kind import EVERYTHING as EVERY_KIND
 from tests.filters.messages import TYPES
 
 NOON = int(datetime(2030, 1, 1, 12, tzinfo=UTC).timestamp()) * 10**6
@@ -125,8 +127,8 @@ def says(column: Column, *pieces: str) -> TextContains:
         ("NOT end_time():*", EVERYTHING),
     ],
 )
-def test_what_every_record_has_is_told_exactly(text: str, wanted: Test) -> None:
-    """States, names, times and marks are told, and the opposite of a test where it is one, too."""
+def test_fields_of_every_record_are_prefiltered_exactly(text: str, wanted: Test) -> None:
+    """States, names, times and marks are in the prefilter, and negations where they are exact."""
     assert narrowed(text) == wanted
 
 
@@ -191,7 +193,7 @@ def test_times_between_two_microseconds_are_rounded_outwards(
         ("NOT metadata.verb = a", EVERYTHING),
     ],
 )
-def test_what_a_text_must_say(text: str, wanted: Test) -> None:
+def test_text_fields_are_prefiltered_by_their_pieces(text: str, wanted: Test) -> None:
     """The field's name, unless its default would do, and the value where JSON writes it as is."""
     found = narrowed(text)
     assert _sorted(found) == _sorted(wanted)
@@ -217,14 +219,14 @@ def _sorted(test: Test) -> Test:
         ("'a\\nbcd'", ()),
     ],
 )
-def test_what_is_searched_stands_somewhere(text: str, pieces: tuple[str, ...]) -> None:
+def test_a_search_is_prefiltered_in_the_whole_text(text: str, pieces: tuple[str, ...]) -> None:
     """In any of the texts; letters that are not ASCII's are left to the filter."""
     wanted = TextContains((NAME, META, RESULT), pieces, folded=True) if pieces else EVERYTHING
     assert _sorted(narrowed(text)) == _sorted(wanted)
     assert narrowed(f"NOT {text}") == EVERYTHING
 
 
-def test_at_most_four_pieces_are_looked_for() -> None:
+def test_a_prefilter_has_at_most_four_pieces() -> None:
     """The longest, which are the rarest."""
     found = narrowed("metadata.verb = '*aaa*bbbb*ccccc*dddddd*eeeeeee*'")
     assert found == says(META, '"verb":', "eeeeeee", "dddddd", "ccccc")
@@ -249,7 +251,7 @@ def measured(
         ("counters.a >= 1", "counters.a", (1, None, False)),
     ],
 )
-def test_numbers_are_told_as_ranges(
+def test_numbers_are_prefiltered_as_ranges(
     text: str, key: str, wanted: tuple[float | None, float | None, bool]
 ) -> None:
     """With a little to spare, for databases round in ways of their own."""
@@ -282,12 +284,12 @@ def _parts(test: Test) -> tuple[Test, ...]:
         "metadata.extra.n > 5",
     ],
 )
-def test_what_is_not_told_as_a_range(text: str) -> None:
+def test_numbers_that_are_not_prefiltered_as_ranges(text: str) -> None:
     """Bounds beyond all doubles, what JSON may round, lists, and keys that JSON would escape."""
     assert not any(isinstance(part, Measures) for part in _parts(narrowed(text)))
 
 
-def test_what_is_in_a_group_is_joined() -> None:
+def test_tests_of_a_group_are_joined() -> None:
     """As the filter joins it, also inside a negation."""
     assert narrowed("NOT (done = true OR state() = FAILED)") == all_of(
         [in_(RUNNING), in_(SUCCESS | RUNNING | {State.CANCELLED})]
@@ -340,7 +342,7 @@ def of_export(path: str) -> str:
         "response.name = alpha",
     ],
 )
-def test_an_index_is_of_no_use(text: str) -> None:
+def test_filters_that_no_index_helps(text: str) -> None:
     """For whatever is not to be equal to one value, or stands elsewhere."""
     assert keyed(text) is None
 
@@ -431,7 +433,7 @@ def test_bounds(test: Test, wanted: Bounds) -> None:
         any_of([in_(frozenset()), all_of([in_(DONE), in_(RUNNING)])]),
     ],
 )
-def test_nothing_is_within_some_bounds(test: Test) -> None:
+def test_bounds_that_no_value_meets_match_nothing(test: Test) -> None:
     """So that no store need look."""
     assert bounds_of(test).nothing
 
@@ -453,7 +455,7 @@ def test_nothing_is_within_some_bounds(test: Test) -> None:
         ("(", ""),
     ],
 )
-def test_what_cannot_be_an_index(path: str, why: str) -> None:
+def test_paths_without_one_scalar_value_cannot_be_indexed(path: str, why: str) -> None:
     """Whatever is no path, or leads to none or many."""
     with pytest.raises(InvalidFilter) as caught:
         indexable(path, TYPES["lrofix.v1.ExportMetadata"])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro._base.errors import InvalidFilter
-from lro._filters import Tree, compile_filter, parse
-from lro._filters.parse import MAX_DEPTH, MAX_LENGTH, MAX_UNITS
+from lro._filters.filter import compile_filter
+from lro._filters.parse import MAX_DEPTH, MAX_LENGTH, MAX_UNITS, parse
 from lro._filters.tokens import KEYWORDS
 from lro._filters.tree import (
     And,
@@ -23,10 +23,11 @@ from lro._filters.tree import (
     Or,
     Part,
     Search,
+    Tree,
 )
 from tests.filters.messages import TYPES
-from tests.filters.printing import to_text
 from tests.filters.test_vectors import ROWS
+from tests.filters.tree_printing import to_text
 
 WORD_CHARS = st.characters(
     exclude_characters="\x7f(),.:=<>!\"'\\ ", min_codepoint=0x21, exclude_categories=("Cs",)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lro._base.errors import Code, InvalidFilter
-from lro._filters import compile_filter, parse
+from lro._filters.filter import compile_filter
+from lro._filters.parse import parse
 from tests.filters.messages import Row, row, types, vectors
-from tests.filters.printing import to_json
+from tests.filters.tree_printing import to_json
 
 PARSE_OK = vectors("filter_parse_ok.json")["cases"]
 PARSE_ERROR = vectors("filter_parse_error.json")["cases"]
@@ -26,7 +27,7 @@ def test_a_filter_parses_to_its_tree(case):
 
 
 @pytest.mark.parametrize("case", PARSE_ERROR, ids=by_id)
-def test_what_is_no_filter_is_refused(case):
+def test_a_text_that_is_not_a_filter_is_refused(case):
     """Every refusal names the place and says what was expected there."""
     with pytest.raises(InvalidFilter) as caught:
         parse(case["filter"])

@@ -73,7 +73,7 @@ class Served:
 @pytest.fixture(scope="module", params=["threads", "asyncio"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     """A service on each kind of server."""
-    service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False, domain="acme.example")
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, domain="acme.example")
     method = service.declare(
         "acme.v1.Things.Name",
         request=lro.Struct,

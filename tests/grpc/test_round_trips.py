@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro.grpc._requests import read_start
+from lro.grpc._messages import read_start
 from lro_client import StartRequest
 from lro_client.transports._grpc_coding import start_to_binary
 

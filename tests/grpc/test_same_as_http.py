@@ -187,7 +187,7 @@ def plain() -> House:
     """A house where everything works."""
     house = build(authorize=authorize)
     options = lro.Options(
-        validate=refuse, target=lambda request: "it" if request.label == "busy" else ""
+        validate=refuse, exclusive_target=lambda request: "it" if request.label == "busy" else ""
     )
     method = house.service.declare(
         "acme.v1.Things.Measure",
@@ -238,9 +238,11 @@ def places() -> Iterator[Callable[[str], Place]]:
 def served(house: House) -> Iterator[Place]:
     """A house behind uvicorn and both kinds of gRPC server."""
     service = house.service
-    start = lro.asgi.StartApp(service, house.count, path=None, authenticate=authenticate)
     app = lro.asgi.OperationsApp(
-        service, parents=["projects/*"], authenticate=authenticate, otherwise=start
+        service,
+        starts={START: house.count},
+        parents=["projects/*"],
+        authenticate=authenticate,
     )
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(uvicorn_serving(app))
@@ -418,7 +420,7 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
     fields = {"name": house.start()} if verb == "WaitOperation" else {}
     with served(house) as place:
         house.service.end_waits()
-        house.service._background.running.stop(timedelta())
+        house.service.workers.stop(timedelta())
         found = [ask(Asked(verb, fields)) for ask in place.ways.values()]
     code, message, details = found[0]
     assert (code, message) == ("UNAVAILABLE", "the service is stopping")

@@ -12,7 +12,7 @@ pytest.importorskip("grpc")
 from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client import test_served as flows
 from tests.client.faces import Face
-from tests.client.house import FULL_NAME, House, Way
+from tests.client.real_service import FULL_NAME, House, Way
 from tests.grpc.serving import serving
 
 house = flows.house

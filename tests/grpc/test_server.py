@@ -18,7 +18,7 @@ from google.rpc import error_details_pb2, status_pb2
 import grpc
 import lro
 import lro.grpc
-from lro.grpc._replies import MAX_DETAILS, MAX_MESSAGE, OperationWriter
+from lro.grpc._messages import MAX_DETAILS, MAX_MESSAGE, OperationWriter
 from tests.edges.house import CountMetadata, CountRequest, CountResponse, build
 from tests.grpc.serving import serving
 

@@ -20,7 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 
 import grpc
 import grpc.aio
-from lro.grpc._replies import OperationWriter
+from lro.grpc._messages import OperationWriter
 from lro.grpc._rpcs import OperationsRpc
 from lro.grpc._server import _Threaded
 from tests.edges.house import CountMetadata, House, Wrapped, build

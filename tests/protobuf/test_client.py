@@ -11,7 +11,7 @@ import httpx
 from lro import Service, TypeRegistry
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro.wsgi import OperationsApp, StartApp
+from lro.wsgi import OperationsApp
 from lro_client import Client
 from tests.protobuf.fixtures import of_protobuf
 
@@ -29,13 +29,7 @@ def test_a_client_needs_no_registry_for_them() -> None:
     """They have their names in themselves, request and results alike."""
     with Service(MemoryStore(), InlineExecutor()) as service:
         method = service.method("lrofix.v1.Books.Read", request=BOOK, response=BOOK, metadata=STEP)
-        starts, operations = StartApp(service, method(read)), OperationsApp(service)
-
-        def app(environ, answer):
-            return (starts if environ["PATH_INFO"] == "/v1/books:read" else operations)(
-                environ, answer
-            )
-
+        app = OperationsApp(service, starts={"/v1/books:read": method(read)})
         http = httpx.Client(transport=httpx.WSGITransport(app), base_url="http://books")
         with Client(http=http) as client:
             operation = client.start(
@@ -53,7 +47,8 @@ def test_an_any_without_its_value_in_a_start_is_a_bad_request() -> None:
         method = service.method(
             "lrofix.v1.Books.Export", request=METADATA, response=BOOK, metadata=STEP
         )
-        starts = StartApp(service, method(lambda request: BOOK()))
+        export = method(lambda request: BOOK())
+        starts = OperationsApp(service, starts={"/v1/books:export": export})
         http = httpx.Client(transport=httpx.WSGITransport(starts), base_url="http://books")
         for name in ("Struct", "Value", "Any", "Duration", "Int64Value"):
             packed = {"@type": f"type.googleapis.com/google.protobuf.{name}", "a": 1}

@@ -62,7 +62,7 @@ def clock():
 
 @pytest.fixture
 def service(clock):
-    with Service(MemoryStore(clock), InlineExecutor(), types=TYPES, upkeep=False) as made:
+    with Service(MemoryStore(clock), InlineExecutor(), types=TYPES, maintenance=False) as made:
         made.declare("acme.v1.Kept.Keep", request=KEPT, response=KEPT, metadata=KEPT)
         yield made
 

@@ -28,8 +28,13 @@ import lro
 from lro import message
 from lro._base.any import Any
 from lro._base.details import ErrorInfo
-from lro._base.errors import InvalidArgument
-from lro._base.faults import DeclarationError, EncodingError, MissingExtra, UnknownType
+from lro._base.errors import (
+    DeclarationError,
+    EncodingError,
+    InvalidArgument,
+    MissingExtra,
+    UnknownType,
+)
 from lro._engine.service import Service
 from lro._messages.json_text import MAX_MESSAGE_DEPTH
 from lro._messages.protobuf import binary as _binary

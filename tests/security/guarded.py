@@ -25,7 +25,7 @@ from google.protobuf.duration_pb2 import Duration
 import lro
 import lro.asgi
 import lro.wsgi
-from lro.http import OperationsEdge, StartEdge
+from lro.http import OperationsEdge
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.edges.house import House, build
@@ -226,22 +226,19 @@ async def ask_asgi(app: Any, verb: str, name: str, caller: str = "ann", receive:
     return told(sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:]))
 
 
-def edges_of(house: House, **options: Any) -> tuple[OperationsEdge, StartEdge[Any]]:
-    """The edges of a service."""
-    operations = OperationsEdge(house.service, **options)
-    return operations, StartEdge(house.service, house.count, path="/v1/count", **options)
+def edge_of(house: House, **options: Any) -> OperationsEdge:
+    """The edge of a service, with its start."""
+    return OperationsEdge(house.service, starts={"/v1/count": house.count}, **options)
 
 
 def asgi_app(house: House, **options: Any) -> Any:
     """All verbs of a service as one application."""
-    operations, start = edges_of(house, **options)
-    return lro.asgi.EdgeApp(operations, otherwise=lro.asgi.EdgeApp(start))
+    return lro.asgi.OperationsApp(house.service, starts={"/v1/count": house.count}, **options)
 
 
 def wsgi_app(house: House, **options: Any) -> Any:
     """All verbs of a service as one application."""
-    operations, start = edges_of(house, **options)
-    return lro.wsgi.EdgeApp(operations, otherwise=lro.wsgi.EdgeApp(start))
+    return lro.wsgi.OperationsApp(house.service, starts={"/v1/count": house.count}, **options)
 
 
 @contextlib.contextmanager

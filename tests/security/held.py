@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import attrs
 
-from lro.asgi import OperationsApp, StartApp
+from lro.asgi import OperationsApp
 from tests.edges.house import CountMetadata, CountResponse, House, build
 
 KB, MB = 1024, 1024 * 1024
@@ -389,8 +389,7 @@ def house_of(operations: int, store: Any = None) -> tuple[House, str]:
 
 def app_of(house: House) -> OperationsApp:
     """All that the service offers over ASGI."""
-    starts = StartApp(house.service, house.count, path=START)
-    return OperationsApp(house.service, otherwise=starts)
+    return OperationsApp(house.service, starts={START: house.count})
 
 
 def measure(requests: Callable[[str], Iterator[Asked]], operations: int = 0) -> list[Held]:

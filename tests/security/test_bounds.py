@@ -42,9 +42,9 @@ from lro._model.page_tokens import MAX_PAGE_SIZE, MAX_TOKEN
 from lro._model.record import Record
 from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
 from lro.executors.inline import InlineExecutor
-from lro.grpc._replies import MAX_DETAILS as MAX_GRPC_DETAILS
-from lro.grpc._replies import MAX_MESSAGE as MAX_GRPC_MESSAGE
-from lro.grpc._replies import OperationWriter
+from lro.grpc._messages import MAX_DETAILS as MAX_GRPC_DETAILS
+from lro.grpc._messages import MAX_MESSAGE as MAX_GRPC_MESSAGE
+from lro.grpc._messages import OperationWriter
 from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, MAX_PAGE, OperationsRpc
 from lro.http import DEFAULT_MAX_BODY, HttpRequest, OperationsEdge, error_reply
 from lro.stores._rows import from_row
@@ -136,7 +136,7 @@ def test_all_replies_have_room_for_one_page() -> None:
 def service_of(store: Any = None, **limits: int) -> lro.Service:
     """A service without upkeep, whose method gives what the test puts into the request."""
     service = lro.Service(
-        store or MemoryStore(), InlineExecutor(), upkeep=False, limits=lro.Limits(**limits)
+        store or MemoryStore(), InlineExecutor(), maintenance=False, limits=lro.Limits(**limits)
     )
     service.declare(METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
     return service
@@ -479,7 +479,7 @@ def test_large_operations_are_let_go_before_the_next_is_read(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Read messages may take twelve times their text: of a reply, one is held (defects 4)."""
-    monkeypatch.setattr("lro.stores._recent.WEIGHT", 0)
+    monkeypatch.setattr("lro.stores._record_cache.MAX_BYTES", 0)
     read: list[weakref.ref[Record]] = []
 
     def reading(row: Any) -> Record:
@@ -492,7 +492,7 @@ def test_large_operations_are_let_go_before_the_next_is_read(
         names = [service.start(METHOD, WorkRequest()).name for _ in range(4)]
         for name in names:
             service.reporter(name).complete(WorkResponse("x" * (READ_BYTES // 2)))
-        monkeypatch.setattr("lro.stores.sqlite._readers.from_row", reading)
+        monkeypatch.setattr("lro.stores.sqlite._file.from_row", reading)
         edge, types = OperationsEdge(service), service.types
         if how == "list":
             shown = edge.handle(ask("GET", "/v1/operations"))
@@ -532,7 +532,11 @@ def test_a_batch_is_not_refused_for_what_its_caller_cannot_see() -> None:
     """Else the refusal would tell that the operations of others are there."""
     store = MemoryStore()
     service = lro.Service(
-        store, InlineExecutor(), upkeep=False, owner_only=True, limits=lro.Limits(page_bytes=900)
+        store,
+        InlineExecutor(),
+        maintenance=False,
+        owner_only=True,
+        limits=lro.Limits(page_bytes=900),
     )
     method = service.declare(
         METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
@@ -575,7 +579,7 @@ def test_errors_and_what_was_read_before_count_too(tmp_path: Path) -> None:
         service.reporter(names[0]).fail(lro.Status(lro.Code.ABORTED, "x" * 1000))
         assert 1000 < service.store.get(names[0]).weight < 1500
         service.reporter(names[1]).complete(WorkResponse("x" * 3000))
-        service.store._recent.forget(names[1])  # type: ignore[attr-defined]
+        service.store._cache.forget(names[1])  # type: ignore[attr-defined]
         found = service.store.find(names, 2000)
         assert ([one.name for one in found.records], list(found.rest)) == (names[:1], names[1:])
     memory = service_of()
@@ -590,7 +594,7 @@ def test_errors_and_what_was_read_before_count_too(tmp_path: Path) -> None:
 def ended(function: Callable[..., Any], **options: Any) -> tuple[lro.Service, lro.Operation]:
     """What becomes of an operation with this function."""
     limits = lro.Limits(metadata_bytes=200, response_bytes=300)
-    service = lro.Service(MemoryStore(), InlineExecutor(), upkeep=False, limits=limits)
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, limits=limits)
     method = service.method(METHOD, metadata=WorkMetadata, **options)(function)
     return service, method.start(WorkRequest())
 
@@ -648,7 +652,7 @@ def test_last_metadata_that_is_too_large_ends_the_operation_with_an_error() -> N
         job.report(WorkMetadata(percent=1))
         return WorkResponse()
 
-    _, operation = ended(work, settle=lambda seen, state: text_of(WorkMetadata, 400))
+    _, operation = ended(work, final_metadata=lambda seen, state: text_of(WorkMetadata, 400))
     too_large(operation, "metadata_bytes")
 
 

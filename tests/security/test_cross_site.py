@@ -111,8 +111,7 @@ def serve(request: pytest.FixtureRequest) -> Callable[..., Site]:
             "trusted_origins": trusted_origins,
             "authenticate": authenticate,
         }
-        starts = module.StartApp(house.service, house.count, **options)
-        app = module.OperationsApp(house.service, otherwise=starts, **options)
+        app = module.OperationsApp(house.service, starts={START: house.count}, **options)
         return Site(house, app, send)
 
     return serve
@@ -268,7 +267,8 @@ def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> 
     assert "same-origin" in environ["HTTP_SEC_FETCH_SITE"]
     house = build()
     told: list[Any] = []
-    pieces = wsgi.StartApp(house.service, house.count)(environ, lambda *said: told.extend(said))
+    app = wsgi.OperationsApp(house.service, starts={START: house.count})
+    pieces = app(environ, lambda *said: told.extend(said))
     heads = {name.lower(): value for name, value in told[1]}
     check_refused(Told(int(told[0][:3]), heads, json.loads(b"".join(pieces))), EVIL)
 
@@ -327,7 +327,6 @@ def test_host_that_is_missing_is_nobodys_origin(serve: Callable[..., Site]) -> N
 
 
 @pytest.mark.parametrize("module", [asgi, wsgi])
-@pytest.mark.parametrize("kind", ["OperationsApp", "StartApp"])
 @pytest.mark.parametrize(
     ("given", "found"),
     [
@@ -348,25 +347,20 @@ def test_host_that_is_missing_is_nobodys_origin(serve: Callable[..., Site]) -> N
         (None, "must be several texts"),
     ],
 )
-def test_trusted_origins_are_checked_at_construction(
-    module: Any, kind: str, given: Any, found: str
-) -> None:
+def test_trusted_origins_are_checked_at_construction(module: Any, given: Any, found: str) -> None:
     """Each is scheme://host or scheme://host:port, and a star is refused with a reason."""
     house = build()
-    arguments = [house.service] if kind == "OperationsApp" else [house.service, house.count]
     with pytest.raises(lro.DeclarationError, match=found) as refused:
-        getattr(module, kind)(*arguments, trusted_origins=given)
+        module.OperationsApp(house.service, trusted_origins=given)
     assert str(refused.value).startswith("trusted_origins: ")
 
 
 @pytest.mark.parametrize("module", [asgi, wsgi])
-@pytest.mark.parametrize("kind", ["OperationsApp", "StartApp"])
-def test_misspelt_option_is_refused(module: Any, kind: str) -> None:
+def test_misspelt_option_is_refused(module: Any) -> None:
     """The constructors name their options, so that a misspelt hook does not leave all open."""
     house = build()
-    arguments = [house.service] if kind == "OperationsApp" else [house.service, house.count]
     with pytest.raises(TypeError, match="autenticate"):
-        getattr(module, kind)(*arguments, autenticate=lambda headers: "ann")
+        module.OperationsApp(house.service, autenticate=lambda headers: "ann")
 
 
 def test_reply_of_a_handmade_endpoint_is_not_sniffed() -> None:

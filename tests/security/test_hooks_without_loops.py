@@ -30,7 +30,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import LocalTransport
 from tests.edges.house import CountRequest, ask, build
-from tests.security.guarded import ASYNC, KINDS, PLAIN, START, edges_of
+from tests.security.guarded import ASYNC, KINDS, PLAIN, START, edge_of
 
 each_async = pytest.mark.parametrize("kind", ASYNC)
 
@@ -49,17 +49,12 @@ def refuse_hooks(build_edge: Callable[[], object], hook: str, where: str) -> Non
 
 
 @each_async
-@pytest.mark.parametrize("kind_of_app", ["OperationsApp", "StartApp", "EdgeApp"])
-def test_wsgi_app_refuses_async_hooks(kind_of_app: str, kind: str) -> None:
+def test_wsgi_app_refuses_async_hooks(kind: str) -> None:
     """None is built that could only answer INTERNAL."""
     hook = ASYNC[kind](allow)
 
     def made(house: Any, **options: Any) -> object:
-        if kind_of_app == "OperationsApp":
-            return lro.wsgi.OperationsApp(house.service, **options)
-        if kind_of_app == "StartApp":
-            return lro.wsgi.StartApp(house.service, house.count, **options)
-        return lro.wsgi.EdgeApp(edges_of(house, **options)[0])
+        return lro.wsgi.OperationsApp(house.service, **options)
 
     where = "a WSGI application"
     refuse_hooks(lambda: made(build(), authenticate=hook), "authenticate", where)
@@ -141,9 +136,8 @@ def test_edge_handled_in_thread_with_async_hooks_answers_internal(kind: str) -> 
     """An edge that an application drives by itself lets no caller in either."""
     hook = ASYNC[kind](allow)
     for house, options in [(build(), {"authenticate": hook}), (build(authorize=hook), {})]:
-        for edge in edges_of(house, **options):
-            start = not edge.knows("GET", "/v1/operations")
-            request = ask("POST", "/v1/count") if start else ask("GET", "/v1/operations/x")
+        edge = edge_of(house, **options)
+        for request in (ask("POST", "/v1/count"), ask("GET", "/v1/operations/x")):
             assert edge.handle(request).status == 500
 
 
@@ -193,7 +187,7 @@ def test_signal_handler_that_exits_ends_a_verb() -> None:
         def get(self, name: str) -> Record:
             raise SystemExit  # as a handler that runs in the midst of the store's code
 
-    service = lro.Service(Interrupted(), InlineExecutor(), upkeep=False)
+    service = lro.Service(Interrupted(), InlineExecutor(), maintenance=False)
     with pytest.raises(SystemExit):
         service.get("operations/a")
     service.close()

@@ -12,7 +12,7 @@ import pytest
 
 import lro
 from lro import Code, asgi, wsgi
-from lro.http import StartEdge
+from lro.http import OperationsEdge
 from tests.edges.house import House, build
 from tests.security.guarded import START, STORES, VERBS, Place, guarded
 
@@ -66,20 +66,18 @@ def test_callers_with_and_without_name_see_their_own(place: Place, unnamed: Any)
                 assert name in answer.text, verb
 
 
-@pytest.mark.parametrize("make", [StartEdge, asgi.StartApp, wsgi.StartApp])
+@pytest.mark.parametrize("make", [OperationsEdge, asgi.OperationsApp, wsgi.OperationsApp])
 def test_open_edge_refuses_method_of_guarded_service(make: Callable[..., Any]) -> None:
     """Its callers would start the method without being asked who they are, whatever its name."""
     guarded_house, opened = build(owner_only=True), build().service
     with pytest.raises(lro.DeclarationError) as refused:
-        make(opened, guarded_house.count, path="/v1/open")
+        make(opened, starts={"/v1/open": guarded_house.count})
     assert str(refused.value) == "acme.v1.Things.Count: is not declared by this service"
 
 
 MAKERS = {
     "asgi.OperationsApp": lambda house, **options: asgi.OperationsApp(house.service, **options),
-    "asgi.StartApp": lambda house, **options: asgi.StartApp(house.service, house.count, **options),
     "wsgi.OperationsApp": lambda house, **options: wsgi.OperationsApp(house.service, **options),
-    "wsgi.StartApp": lambda house, **options: wsgi.StartApp(house.service, house.count, **options),
 }
 
 
@@ -114,5 +112,5 @@ def test_log_warns_of_authorize_without_authenticate(
     make_edge(house, authenticate=lambda headers: None)
     assert caplog.text == ""
     make_edge(house)
-    assert "has no authenticate: authorize is asked about nobody by name" in caplog.text
+    assert "has no authenticate: authorize gets no names of callers" in caplog.text
     house.service.close()

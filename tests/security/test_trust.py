@@ -13,7 +13,7 @@ import pytest
 
 import lro
 from lro.executors.inline import InlineExecutor
-from lro.http import HttpReply, HttpRequest, OperationsEdge, StartEdge
+from lro.http import HttpReply, HttpRequest, OperationsEdge
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
@@ -34,8 +34,8 @@ HOSTILE: Final = (
 )
 
 
-def served(store=None, function=None, **options) -> tuple[lro.Service, OperationsEdge, StartEdge]:
-    """A service with one method, by default one that counts, and its two edges."""
+def served(store=None, function=None, **options) -> tuple[lro.Service, OperationsEdge]:
+    """A service with one method, by default one that counts, and its edge."""
     service = lro.Service(store or MemoryStore(), InlineExecutor(), domain=DOMAIN, **options)
 
     def count(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
@@ -47,8 +47,8 @@ def served(store=None, function=None, **options) -> tuple[lro.Service, Operation
         metadata=CountMetadata,
     )(function or count)  # fmt: skip
     authenticate = (lambda headers: headers.get("x-caller", "")) if options else None
-    edge = OperationsEdge(service, authenticate=authenticate)
-    return service, edge, StartEdge(service, method, path="/v1/c", authenticate=authenticate)
+    edge = OperationsEdge(service, starts={"/v1/c": method}, authenticate=authenticate)
+    return service, edge
 
 
 def ask(edge, method, path, body=None, **headers) -> HttpReply:
@@ -80,7 +80,7 @@ def test_no_module_imports_a_reader_that_executes() -> None:
 def test_a_hostile_text_is_a_value_in_every_statement(text: str, tmp_path: Path) -> None:
     """As caller, target, payload or filter it finds what it stands in, and nothing else."""
     store = SQLiteStore(tmp_path / "operations.db")
-    service, _, _ = served(store, owner_only=True)
+    service, _ = served(store, owner_only=True)
     try:
         options = {"caller": text, "target": text}
         name = service.start("acme.v1.Counters.Count", CountRequest(3, text), **options).name
@@ -107,7 +107,7 @@ def test_a_stored_type_url_imports_nothing(type_url: str) -> None:
     """What has been written into the store by others is printed as data, or is INTERNAL."""
     clock = ManualClock()
     store = MemoryStore(clock)
-    service, edge, _ = served(store)
+    service, edge = served(store)
     stored = lro.Any(type_url, {"command": "echo", "__class__": "os"})
     before = set(sys.modules)
     record = record_of(clock, "a", metadata=stored)
@@ -127,8 +127,8 @@ def test_an_error_of_a_function_discloses_nothing() -> None:
     def fails(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
         raise RuntimeError(SECRET)
 
-    service, edge, start = served(function=fails)
-    name = json.loads(ask(start, "POST", "/v1/c", {"steps": 1}).body)["name"]
+    service, edge = served(function=fails)
+    name = json.loads(ask(edge, "POST", "/v1/c", {"steps": 1}).body)["name"]
     reply = ask(edge, "GET", f"/v1/{name}")
     assert SECRET.encode() not in reply.body
     error = json.loads(reply.body)["error"]
@@ -143,9 +143,9 @@ def test_the_log_holds_no_payload_and_no_header(caplog: pytest.LogCaptureFixture
     def echo(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
         return CountResponse(total=request.steps)
 
-    service, edge, start = served(function=echo, owner_only=True)
+    service, edge = served(function=echo, owner_only=True)
     secret = {"authorization": f"Bearer {SECRET}", "cookie": SECRET, "x-caller": "me"}
-    made = ask(start, "POST", "/v1/c", {"steps": 1, "label": SECRET}, **secret)
+    made = ask(edge, "POST", "/v1/c", {"steps": 1, "label": SECRET}, **secret)
     name = json.loads(made.body)["name"]
     for method, path in (
         ("GET", f"/v1/{name}"),
@@ -162,8 +162,8 @@ def test_the_log_holds_no_payload_and_no_header(caplog: pytest.LogCaptureFixture
 
 def test_without_hooks_every_caller_may_do_everything() -> None:
     """So a service that others can reach needs ``authenticate``, or a proxy that has one."""
-    service, edge, start = served()
-    name = json.loads(ask(start, "POST", "/v1/c", {"steps": 1}).body)["name"]
+    service, edge = served()
+    name = json.loads(ask(edge, "POST", "/v1/c", {"steps": 1}).body)["name"]
     assert ask(edge, "GET", f"/v1/{name}").status == 200
     assert len(json.loads(ask(edge, "GET", "/v1/operations").body)["operations"]) == 1
     assert ask(edge, "DELETE", f"/v1/{name}").status == 200
@@ -172,10 +172,10 @@ def test_without_hooks_every_caller_may_do_everything() -> None:
 
 def test_a_page_token_grants_no_access() -> None:
     """Another caller who has it sees that caller's own operations."""
-    service, edge, start = served(owner_only=True)
+    service, edge = served(owner_only=True)
     names = []
     for caller in ("them", "me", "me"):
-        made = ask(start, "POST", "/v1/c", {"steps": 1}, **{"x-caller": caller})
+        made = ask(edge, "POST", "/v1/c", {"steps": 1}, **{"x-caller": caller})
         names.append(json.loads(made.body)["name"])
     page = json.loads(ask(edge, "GET", "/v1/operations?pageSize=1", **{"x-caller": "me"}).body)
     path = f"/v1/operations?pageToken={page['nextPageToken']}"
@@ -186,8 +186,8 @@ def test_a_page_token_grants_no_access() -> None:
 
 def test_what_belongs_to_others_is_as_what_is_not_there() -> None:
     """The same status, reason and sentence, but for the name."""
-    service, edge, start = served(owner_only=True)
-    made = ask(start, "POST", "/v1/c", {"steps": 1}, **{"x-caller": "them"})
+    service, edge = served(owner_only=True)
+    made = ask(edge, "POST", "/v1/c", {"steps": 1}, **{"x-caller": "them"})
     theirs = json.loads(made.body)["name"]
     missing = theirs[:-4] + "AAAA"
     replies = [
@@ -206,13 +206,13 @@ def test_what_belongs_to_others_is_as_what_is_not_there() -> None:
 
 def test_no_reply_lets_another_origin_read_it() -> None:
     """CORS is the framework's part: no header of it is sent, not even to a preflight."""
-    service, edge, start = served()
+    service, edge = served()
     asked = {"origin": "https://app.example.com", "access-control-request-method": "POST"}
     replies = [
         ask(edge, "OPTIONS", "/v1/operations/a:cancel", **asked),
         ask(edge, "GET", "/v1/operations", **asked),
-        ask(start, "OPTIONS", "/v1/c", **asked),
-        ask(start, "POST", "/v1/c", {"steps": 1}, **asked),
+        ask(edge, "OPTIONS", "/v1/c", **asked),
+        ask(edge, "POST", "/v1/c", {"steps": 1}, **asked),
     ]
     names = {name for reply in replies for name, _ in reply.headers}
     assert [reply.status for reply in replies] == [204, 200, 204, 403]

@@ -59,5 +59,5 @@ def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(request.milliseconds)
 
 
-asgi_app = asgi.OperationsApp(service, otherwise=asgi.StartApp(service, work))
-wsgi_app = wsgi.OperationsApp(service, otherwise=wsgi.StartApp(service, work))
+asgi_app = asgi.OperationsApp(service, starts={work.spec.path: work})
+wsgi_app = wsgi.OperationsApp(service, starts={work.spec.path: work})

@@ -10,7 +10,9 @@ from typing import Any, assert_type
 
 import lro
 import lro.adapters
-from lro.http import OperationsEdge
+import lro.asgi
+import lro.wsgi
+from lro.http import OperationsEdge, Start
 from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
 
 
@@ -121,3 +123,23 @@ def hooks(store: lro.adapters.Store, executor: lro.adapters.Executor) -> None:
     OperationsEdge(service, authenticate=who)
     OperationsEdge(service, authenticate=who_awaited)
     OperationsEdge(service, authenticate=lambda headers: 7)  # type: ignore[arg-type, return-value]
+    lro.asgi.OperationsApp(service, autenticate=who)  # type: ignore[call-arg]
+    lro.wsgi.OperationsApp(service, autenticate=who)  # type: ignore[call-arg]
+
+
+def starts(
+    service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
+) -> None:
+    """Starts are methods by path, with functions that suit their messages."""
+
+    def metadata(request: ResizeRequest) -> ResizeMetadata:
+        return ResizeMetadata()
+
+    def of_another(request: ResizeResponse) -> ResizeMetadata:
+        return ResizeMetadata()
+
+    OperationsEdge(service, starts=True)
+    OperationsEdge(service, starts={"/v1/a": method, "/v1/b": Start(method, metadata=metadata)})
+    OperationsEdge(service, starts={"/v1/a": metadata})  # type: ignore[dict-item]
+    OperationsEdge(service, starts=[method])  # type: ignore[arg-type]
+    Start(method, metadata=of_another)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A packed message: a type's name and its payload, kept as it was born (spec §1.10, §1.14)."""
+"""A packed message: a type's name and its payload, kept as it came (spec §1.10, §1.14)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNKNOWN: Final = "lro.unknown"
 
 
 def unknown_fields() -> bytes:
-    """The attribute of a message that carries, in binary form, fields which nobody here knows.
+    """The attribute of a message that carries unknown fields in binary form.
 
     They come from peers with a newer revision, and are written back (spec §1.7(5)).
     """
@@ -52,9 +52,10 @@ def named(full_name: str) -> Callable[[type[T]], type[T]]:
 class Any:
     """A message of some type, packed.
 
-    The payload stays what it was born as: a JSON value (an object for ordinary messages, the bare
-    JSON form for the types of spec §1.10(1)) or the bytes of the binary form. It is converted only
-    when somebody asks, through a :class:`lro.TypeRegistry`. Equality compares the stored form.
+    The payload stays in the form in which it came: a JSON value (an object for ordinary messages,
+    the bare JSON form for the types of spec §1.10(1)) or the bytes of the binary form. It is
+    converted only on request, through a :class:`lro.TypeRegistry`. Equality compares the stored
+    form.
     """
 
     type_url: str = ""

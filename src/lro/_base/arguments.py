@@ -1,7 +1,8 @@
-"""Checks of what an application hands to a constructor: one sentence for every wrong argument.
+"""What an application passes in: checks of its arguments, and calls of its functions.
 
-An option that is silently misunderstood does its harm much later, far from the line with the
-mistake. So each public constructor checks the type and the bounds of what it is given, by these.
+A wrong option does its harm much later, far from the line with the mistake. So each public
+constructor checks the type and the bounds of its arguments, and raises one sentence. What a
+function of the application raises ends its own call, and no server.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
-from lro._base.errors import got
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, HookFailed, got, interrupts
 
 LONGEST: Final = timedelta(days=36_500)
-"""The longest span that times can be reckoned with."""
+"""The longest span that can be added to a time."""
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
@@ -43,7 +43,7 @@ def check_class(name: str, value: object, wanted: str = "a class") -> None:
     """Do nothing for a class.
 
     Raises:
-        DeclarationError: It is none, say an instance of one.
+        DeclarationError: It is not a class but, for instance, an instance of one.
     """
     check_instance(name, value, type, wanted)
 
@@ -68,9 +68,9 @@ def check_text(name: str, value: object, *, empty: bool = True) -> None:
 
 
 def check_texts(name: str, value: object) -> None:
-    """Do nothing for a tuple, list, set or other collection of str. A str alone is none.
+    """Do nothing for a tuple, list, set or other collection of str. A single str is refused.
 
-    An iterator is none either: whoever looks at it has emptied it.
+    An iterator is refused too: the check would empty it.
 
     Raises:
         DeclarationError: It is none.
@@ -87,7 +87,7 @@ def check_count(name: str, value: object, *, least: int = 1, most: int | None = 
     """Do nothing for a whole number from ``least`` to ``most``.
 
     Raises:
-        DeclarationError: It is none (a bool is none either), or out of its bounds.
+        DeclarationError: It is not an int (or a bool), or out of its bounds.
     """
     fine = type(value) is int and value >= least and (most is None or value <= most)
     bounds = f"from {least}" if most is None else f"from {least} to {most}"
@@ -98,7 +98,7 @@ def check_seconds(name: str, value: object, *, zero: bool = False, most: float =
     """Do nothing for a finite number of seconds above zero (or zero, if so), up to ``most``.
 
     Raises:
-        DeclarationError: It is none, or out of its bounds.
+        DeclarationError: It is not a number, or out of its bounds.
     """
     fine = (
         isinstance(value, (int, float))
@@ -116,7 +116,7 @@ def check_span(
     """Do nothing for a timedelta above zero (or zero, if so), from ``least`` to a hundred years.
 
     Raises:
-        DeclarationError: It is none, or such that no time can be reckoned with it.
+        DeclarationError: It is not a timedelta, or too long to be added to a time.
     """
     fine = isinstance(value, timedelta) and least <= value <= LONGEST
     fine = fine and (zero or value != timedelta())
@@ -135,10 +135,10 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_takes(name: str, value: object, count: int, wanted: str) -> None:
-    """Do nothing for what can be called with so many arguments, as far as Python can tell.
+    """Do nothing for what can be called with this number of arguments, as far as Python knows.
 
     Raises:
-        DeclarationError: It cannot; it is none of what is ``wanted``.
+        DeclarationError: It cannot; the error says what is ``wanted``.
     """
     fine = callable(value)
     if callable(value):
@@ -168,3 +168,36 @@ def is_coroutine_function(function: object) -> bool:
         function = function.func
     call = getattr(type(function), "__call__", None)  # noqa: B004 - its kind is asked
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+R = TypeVar("R")
+
+
+def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
+    """Call a function of the application, and give what it returns.
+
+    Only the function itself is guarded: an exception that a signal handler raises elsewhere, such
+    as SystemExit, is to end the program.
+
+    Raises:
+        HookFailed: The function raised what would stop a server, such as SystemExit.
+        Exception: Any other that the function raised.
+    """
+    try:
+        return function(*arguments)
+    except BaseException as exc:
+        if passes(exc):
+            raise
+        raise failed(name, exc) from exc
+
+
+def failed(name: str, error: BaseException) -> HookFailed:
+    """Make the error for a function of this name that has raised another error."""
+    failure = HookFailed(name, f"raised {type(error).__name__}")
+    failure.__cause__ = error
+    return failure
+
+
+def passes(error: BaseException) -> bool:
+    """Whether to pass an error on: no server ends by it, or the program is to end by it."""
+    return isinstance(error, Exception) or interrupts(error)

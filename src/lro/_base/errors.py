@@ -1,4 +1,4 @@
-"""Every error of the package: one root, a canonical code, the facts as attributes (spec §6).
+"""Every error of the package: one base, a canonical code, the facts as attributes (spec §6).
 
 Plain classes: each keeps exactly its arguments in ``args``, so that unpickling calls it with them.
 """
@@ -24,7 +24,7 @@ from lro._base.status import Code
 OPERATION_TYPE = "google.longrunning.Operation"
 
 MAX_CHALLENGE: Final = 1000
-"""Characters of the challenge of an Unauthenticated."""
+"""The longest challenge of an Unauthenticated, in characters."""
 
 
 class LroError(Exception):
@@ -41,7 +41,7 @@ class LroError(Exception):
 
     @property
     def status_code(self) -> Code:
-        """The code of this very error; :class:`StatusError` carries its own."""
+        """The code of this error; each :class:`StatusError` has its own."""
         return self.code
 
     def facts(self) -> Mapping[str, str]:
@@ -91,7 +91,7 @@ class InvalidParent(InvalidArgument):
 
 
 class InvalidPageSize(InvalidArgument):
-    """The page size is negative or no int32 (spec §3.4(1), §5.8(4))."""
+    """The page size is negative or not an int32 (spec §3.4(1), §5.8(4))."""
 
     reason = "INVALID_PAGE_SIZE"
 
@@ -133,7 +133,7 @@ class InvalidFilter(InvalidArgument):
 
 
 class InvalidTimeout(InvalidArgument):
-    """A timeout or deadline is negative or no valid duration (spec §4.2, §4.9)."""
+    """A timeout or deadline is negative or not a valid duration (spec §4.2, §4.9)."""
 
     reason = "INVALID_TIMEOUT"
 
@@ -214,12 +214,12 @@ class LeaseLost(LroError):
 
     def __str__(self) -> str:
         if self.attempt == self.current:
-            return f"{self.name}: somebody holds attempt {self.current}"
+            return f"{self.name}: a worker holds attempt {self.current}"
         return f"{self.name}: attempt {self.attempt} lost its lease to attempt {self.current}"
 
 
 class CancellationNotRequested(LroError):
-    """A worker acknowledged a cancellation that nobody asked for (spec §2.3)."""
+    """A worker acknowledged a cancellation that no caller asked for (spec §2.3)."""
 
     code = Code.FAILED_PRECONDITION
     reason = "CANCELLATION_NOT_REQUESTED"
@@ -230,7 +230,7 @@ class CancellationNotRequested(LroError):
         self.name = name
 
     def __str__(self) -> str:
-        return f"nobody asked for the cancellation of {self.name!r}"
+        return f"no caller asked for the cancellation of {self.name!r}"
 
     def more_details(self) -> Sequence[object]:
         violation = PreconditionViolation(
@@ -255,7 +255,7 @@ class TargetBusy(LroError):
 
 
 class Described(LroError):
-    """An error that is told in the words of whoever raises it."""
+    """An error with a description by the code that raises it."""
 
     default: ClassVar[str] = "the call failed"
 
@@ -275,7 +275,7 @@ class Unauthenticated(Described):
     or ``Basic realm="pictures"``.
 
     Raises:
-        ValueError: The challenge is no text of 1 to 1000 characters that can stand in a header.
+        ValueError: The challenge is not a text of 1 to 1000 characters that a header can hold.
     """
 
     code = Code.UNAUTHENTICATED
@@ -289,7 +289,7 @@ class Unauthenticated(Described):
 
 
 def checked_challenge(challenge: object) -> str:
-    """The same, if it can be a header ``WWW-Authenticate``.
+    """Give the challenge back if it can be a header ``WWW-Authenticate``.
 
     Raises:
         ValueError: It cannot.
@@ -328,7 +328,7 @@ class Cancelled(Described):
 
 
 class Retryable(Described):
-    """An error that passes: ``retry_after`` says when asking again makes sense."""
+    """A transient error: ``retry_after`` is when to try again."""
 
     def __init__(
         self, description: str = "", retry_after: timedelta = timedelta(seconds=1)
@@ -356,7 +356,7 @@ class Unavailable(Retryable):
 
 
 class StatusError(LroError):
-    """Any failure, put in the terms of a caller: raise it in a method to choose the error.
+    """Any failure in the terms of a caller: raise it in a method to choose the error.
 
     ``chosen`` is the canonical code (not OK), ``message`` English text for developers,
     ``extra`` further detail messages, ``why`` the ErrorInfo reason (by default the code's name).
@@ -382,8 +382,222 @@ class StatusError(LroError):
         return (info, *self.extra)
 
 
+def _clipped(path: str) -> str:
+    return path if len(path) <= 200 else path[:200] + "..."
+
+
+class RouteNotFound(LroError):
+    """No route of the server has this path (spec §5.7(2))."""
+
+    code = Code.NOT_FOUND
+    reason = "ROUTE_NOT_FOUND"
+    fact_names = ("path",)
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = _clipped(path)
+
+    def __str__(self) -> str:
+        return f"there is nothing at {self.path}"
+
+
+class HttpMethodNotAllowed(LroError):
+    """The path exists, but not with this HTTP method (spec §5.7(4)). ``allow`` is sorted."""
+
+    code = Code.UNIMPLEMENTED
+    reason = "HTTP_METHOD_NOT_ALLOWED"
+
+    def __init__(self, method: str, path: str, allow: tuple[str, ...]) -> None:
+        super().__init__(method, path, allow)
+        self.method, self.path, self.allow = method, _clipped(path), allow
+
+    def __str__(self) -> str:
+        return f"{self.path} takes {', '.join(self.allow)}, not {self.method}"
+
+    def facts(self) -> Mapping[str, str]:
+        return {"method": self.method, "path": self.path, "allow": ", ".join(self.allow)}
+
+
+class MethodNotSupported(LroError):
+    """The service has switched this verb off (spec §3.9)."""
+
+    code = Code.UNIMPLEMENTED
+    reason = "METHOD_NOT_SUPPORTED"
+    fact_names = ("method",)
+
+    def __init__(self, method: str) -> None:
+        super().__init__(method)
+        self.method = method
+
+    def __str__(self) -> str:
+        return f"{self.method} is not supported by this service"
+
+
+class StreamsNotSupported(MethodNotSupported):
+    """This server cannot stream a Watch without holding a thread (spec §3.11)."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.method} is not supported here: a stream would hold a thread of this server for"
+            " as long as the operations run; use WaitOperation or BatchGetOperations"
+        )
+
+
+class NameRefused(PermissionDenied):
+    """The caller may not see one of several operations, so that the whole call is refused."""
+
+    fact_names = ("name",)
+
+    def __init__(self, name: str, description: str) -> None:
+        super().__init__(description)
+        self.args = (name, description)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.description}"
+
+    def more_details(self) -> Sequence[object]:
+        return (ResourceInfo(resource_type=OPERATION_TYPE, resource_name=self.name),)
+
+
+class CrossSiteRequest(PermissionDenied):
+    """A page of another site made a call that may change something (spec §5.9(5)).
+
+    ``origin`` is the ``Origin`` of the request, empty if it has none.
+    """
+
+    reason = "CROSS_SITE_REQUEST"
+    fact_names = ("origin",)
+
+    def __init__(self, origin: str) -> None:
+        self.origin = _clipped(origin)
+        page = f"a page of {self.origin!r}" if origin else "a page of another site"
+        super().__init__(f"{page} may not make this call: trusted_origins does not name its origin")
+        self.args = (origin,)
+
+
+class PartialSuccessNotSupported(LroError):
+    """``return_partial_success`` was asked for (spec §1.6(2))."""
+
+    code = Code.UNIMPLEMENTED
+    reason = "PARTIAL_SUCCESS_NOT_SUPPORTED"
+
+    def __str__(self) -> str:
+        return "return_partial_success is not supported by this service"
+
+
+class HookFailed(LroError):
+    """A hook of the application neither allowed nor refused the call (spec §3.1(5))."""
+
+    def __init__(self, hook: str, description: str) -> None:
+        super().__init__(hook, description)
+        self.hook, self.description = hook, description
+
+    def __str__(self) -> str:
+        return f"{self.hook} {self.description}"
+
+
+class DeclarationError(LroError, ValueError):
+    """An argument, message class, method or template is declared wrongly."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "INVALID_DECLARATION"
+
+    def __init__(self, subject: str, description: str) -> None:
+        super().__init__(subject, description)
+        self.subject, self.description = subject, description
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.description}"
+
+
+class EncodingError(LroError):
+    """A message cannot be packed or printed: what it is, where in it, and why."""
+
+    reason = "ENCODING_FAILED"
+
+    def __init__(self, type_name: str, path: str, description: str) -> None:
+        super().__init__(type_name, path, description)
+        self.type_name, self.path, self.description = type_name, path, description
+
+    def __str__(self) -> str:
+        where = f" field {self.path}" if self.path else ""
+        return f"{self.type_name}:{where} {self.description}"
+
+
+class MessageTooLarge(EncodingError):
+    """A message is larger than the service keeps; ``setting`` is the field of ``Limits``."""
+
+    reason = "MESSAGE_TOO_LARGE"
+    fact_names = ("type_name", "size", "limit", "setting")
+
+    def __init__(self, type_name: str, size: int, limit: int, setting: str) -> None:
+        text = f"has {size} bytes, at most {limit} are kept (the setting is Limits.{setting})"
+        super().__init__(type_name, "", text)
+        self.args = (type_name, size, limit, setting)
+        self.size, self.limit, self.setting = size, limit, setting
+
+
+class BatchTooLarge(LroError):
+    """The operations of a BatchGet have more bytes together than a reply may have."""
+
+    code = Code.RESOURCE_EXHAUSTED
+    reason = "BATCH_TOO_LARGE"
+    fact_names = ("names", "limit")
+
+    def __init__(self, names: int, limit: int) -> None:
+        super().__init__(names, limit)
+        self.names, self.limit = names, limit
+
+    def __str__(self) -> str:
+        return (
+            f"the {self.names} operations have more than {self.limit} bytes together: ask for fewer"
+            " names at once (the setting is Limits.page_bytes)"
+        )
+
+
+class TooManyHeld(ResourceExhausted):
+    """Too many calls are held, or operations watched, to take one more; see ``Limits``."""
+
+    reason = "TOO_MANY_HELD"
+    fact_names = ("limit", "setting")
+
+    def __init__(self, what: str, limit: int, setting: str) -> None:
+        text = f"{what}: at most {limit} at once (the setting is Limits.{setting}); ask again later"
+        super().__init__(text)
+        self.args = (what, limit, setting)
+        self.limit, self.setting = limit, setting
+
+
+class UnknownType(LroError):
+    """A type name has no codec in the registry (spec §1.14(2))."""
+
+    reason = "UNKNOWN_TYPE"
+
+    def __init__(self, type_name: str) -> None:
+        super().__init__(type_name)
+        self.type_name = type_name
+
+    def __str__(self) -> str:
+        return f"the message type {self.type_name!r} is not registered"
+
+
+class MissingExtra(LroError):
+    """An optional dependency is not installed: ``part`` needs the extra ``extra``."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "MISSING_EXTRA"
+
+    def __init__(self, part: str, extra: str) -> None:
+        super().__init__(part, extra)
+        self.part, self.extra = part, extra
+
+    def __str__(self) -> str:
+        return f"{self.part} needs the extra {self.extra!r}: pip install 'lro[{self.extra}]'"
+
+
 def got(value: object) -> str:
-    """A value as error texts quote it: its repr, cut to a readable length."""
+    """Quote a value for an error text: its repr, cut to a readable length."""
     try:
         text = repr(value[:60] if isinstance(value, (str, bytes)) else value)
     except BaseException as exc:  # the application may have written the repr

@@ -1,4 +1,4 @@
-"""Who may see what: the verbs on offer, the application's say, and whose operations are whose."""
+"""Access of callers: the verbs offered, ``authorize``, and whose operations are whose."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from typing import Final, Protocol
 
 import attrs
 
-from lro._base.errors import OperationNotFound, PermissionDenied
-from lro._base.faults import DeclarationError, MethodNotSupported, NameRefused
+from lro._base.errors import (
+    DeclarationError,
+    MethodNotSupported,
+    NameRefused,
+    OperationNotFound,
+    PermissionDenied,
+)
 from lro._engine.hooks import Flow, Hook, Question, ask_permission, on_loop
 from lro._engine.store_port import Store
 from lro._model.record import Record
@@ -31,7 +36,7 @@ VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations")
 
 
 class Authorize(Protocol):
-    """The application's say on who may do what: a plain function, or a coroutine function.
+    """The application's decision on who may do what: a plain function, or a coroutine function.
 
     Return None or True to allow. Return False or raise :class:`PermissionDenied` to refuse; any
     other error that is raised refuses too. Any other value is a mistake: the call ends with
@@ -57,7 +62,7 @@ class Seen:
 
 
 class Access:
-    """What callers may ask of a service, and what they can see of its store."""
+    """Decides what callers may ask of a service, and what they can see of its store."""
 
     def __init__(
         self,
@@ -105,7 +110,7 @@ class Access:
             instead = "authenticate=lambda headers: None says that callers here have none"
             raise DeclarationError("authenticate", f"{wanted}; {instead}")
         if self._hook is not None:
-            log.warning("%s has no authenticate: authorize is asked about nobody by name", where)
+            log.warning("%s has no authenticate: authorize gets no names of callers", where)
 
     def require(self, verb: str) -> None:
         """Do nothing for a verb that is offered.
@@ -126,7 +131,7 @@ class Access:
             yield from ask_permission(self._hook, caller, verb, name)
 
     def permit_each(self, caller: str, verb: str, names: Sequence[str]) -> Flow[None]:
-        """The same for several names.
+        """Do nothing if ``authorize`` allows this for each of these names.
 
         Raises:
             NameRefused: One of them is refused; the error says which.
@@ -142,10 +147,10 @@ class Access:
             yield from asking
 
     def visible(self, name: str, caller: str) -> Record:
-        """The record of an operation that this caller can see.
+        """Return the record of an operation that this caller can see.
 
         Raises:
-            OperationNotFound: There is no such operation, or it is somebody else's.
+            OperationNotFound: There is no such operation, or it belongs to another caller.
         """
         record = self._store.get(name)
         mine = not self._owner_only or record.caller == caller
@@ -154,9 +159,9 @@ class Access:
         return record
 
     def seen(self, names: Sequence[str], caller: str, max_bytes: int) -> Seen:
-        """Those of these records that this caller can see, by name, in one read.
+        """Read those of these records that this caller can see, in one call of the store.
 
-        They have at most so many bytes together, or it is only one: the rest is left.
+        They have at most ``max_bytes`` together, or it is only one: the rest is left.
         """
         found = self._store.find(names, max_bytes)
         now = self._store.now()

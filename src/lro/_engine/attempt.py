@@ -1,67 +1,104 @@
-"""One attempt at one operation: claim it, call the function, write down how it ended."""
+"""One attempt at one operation: claim it, call the function, report, write how it ended."""
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import threading
+import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-import attrs
-
+from lro._base.any import Any as PackedMessage
 from lro._base.errors import (
     Cancelled,
+    EncodingError,
+    InvalidArgument,
     LeaseLost,
+    LroError,
+    MessageTooLarge,
     NotApplied,
     OperationNotFound,
+    StatusError,
     Unavailable,
 )
-from lro._engine.calling import FunctionCall
-from lro._engine.ends import write_end
+from lro._base.status import Code, Status
 from lro._engine.executor_port import RemoteCall
-from lro._engine.job import FinalResult, Job, Outcome, Released, WorkerLostOutcome
-from lro._engine.method_spec import MethodSpec
-from lro._engine.outcomes import failure, internal
-from lro._engine.patience import retry_while_unavailable
-from lro._engine.record_updater import RecordUpdater
-from lro._model.record import Record
-from lro._model.transitions import claim, if_unchanged_since, lose, release, report
+from lro._engine.job import (
+    Ended,
+    FinalResult,
+    JobControl,
+    Outcome,
+    Released,
+    Superseded,
+    WorkerDied,
+    WorkerLostOutcome,
+    overdue,
+)
+from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
+from lro._engine.notifier import RecordUpdater
+from lro._engine.runtime import Runtime
+from lro._model.record import Record, State
+from lro._model.transitions import (
+    Change,
+    claim,
+    end,
+    if_unchanged_since,
+    lose,
+    release,
+    report,
+)
+
+if TYPE_CHECKING:
+    import tenacity
 
 log = logging.getLogger("lro")
 
 T = TypeVar("T")
 
+_FIRST_PAUSE_SECONDS: Final = 0.05
+_MAX_PAUSE_SECONDS: Final = 1.0
+"""The first and the longest pause before a store that is away is asked again."""
 
-@attrs.frozen(kw_only=True)
-class WorkerIdentity:
-    """One process as it works: the name under which it holds operations, and for how long."""
+_NEVER_RETRIED: Final = (Cancelled, LeaseLost)
+"""What no method retries, whatever ``retry_on`` says: the work is to stop."""
 
-    updater: RecordUpdater
-    owner: str
-    lease: timedelta
-    domain: str
-    clock: Callable[[], float]
-    """The seconds that time limits go by: nobody can set it."""
-    retire: Callable[[Attempt], None]
-    """Told of every run that is over."""
-    stored: Callable[[Record], None]
-    """Told of every record that was claimed."""
+
+class WorkHolder(Protocol):
+    """The process that holds an attempt's work: see ``Workers``."""
+
+    @property
+    def runtime(self) -> Runtime:
+        """What the parts of the service share."""
+        ...
+
+    @property
+    def owner(self) -> str:
+        """The name under which this process holds work."""
+        ...
+
+    def stored(self, record: Record) -> None:
+        """Take note of a record that this process has just claimed, or inserted as its own."""
+        ...
+
+    def retire(self, attempt: Attempt) -> None:
+        """Take note of an attempt that is over, or never begins."""
+        ...
 
 
 class Attempt:
     """A task for an executor: one operation's work, from claim to result.
 
-    ``request`` is the message if this process has it still, else it is read from the store;
-    ``held`` the record as it is stored, held by this process; ``begun`` says that it is claimed.
+    ``request`` is the message if this process has it still, else it is read from the store.
+    ``held`` is the record as it is stored, held by this process; ``begun`` says that it is claimed.
     """
 
     def __init__(
         self,
         name: str,
         spec: MethodSpec,
-        worker: WorkerIdentity,
+        holder: WorkHolder,
         request: object | None = None,
         held: Record | None = None,
         *,
@@ -71,246 +108,330 @@ class Attempt:
         self.group = spec.full_name
         self.group_limit = spec.options.concurrency
         self.is_async = spec.is_async
-        self._spec = spec
-        self._worker = worker
-        self._updater = worker.updater
-        self._domain = worker.domain
-        self._retire = worker.retire
+        self.spec = spec
+        self._holder = holder
+        self._runtime = holder.runtime
+        self._store = holder.runtime.store
+        self._updater = holder.runtime.updater
+        self._owner = holder.owner
         self._request = request
         self._held = held
-        self._begun = held if begun else None
-        self._job: Job[Any] | None = None
-        self._call: FunctionCall | None = None
-        self._cancel_asked = False
-        self._handing_back = self._over = False
+        self._claimed = held if begun else None
+        self._control: JobControl | None = None
+        self._interrupt: Callable[[], None] | None = None
+        self._cancel_asked = self._handing_back = self._over = False
         self._deciding = threading.Lock()
         self.cancelling = threading.RLock()
         self._started = self.revoked = self._start_over = False
-        self._watch: threading.Event | None = None
+        self._start_watch: threading.Event | None = None
         self.lost = False
+        """Whether the process in which the function ran has died."""
         self.handed_back = False
-        """Whether the store has the operation as one for others to do."""
+        """Whether the store has the operation as one for other processes to do."""
         self.ended: Record | None = None
-        """What this run has stored as the end of the operation."""
+        """What this attempt has stored as the end of the operation."""
 
-    # -- from the service's side --------------------------------------------------------------
+    # -- by the workers -----------------------------------------------------------------------
 
     @property
     def not_started(self) -> Record | None:
-        """The record, if it says that this process has the work, which it has not begun."""
-        return self._held if self._job is None else None
+        """The record, if it says that this process has the work, and the work has not begun."""
+        return self._held if self._control is None else None
 
     def await_start(self, seconds: float) -> None:
-        """Wait until the call that starts it is over, or it has begun; at most so long."""
+        """Wait, at most so many seconds, until its start call is over, or the work has begun."""
         with self._deciding:
             if self._started or self._start_over:
                 return
-            # Made only where somebody waits, which is when the service stops.
-            self._watch = self._watch or threading.Event()
-        self._watch.wait(seconds)
+            # Made only when the service stops, which is when a thread waits here.
+            self._start_watch = self._start_watch or threading.Event()
+        self._start_watch.wait(seconds)
 
     def start_over(self) -> None:
-        """The call that starts it is over."""
+        """Take note that the call that starts the operation is over."""
         with self._deciding:
             self._start_over = True
-            if self._watch is not None:
-                self._watch.set()
+            if self._start_watch is not None:
+                self._start_watch.set()
 
     def revoke(self) -> bool:
-        """Let it never begin, whoever has it; False if it has begun."""
+        """Let the work never begin, whichever thread has it; False if it has begun."""
         with self._deciding:
             self.revoked = not self._started
             return self.revoked
 
     def cancel(self) -> None:
-        """Let a request to cancel reach the function, if it runs. Once: it may be tidying up."""
+        """Let a request to cancel reach the function once, if it runs: it may be tidying up."""
         self._cancel_asked = True
-        job = self._job
-        if job is None or job.cancel_requested:
+        control = self._control
+        if control is None or control.cancel_requested:
             return
-        job._stop()  # first: a coroutine that begins just now looks at it
-        if self._call is not None:
-            self._call.interrupt()
+        control.stop()  # first: a coroutine that begins just now looks at it
+        interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt()
 
     def end_not_started(self) -> None:
-        """End the operation as cancelled, its task having been withdrawn before it began."""
+        """End the operation as cancelled: its task was withdrawn before it began."""
         try:
-            seen = self._seen_unbegun()
-            status = self._spec.types.status_of(Cancelled(), self._domain)
+            seen = self._seen_not_started()
+            status = self.spec.types.status_of(Cancelled(), self._runtime.domain)
             self._finish(seen.attempt, FinalResult(status, acknowledge=True))
         except (LeaseLost, OperationNotFound):
-            pass  # deleted meanwhile, or for the process that has it to end
+            pass  # it was deleted, or is for the process that holds it to end
         finally:
-            self._retire(self)
+            self._holder.retire(self)
 
-    def give_up(self) -> bool:
-        """Stop the work, which then hands itself back; False."""
+    def end_refused(self, record: Record) -> Record:
+        """End with INTERNAL what the executor has refused, and return the record then.
+
+        Raises:
+            Unavailable: The store is away. Maintenance hands the work back later.
+        """
+        text = "the executor could not take the work of the method"
+        ending = FinalResult(internal(self.spec, self._runtime.domain, text, "METHOD_FAILED"))
+        with contextlib.suppress(NotApplied, OperationNotFound):  # it was deleted meanwhile
+            self._write_end(record.attempt, ending)
+        return self.ended or record
+
+    def give_up(self) -> None:
+        """Stop the work, which then hands itself back."""
         self._handing_back = True
         self.cancel()
-        return False
 
     def release(self) -> bool:
-        """Give the operation up for others to do: its lease ends now. Whether the store took it."""
+        """Hand the operation back for other processes to do; whether the store was there.
+
+        Its lease ends now. While the store is away, the work stops, and hands itself back.
+        """
         self._handing_back = True
-        job = self._job
+        control = self._control
         try:
-            if job:
-                back = release(job.attempt, self._now())
+            if control:
+                back = release(control.attempt, self._store.now())
             else:
-                seen = self._seen_unbegun()
-                back = if_unchanged_since(seen, release(seen.attempt, self._now()))
+                seen = self._seen_not_started()
+                back = if_unchanged_since(seen, release(seen.attempt, self._store.now()))
             self._updater.apply(self.name, back)
             self.handed_back = True
         except (NotApplied, LeaseLost, OperationNotFound):
-            pass  # it is over, or not ours any more
-        except Exception as exc:  # nobody renews its lease: it counts as lost when that is over
+            pass  # it is over, or another process has it
+        except Exception as exc:  # its lease is not renewed: it counts as lost when that is over
             log.error("%s: could not be handed back: %s", self.name, exc)
-            return self.give_up()
+            self.cancel()
+            return False
         self.cancel()
         return True
 
-    def _seen_unbegun(self) -> Record:
-        """The record of work that has not begun here.
+    def _seen_not_started(self) -> Record:
+        """Read the record of work that has not begun here.
 
         Raises:
             LeaseLost: Another process has taken it over, since this one was silent for a lease.
             OperationNotFound: It was deleted.
         """
-        seen = self._updater.store.get(self.name)
-        if seen.owner not in ("", self._worker.owner):
+        seen = self._store.get(self.name)
+        if seen.owner not in ("", self._owner):
             raise LeaseLost(seen.name, seen.attempt, seen.attempt)
         return seen
 
-    # -- from the executor's side -------------------------------------------------------------
+    # -- by the executor ----------------------------------------------------------------------
 
     def run(self, through: RemoteCall | None = None) -> None:
         """Do the work in this thread; an async function gets an event loop of its own.
 
         The function itself may be called ``through`` another process.
         """
-        if self.is_async and through is None:
-            import asyncio  # with the first coroutine: it is half of what importing us would cost
-
-            try:
-                asyncio.run(self._awork(alone=True))
-            finally:
-                self._retire(self)  # also where no loop could be made
-            return
         try:
-            job = self._begin()
-            if job is not None:
-                self._finish(job.attempt, self._calling(job).called(through))
+            if self.is_async and through is None:
+                import asyncio  # with the first coroutine: it is half of the cost of importing lro
+
+                asyncio.run(self._run_async(own_loop=True))
+            elif control := self._begin():
+                self._finish(control.attempt, self._call(control, through))
         finally:
-            self._retire(self)
+            self._holder.retire(self)
 
     async def arun(self) -> None:
         """Do the work of an async function on this event loop."""
-        await self._awork(alone=False)
-
-    async def _awork(self, *, alone: bool) -> None:
-        import asyncio
-
-        async def apart(action: Callable[..., T], *arguments: Any) -> T:
-            # Who shares an event loop must not hold it up while the store writes.
-            if alone or not self._updater.store.writes_block:
-                return action(*arguments)
-            # Not by asyncio.to_thread: what it raises does not say whether the action has begun.
-            loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-            try:
-                done = loop.run_in_executor(None, lambda: context.run(action, *arguments))
-            except RuntimeError:  # no thread is to be had, as at the end of the interpreter
-                return action(*arguments)
-            return await done
-
         try:
-            job = await apart(self._begin)
-            if job is not None:
-                await apart(self._finish, job.attempt, await self._calling(job).acalled())
+            await self._run_async(own_loop=False)
         finally:
-            self._retire(self)
+            self._holder.retire(self)
 
-    # -- the attempt --------------------------------------------------------------------------
+    async def _run_async(self, *, own_loop: bool) -> None:
+        blocks = self._store.writes_block and not own_loop
+        control = await _in_thread(self._begin) if blocks else self._begin()
+        if control is None:
+            return
+        outcome = await self._await(control)
+        if blocks:
+            await _in_thread(self._finish, control.attempt, outcome)
+        else:
+            self._finish(control.attempt, outcome)
 
-    def _now(self) -> datetime:
-        return self._updater.store.now()
+    # -- claim --------------------------------------------------------------------------------
 
-    def _begin(self) -> Job[Any] | None:
+    def _begin(self) -> JobControl | None:
+        """Claim the operation and read its request; None if there is nothing to be done."""
         with self._deciding:
             if self.revoked:
                 return None
             self._started = True
-            if self._watch is not None:
-                self._watch.set()
+            if self._start_watch is not None:
+                self._start_watch.set()
         try:
-            job = self._job_of(self._retry_while_unavailable(self._claimed))
+            control = self._control_of(self._once_available(self._claim))
         except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
             log.info("%s: not begun: %s", self.name, exc)
             return None
         if self._handing_back:  # the claim took again what was just given back
             self.release()
-        elif job.cancel_requested:
-            self._finish(job.attempt, self._cancelled(job))
-        elif self._request is not None or self._read_request(job):
-            return job
+        elif control.cancel_requested:
+            self._finish(control.attempt, self._failure(control, Cancelled()))
+        elif self._request is not None or self._read_request(control):
+            return control
         return None
 
-    def _claimed(self) -> Record:
-        now = self._now()
+    def _claim(self) -> Record:
+        now, lease = self._store.now(), self._runtime.lease
         # It may have waited for so long that others have seen its lease run out, or soon will.
-        if self._begun is not None and now - self._begun.create_time < self._worker.lease / 3:
-            return self._begun
-        taken = claim(self._worker.owner, now + self._worker.lease, now)
-        record = self._updater.apply(self.name, taken, self._spec.stamp)
+        if self._claimed is not None and now - self._claimed.create_time < lease / 3:
+            return self._claimed
+        record = self._updater.apply(
+            self.name, claim(self._owner, now + lease, now), self.spec.stamp
+        )
         assert record is not None  # a claim removes nothing
-        self._worker.stored(record)
+        self._holder.stored(record)
         return record
 
-    def _job_of(self, record: Record) -> Job[Any]:
-        limit = self._spec.options.time_limit
-        job: Job[Any] = Job(
+    def _control_of(self, record: Record) -> JobControl:
+        limit, clock = self.spec.options.time_limit, self._runtime.clock
+        control = JobControl(
             name=self.name,
             attempt=record.attempt,
-            publish=lambda metadata: self._publish(record.attempt, metadata),
-            recall=lambda: self._spec.unpack_metadata(record.metadata),
-            clock=self._worker.clock,
-            stop_at=None if limit is None else self._worker.clock() + limit.total_seconds(),
-            domain=self._domain,
+            publish=lambda metadata: self._report(record.attempt, metadata),
+            recall=lambda: self.spec.unpack_metadata(record.metadata),
+            clock=clock,
+            stop_at=None if limit is None else clock() + limit.total_seconds(),
+            domain=self._runtime.domain,
         )
-        self._job = job
+        self._control = control
         if record.cancel_requested or self._cancel_asked:  # the latter may have come since
-            job._stop()
-        return job
+            control.stop()
+        return control
 
-    def _read_request(self, job: Job[Any]) -> bool:
-        spec = self._spec
+    def _read_request(self, control: JobControl) -> bool:
+        spec = self.spec
         try:
-            packed = self._retry_while_unavailable(lambda: self._updater.store.request(self.name))
+            packed = self._once_available(lambda: self._store.request(self.name))
             self._request = spec.types.unpack(packed, spec.request)
         except Unavailable:  # and the service is closing
             return False
         except Exception as exc:  # an older version of the method may have stored it
             log.error("%s: its stored request cannot be read: %s", self.name, exc)
             text = "the stored request of the operation cannot be read"
-            status = internal(spec, self._domain, text, "REQUEST_UNREADABLE")
-            self._finish(job.attempt, FinalResult(status))
+            status = internal(spec, self._runtime.domain, text, "REQUEST_UNREADABLE")
+            self._finish(control.attempt, FinalResult(status))
             return False
         return True
 
-    def _retry_while_unavailable(self, action: Callable[[], T]) -> T:
-        # For as long as it takes: after giving up, this process would go on to renew the lease of
-        # an operation on which nobody works.
-        return retry_while_unavailable(action, name=self.name, until=lambda: self._handing_back)
+    # -- call ---------------------------------------------------------------------------------
 
-    def _publish(self, attempt: int, metadata: object) -> None:
-        packed, worker = self._spec.pack_metadata(metadata), self._worker
+    def _call(self, control: JobControl, through: RemoteCall | None) -> Outcome:
+        """Call the function in this thread, or ``through`` another process."""
+        function: Any = self.spec.function
+        options = self.spec.options
+        try:
+            if through is not None:  # the other process repeats it
+                returned = through(self.spec, self._request, control)
+            elif options.calls == 1:
+                returned = function(*self._arguments(control))
+            else:
+                returned = repeated(options, control)(function, *self._arguments(control))
+            return FinalResult(self.spec.pack_response(returned))
+        except BaseException as exc:  # also SystemExit: it ends the job, no thread
+            return self._failure(control, exc)
 
-        def apply() -> None:
-            change = report(packed, attempt, self._now(), worker.owner, worker.lease)
-            self._updater.apply(self.name, change, self._spec.stamp)
+    async def _await(self, control: JobControl) -> Outcome:
+        """Await the function on this event loop, at most until the time limit is over."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        inner = asyncio.ensure_future(self._awaited(control))
+
+        def interrupt() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
+                loop.call_soon_threadsafe(inner.cancel)
+
+        self._interrupt = interrupt
+        limit = self.spec.options.time_limit
+        try:
+            await asyncio.wait({inner}, timeout=None if limit is None else limit.total_seconds())
+            late = inner.cancel()  # false if it has ended
+            if late:
+                await asyncio.wait({inner})
+        except asyncio.CancelledError:  # the event loop is being shut down
+            inner.cancel()
+            return Released()
+        finally:
+            self._interrupt = None
+        outcome = None if inner.cancelled() else inner.result()
+        if isinstance(outcome, (Superseded, Released, WorkerLostOutcome)) or (
+            outcome and outcome.state is State.SUCCEEDED
+        ):
+            return outcome
+        if late:
+            return self._failure(control, overdue())
+        if outcome is None:  # it may also have cancelled itself, which is its own mistake
+            error = Cancelled() if control.cancel_requested else asyncio.CancelledError()
+            return self._failure(control, error)
+        return outcome
+
+    async def _awaited(self, control: JobControl) -> Outcome:
+        import asyncio
+
+        function: Any = self.spec.function
+        options = self.spec.options
+        try:
+            control.raise_if_cancelled()
+            if options.calls == 1:
+                returned = await function(*self._arguments(control))
+            else:
+                again = repeated_async(options, control)
+                returned = await again(function, *self._arguments(control))
+            return FinalResult(self.spec.pack_response(returned))
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as exc:  # also SystemExit: it ends the job, no event loop
+            return self._failure(control, exc)
+
+    def _arguments(self, control: JobControl) -> tuple[object, ...]:
+        return (self._request, control.job) if self.spec.takes_job else (self._request,)
+
+    def _failure(self, control: JobControl, error: BaseException) -> Outcome:
+        if isinstance(error, Ended):
+            return error.ending
+        if isinstance(error, WorkerDied):
+            log.error("%s: attempt %d: %s", self.name, control.attempt, error)
+            return WorkerLostOutcome()
+        if isinstance(error, Cancelled) and self._handing_back:
+            return Released()
+        return failure(self.spec, self._runtime.domain, control, error)
+
+    # -- report -------------------------------------------------------------------------------
+
+    def _report(self, attempt: int, metadata: object) -> None:
+        packed = self.spec.pack_metadata(metadata)
+
+        def store() -> None:
+            now = self._store.now()
+            change = report(packed, attempt, now, self._owner, self._runtime.lease)
+            self._updater.apply(self.name, change, self.spec.stamp)
 
         try:
-            self._retry_while_unavailable(apply)
-        except Unavailable as exc:  # nor will it be asked again: this process hands back its work
+            self._once_available(store)
+        except Unavailable as exc:  # the store is not asked again: this process stops
             raise Cancelled() from exc
         except LeaseLost as exc:
             self._updater.refused(self.name, f"metadata of attempt {attempt}", exc)
@@ -320,43 +441,231 @@ class Attempt:
                 self._updater.refused(self.name, f"metadata of attempt {attempt}", exc)
                 raise LeaseLost(self.name, attempt, attempt) from exc
 
-    def _calling(self, job: Job[Any]) -> FunctionCall:
-        self._call = FunctionCall(
-            self._spec,
-            self._request,
-            job,
-            domain=self._domain,
-            handing_back=lambda: self._handing_back,
-        )
-        return self._call
-
-    def _cancelled(self, job: Job[Any]) -> Outcome:
-        back = self._handing_back
-        return failure(self._spec, self._domain, job, Cancelled(), handing_back=back)
+    # -- end ----------------------------------------------------------------------------------
 
     def _finish(self, attempt: int, outcome: Outcome) -> None:
         self._over = True
-        if isinstance(outcome, Released):
-            self.release()
         try:
             if isinstance(outcome, FinalResult):
-                self._write(attempt, outcome)
+                self._write_end(attempt, outcome)
+            elif isinstance(outcome, Released):
+                self.release()
             elif isinstance(outcome, WorkerLostOutcome):
-                change = lose(attempt, self._now())
-                self._retry_while_unavailable(lambda: self._updater.apply(self.name, change))
+                self._once_available(
+                    lambda: self._updater.apply(self.name, lose(attempt, self._store.now()))
+                )
                 self.lost = True
         except (NotApplied, OperationNotFound, LeaseLost) as exc:
             self._updater.refused(self.name, f"the result of attempt {attempt}", exc)
         except Unavailable as exc:
             log.warning("%s: its result could not be stored: %s", self.name, exc)
 
-    def _write(self, attempt: int, ending: FinalResult) -> None:
-        self.ended = write_end(
-            self.name,
-            attempt,
-            ending,
-            spec=self._spec,
-            updater=self._updater,
-            domain=self._domain,
-            retry_while_unavailable=self._retry_while_unavailable,
+    def _write_end(self, attempt: int, ending: FinalResult) -> None:
+        """End the operation, with its final metadata, in one step (spec §2.2).
+
+        What cannot be encoded, or kept by the store, ends that operation with INTERNAL, and
+        nothing else (design §5).
+
+        Raises:
+            NotApplied, OperationNotFound: It is over, or was deleted.
+            LeaseLost: Another worker has it.
+            Unavailable: The store has not come back.
+        """
+        spec, domain = self.spec, self._runtime.domain
+        try:
+            self.ended = self._once_available(
+                lambda: apply_end(
+                    self._updater, spec, self.name, self._end(attempt, ending), ending.state
+                )
+            )
+        except Exception as exc:
+            if isinstance(exc, LroError) and not isinstance(exc, InvalidArgument):
+                raise  # InvalidArgument: no store could keep what the method gave
+            log.exception("%s: attempt %d: its end could not be written", self.name, attempt)
+            text, why = "what the method gave cannot be encoded", EncodingError.reason
+            if isinstance(exc, FinalMetadataFailed):
+                text, why = "the last metadata of the method cannot be made", "METHOD_FAILED"
+            instead = FinalResult(internal(spec, domain, text, why))
+            if isinstance(exc.__cause__, MessageTooLarge):
+                instead = FinalResult(spec.types.status_of(exc.__cause__, domain))
+            self.ended = self._once_available(
+                lambda: self._updater.apply(self.name, self._end(attempt, instead), spec.stamp)
+            )
+
+    def _end(self, attempt: int, ending: FinalResult) -> Change:
+        return end(
+            ending.result,
+            now=self._store.now(),
+            keep_for=self.spec.keep_for,
+            attempt=attempt,
+            acknowledge=ending.acknowledge,
         )
+
+    def _once_available(self, action: Callable[[], T]) -> T:
+        """Return what an action on the store gives, repeated while the store is unavailable.
+
+        For as long as it takes: after giving up, this process would go on to renew the lease of an
+        operation on which no thread works.
+
+        Raises:
+            Unavailable: The store has not come back before the work was to be handed back.
+        """
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return action()
+            except Unavailable as exc:
+                if self._handing_back or self.revoked:
+                    raise
+                if pause == _FIRST_PAUSE_SECONDS:
+                    log.warning("%s: repeated until the store is there: %s", self.name, exc)
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+
+
+async def _in_thread(action: Callable[..., T], *arguments: Any) -> T:
+    """Call what writes to a store that blocks, without holding up the event loop."""
+    import asyncio
+
+    # Not by asyncio.to_thread: what it raises does not say whether the action has begun.
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    try:
+        done = loop.run_in_executor(None, lambda: context.run(action, *arguments))
+    except RuntimeError:  # no thread is to be had, as at the end of the interpreter
+        return action(*arguments)
+    return await done
+
+
+# -- the final metadata ---------------------------------------------------------------------------
+
+
+class _Outdated(Exception):
+    """The metadata has changed since the final metadata was made of it."""
+
+
+def apply_end(
+    updater: RecordUpdater, spec: MethodSpec, name: str, change: Change, state: State
+) -> Record | None:
+    """Apply a change that ends an operation in this state, with the method's final metadata.
+
+    That is made before the store is asked to write, which the application's code must not hold up.
+
+    Raises:
+        FinalMetadataFailed: The final metadata cannot be made.
+        LroError: What the store or the change refuses.
+    """
+    if spec.options.final_metadata is None:
+        return updater.apply(name, change, spec.stamp)
+    while True:
+        seen = updater.store.get(name).metadata
+        final = spec.final_metadata(seen, state)
+
+        def stamp(
+            record: Record, seen: PackedMessage | None = seen, final: PackedMessage | None = final
+        ) -> Record:
+            if record.metadata != seen:
+                raise _Outdated
+            return spec.stamp(record.with_metadata(final))
+
+        try:
+            return updater.apply(name, change, stamp)
+        except _Outdated:
+            continue  # a request to cancel may leave its mark in the metadata
+
+
+# -- what a function's error leads to -------------------------------------------------------------
+
+
+def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseException) -> Outcome:
+    """Return how an attempt ends whose function raised ``error``.
+
+    An error of ``lro`` keeps its code and text; of any other error, callers learn only INTERNAL.
+    """
+    try:
+        outcome = _outcome(spec, domain, control, error)
+        if isinstance(outcome, FinalResult):
+            spec.limits.check_result(outcome.result)
+        return outcome
+    except MessageTooLarge as exc:
+        log.error("%s: attempt %d: its error: %s", *_named(control), exc, exc_info=error)
+        return FinalResult(spec.types.status_of(exc, domain))
+    except Exception:  # an error of the application's with facts of a wrong kind
+        log.exception("%s: attempt %d: its error cannot be told", *_named(control))
+        text = "the method failed with an error that cannot be told"
+        return FinalResult(internal(spec, domain, text, "METHOD_FAILED"))
+
+
+def internal(spec: MethodSpec, domain: str, text: str, reason: str) -> Status:
+    """Return INTERNAL with this text, which discloses nothing."""
+    return spec.types.status_of(StatusError(Code.INTERNAL, text, why=reason), domain)
+
+
+def _outcome(spec: MethodSpec, domain: str, control: JobControl, error: BaseException) -> Outcome:
+    if isinstance(error, LeaseLost):
+        log.warning("%s: %s", control.name, error)
+        return Superseded()
+    if isinstance(error, Cancelled):
+        status = spec.types.status_of(Cancelled(), domain)
+        return FinalResult(status, acknowledge=control.cancel_requested)
+    if isinstance(error, EncodingError):
+        log.error("%s: attempt %d: %s", *_named(control), error, exc_info=error)
+        if isinstance(error, MessageTooLarge):  # its text is for callers, too
+            return FinalResult(spec.types.status_of(error, domain))
+        text = "what the method gave cannot be encoded"
+        return FinalResult(internal(spec, domain, text, error.reason))
+    if isinstance(error, LroError):
+        status = spec.types.status_of(error, domain)
+        if status.code != Code.OK:
+            return FinalResult(status)
+    log.error("%s: attempt %d failed", *_named(control), exc_info=error)
+    text = "the method failed with an internal error"
+    return FinalResult(internal(spec, domain, text, "METHOD_FAILED"))
+
+
+def _named(control: JobControl) -> tuple[str, int]:
+    return control.name, control.attempt
+
+
+# -- calls of a function that is called again -----------------------------------------------------
+
+
+def repeated(options: Options, control: JobControl) -> tenacity.Retrying:
+    """Call a function until it raises none of ``retry_on``, as often as the options say."""
+    import tenacity  # with the first call that needs it: it brings asyncio along
+
+    return tenacity.Retrying(sleep=control.pause, **_rules(options, control))
+
+
+def repeated_async(options: Options, control: JobControl) -> tenacity.AsyncRetrying:
+    """Call an async function as :func:`repeated` does a plain one."""
+    import tenacity
+
+    return tenacity.AsyncRetrying(**_rules(options, control))
+
+
+def _rules(options: Options, control: JobControl) -> dict[str, Any]:
+    import tenacity
+
+    def log_failure(state: tenacity.RetryCallState) -> None:
+        assert state.outcome is not None  # a call has failed
+        assert state.next_action is not None  # and there is to be another one
+        log.warning(
+            "%s: call %d of %d raised %s, the next one follows in %.2f s",
+            control.name,
+            state.attempt_number,
+            options.calls,
+            type(state.outcome.exception()).__qualname__,
+            state.next_action.sleep,
+        )
+
+    return {
+        "stop": tenacity.stop_after_attempt(options.calls),
+        "wait": tenacity.wait_random_exponential(multiplier=0.1, max=10),
+        "retry": tenacity.retry_if_exception(lambda exc: _retried(exc, options.retry_on)),
+        "before_sleep": log_failure,
+        "reraise": True,
+    }
+
+
+def _retried(error: BaseException, retry_on: tuple[type[Exception], ...]) -> bool:
+    return isinstance(error, retry_on) and not isinstance(error, _NEVER_RETRIED)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from lro._base.faults import TooManyHeld
+from lro._base.errors import TooManyHeld
 from lro._engine.forks import after_fork
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ WAIT_SECONDS: Final = 10.0
 """How long a call waits for bytes before it is refused."""
 
 SLOW_SECONDS: Final = 5.0
-"""A reply that has been sent for so long is broken off when another call waits for its bytes."""
+"""A reply that takes longer to send is broken off when another call waits for its bytes."""
 
 LARGE_AT_ONCE: Final = 1
 """How many large replies are made at once: messages that are read may be ten times their text."""
@@ -31,7 +31,7 @@ _LOOK_SECONDS: Final = 0.5
 
 
 class HeldCall:
-    """One of the places of a :class:`CallCount`; freed by ``with``, or when nobody has it."""
+    """One of the places of a :class:`CallCount`; freed by ``with``, or when it is collected."""
 
     def __init__(self, free: Callable[[], None]) -> None:
         self._free: Callable[[], None] | None = free
@@ -55,7 +55,7 @@ class HeldCall:
 class CallCount:
     """How many of something are held, in all and for each caller who has a name.
 
-    ``each`` bounds those of one caller; callers without a name cannot be told from each other.
+    ``each`` bounds those of one caller; callers without a name cannot be distinguished.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class CallCount:
         self._of_caller: dict[str, int] = {}
 
     def take(self, caller: str, count: int = 1) -> HeldCall:
-        """Places for so many more.
+        """Take places for ``count`` more.
 
         Raises:
             TooManyHeld: There are too many already, of this caller or of all.
@@ -108,7 +108,7 @@ class ReplyReservation:
         self._large = large
 
     def resize(self, size: int) -> None:
-        """Keep so many bytes, the reply being made: free the others."""
+        """Keep ``size`` bytes once the reply is made, and free the others."""
         before, self.bytes = self.bytes, size
         large, self._large = self._large, False
         self._budget.give_back(before - size, large=large)
@@ -134,9 +134,9 @@ class ReplyReservation:
 class ByteBudget:
     """The bytes of all replies to many operations that are read or sent at once.
 
-    Calls wait in a line for their turn, so that large ones are not passed over for ever. A reader
+    Calls wait in a queue, so that large ones are not passed over for ever. A reader
     who is slow cannot hold up the others: what has been sent for ``SLOW_SECONDS`` is broken off
-    when somebody waits.
+    when another call waits.
 
     These replies are made in few threads of their own, of which one is left for small ones: the C
     library keeps for each thread some of what that has freed, a multiple of what is held.
@@ -152,10 +152,10 @@ class ByteBudget:
         self._lock = threading.Lock()
         self._held = self._large = 0
         self._threads: ThreadPoolExecutor | None = None
-        self._line: collections.deque[Callable[[], None]] = collections.deque()
+        self._queue: collections.deque[Callable[[], None]] = collections.deque()
         self.sending: dict[ReplyReservation, tuple[float, Callable[[], object]]] = {}
         self.dropped: collections.deque[tuple[int, bool]] = collections.deque()
-        """Bytes of turns that were forgotten: the garbage collector must not take the lock."""
+        """Bytes of reservations that were dropped: the garbage collector must not take the lock."""
 
     @property
     def held(self) -> int:
@@ -176,7 +176,7 @@ class ByteBudget:
     def close(self) -> None:
         """Let the threads end, when they have done what they were given."""
         with self._lock:
-            self._threads = None  # a pool ends when nobody has it; a late call makes one again
+            self._threads = None  # a pool ends when it is collected; a late call makes one again
 
     def take(self, least: int, most: int | None = None) -> ReplyReservation:
         """``most`` bytes, or ``least`` while other large replies are made; waits until they are
@@ -186,12 +186,12 @@ class ByteBudget:
             TooManyHeld: That took too long.
         """
         woken = threading.Event()
-        with self._in_line(woken.set) as mine:
+        with self._queued(woken.set) as mine:
             end = self.clock() + WAIT_SECONDS
-            while (turn := self._granted(mine, least, most)) is None:
-                woken.wait(self._patience(end))
+            while (reservation := self._granted(mine, least, most)) is None:
+                woken.wait(self._look_within(end))
                 woken.clear()
-            return turn
+            return reservation
 
     async def atake(self, least: int, most: int | None = None) -> ReplyReservation:
         """:meth:`take` for coroutines: no thread is held."""
@@ -203,24 +203,24 @@ class ByteBudget:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(woken.set)
 
-        with self._in_line(wake) as mine:
+        with self._queued(wake) as mine:
             end = self.clock() + WAIT_SECONDS
-            while (turn := self._granted(mine, least, most)) is None:
-                timer = loop.call_later(self._patience(end), woken.set)
+            while (reservation := self._granted(mine, least, most)) is None:
+                timer = loop.call_later(self._look_within(end), woken.set)
                 try:
                     await woken.wait()
                 finally:
                     timer.cancel()
                 woken.clear()
-            return turn
+            return reservation
 
     def give_back(self, size: int, *, large: bool = False) -> None:
-        """These bytes are free again, and those of turns that were forgotten."""
+        """These bytes are free again, and those of reservations that were dropped."""
         with self._lock:
             self._held -= size
             self._large -= large
             self._take_dropped()
-            first = self._line[0] if self._line else None
+            first = self._queue[0] if self._queue else None
         if first is not None:
             first()
 
@@ -231,21 +231,21 @@ class ByteBudget:
             self._large -= large
 
     @contextlib.contextmanager
-    def _in_line(self, wake: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    def _queued(self, wake: Callable[[], None]) -> Iterator[Callable[[], None]]:
         with self._lock:
-            self._line.append(wake)
+            self._queue.append(wake)
         try:
             yield wake
         finally:
             with self._lock:
-                self._line.remove(wake)
-            self.give_back(0)  # the next one may have its turn
+                self._queue.remove(wake)
+            self.give_back(0)  # the next one may be granted
 
     def _granted(
         self, mine: Callable[[], None], least: int, most: int | None
     ) -> ReplyReservation | None:
         with self._lock:
-            if self._line[0] is not mine:
+            if self._queue[0] is not mine:
                 return None
             self._take_dropped()
             free = self.limit - self._held
@@ -258,15 +258,15 @@ class ByteBudget:
             self._held += size
         return ReplyReservation(self, size, large=large)
 
-    def _patience(self, end: float) -> float:
+    def _look_within(self, end: float) -> float:
         """The seconds until one more look; by then, the slowest reader may be broken off."""
         now = self.clock()
         if now >= end:
             raise TooManyHeld("bytes of replies are held", self.limit, "replies_bytes")
         sending = self.sending.copy()
         if sending:
-            turn, (since, cut) = min(sending.items(), key=lambda item: item[1][0])
-            if now - since >= SLOW_SECONDS and self.sending.pop(turn, None) is not None:
-                log.warning("a reply of %d bytes is read too slowly: broken off", turn.bytes)
+            reservation, (since, cut) = min(sending.items(), key=lambda item: item[1][0])
+            if now - since >= SLOW_SECONDS and self.sending.pop(reservation, None) is not None:
+                log.warning("a reply of %d bytes is read too slowly: broken off", reservation.bytes)
                 cut()
         return min(_LOOK_SECONDS, end - now)

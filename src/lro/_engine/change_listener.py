@@ -1,27 +1,28 @@
-"""One thread a process that hears what other processes have changed, while it matters here."""
+"""The thread of a process that listens to what other processes have changed, while it matters."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from lro._base.errors import LroError
-from lro._engine.record_updater import RecordUpdater
+from lro._engine.notifier import RecordUpdater
 from lro._engine.store_port import ChangeSubscription
+from lro._engine.workers import Workers
 
 log = logging.getLogger("lro")
 
 LOOK_AGAIN_SECONDS: Final = 3.0
-"""How often all that somebody waits for is looked at, so that a lost announcement does no harm."""
+"""How often all that is waited for is looked at, so that a lost notification does no harm."""
 
 LINGER_SECONDS: Final = 5.0
-"""How long the ear stays open when it is not needed: opening one may cost a connection."""
+"""How long a subscription stays open when it is not needed: to open one may cost a connection."""
 
 _REST: Final = 10
-"""A look is followed by a rest of so many times the CPU it took, and of no less than its length.
+"""A look is followed by a rest of this many times the CPU it took, and of no less than its length.
 
 However much the others write, this process so spends little on looking, and asks for it half of the
 time at most. Its length alone would not do: on a busy machine a short look may take long.
@@ -29,47 +30,40 @@ time at most. Its length alone would not do: on a busy machine a short look may 
 
 
 class ChangeListener:
-    """Rings the bell for what other processes announce, and passes on what they ask to cancel.
+    """Notifies this process of what other processes change, and passes on requests to cancel.
 
-    ``held`` are the operations whose work this process has; ``cancel`` is told those of them that
-    are asked to stop. Nobody waiting and no work in hand, the thread sleeps, and asks the store
+    While nothing is waited for, watched or worked on here, the thread sleeps, and asks the store
     nothing.
     """
 
-    def __init__(
-        self,
-        updater: RecordUpdater,
-        *,
-        held: Callable[[], Collection[str]],
-        cancel: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, updater: RecordUpdater, workers: Workers) -> None:
+        self._store = updater.store
         self._updater = updater
-        self._held = held
-        self._cancel = cancel
-        self._clock = clock
+        self._notifier = updater.notifier
+        self._workers = workers
+        self._clock = time.monotonic
         self._shared = updater.store.shared
         self._look_at = 0.0
-        self.forked()
+        self.reset_after_fork()
 
-    def forked(self) -> None:
-        """Begin anew: in a forked process, the thread is gone."""
+    def reset_after_fork(self) -> None:
+        """Begin again without a thread: that of the parent process does not come along."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._ear: ChangeSubscription | None = None
+        self._subscription: ChangeSubscription | None = None
         self._thread: threading.Thread | None = None
 
     def ensure_running(self) -> None:
-        """Somebody waits, or work has come: listen from now on."""
+        """Listen from now on: a caller waits or watches, or this process has work."""
         if not self._shared or self._wake.is_set():
             return
         with self._lock:
             if self._thread is None and not self._stopping.is_set():
-                thread = threading.Thread(target=self._live, name="lro-ear", daemon=True)
+                thread = threading.Thread(target=self._live, name="lro-listener", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError as exc:  # too many threads: the next one in need tries again
+                except RuntimeError as exc:  # too many threads: the next call tries again
                     log.warning("other processes are not heard now: %s", exc)
                     return
                 self._thread = thread
@@ -79,16 +73,16 @@ class ChangeListener:
         """End the thread."""
         with self._lock:
             self._stopping.set()
-            thread, ear = self._thread, self._ear
+            thread, subscription = self._thread, self._subscription
         self._wake.set()
-        if ear is not None:
-            ear.close()
+        if subscription is not None:
+            subscription.close()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     @property
     def _needed(self) -> bool:
-        return self._updater.wanted or bool(self._held())
+        return bool(self._notifier) or bool(self._workers.held())
 
     def _live(self) -> None:
         while not self._stopping.is_set():
@@ -104,64 +98,65 @@ class ChangeListener:
                 log.exception("hearing other processes failed, and goes on")
             self._stopping.wait(1.0)
             if not self._needed:
-                self._dismissed()
+                self._may_sleep()
 
     def _listen(self) -> None:
         try:
-            ear = self._updater.store.listen()
+            subscription = self._store.listen()
         except Exception:
-            self._sweep()  # the store may be there for all that, and somebody waits
+            self._look()  # the store may be there for all that, and callers wait
             raise
         with self._lock:
-            self._ear = ear
+            self._subscription = subscription
         try:
-            self._sweep()  # what was announced before there was an ear
+            self._look()  # at what was changed before there was a subscription
             last = self._clock()
             while not self._stopping.is_set():
                 if self._needed:
                     last = self._clock()
-                elif self._clock() - last >= LINGER_SECONDS and self._dismissed():
+                elif self._clock() - last >= LINGER_SECONDS and self._may_sleep():
                     return
-                self.turn(ear)
+                self.receive(subscription)
         finally:
-            self._ear = None
-            ear.close()
+            self._subscription = None
+            subscription.close()
 
-    def _dismissed(self) -> bool:
+    def _may_sleep(self) -> bool:
         self._wake.clear()
-        if not self._needed:  # asked once more: who came meanwhile has not woken us
+        if not self._needed:  # asked once more: a caller that came meanwhile has not woken us
             return True
         self._wake.set()
         return False
 
-    def turn(self, ear: ChangeSubscription) -> None:
-        """Hear once, for no longer than until the next look at everything."""
-        names = ear.next_changes(max(0.0, self._look_at - self._clock()))
+    def receive(self, subscription: ChangeSubscription) -> None:
+        """Receive changes once, at most until the next look at everything."""
+        names = subscription.next_changes(max(0.0, self._look_at - self._clock()))
         if names is None or self._clock() >= self._look_at:
             if names is None:
                 self._updater.unnamed_changes += 1
             began, spent = self._clock(), time.thread_time()
-            self._sweep()
+            self._look()
             rest = max(self._clock() - began, _REST * (time.thread_time() - spent))
             self._stopping.wait(min(rest, LOOK_AGAIN_SECONDS))
             return
         for name in names:
-            self._updater.notify(name)
-        mine = frozenset(self._held()).intersection(names)
+            self._notifier.notify(name)
+        mine = self._workers.held().intersection(names)
         if mine:
-            self._stop(self._updater.store.poll_states(mine).cancel_requested)
+            self._cancel(self._store.poll_states(mine).cancel_requested)
 
-    def _sweep(self) -> None:
+    def _look(self) -> None:
+        """Look at everything that is waited for, watched or worked on here."""
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
-        mine = frozenset(self._held())
-        names = self._updater.names() | mine
+        mine = self._workers.held()
+        names = self._notifier.names() | mine
         if not names:
             return
-        found = self._updater.store.poll_states(names)
+        found = self._store.poll_states(names)
         for name in found.finished:
-            self._updater.notify(name)
-        self._stop(found.cancel_requested & mine)
+            self._notifier.notify(name)
+        self._cancel(found.cancel_requested & mine)
 
-    def _stop(self, asked: Collection[str]) -> None:
-        for name in asked:
-            self._cancel(name)
+    def _cancel(self, names: Collection[str]) -> None:
+        for name in names:
+            self._workers.cancel_held(name)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from lro._engine.job import Job
+from lro._engine.job import JobControl
 from lro._engine.method_spec import MethodSpec
 
-RemoteCall: TypeAlias = Callable[[MethodSpec, object, Job[Any]], object]
-"""Has a method's function done elsewhere: given its request and job, what the function returns.
+RemoteCall: TypeAlias = Callable[[MethodSpec, object, JobControl], object]
+"""Calls a method's function elsewhere, with its request and the control of its job.
 
-The response may come packed. What the function raises is raised here;
-:class:`lro._engine.job.Ended` says that it ended with a status, and
-:class:`lro._engine.job.WorkerDied` that nobody is left to ask.
+It returns what the function returns; the response may come packed. It raises what the function
+raises, :class:`lro._engine.job.Ended` if the operation has ended with a status, or
+:class:`lro._engine.job.WorkerDied` if the other process is gone.
 """
 
 
@@ -69,7 +69,7 @@ class Slot(Protocol):
 
     @property
     def at_once(self) -> bool:
-        """Whether somebody is free to begin the task: it is then stored as begun, in one write.
+        """Whether a worker is free to begin the task: it is then stored as begun, in one write.
 
         True is no promise: what is stored so and then has to wait for a worker does no harm.
         """
@@ -104,7 +104,7 @@ class Executor(Protocol):
     def redelivery(self) -> timedelta | None:
         """None if work is done in the process that submits it, which holds its lease.
 
-        Else the work is done by whoever gets the name and claims it, and this is how long a
+        Else the process that gets the name claims it and does the work, and this is how long a
         submitted name may take before it counts as lost on its way and is submitted once more.
         """
         ...
@@ -115,7 +115,10 @@ class Executor(Protocol):
         close: Callable[[timedelta], None],
         begin: Callable[[], None],
     ) -> None:
-        """Told once by the service: how work is done by its name alone, and how all of it is ended.
+        """Called once by the service with its callbacks.
+
+        ``work`` does the work of an operation, given its name; ``close`` ends all work within a
+        time limit.
 
         ``begin`` is for executors whose workers start by themselves: a worker that has started
         calls it, so that it sees to lost work before it has any of its own.
@@ -126,7 +129,7 @@ class Executor(Protocol):
         ...
 
     def admit(self, spec: MethodSpec) -> None:
-        """Told of every method whose work is to be done here, when it is declared.
+        """Called for every method whose work is to be done here, when it is declared.
 
         Raises:
             DeclarationError: Its function cannot be called here.
@@ -151,5 +154,5 @@ class Executor(Protocol):
         ...
 
     def join(self, seconds: float) -> bool:
-        """Wait for running tasks, at most so long; whether none is left."""
+        """Wait for running tasks, at most ``seconds``; return whether none is left."""
         ...

@@ -1,4 +1,4 @@
-"""Closing what is still open when the interpreter ends.
+"""Close what is still open when the interpreter ends.
 
 A server under WSGI tells its application of no end, and a script may simply come to its last line.
 Python calls what is registered with :mod:`atexit` when the main thread and all threads that are no
@@ -26,7 +26,7 @@ class Closing(Protocol):
     """How long that may take, roughly."""
 
     def close(self, drain: float) -> None:
-        """Close it within so many seconds, roughly."""
+        """Close it within ``drain`` seconds, roughly."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Life after a fork: threads do not come along, and connections and leases must not be shared.
 
 Servers fork after they have loaded the application (Celery's prefork pool, gunicorn's preload).
-Whoever holds threads, connections or an owner's id makes new ones in the child.
+What holds threads, connections or an owner's name makes new ones in the child.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _holders: weakref.WeakKeyDictionary[object, Callable[[Any], None]]
 _holders = weakref.WeakKeyDictionary()
 
 
-def after_fork(holder: T, renew: Callable[[T], None]) -> None:
-    """Have ``renew(holder)`` called in every child, for as long as the holder lives.
+def after_fork(holder: T, reset: Callable[[T], None]) -> None:
+    """Have ``reset(holder)`` called in every child, for as long as the holder lives.
 
-    Holders are renewed in the order in which they came; ``renew`` must take no lock that a thread
+    Holders are reset in the order in which they came; ``reset`` must take no lock that a thread
     of the parent may have held, and must not touch what the parent goes on to use.
     """
-    _holders[holder] = renew
+    _holders[holder] = reset
 
 
-def _renew_all() -> None:
-    for holder, renew in list(_holders.items()):
+def _reset_all() -> None:
+    for holder, reset in list(_holders.items()):
         try:
-            renew(holder)
+            reset(holder)
         except Exception:  # the others must live on
-            log.exception("%r could not be renewed after a fork", holder)
+            log.exception("%r could not be reset after a fork", holder)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)
+    os.register_at_fork(after_in_child=_reset_all)

@@ -15,10 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import attrs
 
-from lro._base.arguments import check, check_function, is_coroutine_function
-from lro._base.containing import contained, failed, passes
-from lro._base.errors import InvalidArgument, LroError, PermissionDenied, got
-from lro._base.faults import HookFailed
+from lro._base.arguments import (
+    check,
+    check_function,
+    contained,
+    failed,
+    is_coroutine_function,
+    passes,
+)
+from lro._base.errors import HookFailed, InvalidArgument, LroError, PermissionDenied, got
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import typing
 from collections.abc import Callable
 from typing import Final, Generic, TypeAlias, TypeVar
 
@@ -28,52 +29,32 @@ class Job(Generic[M]):
     Safe to use from several threads. ``M`` is the metadata class.
     """
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        attempt: int,
-        publish: Callable[[M], None],
-        recall: Callable[[], M | None],
-        clock: Callable[[], float],
-        stop_at: float | None = None,
-        domain: str = "",
-    ) -> None:
-        self._name = name
-        self._attempt = attempt
-        self._publish = publish
-        self._recall: Callable[[], M | None] | None = recall
-        self._clock = clock
-        self._stop_at = stop_at
-        self._domain = domain  # of the service, for the details of errors
-        self._cancel = threading.Event()
-        self._wakes: list[Callable[[], None]] = []
-        self._metadata: M | None = None
+    def __init__(self, control: JobControl) -> None:
+        self._control = control
 
     @property
     def name(self) -> str:
         """The operation's name."""
-        return self._name
+        return self._control.name
 
     @property
     def attempt(self) -> int:
         """Which attempt this is, from 1."""
-        return self._attempt
+        return self._control.attempt
 
     @property
     def metadata(self) -> M | None:
         """What callers see: the last report, of this attempt or a lost one, or the start's."""
-        if self._recall is not None:
-            self._metadata, self._recall = self._recall(), None
-        return self._metadata
+        seen: M | None = self._control.metadata
+        return seen
 
     @property
     def cancel_requested(self) -> bool:
-        """Whether somebody asked for the work to stop."""
-        return self._cancel.is_set()
+        """Whether the work was asked to stop."""
+        return self._control.cancel_requested
 
     def report(self, metadata: M) -> None:
-        """Replace the operation's metadata: progress for whoever asks.
+        """Replace the operation's metadata: progress for those who poll, wait or watch.
 
         Raises:
             Cancelled: The work was asked to stop; let it pass and the operation ends CANCELLED.
@@ -81,9 +62,7 @@ class Job(Generic[M]):
             LeaseLost: Another worker has this operation now; this attempt's work is void.
             EncodingError: The metadata cannot be encoded.
         """
-        self.raise_if_cancelled()
-        self._metadata, self._recall = metadata, None
-        self._publish(metadata)
+        self._control.report(metadata)
 
     def raise_if_cancelled(self) -> None:
         """Do nothing, or stop the work; call it at every unit of it.
@@ -92,10 +71,7 @@ class Job(Generic[M]):
             Cancelled: The work was asked to stop.
             DeadlineExceeded: The method's time limit is over.
         """
-        if self._cancel.is_set():
-            raise Cancelled()
-        if self._stop_at is not None and self._clock() >= self._stop_at:
-            raise _overdue()
+        self._control.raise_if_cancelled()
 
     def sleep(self, seconds: float) -> None:
         """Pause the thread, but wake up for a cancellation.
@@ -110,29 +86,98 @@ class Job(Generic[M]):
         """
         if event_loop_runs():
             raise RuntimeError(_HOLDS_UP_LOOP)
-        self._pause(seconds)
+        self._control.pause(seconds)
 
-    def _pause(self, seconds: float) -> None:
-        # Also between calls of a plain function that a caller has started, and waits for, in the
-        # thread of an event loop.
-        left = None
-        if self._stop_at is not None:
-            left = max(0.0, self._stop_at - self._clock())
-        overdue = left is not None and left <= seconds
-        self._cancel.wait(left if overdue else seconds)
+
+class JobControl:
+    """A job as the process holds it that runs the function: how it reports, and is stopped.
+
+    ``publish`` stores metadata; ``recall`` gives the metadata that callers saw when the attempt
+    began. ``stop_at`` is when the time limit is over, in seconds of ``clock``.
+    ``domain`` names the service in error details.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        attempt: int,
+        publish: Callable[[typing.Any], None],
+        recall: Callable[[], object],
+        clock: Callable[[], float],
+        stop_at: float | None = None,
+        domain: str = "",
+    ) -> None:
+        self.name = name
+        self.attempt = attempt
+        self.domain = domain
+        self.job: Job[typing.Any] = Job(self)
+        self.stop_at = stop_at
+        self._publish = publish
+        self._recall: Callable[[], object] | None = recall
+        self._clock = clock
+        self._cancel = threading.Event()
+        self._wakes: list[Callable[[], None]] = []
+        self._metadata: object = None
+
+    @property
+    def metadata(self) -> typing.Any:
+        """See :attr:`Job.metadata`."""
+        if self._recall is not None:
+            self._metadata, self._recall = self._recall(), None
+        return self._metadata
+
+    @property
+    def cancel_requested(self) -> bool:
+        """Whether the work was asked to stop."""
+        return self._cancel.is_set()
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds until the time limit is over, negative thereafter; None: no limit."""
+        return None if self.stop_at is None else self.stop_at - self._clock()
+
+    def report(self, metadata: object) -> None:
+        """See :meth:`Job.report`."""
         self.raise_if_cancelled()
-        if overdue:
-            raise _overdue()
+        self._metadata, self._recall = metadata, None
+        self._publish(metadata)
 
-    def _stop(self) -> None:
-        # By the service, when CancelOperation was called or the work is handed back.
+    def raise_if_cancelled(self) -> None:
+        """See :meth:`Job.raise_if_cancelled`."""
+        if self._cancel.is_set():
+            raise Cancelled()
+        left = self.seconds_left
+        if left is not None and left <= 0:
+            raise overdue()
+
+    def pause(self, seconds: float) -> None:
+        """:meth:`Job.sleep` in any thread.
+
+        Also between calls of a plain function which the caller of a start runs, and waits for, in
+        the thread of an event loop.
+        """
+        left = self.seconds_left
+        if left is None or seconds < left:
+            self._cancel.wait(seconds)
+            self.raise_if_cancelled()
+        else:
+            self._cancel.wait(max(0.0, left))
+            self.raise_if_cancelled()
+            raise overdue()
+
+    def stop(self) -> None:
+        """Ask the work to stop: CancelOperation was called, or the process hands its work back."""
         self._cancel.set()
         for wake in tuple(self._wakes):
             wake()
 
-    def _on_stop(self, wake: Callable[[], None]) -> None:
-        # By an executor that waits for the work elsewhere. It may be called more than once, soon
-        # after or at once: who stops the work now may not have seen it in the list.
+    def on_stop(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called when the work is asked to stop, or at once if it was already.
+
+        For executors that wait for the work elsewhere. It may be called more than once: the thread
+        that stops the work just now may not have seen it in the list.
+        """
         self._wakes.append(wake)
         if self._cancel.is_set():
             wake()
@@ -147,7 +192,8 @@ def event_loop_runs() -> bool:
     return asyncio._get_running_loop() is not None
 
 
-def _overdue() -> DeadlineExceeded:
+def overdue() -> DeadlineExceeded:
+    """Return the error of work that has taken longer than its method allows."""
     return DeadlineExceeded("the time limit of the method is over")
 
 
@@ -180,7 +226,7 @@ class WorkerDied(Exception):
 
 @attrs.frozen
 class Released:
-    """The attempt was interrupted by the process's own end: somebody else shall do the work."""
+    """The attempt was interrupted by the process's own end: another process shall do the work."""
 
 
 @attrs.frozen

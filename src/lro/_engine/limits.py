@@ -1,4 +1,4 @@
-"""How much callers and workers can make a service hold, and how the size of a message is told."""
+"""Limits of what a service holds for callers and workers, and the sizes of messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 from lro._base.any import Any
 from lro._base.arguments import check, check_count
-from lro._base.faults import MessageTooLarge
+from lro._base.errors import MessageTooLarge
 from lro._base.status import Status
 from lro._messages.json_text import dumps
 

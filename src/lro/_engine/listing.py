@@ -19,7 +19,8 @@ from lro._model.page_tokens import Cursor, decode_page_token, effective_page_siz
 from lro._model.record import Record
 
 if TYPE_CHECKING:
-    from lro._filters import Filter, MessageType
+    from lro._filters.filter import Filter
+    from lro._filters.types import MessageType
 
 T = TypeVar("T")
 
@@ -158,7 +159,7 @@ class _Walk(Generic[T]):
         self.place = query.after
 
     def go(self, size: int) -> bool:
-        """Go on until so many are found or the time is over; whether there may be more.
+        """Go on until ``size`` are found or the time is over; return whether there may be more.
 
         The place is then that of the last one found, or the last one that was looked at.
         """
@@ -227,7 +228,7 @@ def _readable(record: Record, types: TypeRegistry) -> Record:
 
 def _compile(text: str, specs: Iterable[MethodSpec]) -> Filter:
     # With the first filter: the language is a third of what importing this package would cost.
-    from lro._filters import compile_filter
+    from lro._filters.filter import compile_filter
 
     known = list(specs)
     return compile_filter(
@@ -238,7 +239,7 @@ def _compile(text: str, specs: Iterable[MethodSpec]) -> Filter:
 
 
 def _types(declared: Iterable[tuple[MethodSpec, str]]) -> Sequence[MessageType]:
-    from lro._filters import MessageType
+    from lro._filters.types import MessageType
 
     shapes = {name: spec.types.codec(name).shape for spec, name in declared}
     return [MessageType(name, shape) for name, shape in shapes.items()]

@@ -1,20 +1,25 @@
-"""One background thread a process: renews leases, finds orphans, removes what has expired."""
+"""What goes on in a process between calls: leases, orphans, expiry, and its threads."""
 
 from __future__ import annotations
 
 import logging
 import math
 import threading
-import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import attrs
 
-from lro._base.errors import LroError, Unavailable
-from lro._engine.record_updater import RecordUpdater
-from lro._model.record import Record
+from lro._base.errors import LroError, StatusError, Unavailable
+from lro._base.status import Code
+from lro._engine.attempt import apply_end
+from lro._engine.change_listener import ChangeListener
+from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, WorkerLost
+from lro._engine.runtime import Runtime
+from lro._engine.workers import Workers
+from lro._model.record import Record, State
+from lro._model.transitions import abandon, if_unchanged_since
 
 log = logging.getLogger("lro")
 
@@ -22,13 +27,13 @@ _BATCH: Final = 100
 _EXPIRY_BATCH: Final = 1000
 _EXPIRY_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 1.0
-_HURRY_SECONDS: Final = 0.1
-"""The least between two hunts, lest what cannot begin be tried and handed back without a pause."""
+_SCAN_PAUSE_SECONDS: Final = 0.1
+"""Minimum interval between orphan scans, so that work which cannot start is not retried at once."""
 _DECLARED_SECONDS: Final = 0.5
 """How soon after a method is declared its lost work is looked for: its module may still load."""
 _GRACE_SECONDS: Final = 1.0
 _REST_SECONDS: Final = 0.01
-"""The least between two turns."""
+"""Minimum interval between two runs of what is due."""
 _TRIES: Final = 5
 """How often in a period of grace what could not be written is tried."""
 _GRACES: Final = 4
@@ -47,59 +52,40 @@ class _Suspect:
 
 
 class Maintenance:
-    """Keeps the store in order, by :meth:`run_maintenance`; :meth:`start` has a thread do that.
+    """Renews the leases of this process, recovers orphans, and removes what has expired.
 
-    ``held`` are the operations whose leases this process is to renew; ``cancel`` is told those that
-    are asked to stop, ``recover`` is given each orphan of ``methods``, which are looked for once in
-    ``patience``, by default a lease; ``not_started`` hands back what could not begin. What is due
-    when goes by ``clock``, in seconds, which nobody can set; leases end by the store's clock, which
-    one can.
+    :meth:`run_due` does what is due; :meth:`start` has a thread do that. What is due when goes by
+    the clock of the runtime, which nobody can set; leases end by the store's clock, which one can.
 
-    A lease that is over does not prove that its process is dead: perhaps nobody could write to the
-    store, or to this record, until a moment ago. This process cannot know, if it wanted to write
-    nothing then. So it looks twice, and each look also writes (``Store.orphans``): a record counts
-    as lost if its lease was over at both, with a period of grace between them. Whoever lives has
-    tried to renew its lease all the time, several times in a period of grace, and has done so by
-    then.
+    A lease that is over does not prove that its process is dead: until a moment ago, perhaps no
+    process could write to the store, or to this record. This process cannot know, if it wanted to
+    write nothing then. So it looks twice, and each look also writes (``Store.orphans``): a record
+    counts as lost if its lease was over at both, with a period of grace between them. A process
+    that lives has tried to renew its lease all the time, several times in a period of grace, and
+    has done so by then.
     """
 
-    def __init__(
-        self,
-        updater: RecordUpdater,
-        *,
-        owner: str,
-        lease: timedelta,
-        patience: timedelta | None = None,
-        held: Callable[[], Collection[str]],
-        cancel: Callable[[str], None],
-        recover: Callable[[Record], None],
-        methods: Callable[[], Collection[str]],
-        not_started: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._updater = updater
-        self._lease = lease
+    def __init__(self, runtime: Runtime, workers: Workers, specs: Mapping[str, MethodSpec]) -> None:
+        lease = runtime.lease
+        self._runtime = runtime
+        self._store = runtime.store
+        self._workers = workers
+        self._specs = specs
+        self._clock = runtime.clock
         self._period = lease.total_seconds() / 3
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
         self.retry_seconds = self._grace / _TRIES
         """How soon what could not be written is tried again."""
-        self._patience = (patience or lease).total_seconds()
-        self._held = held
-        self._cancel = cancel
-        self._recover = recover
-        self._methods = methods
-        self._return_unbegun = not_started
-        self._clock = clock
+        self._scan_period = min(lease, runtime.executor.redelivery or lease).total_seconds()
         self._lead: float | None = None
-        self.forked(owner)
+        self.reset_after_fork()
 
-    def forked(self, owner: str) -> None:
-        """Begin anew, for another owner: in a forked process, the thread is gone."""
-        self._owner = owner
+    def reset_after_fork(self) -> None:
+        """Begin again without a thread: that of the parent process does not come along."""
         self._renew_at: float | None = None
         self._left: Collection[str] = ()
         self._retry_at = math.inf
-        self._hunt_at = self._hurry_at = self._calm_until = self._expire_at = self._clock()
+        self._scan_at = self._scan_not_before = self._calm_until = self._expire_at = self._clock()
         self._asked_at = math.inf
         self._renew_now = False
         self._suspects: dict[str, _Suspect] = {}
@@ -110,8 +96,8 @@ class Maintenance:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to turn in a thread of its own, which work cannot block."""
-        thread = threading.Thread(target=self._live, name="lro-upkeep", daemon=True)
+        """Do what is due in a thread of its own, which work cannot block."""
+        thread = threading.Thread(target=self._live, name="lro-maintenance", daemon=True)
         thread.start()
         self._thread = thread
 
@@ -123,11 +109,11 @@ class Maintenance:
             self._thread.join()
 
     def request_orphan_scan(self) -> None:
-        """There is an orphan: see to it now."""
+        """Scan for orphans now: there is one."""
         self._ask(0.0)
 
-    def declared(self) -> None:
-        """Another method is declared: look for its lost work soon."""
+    def method_declared(self) -> None:
+        """Scan for orphans soon: another method is declared."""
         self._ask(_DECLARED_SECONDS)
 
     def _ask(self, seconds: float) -> None:
@@ -135,12 +121,12 @@ class Maintenance:
         self._wake.set()
 
     def request_renewal(self) -> None:
-        """Little is left of a lease, because it was long in being stored: renew all now."""
+        """Renew all leases now: little is left of one, which was long in being stored."""
         self._renew_now = True
         self._wake.set()
 
-    def turn(self) -> float:
-        """Do what is due; the seconds until something will be.
+    def run_due(self) -> float:
+        """Do what is due, and return the seconds until something will be.
 
         Idle, a process asks its store once a lease for orphans and once a minute for what has
         expired: no lease made after a look can run out before the next one.
@@ -149,15 +135,15 @@ class Maintenance:
             Unavailable: The store cannot be reached.
         """
         try:
-            return self._turn()
+            return self._run_due()
         except Unavailable as exc:
             if not self._away:  # once: it is tried every second
-                log.warning("upkeep: %s (%s)", exc, exc.__cause__)
+                log.warning("maintenance: %s (%s)", exc, exc.__cause__)
             self._away = True
             raise
 
-    def _turn(self) -> float:
-        at, held = self._clock(), self._held()
+    def _run_due(self) -> float:
+        at, held = self._clock(), self._workers.held()
         if not held:
             self._renew_at = None
         elif self._renew_at is None or self._renew_now:  # it may have begun long ago
@@ -171,24 +157,24 @@ class Maintenance:
         elif self._retry_at <= at:
             self._renew(frozenset(held).intersection(self._left))
         if self._renew_at is None or self._clock() < self._renew_at:  # leases come first
-            self._return_unbegun()
+            self._workers.release_not_started()
             if self._next_scan() <= self._clock():
                 self._scan_orphans()
             if self._expire_at <= self._clock():
                 self._expire()
-        # New work wakes nobody: one looks often enough to find it in time, which asks no store.
+        # New work does not wake this thread, which looks for it often enough, and asks no store.
         due = [self._next_scan(), self._expire_at, self._retry_at, at + self._period]
         if self._renew_at is not None:
             due.append(self._renew_at)
         return max(_REST_SECONDS, min(due) - self._clock())
 
     def _next_scan(self) -> float:
-        asked_at = max(self._hurry_at, self._asked_at)
-        return max(self._calm_until, min(self._hunt_at, asked_at))
+        asked_at = max(self._scan_not_before, self._asked_at)
+        return max(self._calm_until, min(self._scan_at, asked_at))
 
     def _follow_clock(self, at: float) -> None:
-        # Somebody has set the store's clock: all leases seem over, or to last too long.
-        lead = (self._updater.store.now() - _EPOCH).total_seconds() - at
+        # The store's clock was set: all leases seem over, or to last too long.
+        lead = (self._store.now() - _EPOCH).total_seconds() - at
         before, self._lead = self._lead, lead
         if before is None or abs(lead - before) < _STEP_SECONDS:
             return
@@ -200,20 +186,20 @@ class Maintenance:
     def _follow_outage(self, held: Collection[str]) -> None:
         # It is back when a write has worked: SQLite can be read while others have its write lock.
         self._renew(held)
-        log.warning("upkeep: the store is there again")
+        log.warning("maintenance: the store is there again")
         self._away = False
         self._let_all_renew()
 
     def _let_all_renew(self) -> None:
-        # Those who live renew their leases before anybody hunts.
+        # Processes that live renew their leases before any process scans for orphans.
         self._suspects.clear()
         self._calm_until = self._clock() + self._period + _STEP_SECONDS
 
     def _renew(self, names: Collection[str]) -> None:
         # By what was the time before: a write that had to wait is soon to be followed by another.
-        at, until = self._clock(), self._updater.store.now() + self._lease
-        renewed = self._updater.store.renew(self._owner, until, names)
-        # Only now: after a failure the next turn begins with it again, before it hunts.
+        at, until = self._clock(), self._store.now() + self._runtime.lease
+        renewed = self._store.renew(self._workers.owner, until, names)
+        # Only now: after a failure the next run begins with it again, before an orphan scan.
         if self._renew_at is not None and self._renew_at <= at:
             self._renew_at = at + self._period
         for name in set(renewed.left).difference(self._left):
@@ -221,22 +207,23 @@ class Maintenance:
         self._left = renewed.left
         self._retry_at = at + self.retry_seconds if self._left else math.inf
         for name in renewed.cancel_requested:
-            self._cancel(name)
+            self._workers.cancel_held(name)
 
     def _scan_orphans(self) -> None:
         self._asked_at = math.inf
+        methods = [name for name, spec in self._specs.items() if spec.function is not None]
         began = self._clock()
-        found = self._updater.store.orphans(self._methods(), _BATCH)
-        at, now = self._clock(), self._updater.store.now()
+        found = self._store.orphans(methods, _BATCH)
+        at, now = self._clock(), self._store.now()
         # If it had to wait, so had all who renew their leases; and between two looks that are far
-        # apart nobody may have been able to write.
+        # apart it may be that no process was able to write.
         if at - began > self._grace / 2 or at - self._looked_at > self._grace + _STEP_SECONDS:
             self._suspects.clear()
         for record in self._lost(found.records, at):
             if self._renew_at is not None and self._renew_at <= self._clock():
                 break  # our own work first: the rest is found again at once
             try:
-                self._recover(record)
+                self.recover(record)
             except LroError as exc:
                 log.info("%s: not taken over now: %s", record.name, exc)
             except BaseException:  # one that cannot be must not be in the way of the others
@@ -246,18 +233,18 @@ class Maintenance:
         for name, suspect in self._suspects.items():
             if suspect.since == at:
                 self._suspects[name] = attrs.evolve(suspect, since=self._looked_at)
-        latest = self._patience
+        latest = self._scan_period
         next_end = found.next_lease_end
         if next_end is not None:
             latest = min(latest, max(0.0, (next_end - now).total_seconds()))
         # What could not be taken over (a full queue, say) is tried again soon.
-        self._hunt_at = at + latest
+        self._scan_at = at + latest
         if found.records:
-            self._hunt_at = min(self._hunt_at, self._looked_at + self._grace)
-        self._hurry_at = self._looked_at + _HURRY_SECONDS
+            self._scan_at = min(self._scan_at, self._looked_at + self._grace)
+        self._scan_not_before = self._looked_at + _SCAN_PAUSE_SECONDS
 
     def _lost(self, records: Collection[Record], at: float) -> list[Record]:
-        """Those of these records whose lease is over that nobody has."""
+        """Return those of these records, whose leases are over, that no process works on."""
         before, self._suspects = self._suspects, {}
         lost = []
         for record in records:
@@ -273,26 +260,135 @@ class Maintenance:
                 lost.append(record)
         return lost
 
+    def recover(self, record: Record) -> None:
+        """Take over an orphan, or end it with ABORTED, reason WORKER_LOST.
+
+        Work that was handed back by a process that stopped, or never begun, is always done. Work
+        whose worker died is done again if its method allows that, and it has not cost too many
+        workers.
+
+        Raises:
+            LeaseLost, NotApplied, OperationNotFound: Another process was quicker.
+            ResourceExhausted, Unavailable: There is no room for it now.
+        """
+        if record.owner == self._workers.owner and record.name in self._workers.held():
+            return  # alive in this process: the lease ran out while the store was away
+        spec = self._specs[record.method]
+        handed_back = record.owner == "" or record.attempt == 0
+        lost = record.lost_attempts + 1
+        options = spec.options
+        may_retry = options.worker_lost is WorkerLost.RETRY and lost < options.max_lost
+        if not handed_back and not may_retry:
+            self._fail_lost(record, spec, lost)
+            return
+        self._workers.resume(spec, record)
+        level = logging.INFO if handed_back else logging.WARNING
+        log.log(level, "%s: taken over after attempt %d", record.name, record.attempt)
+
+    def _fail_lost(self, record: Record, spec: MethodSpec, lost: int) -> None:
+        updater = self._runtime.updater
+        text = f"the worker of the operation was lost in attempt {record.attempt}"
+        error = StatusError(Code.ABORTED, text, why="WORKER_LOST")
+        status = spec.types.status_of(error, self._runtime.domain)
+        fail = if_unchanged_since(record, abandon(status, self._store.now(), spec.keep_for))
+        try:
+            apply_end(updater, spec, record.name, fail, State.FAILED)
+        except FinalMetadataFailed:
+            log.exception("%s: the last metadata could not be made", record.name)
+            updater.apply(record.name, fail, spec.stamp)
+        log.warning("%s: ended, worker %d of it was lost", record.name, lost)
+
     def _expire(self) -> None:
         at = self._clock()
         self._expire_at = at + _EXPIRY_SECONDS
         try:
-            removed = self._updater.store.expire(_EXPIRY_BATCH)
+            removed = self._store.expire(_EXPIRY_BATCH)
         except Unavailable as exc:  # leases come first; if the store is away, they will tell
-            log.warning("upkeep: what has expired cannot be removed now: %s", exc)
+            log.warning("maintenance: what has expired cannot be removed now: %s", exc)
             return
         for name in removed.names:
-            self._updater.notify(name)
+            self._runtime.updater.notifier.notify(name)
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 
     def _live(self) -> None:
         while not self._stopped:
             try:
-                seconds = self.turn()
+                seconds = self.run_due()
             except Unavailable:
                 seconds = self.retry_seconds
             except BaseException:  # whatever code of others has raised: leases are to be renewed
-                log.exception("upkeep failed and goes on")
+                log.exception("maintenance failed and goes on")
                 seconds = 1.0
             self._wake.wait(seconds)
             self._wake.clear()
+
+
+class Background:
+    """The work of one process, and the threads that look after it.
+
+    ``maintained`` says whether :meth:`start` starts the thread of :class:`Maintenance`. ``service``
+    is kept alive while a thread or a method of it is: it is closed when the interpreter ends.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        specs: Mapping[str, MethodSpec],
+        *,
+        maintained: bool,
+        service: object,
+    ) -> None:
+        self._maintained = maintained
+        self._service = service
+        self._started = self._stopped = False
+        self._starting = threading.Lock()
+        self.workers = Workers(runtime, specs, self)
+        self.maintenance = Maintenance(runtime, self.workers, specs)
+        self.change_listener = ChangeListener(runtime.updater, self.workers)
+
+    def start(self) -> None:
+        """Begin the maintenance in a thread, unless it has begun, or is not wanted here."""
+        if self._started or not self._maintained:
+            return
+        with self._starting:
+            if self._started or self._stopped:
+                return
+            try:
+                self.maintenance.start()
+            except RuntimeError as exc:  # too many threads: the next call tries again
+                log.warning("leases are not renewed now: %s", exc)
+                return
+            self._started = True
+
+    def stop(self) -> None:
+        """End the threads."""
+        with self._starting:
+            self._stopped = True
+        try:
+            self.change_listener.stop()
+        finally:
+            self.maintenance.stop()
+
+    def reset_after_fork(self) -> None:
+        """Begin again in a forked process: what the parent holds is the parent's.
+
+        The maintenance begins when the child is used: it may serve no call, or only run a function.
+        """
+        self._started = False
+        self._starting = threading.Lock()
+        self.workers.reset_after_fork()
+        self.maintenance.reset_after_fork()
+        self.change_listener.reset_after_fork()
+
+    def new_work(self) -> None:
+        """Have leases renewed, and requests to cancel received: there is new work."""
+        self.start()
+        self.change_listener.ensure_running()
+
+    def request_orphan_scan(self) -> None:
+        """See :meth:`Maintenance.request_orphan_scan`."""
+        self.maintenance.request_orphan_scan()
+
+    def request_renewal(self) -> None:
+        """See :meth:`Maintenance.request_renewal`."""
+        self.maintenance.request_renewal()

@@ -19,8 +19,7 @@ from lro._base.arguments import (
     check_span,
     check_text,
 )
-from lro._base.errors import InvalidArgument, got
-from lro._base.faults import DeclarationError, EncodingError
+from lro._base.errors import DeclarationError, EncodingError, InvalidArgument, got
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._filters.indexes import Indexes
 from lro._messages.registry import TypeRegistry
@@ -54,16 +53,17 @@ class Options:
     take before the operation ends with DEADLINE_EXCEEDED. ``attempts`` and ``retry_on``: how often
     the function is called in all, while it raises one of these; None is once, which with
     ``retry_on`` has to be said as 1. From two attempts on, both are needed. ``worker_lost``: see
-    there; an operation is given up after ``max_lost`` lost workers. ``target``: gives the resource
-    that one request needs alone, ``""`` for none (spec §9.5). ``expiry``: how long a finished
-    record is kept (None: as the service says). ``validate``: says whether a request is accepted,
-    before anything is stored. It accepts with None or True, and refuses with False or by raising:
-    callers are told the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as it
-    is. Anything else that it returns or raises is a mistake: callers are told INTERNAL, and the log
-    says what it was. ``settle``: the last metadata, given the present one and the state that the
-    operation ends in; it may be asked more than once. ``index``: paths of the metadata, such as
+    there; an operation is given up after ``max_lost`` lost workers. ``exclusive_target``: gives
+    the resource that one request needs alone, ``""`` for none (spec §9.5). ``keep_for``: how long a
+    finished record is kept (None: as the service says). ``validate``: says whether a request is
+    accepted, before anything is stored. It accepts with None or True, and refuses with False or by
+    raising: callers get the text of a ValueError, as INVALID_ARGUMENT, and an error of ``lro`` as
+    it is. Anything else that it returns or raises is a mistake: callers get INTERNAL, and the log
+    says what it was. ``final_metadata``: gives the last metadata, from the present one and the
+    state that the operation ends in; it may be called more than once. ``indexed_paths``: paths of
+    the metadata, such as
     ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``:
-    of the POST that starts it, for proto files and ``StartApp``; by default made of its name
+    of the POST that starts it, for proto files and ``starts=True``; by default made of its name
     (``/v1/images:resize``).
     """
 
@@ -73,11 +73,11 @@ class Options:
     retry_on: tuple[type[Exception], ...] = ()
     worker_lost: WorkerLost = WorkerLost.FAIL
     max_lost: int = 3
-    target: Callable[[typing.Any], str] | None = None
-    expiry: timedelta | None = None
+    exclusive_target: Callable[[typing.Any], str] | None = None
+    keep_for: timedelta | None = None
     validate: Callable[[typing.Any], bool | None] | None = None
-    settle: Callable[[typing.Any, State], typing.Any] | None = None
-    index: tuple[str, ...] = attrs.field(default=(), converter=_listed)
+    final_metadata: Callable[[typing.Any, State], typing.Any] | None = None
+    indexed_paths: tuple[str, ...] = attrs.field(default=(), converter=_listed)
     path: str = ""
 
     def __attrs_post_init__(self) -> None:
@@ -86,11 +86,11 @@ class Options:
         if self.attempts is not None:
             check_count("attempts", self.attempts)
         check_count("max_lost", self.max_lost)
-        for name in ("time_limit", "expiry"):
+        for name in ("time_limit", "keep_for"):
             span = getattr(self, name)
             if span is not None:
                 check_span(name, span)
-        for name in ("target", "validate", "settle"):
+        for name in ("exclusive_target", "validate", "final_metadata"):
             function = getattr(self, name)
             if function is not None:
                 check_plain_function(name, function)
@@ -108,8 +108,9 @@ class Options:
             raise DeclarationError("retry_on", f"needs attempts, {wanted}")
         lost = "WorkerLost.FAIL or WorkerLost.RETRY"
         check_instance("worker_lost", self.worker_lost, WorkerLost, lost)
-        indexed = isinstance(self.index, tuple) and all(isinstance(p, str) for p in self.index)
-        check("index", self.index, "a tuple of paths", fine=indexed)
+        paths = self.indexed_paths
+        fine = isinstance(paths, tuple) and all(isinstance(path, str) for path in paths)
+        check("indexed_paths", paths, "a tuple of paths", fine=fine)
         check_text("path", self.path)
         if self.path:
             path_template("path", self.path)
@@ -124,8 +125,8 @@ def _is_exception(cls: object) -> bool:
     return isinstance(cls, type) and issubclass(cls, Exception)
 
 
-class Unsettled(Exception):
-    """``settle`` of the method of this name failed; why is the cause of this exception."""
+class FinalMetadataFailed(Exception):
+    """``final_metadata`` of the method of this name failed; ``__cause__`` says why."""
 
 
 @attrs.frozen(kw_only=True)
@@ -143,7 +144,7 @@ class MethodSpec:
     options: Options
     types: TypeRegistry
     standard_metadata: StandardMetadata
-    expiry: timedelta
+    keep_for: timedelta
     indexes: Indexes
     limits: Limits = DEFAULT_LIMITS
 
@@ -158,7 +159,7 @@ class MethodSpec:
         metadata: type | None,
         options: Options,
         types: TypeRegistry,
-        expiry: timedelta,
+        keep_for: timedelta,
         indexes: Indexes | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> MethodSpec:
@@ -180,7 +181,7 @@ class MethodSpec:
         ]
         codec = types.codec(names[2])
         indexes = indexes or Indexes(types)
-        for path in options.index:
+        for path in options.indexed_paths:
             indexes.declare(path, names[2], codec.shape)
         return cls(
             full_name=full_name,
@@ -194,7 +195,7 @@ class MethodSpec:
             options=options,
             types=types,
             standard_metadata=StandardMetadata.of(codec.shape, codec, names[2]),
-            expiry=expiry if options.expiry is None else options.expiry,
+            keep_for=keep_for if options.keep_for is None else options.keep_for,
             indexes=indexes,
             limits=limits,
         )
@@ -253,19 +254,20 @@ class MethodSpec:
             raise EncodingError(type_name, "", wanted)
         return self.types.pack(message)
 
-    def settled(self, metadata: Any | None, state: State) -> Any | None:
-        """The last metadata of an operation that ends in this state.
+    def final_metadata(self, metadata: Any | None, state: State) -> Any | None:
+        """Return the last metadata of an operation that ends in this state.
 
         Raises:
-            Unsettled: The method's ``settle`` failed, or gave what cannot be packed.
+            FinalMetadataFailed: The method's ``final_metadata`` failed, or gave what cannot be
+                packed.
         """
-        settle = self.options.settle
-        if settle is None or metadata is None:
+        function = self.options.final_metadata
+        if function is None or metadata is None:
             return metadata
         try:
-            return self.pack_metadata(settle(self.types.unpack(metadata, self.metadata), state))
+            return self.pack_metadata(function(self.types.unpack(metadata, self.metadata), state))
         except BaseException as exc:  # the application's code, in a thread that others need
-            raise Unsettled(self.full_name) from exc
+            raise FinalMetadataFailed(self.full_name) from exc
 
 
 def _needed(method: str, role: str, given: type | None, said: Said) -> type:

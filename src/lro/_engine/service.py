@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from lro._base.arguments import (
     check,
@@ -19,59 +18,69 @@ from lro._base.arguments import (
     check_text,
     check_texts,
 )
-from lro._base.errors import InvalidArgument, OperationNotFound
+from lro._base.errors import InvalidArgument
 from lro._engine.access import VERBS, Access, Authorize
-from lro._engine.background import Background
-from lro._engine.batch import ManyOperations
-from lro._engine.budget import ByteBudget, CallCount
+from lro._engine.batch import BatchRead
+from lro._engine.budget import ByteBudget
 from lro._engine.executor_port import Executor
 from lro._engine.exits import close_at_exit, no_longer_open
 from lro._engine.forks import after_fork
 from lro._engine.hooks import Flow, flow_of, on_loop, run, verb
-from lro._engine.hosting import MethodHost
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.listing import Listing, Query
-from lro._engine.maintenance import LEAST_LEASE
-from lro._engine.notifier import Notifier
+from lro._engine.maintenance import LEAST_LEASE, Background
+from lro._engine.method_spec import MethodSpec, Options, WorkerLost
+from lro._engine.methods import Method, MethodDecorator, Methods, Reporter
+from lro._engine.notifier import RecordUpdater
 from lro._engine.process_role import is_worker_process
-from lro._engine.record_updater import RecordUpdater
+from lro._engine.runtime import Runtime
 from lro._engine.starting import Starter
 from lro._engine.stop_signals import STOP_SIGNALS
 from lro._engine.store_port import Store
 from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
-from lro._model.names import parse_name
+from lro._model.method_names import MethodName
+from lro._model.names import parse_name, parse_names
 from lro._model.operation import (
+    BatchGetOperationsResponse,
     ListOperationsRequest,
     ListOperationsResponse,
     Operation,
     Show,
     as_they_are,
 )
-from lro._model.transitions import delete, request_cancel
+from lro._model.record import State
+from lro._model.transitions import delete
 
-log = logging.getLogger("lro")
+if TYPE_CHECKING:
+    from lro._engine.watching import WatchStream
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+Meta = TypeVar("Meta")
+
+Paths: TypeAlias = tuple[str, ...] | list[str]
+"""Paths of metadata; a class with a verb ``list`` cannot say so itself."""
 
 _LEASE: Final = timedelta(seconds=15)
 _DRAIN: Final = timedelta(seconds=10)
 
 
-class Service(MethodHost, ManyOperations):
+class Service:
     """Long-running methods over a store and an executor, and the verbs of their operations.
 
     ``domain`` names the service in error details. ``verbs`` are the RPCs offered (Get always is).
-    ``max_wait`` bounds a Wait, ``expiry`` is how long finished records are kept, ``lease`` how
+    ``max_wait`` bounds a Wait, ``keep_for`` is how long finished records are kept, ``lease`` how
     long a worker may be silent before its work counts as lost, from 0.2 s; give it seconds, so that
     a disk that is slow for a moment costs no work. ``authorize`` is asked after the arguments are
     known to be well-formed and before existence is revealed (spec §3.1(5)).
-    ``owner_only`` hides operations from everybody but the caller who started them.
+    ``owner_only`` hides operations from all callers but the one that started them.
     ``limits`` bounds what is held for callers, and the size of messages: see :class:`lro.Limits`.
-    ``clock`` gives the seconds that upkeep, time limits and pages go by. ``drain`` is how long
+    ``clock`` gives the seconds that maintenance, time limits and pages go by. ``drain`` is how long
     running work may go on when the service is closed. The service closes its store, and itself
     when the interpreter ends.
 
@@ -79,9 +88,10 @@ class Service(MethodHost, ManyOperations):
     process in which the service is used, and when that is first so: with ``with service``, with a
     call of a verb or of a method's ``start``, where an edge is called or its server starts, where a
     worker of Celery starts, or with :meth:`start_maintenance`. A process that only imports the
-    application, such as the master of ``gunicorn --preload``, so takes no work. ``upkeep=False``
-    starts no thread: call :meth:`run_maintenance` instead. The service survives a fork: in the
-    child it is another process's service, with threads and connections of its own.
+    application, such as the master of ``gunicorn --preload``, so takes no work. With
+    ``maintenance=False`` no thread is started: call :meth:`run_maintenance` instead. The service
+    survives a fork: in the child it is another process's service, with threads and connections of
+    its own.
     """
 
     def __init__(
@@ -93,11 +103,11 @@ class Service(MethodHost, ManyOperations):
         domain: str = "lro.local",
         verbs: Iterable[str] = VERBS,
         max_wait: timedelta = timedelta(seconds=60),
-        expiry: timedelta = timedelta(days=30),
+        keep_for: timedelta = timedelta(days=30),
         lease: timedelta = _LEASE,
         authorize: Authorize | None = None,
         owner_only: bool = False,
-        upkeep: bool = True,
+        maintenance: bool = True,
         drain: timedelta = _DRAIN,
         limits: Limits = DEFAULT_LIMITS,
         clock: Callable[[], float] = time.monotonic,
@@ -111,86 +121,175 @@ class Service(MethodHost, ManyOperations):
         wanted = f"some of {', '.join(VERBS)}"
         check("verbs", verbs, wanted, fine=set(verbs) <= set(VERBS))
         check_flag("owner_only", owner_only)
-        check_flag("upkeep", upkeep)
+        check_flag("maintenance", maintenance)
         check_instance("limits", limits, Limits, "Limits(...)")
         check_function("clock", clock)
         check_span("lease", lease, least=LEAST_LEASE)
-        check_span("expiry", expiry, zero=True)
+        check_span("keep_for", keep_for, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
         check_span("drain", drain, zero=True)  # zero: running work is handed back at once
-        updater = RecordUpdater(store, Notifier())
-        access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
-        self._background = Background(
-            updater,
-            executor,
-            lambda: self._specs,
+        self.store = store
+        self.domain = domain
+        self.limits = limits
+        self.drain = drain
+        self._max_wait = max_wait
+        self._owner_only = owner_only
+        self._runtime = Runtime(
+            store=store,
+            updater=RecordUpdater(store),
+            executor=executor,
             lease=lease,
             domain=domain,
             clock=clock,
-            upkeep=upkeep and not is_worker_process(),
         )
-        super().__init__(
-            updater=updater,
-            executor=executor,
-            starter=Starter(
-                updater=updater,
-                executor=executor,
-                running=self._background.running,
-                lease=lease,
-                permit=access.permit,
-                serving=self._background.start,
-            ),
-            types=types if types is not None else TypeRegistry(),
-            expiry=expiry,
-            declared=self._background.upkeep.declared,
-            limits=limits,
-        )
-        self.replies = ByteBudget(limits.replies_bytes, clock)
-        ManyOperations.__init__(
-            self,
-            access,
-            updater,
-            listening=self._background.change_listener.ensure_running,
-            serving=self._background.start,
-            limits=limits,
-            replies=self.replies,
-        )
+        self.access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
+        self.types = types if types is not None else TypeRegistry()
+        self.methods = Methods(self._runtime, self.types, keep_for=keep_for, limits=limits)
         if owner_only:
-            self.indexes.declare_caller()
-            self._make_indexes()
-        self.access = access
-        self.store = store
-        self.domain = domain
-        self._max_wait = max_wait
-        self._owner_only = owner_only
-        self._clock = clock
-        self._waits = CallCount(
-            "calls of Wait are held",
-            limits.waits,
-            "waits",
-            limits.waits_per_caller,
-            "waits_per_caller",
+            self.methods.index_callers()
+        self._background = Background(
+            self._runtime,
+            self.methods.specs,
+            maintained=maintenance and not is_worker_process(),
+            service=self,
         )
-        self._room = Waiters(
-            updater.notifier,
-            self._look,
-            look_blocks=store.reads_block,
-            listening=self._background.change_listener.ensure_running,
+        self.workers = self._background.workers
+        self._starter = Starter(self._runtime, self._background, self.access)
+        self.replies = ByteBudget(limits.replies_bytes, clock)
+        self.waiters = Waiters(
+            self._runtime.updater, self._background.change_listener, limits, self.replies
         )
-        self.drain = drain
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
         executor.attach(self.run_operation, self.close, self.start_maintenance)
-        after_fork(self, Service._forked)
+        after_fork(self, Service._reset_after_fork)
         if not is_worker_process():
             close_at_exit(self)
+
+    # -- methods ------------------------------------------------------------------------------
+
+    @property
+    def specs(self) -> Mapping[str, MethodSpec]:
+        """What is declared of each method, by full name."""
+        return self.methods.specs
+
+    def method(
+        self,
+        full_name: str,
+        *,
+        request: type | None = None,
+        response: type | None = None,
+        metadata: type | None = None,
+        concurrency: int | None = None,
+        time_limit: timedelta | None = None,
+        attempts: int | None = None,
+        retry_on: tuple[type[Exception], ...] = (),
+        worker_lost: WorkerLost = WorkerLost.FAIL,
+        max_lost: int = 3,
+        exclusive_target: Callable[[Any], str] | None = None,
+        keep_for: timedelta | None = None,
+        validate: Callable[[Any], bool | None] | None = None,
+        final_metadata: Callable[[Any, State], Any] | None = None,
+        indexed_paths: Paths = (),
+        path: str = "",
+    ) -> MethodDecorator:
+        """Decorate a function: calls of it become operations.
+
+        The message classes come from the annotations ``def f(request: R, job: Job[M]) -> S``
+        unless given. The options are those of :class:`lro.Options`.
+
+        Raises:
+            DeclarationError: The method or a message class cannot be declared so.
+            Unavailable: ``indexed_paths`` need an index, and the store cannot be reached.
+        """
+        MethodName.parse(full_name)
+        options = Options(
+            concurrency=concurrency,
+            time_limit=time_limit,
+            attempts=attempts,
+            retry_on=retry_on,
+            worker_lost=worker_lost,
+            max_lost=max_lost,
+            exclusive_target=exclusive_target,
+            keep_for=keep_for,
+            validate=validate,
+            final_metadata=final_metadata,
+            indexed_paths=indexed_paths,
+            path=path,
+        )
+
+        def decorate(function: Callable[..., object]) -> Method[Any, Any, Any]:
+            spec = self.methods.register(
+                full_name, function, options, request=request, response=response, metadata=metadata
+            )
+            self._background.maintenance.method_declared()
+            return Method(spec, self._starter)
+
+        return decorate
+
+    def declare(
+        self,
+        full_name: str,
+        *,
+        request: type[Req],
+        response: type[Resp],
+        metadata: type[Meta],
+        options: Options | None = None,
+    ) -> Method[Req, Resp, Meta]:
+        """Declare a method whose work is done outside: it reports through :meth:`reporter`.
+
+        Raises:
+            DeclarationError: The method or a message class cannot be declared so.
+            Unavailable: ``indexed_paths`` need an index, and the store cannot be reached.
+        """
+        if options is not None:
+            check_instance("options", options, Options, "lro.Options")
+        spec = self.methods.register(
+            full_name,
+            None,
+            options or Options(),
+            request=request,
+            response=response,
+            metadata=metadata,
+        )
+        return Method(spec, self._starter)
+
+    def check_own(self, method: Method[Any, Any, Any]) -> None:
+        """Do nothing for a method of this service; edges check the methods that they start.
+
+        Raises:
+            DeclarationError: Another service declares it, maybe under the same name: calls would
+                reach that service, whose callers this one's edges do not check.
+        """
+        self.methods.check_own(method.spec)
+
+    @verb
+    def start(self, full_name: str, request: object, **options: Any) -> Flow[Operation]:
+        """Start an operation of the method of this name; the rest as for ``Method.start``.
+
+        Raises:
+            DeclarationError: No such method is declared.
+        """
+        check_text("full_name", full_name)
+        method: Method[object, object, object] = Method(self.methods.spec(full_name), self._starter)
+        return (yield from flow_of(method.start)(request, **options))
+
+    def reporter(self, name: str) -> Reporter:
+        """Return the worker's side of an operation of a declared method.
+
+        Raises:
+            InvalidOperationName: The name is malformed.
+            DeclarationError: The operation belongs to a method that this service does not know.
+        """
+        parse_name(name)
+        return self.methods.reporter(name)
 
     # -- verbs --------------------------------------------------------------------------------
 
     @verb
     def get(self, name: str, *, caller: str = "") -> Flow[Operation]:
-        """The latest state of an operation (spec §3.2).
+        """Return the latest state of an operation (spec §3.2).
 
         Raises:
             InvalidOperationName: The name is malformed.
@@ -198,21 +297,21 @@ class Service(MethodHost, ManyOperations):
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook does not answer as it must.
         """
-        self._serving()
+        self._background.start()
         parse_name(name)
-        yield from self._access.permit(caller, "GetOperation", name)
-        return self._access.visible(name, caller).operation
+        yield from self.access.permit(caller, "GetOperation", name)
+        return self.access.visible(name, caller).operation
 
     @verb
     def list(
         self, request: ListOperationsRequest, *, caller: str = ""
     ) -> Flow[ListOperationsResponse]:
-        """A page of the operations of a parent that match a filter (spec §3.3, §3.4).
+        """Return a page of the operations of a parent that match a filter (spec §3.3, §3.4).
 
         It has at most ``Limits.page_bytes``, or one operation.
 
         Raises:
-            TypeError: It is no request, but a filter for instance.
+            TypeError: It is not a request, but a filter for instance.
             InvalidArgument: The parent, page size, token or filter is wrong.
             PermissionDenied, HookFailed: As for :meth:`get`.
             MethodNotSupported: List is switched off.
@@ -223,29 +322,29 @@ class Service(MethodHost, ManyOperations):
 
     @verb
     def begin_list(self, request: ListOperationsRequest, *, caller: str = "") -> Flow[Listing]:
-        """What :meth:`read_page` takes: the checked request of a caller who may list.
+        """Return what :meth:`read_page` takes: the checked request of a caller that may list.
 
         Raises:
             TypeError, InvalidArgument, PermissionDenied, HookFailed, MethodNotSupported: As for
                 :meth:`list`.
         """
-        self._serving()
+        self._background.start()
         if not isinstance(request, ListOperationsRequest):
             raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
-        self.require("ListOperations")
-        query = Query.of(request, self.store, self._specs.values(), self.types, self.indexes)
-        yield from self._access.permit(caller, "ListOperations", query.parent)
+        self.access.require("ListOperations")
+        query = Query.of(request, self.store, self.specs.values(), self.types, self.methods.indexes)
+        yield from self.access.permit(caller, "ListOperations", query.parent)
         return Listing(query, caller if self._owner_only else None)
 
     def read_page(self, listing: Listing, max_bytes: int, show: Show[T]) -> tuple[Sequence[T], str]:
-        """What ``show`` makes of the page's operations, a few at a time; and the next token.
+        """Return what ``show`` makes of the page's operations, a few at a time; and the next token.
 
-        The page has at most so many bytes, or one operation. Asks no hook.
+        The page has at most ``max_bytes``, or one operation. Calls no hook.
         """
         return listing.query.page(
             self.store,
             only_caller=listing.only_caller,
-            clock=self._clock,
+            clock=self._runtime.clock,
             max_bytes=max_bytes,
             show=show,
         )
@@ -259,32 +358,101 @@ class Service(MethodHost, ManyOperations):
                 :meth:`get`.
             MethodNotSupported: Delete is switched off.
         """
-        self._serving()
-        self.require("DeleteOperation")
+        self._background.start()
+        self.access.require("DeleteOperation")
         parse_name(name)
-        yield from self._access.permit(caller, "DeleteOperation", name)
-        self._access.visible(name, caller)
-        self._updater.apply(name, delete(self.store.now()))
+        yield from self.access.permit(caller, "DeleteOperation", name)
+        self.access.visible(name, caller)
+        self._runtime.updater.apply(name, delete(self.store.now()))
 
     @verb
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
-        """Ask for the work to stop; whether it does, the operation will tell (spec §2.6).
+        """Ask for the work to stop; the operation shows whether it does (spec §2.6).
 
         Raises:
             InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
                 :meth:`get`.
             MethodNotSupported: Cancel is switched off.
         """
-        self._serving()
-        self.require("CancelOperation")
+        self._background.start()
+        self.access.require("CancelOperation")
         parse_name(name)
-        yield from self._access.permit(caller, "CancelOperation", name)
-        spec = self._specs.get(self._access.visible(name, caller).method)
-        change = request_cancel(self.store.now())
-        after = self._updater.apply(name, change, spec.stamp if spec else None)
-        self._background.running.cancel(name)
-        if spec is not None and after is not None and after.cancel_pending and after.unclaimed:
-            self._background.running.cancel_unclaimed(spec, name)
+        yield from self.access.permit(caller, "CancelOperation", name)
+        self.workers.cancel(self.access.visible(name, caller))
+
+    @verb
+    def batch_get(
+        self, names: Sequence[str], *, caller: str = ""
+    ) -> Flow[BatchGetOperationsResponse]:
+        """Return the states of 1 to 1000 operations, in the order of their names (spec §3.11).
+
+        What is not there, or this caller cannot see, is ``missing``. A name given twice is
+        answered once.
+
+        Raises:
+            MalformedRequest: There are no names, or too many.
+            InvalidOperationName: One is malformed; ``field`` says which.
+            PermissionDenied: The ``authorize`` hook refuses one of them.
+            HookFailed: The ``authorize`` hook does not answer as it must.
+            MethodNotSupported: BatchGet is switched off.
+            BatchTooLarge: Together they have more bytes than ``Limits.page_bytes``.
+        """
+        wanted = yield from flow_of(self.begin_batch)(names, caller=caller)
+        found, missing = self.read_batch(wanted, caller, as_they_are)
+        return BatchGetOperationsResponse(tuple(found), tuple(missing))
+
+    @verb
+    def begin_batch(self, names: Sequence[str], *, caller: str = "") -> Flow[Sequence[str]]:
+        """Return what :meth:`read_batch` takes: the checked names, which this caller may ask for.
+
+        Raises:
+            MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed,
+                MethodNotSupported: As for :meth:`batch_get`.
+        """
+        self._background.start()
+        self.access.require("BatchGetOperations")
+        wanted = parse_names(names)
+        yield from self.access.permit_each(caller, "GetOperation", wanted)
+        return wanted
+
+    def read_batch(
+        self, wanted: Sequence[str], caller: str, show: Show[T]
+    ) -> tuple[Sequence[T], Sequence[str]]:
+        """Return what ``show`` makes of the operations, a few at a time; and the missing names.
+
+        Calls no hook.
+
+        Raises:
+            BatchTooLarge: As for :meth:`batch_get`.
+        """
+        return BatchRead(self.access, self.limits, wanted, caller, show).result()
+
+    async def watch(self, names: Sequence[str], *, caller: str = "") -> WatchStream:
+        """Watch 1 to 1000 operations until all are done or gone (spec §3.11).
+
+        ``async for`` over what this gives, once: the state of each, then that of each again
+        whenever it has changed. No thread is held, however many watch.
+
+        Raises:
+            MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed: As for
+                :meth:`batch_get`.
+            MethodNotSupported: Watch is switched off.
+            Unavailable: The store cannot be reached now, or the service is stopping.
+            ResourceExhausted: There are too many streams, or operations watched (``Limits``).
+        """
+        self._background.start()
+        self.access.require("WatchOperations")
+        wanted = parse_names(names)
+
+        def begin() -> Flow[None]:
+            yield from self.access.permit_each(caller, "GetOperation", wanted)
+            # A store that is away is reported at once.
+            self.access.seen(wanted[:1], caller, self.limits.least_bytes)
+
+        await on_loop(begin(), blocks=self.access.writes_block)
+        return self.waiters.watch(
+            wanted, lambda some, most: self.access.seen(some, caller, most), caller
+        )
 
     def wait(
         self,
@@ -294,7 +462,7 @@ class Service(MethodHost, ManyOperations):
         deadline_seconds: float | None = None,
         caller: str = "",
     ) -> Operation:
-        """Block until done, or until the limit is over; the state then, so look at ``done``.
+        """Block until done, or until the limit is over; return the state then, so look at ``done``.
 
         The limit is the least of ``timeout`` (a float is seconds), the deadline, and the service's
         ``max_wait``, a minute unless it says otherwise (spec §4.1).
@@ -308,8 +476,7 @@ class Service(MethodHost, ManyOperations):
             ResourceExhausted: Too many wait already (``Limits.waits``).
         """
         limit = run(self._limit(name, timeout, deadline_seconds, caller))
-        with self._waits.take(caller):
-            return self._room.wait(name, limit)
+        return self.waiters.wait(name, limit, caller)
 
     async def wait_async(
         self,
@@ -323,13 +490,12 @@ class Service(MethodHost, ManyOperations):
         reads = self._owner_only and self.store.reads_block
         limit = await on_loop(
             self._limit(name, timeout, deadline_seconds, caller),
-            blocks=reads or self._access.hook_blocks,
+            blocks=reads or self.access.hook_blocks,
         )
-        with self._waits.take(caller):
-            return await self._room.wait_async(name, limit)
+        return await self.waiters.wait_async(name, limit, caller)
 
     async def on_loop(self, verb: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """A verb for coroutines: ``await service.on_loop(service.get, name, caller=caller)``.
+        """Call a verb in a coroutine: ``await service.on_loop(service.get, name, caller=caller)``.
 
         ``verb`` is ``get``, ``list``, ``delete``, ``cancel``, ``batch_get`` or ``start`` of this
         service, or ``start`` of one of its methods; for the others there are :meth:`wait_async` and
@@ -337,7 +503,7 @@ class Service(MethodHost, ManyOperations):
         function is awaited by the running event loop. It raises what the verb raises.
 
         Raises:
-            TypeError: It is no such verb.
+            TypeError: It is not such a verb.
         """
         return await on_loop(flow_of(verb)(*args, **kwargs), blocks=True)
 
@@ -347,22 +513,27 @@ class Service(MethodHost, ManyOperations):
         Raises:
             MethodNotSupported: It is switched off (spec §3.9).
         """
-        self._access.require(verb)
+        self.access.require(verb)
 
     # -- life ---------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
         """How many coroutines wait for operations."""
-        return len(self._room)
+        return self.waiters.waiting
+
+    @property
+    def watching(self) -> int:
+        """How many streams watch operations."""
+        return self.waiters.watching
 
     @property
     def late_writes(self) -> int:
         """How many writes of workers of this process were refused, others having their work."""
-        return self._updater.late_writes
+        return self._runtime.updater.late_writes
 
     def run_operation(self, name: str) -> None:
-        """Do the work of a stored operation in this thread, unless it is over or somebody has it.
+        """Do the work of a stored operation in this thread, unless it is over or held.
 
         For workers that are sent names, as Celery's are; other executors need no such call.
 
@@ -371,15 +542,7 @@ class Service(MethodHost, ManyOperations):
             Unavailable: The store cannot be reached, or the service is stopping.
         """
         parse_name(name)
-        try:
-            method = self.store.get(name).method
-        except OperationNotFound:
-            return
-        spec = self._specs.get(method)
-        if spec is None or spec.function is None:
-            log.error("%s: of the unknown method %s, left to others", name, method)
-            return
-        self._background.running.work(spec, name)
+        self.workers.run_operation(name)
 
     def start_maintenance(self) -> None:
         """Begin to renew leases, take over lost work and remove what has expired, in a thread.
@@ -388,19 +551,22 @@ class Service(MethodHost, ManyOperations):
         where a process is to do so before: a worker that waits for lost work, or a server whose
         framework does not tell the service that it starts, once it is declared what the methods
         are. Never in a process that only prepares others, such as the master of a preforking
-        server. Idempotent; without effect after :meth:`close`, or with ``upkeep=False``.
+        server. Idempotent; without effect after :meth:`close`, or with ``maintenance=False``.
         """
         self._background.start()
 
     def run_maintenance(self) -> float:
-        """Do the upkeep that is due; the seconds until more will be. For ``upkeep=False``."""
-        return self._background.upkeep.turn()
+        """Do the maintenance that is due, and return the seconds until more will be.
+
+        For services made with ``maintenance=False``.
+        """
+        return self._background.maintenance.run_due()
 
     def close(self, drain: timedelta | float | None = None) -> None:
         """Stop: start nothing more, let work end within ``drain``, hand the rest back at once.
 
-        ``drain`` is a timedelta, or seconds; by default that of the service. Those who wait are
-        then told that the service is stopping.
+        ``drain`` is a timedelta, or seconds; by default that of the service. Waiters then get the
+        answer that the service is stopping.
 
         What is handed back is stored as in progress and unheld: another process on the store, or
         the next one, does it again. The first call closes; others, from whatever thread, return
@@ -408,7 +574,7 @@ class Service(MethodHost, ManyOperations):
         for: let them raise, or set an event. What is open when the interpreter ends is closed then.
 
         Raises:
-            InvalidArgument: The drain is no span of time.
+            InvalidArgument: The drain is not a span of time.
         """
         span = self.drain if drain is None else _span(drain)
         caller = threading.get_ident()
@@ -421,23 +587,22 @@ class Service(MethodHost, ManyOperations):
                 steps.callback(self._background.stop)
                 steps.callback(self.replies.close)
                 steps.callback(self.end_waits)
-                steps.callback(self._background.running.stop, span)
+                steps.callback(self.workers.stop, span)
                 self._closing_by = caller
                 return
         if self._closing_by != caller:  # else it is called in the midst of it
             self._closed.wait()
 
     def end_waits(self) -> None:
-        """Tell all who wait or watch that the service is stopping: UNAVAILABLE, to be tried again.
+        """End all waits and watches with UNAVAILABLE: the service is stopping.
 
-        From now on every Wait is told so at once, unless its operation is done. For servers that
+        From now on every Wait ends so at once, unless its operation is done. For servers that
         let calls in flight end before they tell the application to stop: a Wait may be held for
         ``max_wait``. :meth:`close` does it too, when running work has had its time. Call it from
         any thread or event loop, but not in a signal handler; :meth:`end_waits_at_signals` is for
         those.
         """
-        self._room.close()
-        self._end_watching()
+        self.waiters.close()
 
     def end_waits_at_signals(self) -> None:
         """Have :meth:`end_waits` called as soon as this process is told to stop.
@@ -459,12 +624,6 @@ class Service(MethodHost, ManyOperations):
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _look(self, name: str) -> Operation:
-        record = self.store.get(name)
-        if not record.visible(self.store.now()):
-            raise OperationNotFound(name)
-        return record.operation
-
     def _limit(
         self,
         name: str,
@@ -472,25 +631,24 @@ class Service(MethodHost, ManyOperations):
         deadline_seconds: float | None,
         caller: str,
     ) -> Flow[float]:
-        self._serving()
-        self.require("WaitOperation")
+        self._background.start()
+        self.access.require("WaitOperation")
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self._max_wait)
-        yield from self._access.permit(caller, "WaitOperation", name)
+        yield from self.access.permit(caller, "WaitOperation", name)
         if self._owner_only:
-            self._access.visible(name, caller)
+            self.access.visible(name, caller)
         if deadline_seconds is not None and limit == deadline_seconds:
             limit -= min(0.05, limit / 10)  # so that the reply arrives in time (spec §4.4)
         return limit
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._closing = threading.Lock()
         if not self._closed.is_set():  # maybe a thread of the parent was closing it
             self._closing_by, self._closed = None, threading.Event()
-        self._updater.forked()
-        self._room.forked()
-        self._forget_watchers()
-        self._background.forked()
+        self._runtime.updater.reset_after_fork()
+        self.waiters.reset_after_fork()
+        self._background.reset_after_fork()
 
 
 def _check_port(port: str, given: object, wanted: str, verb: str) -> None:

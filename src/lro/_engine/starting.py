@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import logging
 import re
 import secrets
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
+from typing import Final
 
 from lro._base.any import Any
-from lro._base.containing import contained
+from lro._base.arguments import contained
 from lro._base.errors import (
+    EncodingError,
     InvalidArgument,
     InvalidParent,
     InvalidRequestId,
-    NotApplied,
-    OperationNotFound,
+    MessageTooLarge,
     ResourceExhausted,
     Unavailable,
     got,
 )
-from lro._base.faults import EncodingError, MessageTooLarge
+from lro._engine.access import Access
 from lro._engine.attempt import Attempt
-from lro._engine.ends import write_end
-from lro._engine.executor_port import Executor
 from lro._engine.hooks import Flow, ask_validity
-from lro._engine.job import FinalResult
+from lro._engine.maintenance import Background
 from lro._engine.method_spec import MethodSpec
-from lro._engine.outcomes import internal
-from lro._engine.record_updater import RecordUpdater
+from lro._engine.runtime import Runtime, stopping
 from lro._engine.store_port import RequestKey
-from lro._engine.workers import Workers
 from lro._messages.wellknown import Empty
 from lro._model.names import join_name, new_id, normalise_parent
 from lro._model.operation import Operation
@@ -44,31 +38,18 @@ from lro._model.transitions import release
 
 log = logging.getLogger("lro")
 
-T = TypeVar("T")
-
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 
 class Starter:
-    """Starts operations. ``running`` has their work done; ``serving`` is told of each start."""
+    """Starts operations: a sequence that begins the maintenance of the process with the first."""
 
-    def __init__(
-        self,
-        *,
-        updater: RecordUpdater,
-        executor: Executor,
-        running: Workers,
-        lease: timedelta,
-        permit: Callable[[str, str, str], Flow[None]],
-        serving: Callable[[], None],
-    ) -> None:
-        self._updater = updater
-        self._executor = executor
-        self._running = running
-        self._lease = lease
-        self._permit = permit
-        self._serving = serving
+    def __init__(self, runtime: Runtime, background: Background, access: Access) -> None:
+        self._runtime = runtime
+        self._background = background
+        self._workers = background.workers
+        self._access = access
 
     def start(
         self,
@@ -83,9 +64,9 @@ class Starter:
         validate_only: bool,
     ) -> Flow[Operation]:
         """See ``Method.start``."""
-        self._serving()
-        if self._running.stopping:
-            raise Unavailable("the service is stopping")
+        self._background.start()
+        if self._workers.stopping:
+            raise stopping()
         _check_text("request_id", request_id)
         _check_text("target", target)
         _check_text("caller", caller)
@@ -97,8 +78,8 @@ class Starter:
             raise InvalidArgument("request", wanted)
         if spec.options.validate is not None:
             ask_validity(spec.options.validate, request)
-        if not target and spec.options.target is not None:
-            target = contained("target", spec.options.target, request)
+        if not target and spec.options.exclusive_target is not None:
+            target = contained("exclusive_target", spec.options.exclusive_target, request)
             _check_text("target", target)
         try:
             parent = normalise_parent(parent)
@@ -107,12 +88,12 @@ class Starter:
         packed = _packed(spec, request)
         key = _request_key(spec, caller, request_id, parent, packed)
         record = self._record(spec, parent, metadata, target, caller, key)
-        yield from self._permit(caller, spec.full_name, parent)
+        yield from self._access.permit(caller, spec.full_name, parent)
         if validate_only:
-            self._updater.store.insert(record, packed, key, check_only=True)
+            self._runtime.store.insert(record, packed, key, check_only=True)
             return Operation(done=True, result=spec.types.pack(Empty()))
         if spec.function is None:
-            return self._updater.store.insert(record, packed, key).record.operation
+            return self._runtime.store.insert(record, packed, key).record.operation
         return self._insert_and_run(spec, record, request, packed, key)
 
     def _record(
@@ -127,7 +108,7 @@ class Starter:
         if metadata is not None and not isinstance(metadata, (spec.metadata, Any)):
             wanted = f"must be a {spec.metadata.__name__}, got {got(metadata)}"
             raise InvalidArgument("metadata", wanted)
-        now = self._updater.store.now()
+        now = self._runtime.store.now()
         owner, span = self._first_lease(spec)
         record = Record(
             name=_prefix(parent) + new_id(secrets.token_bytes, now),
@@ -147,8 +128,10 @@ class Starter:
     def _first_lease(self, spec: MethodSpec) -> tuple[str, timedelta | None]:
         if spec.function is None:
             return "", None
-        redelivery = self._executor.redelivery
-        return (self._running.owner, self._lease) if redelivery is None else ("", redelivery)
+        redelivery = self._runtime.executor.redelivery
+        return (
+            (self._workers.owner, self._runtime.lease) if redelivery is None else ("", redelivery)
+        )
 
     def _insert_and_run(
         self,
@@ -158,9 +141,9 @@ class Starter:
         packed: Any,
         key: RequestKey | None,
     ) -> Operation:
-        store = self._updater.store
+        store = self._runtime.store
         try:
-            slot = self._executor.reserve()
+            slot = self._runtime.executor.reserve()
         except (ResourceExhausted, Unavailable):
             # A repeated start needs no room: it gets the operation that it has started before.
             known = store.insert(record, packed, key, check_only=True)
@@ -170,7 +153,7 @@ class Starter:
         at_once = slot.at_once and spec.options.concurrency is None
         if at_once:
             record = _begun(record, spec)
-        with self._running.starting(spec, record, request, begun=at_once) as run:
+        with self._workers.starting(spec, record, request, begun=at_once) as run:
             try:
                 inserted = store.insert(record, packed, key)
             except BaseException:
@@ -182,72 +165,49 @@ class Starter:
                 return inserted.record.operation
             run.name = inserted.record.name  # of the first start, where that is sent once more
             try:
-                ended = self._running.begin(run, slot)
+                ended = self._workers.begin(run, slot)
             except BaseException as exc:
-                return self._refused(spec, inserted.record, run, key, exc)
+                return self._refused(inserted.record, run, key, exc)
         # Over already: the inline executor, or very quick work (spec §9.8).
         return (ended or inserted.record).operation
 
     def _refused(
         self,
-        spec: MethodSpec,
         record: Record,
         run: Attempt,
         key: RequestKey | None,
         error: BaseException,
     ) -> Operation:
-        """What is answered where the executor has refused the work of a stored operation.
+        """Return the operation whose work the executor has refused, where the start succeeds.
 
-        Without a request id, nobody else has been answered with the operation: it is forgotten, and
-        the start fails. With one, another call may have been, so that the operation has to stay:
+        Without a request id, no other call has returned the operation: it is forgotten, and the
+        start fails. With one, another call may have been, so that the operation has to stay:
         it is handed back if that may help, else it ends. A name that is sent is sent again anyway.
 
         Raises:
             BaseException: The ``error``, where the start fails.
         """
-        store = self._updater.store
-        if not run.revoke():  # it was taken, and then somebody was interrupted
+        store = self._runtime.store
+        if not run.revoke():  # it was taken, and then this thread was interrupted
             raise error
         passing = isinstance(error, (Unavailable, ResourceExhausted))
-        if passing and self._running.stopping:  # the next process does it
-            self._updater.apply(record.name, release(record.attempt, store.now()))
+        if passing and self._workers.stopping:  # the next process does it
+            self._runtime.updater.apply(record.name, release(record.attempt, store.now()))
             return record.operation
         if key is None:
             store.forget(run.name)
             raise error
-        if self._executor.redelivery is not None or not isinstance(error, Exception):
+        if self._runtime.executor.redelivery is not None or not isinstance(error, Exception):
             raise error
-        if passing:  # the upkeep of this process hands it back: see Running.return_unbegun
+        if passing:  # maintenance hands it back: see Workers.release_not_started
             return record.operation
         log.error("%s: the executor has failed to take it", run.name, exc_info=error)
-        return self._ended(spec, record)
-
-    def _ended(self, spec: MethodSpec, record: Record) -> Operation:
-        domain = self._running.domain
-        text = "the executor could not take the work of the method"
-        ending = FinalResult(internal(spec, domain, text, "METHOD_FAILED"))
-        with contextlib.suppress(NotApplied, OperationNotFound):  # it was deleted meanwhile
-            ended = write_end(
-                record.name,
-                record.attempt,
-                ending,
-                spec=spec,
-                updater=self._updater,
-                domain=domain,
-                retry_while_unavailable=_once,
-            )
-            record = ended or record
-        return record.operation
+        return run.end_refused(record).operation
 
     def _waits(self, record: Record) -> bool:
         # Whether a repeated start is to send the name once more: the first one may have failed.
-        remote = self._executor.redelivery is not None
+        remote = self._runtime.executor.redelivery is not None
         return remote and not record.done and record.unclaimed
-
-
-def _once(action: Callable[[], T]) -> T:
-    # Where the store is away as well, the call fails; the work is handed back by the upkeep.
-    return action()
 
 
 def _begun(record: Record, spec: MethodSpec) -> Record:

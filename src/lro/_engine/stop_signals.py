@@ -1,6 +1,6 @@
-"""Hearing early that a server is to stop: by the signal that it is sent.
+"""Learn early that a server is to stop: by the signal that it gets.
 
-A server that is told to stop (SIGTERM, or Control-C) first lets the calls in flight end, and tells
+A server that is to stop (SIGTERM, or Control-C) first lets the calls in flight end, and tells
 the application afterwards, if at all. A Wait may be held for a minute, which is longer than a stop
 may take. No server shows an application the moment itself. So where a server of this process
 handles SIGTERM, a handler of ours is put before its own, which it calls.
@@ -42,7 +42,7 @@ class StopSignals:
 
     def _forked(self) -> None:
         # A put may interrupt another put or get in the same thread: this queue takes no lock.
-        self._heard: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def end_waits_of(self, one: Waited) -> None:
@@ -65,27 +65,27 @@ class StopSignals:
                 if _handled(handler):
                     signal.signal(number, _Before(self, handler))
 
-    def hear(self, number: int) -> None:
+    def receive(self, number: int) -> None:
         """A signal has come. Called in its handler."""
         # Which may have interrupted the main thread anywhere, also where it holds a lock that is
         # needed to end waits. So another thread does that.
-        self._heard.put(number)
+        self._received.put(number)
 
     def _start(self) -> bool:
         thread = threading.Thread(
-            target=self._live, args=(self._heard,), name="lro-signals", daemon=True
+            target=self._live, args=(self._received,), name="lro-signals", daemon=True
         )
         try:
             thread.start()
         except RuntimeError as exc:  # too many threads: the next call tries again
-            log.warning("waiters cannot be told of a stop: %s", exc)
+            log.warning("waits cannot be ended at a stop: %s", exc)
             return False
         self._thread = thread
         return True
 
-    def _live(self, heard: queue.SimpleQueue[int]) -> None:
+    def _live(self, received: queue.SimpleQueue[int]) -> None:
         while True:
-            heard.get()
+            received.get()
             for one in list(self._waited):
                 one.end_waits()
 
@@ -98,7 +98,7 @@ class _Before:
         self._then = then
 
     def __call__(self, number: int, frame: FrameType | None) -> object:
-        self._signals.hear(number)
+        self._signals.receive(number)
         return self._then(number, frame)
 
 

@@ -15,11 +15,11 @@ from lro._model.record import Record
 from lro._model.transitions import Change
 
 SCAN: Final = 500
-"""How many records a store looks at for one page, unless told: a few milliseconds' worth."""
+"""How many records a store looks at for one page, by default: a few milliseconds' worth."""
 
 
 READ_BYTES: Final = 1024 * 1024
-"""How much a store reads in one call, in bytes of ``Record.weight``, unless told.
+"""How much a store reads in one call, in bytes of ``Record.weight``, by default.
 
 Messages of many small objects take twelve times this memory, until they are shown.
 """
@@ -102,7 +102,7 @@ class Found:
 
 @attrs.frozen
 class StateSummary:
-    """Of the names asked for: which nobody need wait for, and which are asked to cancel."""
+    """Of the names asked for: those that need no more waiting, and those asked to cancel."""
 
     finished: frozenset[str]
     """Done, deleted, expired, or never there."""
@@ -111,10 +111,10 @@ class StateSummary:
 
 
 class ChangeSubscription(Protocol):
-    """Listens to what the other processes on a store announce. Used by one thread."""
+    """Receives the changes that other processes on a store notify. Used by one thread."""
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
-        """Wait, at most so long, until another process has changed something.
+        """Wait, at most ``seconds``, until another process has changed something.
 
         Returns:
             The names of what has changed, none if nothing has, or None if anything may have.
@@ -125,7 +125,7 @@ class ChangeSubscription(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the ear holds. By any thread: ``next_changes`` returns soon. Idempotent."""
+        """Free all that is held, in any thread: ``next_changes`` returns soon. Idempotent."""
         ...
 
 
@@ -134,12 +134,12 @@ class Store(Protocol):
 
     Calls are short, thread-safe, and never wait for an operation. What a call has answered is
     committed, as durably as the store keeps anything. A store knows nothing of waiters: the
-    service rings the bell. ``lro.testing.check_store`` is this contract as code.
+    service notifies them. ``lro.testing.check_store`` is this contract as code.
     """
 
     @property
     def reads_block(self) -> bool:
-        """Whether ``get`` may block so long that an event loop must call it in a thread."""
+        """Whether ``get`` may block, so that an event loop must call it in a thread."""
         ...
 
     @property
@@ -149,19 +149,19 @@ class Store(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may write to it, whose bells are not heard here."""
+        """Whether other processes may write to it, whose notifications do not come here."""
         ...
 
     def notify_others(self, name: str) -> None:
         """Tell the other processes that this record has changed; the change is committed.
 
-        Never waits, never fails: an announcement may be late, merged with others, or lost, which
+        Never waits, never fails: a notification may be late, merged with others, or lost, which
         the next ``poll_states`` makes good.
         """
         ...
 
     def listen(self) -> ChangeSubscription:
-        """An ear for the announcements of other processes from now on.
+        """Subscribe to the changes of other processes from now on.
 
         Raises:
             Unavailable: The store is closed or cannot be reached.
@@ -279,8 +279,8 @@ class Store(Protocol):
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Up to ``limit`` records in progress of these methods whose lease has run out.
 
-        Only those that can be written now, which the store has tried: whoever holds a record that
-        cannot be written could not renew its lease.
+        Only those that can be written now, which the store has tried: the process that holds a
+        record which cannot be written could not renew its lease.
 
         Raises:
             Unavailable: The store cannot be read, or there are some and it cannot be written to.

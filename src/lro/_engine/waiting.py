@@ -1,25 +1,29 @@
-"""Waiting for an operation: exact limits, no thread per waiter, one look per ring (spec §4)."""
+"""Waiting for operations: exact limits, and no thread for a waiter on an event loop (spec §4)."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lro._base.errors import DeadlineExceeded, InvalidTimeout, Unavailable
-from lro._engine.notifier import Notifier
+from lro._base.errors import (
+    DeadlineExceeded,
+    InvalidTimeout,
+    OperationNotFound,
+    Unavailable,
+)
+from lro._engine.budget import ByteBudget, CallCount
+from lro._engine.change_listener import ChangeListener
+from lro._engine.limits import Limits
+from lro._engine.notifier import RecordUpdater
+from lro._engine.runtime import stopping
 from lro._messages.times import Duration
 from lro._model.operation import Operation
 
 if TYPE_CHECKING:
-    from lro._engine.loop_waiters import LoopWaiters
-
-Look = Callable[[str], Operation]
-"""Gives the present operation of a name, or raises OperationNotFound."""
-
-Park = Callable[[threading.Event, float], bool]
+    from lro._engine.watching import See, WatchHub, WatchStream
 
 
 def wait_limit(
@@ -27,10 +31,10 @@ def wait_limit(
     deadline_seconds: float | None,
     maximum: timedelta,
 ) -> float:
-    """How long a wait may hold, in seconds: the smallest of the three (spec §4.1-§4.4).
+    """Return how long a wait may take, in seconds: the smallest of the three (spec §4.1-§4.4).
 
     Raises:
-        InvalidTimeout: The timeout is negative or no valid duration.
+        InvalidTimeout: The timeout is negative or not a valid duration.
         DeadlineExceeded: The deadline is over already.
     """
     limit = maximum.total_seconds()
@@ -48,117 +52,160 @@ def wait_limit(
     return limit
 
 
-def stopping() -> Unavailable:
-    """What waiters are told when the service is closed."""
-    return Unavailable("the service is stopping")
-
-
 class Waiters:
-    """Everybody who waits in this process.
+    """All callers in this process that wait for operations, or watch them.
 
-    A blocking waiter parks its own thread. Waiters of an event loop are futures: one listener a
-    name and loop, however many wait, and one look at the store a ring, shared by all of them.
-    ``look_blocks`` says that an event loop must not look by itself. ``listening`` is called once
-    somebody listens: see to it that the bell rings for what other processes write.
+    A blocking wait parks its own thread. Waits and watches on an event loop share what
+    :class:`~lro._engine.watching.WatchHub` keeps for that loop. ``limits`` says how many there may
+    be; what watches read, at most ``limits.least_bytes`` at once, is taken from ``replies``.
     """
 
     def __init__(
         self,
-        bell: Notifier,
-        look: Look,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        park: Park = threading.Event.wait,
-        look_blocks: bool = False,
-        listening: Callable[[], None] = lambda: None,
+        updater: RecordUpdater,
+        change_listener: ChangeListener,
+        limits: Limits,
+        replies: ByteBudget,
     ) -> None:
-        self._bell = bell
-        self._look = look
-        self._clock = clock
-        self._park = park
-        self._look_blocks = look_blocks
-        self._listening = listening
+        self._updater = updater
+        self._store = updater.store
+        self._change_listener = change_listener
+        self._limits = limits
+        self._replies = replies
+        self._clock = time.monotonic
+        self._park = threading.Event.wait
+        self._waits = CallCount(
+            "calls of Wait are held",
+            limits.waits,
+            "waits",
+            limits.waits_per_caller,
+            "waits_per_caller",
+        )
+        self._streams = CallCount(
+            "calls of Watch are held",
+            limits.streams,
+            "streams",
+            limits.streams_per_caller,
+            "streams_per_caller",
+        )
+        self._watched = CallCount("operations are watched", limits.watched, "watched")
         self._closed = False
-        self._loops: LoopWaiters | None = None
+        self.reset_after_fork()
 
-    def wait(self, name: str, limit: float) -> Operation:
+    def reset_after_fork(self) -> None:
+        """Forget all waiters: they belong to the parent process."""
+        self._lock = threading.Lock()
+        self._hub: WatchHub | None = None
+
+    def wait(self, name: str, limit: float, caller: str = "") -> Operation:
         """Block until the operation is done, or ``limit`` seconds are over; its state then.
 
         Raises:
             OperationNotFound: There is no such operation, or it was removed meanwhile.
             Unavailable: The store cannot be reached at the first look or the last one, or the
                 service is stopping.
+            ResourceExhausted: There are too many waits.
         """
-        end = self._clock() + limit
-        operation = self._look(name)
-        if operation.done or limit <= 0:
-            return operation
-        rung = threading.Event()
-        self._bell.listen(name, rung.set)
-        try:
-            self._listening()
-            while True:
-                rung.clear()
-                if self._closed:
-                    raise stopping()
-                left = end - self._clock()
-                try:
-                    operation = self._look(name)
-                    if operation.done or left <= 0:
-                        return operation
-                except Unavailable:  # it may be back before the time is over
-                    if left <= 0:
-                        raise
-                self._park(rung, left)
-        finally:
-            self._bell.leave(name, rung.set)
+        with self._waits.take(caller):
+            end = self._clock() + limit
+            operation = self._look(name)
+            if operation.done or limit <= 0:
+                return operation
+            notified = threading.Event()
 
-    async def wait_async(self, name: str, limit: float) -> Operation:
-        """The same for a coroutine: suspends, blocks nothing, costs no thread."""
-        operation = await self._alook(name)
-        if operation.done or limit <= 0:
-            return operation
-        if self._closed:  # others who wait for it may be told just now, and not be told again
+            def listener(ended: bool) -> None:
+                if ended:
+                    notified.set()
+
+            self._updater.notifier.listen(name, listener)
+            try:
+                self._change_listener.ensure_running()
+                return self._wait_until(end, name, notified)
+            finally:
+                self._updater.notifier.leave(name, listener)
+
+    def _wait_until(self, end: float, name: str, notified: threading.Event) -> Operation:
+        while True:
+            notified.clear()
+            if self._closed:
+                raise stopping()
+            left = end - self._clock()
+            try:
+                operation = self._look(name)
+                if operation.done or left <= 0:
+                    return operation
+            except Unavailable:  # it may be back before the time is over
+                if left <= 0:
+                    raise
+            self._park(notified, left)
+
+    async def wait_async(self, name: str, limit: float, caller: str = "") -> Operation:
+        """:meth:`wait` for coroutines: no thread is held."""
+        with self._waits.take(caller):
+            operation = await self._look_async(name)
+            if operation.done or limit <= 0:
+                return operation
+            found = await self._of_loops().here().wait(name, limit)
+            if found is None and self._closed:
+                raise stopping()
+            return await self._look_async(name) if found is None else found
+
+    def watch(self, names: Sequence[str], see: See, caller: str = "") -> WatchStream:
+        """Watch operations; ``see`` reads those that the caller can see.
+
+        Raises:
+            Unavailable: The service is stopping.
+            ResourceExhausted: There are too many streams, or operations watched.
+        """
+        if self._closed:
             raise stopping()
-        found = await self._of_loops().wait(name, limit)
-        if found is None and self._closed:
-            raise stopping()
-        return await self._alook(name) if found is None else found
+        places = self._streams.take(caller), self._watched.take("", len(names))
+        return self._of_loops().watch(names, see, places)
 
     def close(self) -> None:
-        """Send everybody home: the service is stopping."""
-        self._closed = True
-        self._bell.notify_all()
+        """Answer all waiters and watchers that the service is stopping."""
+        with self._lock:
+            self._closed = True
+            if self._hub is not None:
+                self._hub.closed = True
+        self._updater.notifier.notify_all()
 
-    def forked(self) -> None:
-        """Begin anew: in a forked process, nobody waits."""
-        self._loops = None
+    @property
+    def waiting(self) -> int:
+        """How many coroutines wait for operations."""
+        return 0 if self._hub is None else self._hub.waiting
 
-    async def _alook(self, name: str) -> Operation:
-        if not self._look_blocks:
+    @property
+    def watching(self) -> int:
+        """How many streams watch operations."""
+        return 0 if self._hub is None else self._hub.watching
+
+    def _look(self, name: str) -> Operation:
+        record = self._store.get(name)
+        if not record.visible(self._store.now()):
+            raise OperationNotFound(name)
+        return record.operation
+
+    async def _look_async(self, name: str) -> Operation:
+        if not self._store.reads_block:
             return self._look(name)
         import asyncio
 
         return await asyncio.to_thread(self._look, name)
 
-    def __len__(self) -> int:
-        """How many coroutines wait."""
-        return 0 if self._loops is None else len(self._loops)
+    def _of_loops(self) -> WatchHub:
+        from lro._engine.watching import WatchHub  # brings asyncio, which few processes need
 
-    def _of_loops(self) -> LoopWaiters:
-        if self._loops is None:
-            from lro._engine.loop_waiters import (
-                LoopWaiters,  # brings asyncio, which not every process needs
-            )
-
-            self._loops = LoopWaiters(
-                self._bell,
-                self._look,
-                look_blocks=self._look_blocks,
-                listening=self._listening,
-                closed=lambda: self._closed,
-            )
-        return self._loops
+        with self._lock:
+            if self._hub is None:
+                self._hub = WatchHub(
+                    self._updater,
+                    self._change_listener,
+                    self._replies,
+                    self._limits.least_bytes,
+                    closed=self._closed,
+                )
+            return self._hub
 
 
 def _as_duration(timeout: Duration | timedelta | float) -> Duration:

@@ -1,51 +1,75 @@
-"""What one watcher was told of its operations, and what it must be told now (spec §3.11)."""
+"""Waits and watches on event loops: which changes reach them, and what they read (spec §3.11)."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+import logging
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
 from lro._base.any import Any
-from lro._model.operation import Operation
+from lro._base.errors import LroError, ResourceExhausted, Unavailable
+from lro._engine.access import Seen
+from lro._engine.budget import ByteBudget, HeldCall, ReplyReservation
+from lro._engine.change_listener import LOOK_AGAIN_SECONDS, ChangeListener
+from lro._engine.notifier import RecordUpdater
+from lro._engine.runtime import stopping
+from lro._engine.store_port import READ_BYTES
+from lro._model.names import MAX_NAMES
+from lro._model.operation import MissingOperation, Operation, Sighting
 from lro._model.record import Record
 
+log = logging.getLogger("lro")
+
+GATHER_SECONDS: Final = 0.01
+"""Changes within this time are read together."""
+
+BATCH: Final = 100
+"""How many operations a stream reads at once: what is read is held until it is sent."""
+
+_TICK_SECONDS: Final = 0.25
+"""How often a loop's watchers ask for changes by other processes that came without names."""
+
+_REST: Final = 20
+"""A look at everything is followed by a rest of this many times its length."""
+
+_RETRY_SECONDS: Final = 0.5
+
+T = TypeVar("T")
+
+See: TypeAlias = Callable[[Sequence[str], int], Seen]
+"""Reads the records of these names that a caller can see, up to so many bytes."""
+
 
 @attrs.frozen
-class MissingOperation:
-    """An operation that was asked for and is not there, or not there any more."""
-
-    name: str
-
-
-Sighting: TypeAlias = Operation | MissingOperation
-"""What a watcher is told: the latest state of an operation, or that it is gone."""
-
-
-@attrs.frozen
-class _Told:
+class _Sent:
     edition: tuple[int, datetime]
     metadata: bytes
 
 
 class WatchList:
-    """The operations that a watcher still has to hear of.
+    """The operations of a stream that are not over, and what was sent of them.
 
     It keeps names and a few bytes for each, however large the operations are and however slow the
-    watcher is: a state is read when there is somebody to take it. An operation that is told as done
+    watcher is: a state is read when the reader asks for it. An operation that is sent as done
     or gone is over, since neither ever changes.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._left: dict[str, _Told | None] = dict.fromkeys(names)
+        self._left: dict[str, _Sent | None] = dict.fromkeys(names)
         self._due = dict.fromkeys(self._left)
 
     @property
     def over(self) -> bool:
-        """Whether all were told as done or gone."""
+        """Whether all were sent as done or gone."""
         return not self._left
 
     @property
@@ -54,26 +78,26 @@ class WatchList:
         return self._left.keys()
 
     def changed(self, name: str) -> None:
-        """Perhaps: it must be read again."""
+        """Have this operation read again: it may have changed."""
         if name in self._left:
             self._due[name] = None
 
     def differs(self, name: str, edition: tuple[int, datetime] | None) -> bool:
-        """Whether what was told of a name is another edition than this; None: it is gone."""
+        """Whether what was sent of a name is another edition than this; None: it is gone."""
         if name not in self._left or name in self._due:
             return False  # it is over, or to be read anyway
-        told = self._left[name]
-        return told is None or told.edition != edition
+        sent = self._left[name]
+        return sent is None or sent.edition != edition
 
     def take(self, limit: int) -> list[str]:
-        """Up to so many names to be read now, those that have waited longest."""
+        """Return at most ``limit`` names to be read now, those that have waited longest."""
         names = [name for name, _ in zip(self._due, range(limit), strict=False)]
         for name in names:
             del self._due[name]
         return names
 
     def read(self, names: Iterable[str], found: Mapping[str, Record]) -> list[Sighting]:
-        """What is to be told of names that were taken, given the records that can be seen."""
+        """Return what is to be sent of names that were taken, given their visible records."""
         seen = [self._read(name, found.get(name)) for name in names]
         return [one for one in seen if one is not None]
 
@@ -87,7 +111,7 @@ class WatchList:
         before = self._left[name]
         if before is not None and before.edition == record.edition:
             return None
-        now = _Told(record.edition, _print(record.metadata))
+        now = _Sent(record.edition, _print(record.metadata))
         self._left[name] = now
         # Claims and requests to cancel make versions, too, which look the same to callers.
         return None if before is not None and before.metadata == now.metadata else record.operation
@@ -97,8 +121,405 @@ class WatchList:
         self._due.pop(name, None)
 
 
+class WatchStream:
+    """Operations being watched: iterate over it, once, to see their states.
+
+    First comes the state of each, then that of each again whenever it has changed; those that are
+    not there, or not any more, come as :class:`MissingOperation`. It ends when all are done or
+    gone. Of several changes in a row, only the last may come.
+    """
+
+    def __init__(
+        self, names: Iterable[str], see: See, hub: WatchHub, places: Iterable[HeldCall]
+    ) -> None:
+        self.list = WatchList(names)
+        self.reservation: ReplyReservation | None = None
+        """Of what was read last, until the next is asked for; code that takes it releases it."""
+        self._places = tuple(places)
+        self._see = see
+        self._hub = hub
+        self._woken = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncGenerator[Sighting, None]:
+        """Yield each sighting.
+
+        Raises:
+            Unavailable: The service is stopping.
+        """
+        async with contextlib.aclosing(self.batches(LOOK_AGAIN_SECONDS)) as batches:
+            async for batch in batches:
+                self._release()  # the caller that iterates holds what it is given
+                for one in batch:
+                    yield one
+
+    async def batches(self, idle_seconds: float) -> AsyncGenerator[list[Sighting], None]:
+        """Yield sightings read together, and an empty list after ``idle_seconds`` without any.
+
+        While the store cannot be reached, there is none.
+
+        Raises:
+            Unavailable: The service is stopping.
+        """
+        watchers, loop = self._hub.here(), asyncio.get_running_loop()
+        watchers.enter(self)
+        try:
+            idle_at = loop.time() + idle_seconds
+            while not self.list.over:
+                self._release()
+                found = await self._next(watchers, idle_at)
+                if found or loop.time() >= idle_at:
+                    yield found
+                    idle_at = loop.time() + idle_seconds
+        finally:
+            self._release()
+            for place in self._places:
+                place.release()
+            watchers.leave(self)
+
+    def _release(self) -> None:
+        if self.reservation is not None:
+            self.reservation.release()
+            self.reservation = None
+
+    def wake(self) -> None:
+        """Read soon: there may be something. On the loop's thread."""
+        self._woken.set()
+
+    async def _next(self, watchers: LoopWatchers, idle_at: float) -> list[Sighting]:
+        self._woken.clear()
+        if self._hub.closed:
+            raise stopping()
+        names = self.list.take(BATCH)
+        if not names:
+            await self._sleep(idle_at)
+            return []
+        try:
+            most = self._hub.max_bytes
+            reservation = self.reservation = await self._hub.replies.atake(most)
+            seen = await self._hub.read(lambda: self._see(names, reservation.bytes))
+        except (Unavailable, ResourceExhausted):  # later there may be room, and the store be back
+            for name in names:
+                self.list.changed(name)
+            await asyncio.sleep(_RETRY_SECONDS)
+            return []
+        reservation.resize(sum(record.weight for record in seen.records.values()))
+        for name in seen.rest:
+            names.remove(name)
+            self.list.changed(name)
+        found = self.list.read(names, seen.records)
+        watchers.forget(self, (name for name in names if name not in self.list.left))
+        return found
+
+    async def _sleep(self, until: float) -> None:
+        timer = asyncio.get_running_loop().call_at(until, self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            timer.cancel()
+
+
+class WatchHub:
+    """The waits and watches on all event loops of a process, a :class:`LoopWatchers` for each.
+
+    What a stream reads, at most ``max_bytes`` at once, is taken from ``replies``.
+    """
+
+    def __init__(
+        self,
+        updater: RecordUpdater,
+        change_listener: ChangeListener,
+        replies: ByteBudget,
+        max_bytes: int,
+        *,
+        closed: bool = False,
+    ) -> None:
+        self.updater = updater
+        self.change_listener = change_listener
+        self.replies = replies
+        self.max_bytes = max_bytes
+        self.closed = closed
+        self._lock = threading.Lock()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatchers] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def watch(self, names: Iterable[str], see: See, places: Iterable[HeldCall] = ()) -> WatchStream:
+        """Watch these operations; ``places`` are freed when that ends."""
+        return WatchStream(names, see, self, places)
+
+    async def read(self, call: Callable[[], T]) -> T:
+        """Return what a call that reads the store gives; in a thread, if it may block the loop."""
+        if self.updater.store.writes_block:
+            return await asyncio.to_thread(call)
+        return call()
+
+    def here(self) -> LoopWatchers:
+        """Return the waits and watches of the running loop."""
+        loop = asyncio.get_running_loop()
+        with self._lock:  # the loops of several threads may come at once
+            watchers = self._loops.get(loop)
+            if watchers is None:
+                watchers = self._loops[loop] = LoopWatchers(loop, self)
+            return watchers
+
+    @property
+    def waiting(self) -> int:
+        """How many coroutines wait."""
+        with self._lock:
+            return sum(watchers.waiting for watchers in self._loops.values())
+
+    @property
+    def watching(self) -> int:
+        """How many streams watch."""
+        with self._lock:
+            return sum(len(watchers.streams) for watchers in self._loops.values())
+
+
+@attrs.frozen(eq=False)
+class _Watched:
+    """What waits for a name on one event loop, or watches it."""
+
+    waits: set[asyncio.Future[Operation | None]] = attrs.field(factory=set)
+    streams: set[WatchStream] = attrs.field(factory=set)
+
+
+class LoopWatchers:
+    """The waits and watches of one event loop: one listener a name, however many there are.
+
+    A wait is a watch of one name that ends when the operation is done. All waits whose operations
+    may have ended are answered by one ``Store.find``; a stream reads its own names, when its
+    reader asks for more. Touched by the thread of the loop only, except for the listeners.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, hub: WatchHub) -> None:
+        self.streams: set[WatchStream] = set()
+        self._loop = weakref.ref(loop)
+        self._hub = hub
+        self._notifier = hub.updater.notifier
+        self._watched: dict[str, tuple[_Watched, Callable[[bool], None]]] = {}
+        self._lock = threading.Lock()
+        self._ended: dict[str, None] = {}
+        self._answering: asyncio.Task[None] | None = None
+        self._changed: dict[str, None] = {}
+        self._gathering = False
+        self._gathered_at = 0.0
+        self._looking: asyncio.Task[None] | None = None
+
+    # -- waits --------------------------------------------------------------------------------
+
+    async def wait(self, name: str, limit: float) -> Operation | None:
+        """Return the operation once it is done; None says that the caller is to look itself.
+
+        That is when ``limit`` seconds are over, when the operation cannot be found any more, and
+        when the service is closed.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Operation | None] = loop.create_future()
+        timer = loop.call_later(limit, _answer, future, None)
+        watched = self._watched_of(name)
+        watched.waits.add(future)
+        try:
+            self._hub.change_listener.ensure_running()
+            self._may_have_ended(name)  # between the caller's look and the listening
+            return await future
+        finally:
+            timer.cancel()
+            watched.waits.discard(future)
+            self._leave_if_unused(name)
+
+    @property
+    def waiting(self) -> int:
+        """How many coroutines wait. Other threads ask too: the copy is made in one step."""
+        return sum(len(watched.waits) for watched, _ in list(self._watched.values()))
+
+    def _may_have_ended(self, name: str) -> None:
+        with self._lock:
+            first, self._ended[name] = not self._ended, None
+        if first:
+            self._answer_soon()
+
+    def _answer_soon(self) -> None:
+        if self._answering is None:
+            self._answering = asyncio.get_running_loop().create_task(self._answer_waits())
+
+    async def _answer_waits(self) -> None:
+        """Answer the waits for what has ended, as often as more may have."""
+        try:
+            while names := self._take_ended():
+                await self._answer_those(names)
+        finally:
+            self._answering = None
+
+    def _take_ended(self) -> list[str]:
+        with self._lock:
+            ended, self._ended = self._ended, {}
+        return [name for name in ended if self._waits_of(name)]
+
+    async def _answer_those(self, names: Sequence[str]) -> None:
+        rest = names
+        while rest:
+            some, rest = rest[:MAX_NAMES], rest[MAX_NAMES:]
+            if self._hub.closed:
+                self._tell(dict.fromkeys(some))
+                continue
+            try:
+                found, left = await self._hub.read(functools.partial(self._ends, some))
+            except LroError:
+                continue  # the store may be back before the time is over
+            self._tell(found)
+            rest = [*left, *rest]
+
+    def _ends(self, names: Sequence[str]) -> tuple[Mapping[str, Operation | None], Sequence[str]]:
+        """Read which of these operations are done, or gone (None); and the names not read."""
+        store = self._hub.updater.store
+        found = store.find(names, READ_BYTES)
+        now = store.now()
+        ends: dict[str, Operation | None] = dict.fromkeys(names)
+        for name in found.rest:
+            del ends[name]
+        for record in found.records:
+            if record.done and record.visible(now):
+                ends[record.name] = record.operation
+            elif record.visible(now):
+                del ends[record.name]
+        return ends, found.rest
+
+    def _tell(self, ends: Mapping[str, Operation | None]) -> None:
+        for name, operation in ends.items():
+            for future in self._waits_of(name):
+                _answer(future, operation)
+
+    def _waits_of(self, name: str) -> Collection[asyncio.Future[Operation | None]]:
+        return self._watched[name][0].waits if name in self._watched else ()
+
+    # -- streams ------------------------------------------------------------------------------
+
+    def enter(self, stream: WatchStream) -> None:
+        """Let a stream know from now on which of its names have changed."""
+        self.streams.add(stream)
+        for name in stream.list.left:
+            self._watched_of(name).streams.add(stream)
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(
+                self._look_again(self._hub.updater.unnamed_changes)
+            )
+        self._hub.change_listener.ensure_running()
+
+    def leave(self, stream: WatchStream) -> None:
+        """Free all that a stream holds here."""
+        self.forget(stream, stream.list.left)
+        self.streams.discard(stream)
+        if not self.streams and self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    def forget(self, stream: WatchStream, names: Iterable[str]) -> None:
+        """Let a stream know of these names no more."""
+        for name in names:
+            self._watched[name][0].streams.discard(stream)
+            self._leave_if_unused(name)
+
+    def _gather_soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_at(max(loop.time(), self._gathered_at + GATHER_SECONDS), self._gather)
+
+    def _gather(self) -> None:
+        self._gathered_at = asyncio.get_running_loop().time()
+        with self._lock:
+            changed, self._changed, self._gathering = self._changed, {}, False
+        for name in changed:
+            for stream in self._streams_of(name):
+                stream.list.changed(name)
+                stream.wake()
+
+    def _streams_of(self, name: str) -> Collection[WatchStream]:
+        return self._watched[name][0].streams if name in self._watched else ()
+
+    async def _look_again(self, unnamed_changes: int) -> None:
+        """Look, while there are streams, for changes that no notification has told of."""
+        loop = asyncio.get_running_loop()
+        looked_at, rest = loop.time(), 0.0
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            now, present = loop.time(), self._hub.updater.unnamed_changes
+            pause = LOOK_AGAIN_SECONDS if present == unnamed_changes else 0.0
+            if now - looked_at < max(rest, pause):
+                continue
+            try:
+                await self._look()
+                unnamed_changes = present
+            except LroError as exc:  # the store is away, and the next look may see it again
+                log.info("not looked at what is watched: %s", exc)
+            except Exception:  # whatever code of others has raised
+                log.exception("looking at what is watched failed, and goes on")
+            looked_at = loop.time()
+            rest = _REST * (looked_at - now)
+
+    async def _look(self) -> None:
+        names = [name for name, (watched, _) in self._watched.items() if watched.streams]
+        for first in range(0, len(names), MAX_NAMES):
+            some = names[first : first + MAX_NAMES]
+            editions = await self._hub.read(functools.partial(self._editions, some))
+            await asyncio.sleep(0)  # this may not hold up the loop where reading does not
+            for name in some:
+                for stream in self._streams_of(name):
+                    if stream.list.differs(name, editions.get(name)):
+                        stream.list.changed(name)
+                        stream.wake()
+
+    def _editions(self, names: Sequence[str]) -> dict[str, tuple[int, datetime]]:
+        editions: dict[str, tuple[int, datetime]] = {}
+        rest = names
+        while rest:
+            found = self._hub.updater.store.find(rest, self._hub.max_bytes)
+            editions.update((record.name, record.edition) for record in found.records)
+            rest = found.rest
+        return editions
+
+    # -- both ---------------------------------------------------------------------------------
+
+    def _watched_of(self, name: str) -> _Watched:
+        if name in self._watched:
+            return self._watched[name][0]
+        watched = _Watched()
+        listener = self._listener(name, watched)
+        self._watched[name] = watched, listener
+        self._notifier.listen(name, listener)
+        return watched
+
+    def _leave_if_unused(self, name: str) -> None:
+        watched, listener = self._watched[name]
+        if not watched.waits and not watched.streams:
+            del self._watched[name]
+            self._notifier.leave(name, listener)
+
+    def _listener(self, name: str, watched: _Watched) -> Callable[[bool], None]:
+        def listener(ended: bool) -> None:  # in the thread that notifies
+            answer = gather = False
+            with self._lock:
+                if ended and watched.waits:
+                    answer, self._ended[name] = not self._ended, None
+                if watched.streams:
+                    gather, self._gathering = not self._gathering, True
+                    self._changed[name] = None
+            loop = self._loop()
+            if loop is not None:
+                with contextlib.suppress(RuntimeError):  # it is closed: nothing waits there
+                    if answer:
+                        loop.call_soon_threadsafe(self._answer_soon)
+                    if gather:
+                        loop.call_soon_threadsafe(self._gather_soon)
+
+        return listener
+
+
+def _answer(future: asyncio.Future[Operation | None], found: Operation | None) -> None:
+    if not future.done():
+        future.set_result(found)
+
+
 def _print(metadata: Any | None) -> bytes:
-    """A few bytes that tell one metadata from another; 1, 1.0 and true are not the same."""
+    """Return a few bytes that distinguish metadata, also 1 from 1.0 and true."""
     if metadata is None:
         return b""
     text = repr((metadata.type_url, metadata.payload))

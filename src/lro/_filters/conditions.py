@@ -53,7 +53,7 @@ class NotEmpty:
 
 @attrs.frozen
 class NotDefault:
-    """An implicit scalar is not its default. Negative zero is none (spec §1.7(7))."""
+    """An implicit scalar is not its default. Negative zero is not a default (spec §1.7(7))."""
 
     type: ValueType
     default: Json

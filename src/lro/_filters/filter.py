@@ -1,18 +1,52 @@
-"""A filter ready for use: read, checked against the registered types, evaluated (spec §7)."""
+"""A filter ready for use: read, checked against the registered types (spec §7.7 to §7.15)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import attrs
 
-from lro._filters.check import check
+from lro._base.any import Any
+from lro._base.errors import InvalidFilter
+from lro._filters.conditions import Exists
+from lro._filters.literals import Pattern
 from lro._filters.narrow import KeyOf, narrow
+from lro._filters.operands import route
 from lro._filters.parse import parse
-from lro._filters.plan import All, Plan, Registered, Source, Subject, View
+from lro._filters.paths import Many, Place, descend
+from lro._filters.plan import (
+    All,
+    Contains,
+    PackedTest,
+    Plan,
+    RecordTest,
+    Registered,
+    Route,
+    Some,
+    Source,
+    Subject,
+    Untrue,
+    View,
+)
 from lro._filters.prefilter import Test
-from lro._filters.types import MessageType
+from lro._filters.tokens import KEYWORDS, refusal, shown, suggestion
+from lro._filters.tree import (
+    And,
+    Call,
+    Comparison,
+    Group,
+    Member,
+    Not,
+    Op,
+    Or,
+    Part,
+    Search,
+    Tree,
+)
+from lro._filters.types import MessageType, ValueType, type_of_message
+from lro._messages.schema import Int32, shape_of
 
 _EVERYTHING: Final = All(())
 
@@ -30,7 +64,7 @@ class Filter:
     registered: Registered = attrs.field(repr=False)
 
     def prefilter(self, key_of: KeyOf) -> Test:
-        """What a store may look for first: every operation meets it that the filter matches."""
+        """The test that a store applies first, which every match of the filter passes."""
         return narrow(self.tree, key_of)
 
     def matches(self, subject: Subject) -> bool:
@@ -58,3 +92,278 @@ def compile_filter(
     tree = parse(text)
     plan = _EVERYTHING if tree is None else check(tree, registered)
     return Filter(text=text, tree=plan, registered=registered)
+
+
+@attrs.frozen(kw_only=True)
+class PackedPath:
+    """A path into a packed message, resolved in every registered type that has it.
+
+    ``refused`` are the errors of the other types.
+    """
+
+    source: Source
+    op: Op
+    whole: bool
+    places: Mapping[str, Place]
+    refused: tuple[InvalidFilter, ...]
+
+    @classmethod
+    def of(
+        cls, source: Source, path: Member, op: Op, types: Mapping[str, MessageType]
+    ) -> PackedPath:
+        """Resolve what follows ``metadata`` or ``response`` in the path, type by type."""
+        parts = path.parts[1:]
+        places: dict[str, Place] = {}
+        refused: list[InvalidFilter] = []
+        for name, message_type in types.items():
+            start = Place(type=type_of_message(name), shape=message_type.shape)
+            if not start.type.named and start.type is not ValueType.DYNAMIC:
+                refused.append(refusal(f"there is nothing below {name}", path.position))
+                continue
+            try:
+                places[name] = descend(start, parts, op)
+            except InvalidFilter as exc:
+                refused.append(exc)
+        return cls(source=source, op=op, whole=not parts, places=places, refused=tuple(refused))
+
+    def accept(self, literal: Member) -> Plan:
+        """The test with this literal.
+
+        Raises:
+            InvalidFilter: No registered type accepts path, operator and literal together.
+        """
+        position = literal.position
+        if self.whole and literal.lone_star:
+            return RecordTest(self.source, Route((), Exists()))
+        routes: dict[str, Route] = {}
+        refused = list(self.refused)
+        for name, place in self.places.items():
+            try:
+                routes[name] = route(place, self.op, literal)
+            except InvalidFilter as exc:
+                refused.append(exc)
+        if not routes:
+            raise self._refusal(refused, position)
+        return PackedTest(self.source, routes)
+
+    def _refusal(self, refused: Sequence[InvalidFilter], position: int) -> InvalidFilter:
+        """Choose the refusal of the type that accepted the longest part of the path."""
+        if not refused:
+            description = f"no type is registered for {self.source.value}, so nothing is in it"
+            return refusal(description, position)
+        furthest = max(refused, key=lambda exc: exc.position)
+        if len(refused) == 1:
+            return furthest
+        others = f"; no type registered for {self.source.value} accepts this"
+        return refusal(furthest.description + others, furthest.position)
+
+
+@attrs.frozen
+class _Status:
+    """The fields of google.rpc.Status, as filters see ``error``."""
+
+    code: Int32 = 0
+    message: str = ""
+    details: tuple[Any, ...] = ()
+
+
+_STATES: Final = ("IN_PROGRESS", "SUCCEEDED", "FAILED", "CANCELLED")
+_PLACES: Final[Mapping[Source, Place]] = {
+    Source.NAME: Place(type=ValueType.TEXT, implicit=True, default=""),
+    Source.DONE: Place(type=ValueType.BOOL, implicit=True, default=False),
+    Source.ERROR: Place(type=ValueType.MESSAGE, shape=shape_of(_Status)),
+    Source.STATE: Place(type=ValueType.ENUM, names={state: state for state in _STATES}),
+    Source.CREATE_TIME: Place(type=ValueType.MOMENT),
+    Source.END_TIME: Place(type=ValueType.MOMENT),
+    Source.CANCEL_REQUESTED: Place(type=ValueType.BOOL, implicit=True, default=False),
+    Source.METADATA_TYPE: Place(type=ValueType.TYPE_NAME),
+    Source.RESPONSE_TYPE: Place(type=ValueType.TYPE_NAME),
+}
+_PACKED: Final = (Source.METADATA, Source.RESPONSE)
+_FIELDS: Final[Mapping[str, Source]] = {
+    source.value: source for source in (Source.NAME, Source.DONE, Source.ERROR, *_PACKED)
+}
+_FUNCTIONS: Final[Mapping[tuple[str, ...], Source]] = {
+    ("state",): Source.STATE,
+    ("create_time",): Source.CREATE_TIME,
+    ("end_time",): Source.END_TIME,
+    ("cancel_requested",): Source.CANCEL_REQUESTED,
+    ("type", "metadata"): Source.METADATA_TYPE,
+    ("type", "response"): Source.RESPONSE_TYPE,
+}
+_TAKEN: Final[Mapping[str, str]] = {
+    **{words[0]: "no argument" for words in _FUNCTIONS},
+    "type": "metadata or response, without quotes",
+}
+_NAMES: Final[Mapping[str, str]] = {
+    **{words[0]: source.value for words, source in _FUNCTIONS.items()},
+    **{field: field for field in _FIELDS},
+    "type": Source.METADATA_TYPE.value,
+}
+"""Every first name of a left side, and how it is written."""
+
+Accept: TypeAlias = Callable[[Member], Plan]
+"""The left side and operator of a comparison, waiting for a literal."""
+
+
+def check(tree: Tree, registered: Registered) -> Plan:
+    """The plan of a tree, given the registered types.
+
+    Raises:
+        InvalidFilter: The filter does not fit the types (spec §7.15).
+    """
+    match tree:
+        case And(items):
+            return All(tuple(check(item, registered) for item in items))
+        case Or(items):
+            return Some(tuple(check(item, registered) for item in items))
+        case Not(item):
+            return Untrue(check(item, registered))
+        case Search(what):
+            return _alone(what)
+        case _:
+            return _comparison(tree, registered)
+
+
+def _comparison(tree: Comparison, registered: Registered) -> Plan:
+    try:
+        accept = _accept(tree.left, tree.op, tree.op_position, registered)
+        return _compared(accept, tree.right, tree.op_position)
+    except InvalidFilter as refused:
+        # Computed here, for the one error that is raised: not for every type that refuses a path.
+        hint = _nearest_field(refused, tree, registered)
+        if not hint:
+            raise
+        raise refusal(refused.description, refused.position, hint) from None
+
+
+def _nearest_field(refused: InvalidFilter, tree: Comparison, registered: Registered) -> str:
+    """The hint for a field that a message does not have."""
+    if not isinstance(tree.left, Member) or tree.left.parts[0].text not in _FIELDS:
+        return ""
+    first, *path = tree.left.parts
+    asked = path
+    if tree.op is Op.HAS and isinstance(tree.right, Member) and not tree.right.mixed:
+        asked = [*path, Part(tree.right.text, position=tree.right.position)]
+    for index, part in enumerate(asked):
+        if part.position == refused.position:
+            places = _places(_FIELDS[first.text], path[:index], tree.op, registered)
+            through_repeated = tree.op is Op.HAS and index < len(path)
+            return suggestion(part.text, {name: name for name in _below(places, through_repeated)})
+    return ""
+
+
+def _nearest_name(text: str, registered: Registered) -> str:
+    """The hint for a name that no left side begins with."""
+    inside = {
+        name: f"{source.value}.{name}"
+        for source in reversed(_PACKED)
+        for name in _below(_places(source, (), Op.EQUAL, registered), False)
+    }
+    return suggestion(text, {**_NAMES, **inside, **_NAMES})  # they come first, and they prevail
+
+
+def _places(
+    source: Source, path: Sequence[Part], op: Op, registered: Registered
+) -> Iterator[Place]:
+    """Where the path leads, in every registered type that has it."""
+    starts = [_PLACES[source]] if source in _PLACES else []
+    for name, message_type in registered.get(source, {}).items():
+        starts.append(Place(type=type_of_message(name), shape=message_type.shape))
+    for start in starts:
+        with contextlib.suppress(InvalidFilter):
+            yield descend(start, path, op)
+
+
+def _below(places: Iterable[Place], through_repeated: bool) -> Iterator[str]:
+    """The fields of the messages at these places."""
+    for place in places:
+        many = place.many is Many.MAP or (place.many is Many.REPEATED and not through_repeated)
+        if place.type is ValueType.MESSAGE and place.shape is not None and not many:
+            yield from (field.name for field in place.shape.fields)
+
+
+def _alone(what: Member | Call) -> Plan:
+    if isinstance(what, Member):
+        return Contains(Pattern.of(_literal(what)).for_search())
+    source = _function(what)
+    if source is not Source.CANCEL_REQUESTED:
+        raise refusal(f"expected an operator after {source.value}", what.position)
+    return _test(source, Op.EQUAL, Member((Part("true"),)))
+
+
+def _compared(accept: Accept, right: Member | Call | Group, op_position: int) -> Plan:
+    match right:
+        case Member():
+            return accept(attrs.evolve(_literal(right), op_position=op_position))
+        case Group(tree):
+            return _distributed(accept, tree, op_position)
+        case _:
+            raise refusal(
+                f"expected a value, found the function {shown(right.name)}", right.position
+            )
+
+
+def _distributed(accept: Accept, tree: Tree, op_position: int) -> Plan:
+    """The comparison with every literal of a group, under the group's logic (spec §7.13)."""
+    match tree:
+        case And(items):
+            return All(tuple(_distributed(accept, item, op_position) for item in items))
+        case Or(items):
+            return Some(tuple(_distributed(accept, item, op_position) for item in items))
+        case Not(item):
+            return Untrue(_distributed(accept, item, op_position))
+        case Search(what):
+            return _compared(accept, what, op_position)
+        case _:
+            description = "expected values in the group after an operator, found a comparison"
+            raise refusal(description, tree.position)
+
+
+def _literal(member: Member) -> Member:
+    if member.mixed:
+        description = "a value is one string or words joined by dots, not a mixture of them"
+        raise refusal(description, member.position)
+    return member
+
+
+def _accept(left: Member | Call, op: Op, op_position: int, registered: Registered) -> Accept:
+    if isinstance(left, Call):
+        source = _function(left)
+        return lambda literal: _test(source, op, literal)
+    first, *rest = left.parts
+    if first.text not in _FIELDS:
+        known = f"one of the fields {', '.join(_FIELDS)} or a function such as state()"
+        description = f"expected {known}, found {shown(first.text)}"
+        raise refusal(description, first.position, _nearest_name(first.text, registered))
+    source = _FIELDS[first.text]
+    if source in _PACKED:
+        if not rest and op is not Op.HAS:
+            raise refusal(f"{source.value} takes only ':', not {op.value!r}", op_position)
+        return PackedPath.of(source, left, op, registered[source]).accept
+    place = descend(_PLACES[source], rest, op)
+    return lambda literal: RecordTest(source, route(place, op, literal))
+
+
+def _test(source: Source, op: Op, literal: Member) -> Plan:
+    return RecordTest(source, route(_PLACES[source], op, literal))
+
+
+def _function(call: Call) -> Source:
+    if call.name in KEYWORDS:
+        raise refusal(f"expected white space between {call.name} and '('", call.position)
+    if call.name not in _TAKEN:
+        known = ", ".join(source.value for source in _FUNCTIONS.values())
+        description = f"expected one of the functions {known}, found {shown(call.name)}"
+        raise refusal(description, call.position)
+    words = [call.name]
+    for arg in call.args:
+        if isinstance(arg, Member) and not any(part.quoted for part in arg.parts):
+            words.append(arg.text)
+        else:
+            words.append("")  # is not an argument of any function
+    source = _FUNCTIONS.get(tuple(words))
+    if source is None:
+        position = call.args[0].position if call.args else call.position
+        raise refusal(f"{call.name} takes {_TAKEN[call.name]}", position)
+    return source

@@ -1,9 +1,9 @@
 """Which metadata paths of a service are worth an index, and the keys of a record for them.
 
-A key is a hash of what stands at the end of a path. It is made by whoever writes the metadata, so
-that a database can find records by it without reading messages, in whatever form these are. Every
-record has a key for every path of its service, so that one without it was written by somebody who
-did not know of the path: it is looked at as if it had any value.
+A key is a hash of the value at the end of a path. The process that writes the metadata makes it, so
+that a database can find records by it without reading messages. Every record has a key for every
+path of its service. A record without one was written by a process that did not know the path: it is
+read as if it had any value.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from lro._base.any import Any, Json
-from lro._base.errors import InvalidFilter
-from lro._base.faults import DeclarationError, UnknownType
+from lro._base.errors import DeclarationError, InvalidFilter, UnknownType
 from lro._filters.prefilter import ABSENT, key_value
 from lro._messages.registry import TypeRegistry
 from lro._model.record import Record
 
 if TYPE_CHECKING:
-    from lro._filters import Indexable, Step
+    from lro._filters.paths import Indexable, Step
     from lro._messages.schema import Shape
 
 CALLER: Final = "caller"
@@ -28,14 +27,14 @@ CALLER: Final = "caller"
 
 
 class Indexes:
-    """The declared paths of one service. Of no use, and of no cost, until there is one."""
+    """The declared paths of one service. Costs nothing until a path is declared."""
 
     def __init__(self, types: TypeRegistry) -> None:
         self._types = types
         self._paths: Mapping[str, tuple[str, str]] = {}
         """By the name of its key: each path, and the field, by its name in JSON, where it begins.
 
-        As all that others read while a method is declared: replaced, never changed.
+        Replaced, never changed: other threads read it while a method is declared.
         """
         self._callers = False
         self._places: dict[str, Mapping[str, Indexable]] = {}
@@ -50,32 +49,33 @@ class Indexes:
         self._callers = True
 
     def declare(self, path: str, type_name: str, shape: Shape | None) -> None:
-        """Have a key of what stands at a path of the metadata; of this type, to begin with.
+        """Have a key of the value at a path of the metadata, which is of this type at first.
 
         Raises:
             DeclarationError: There is no such path in the type, or not one value at its end.
         """
-        from lro._filters import MessageType, indexable
+        from lro._filters.paths import indexable
+        from lro._filters.types import MessageType
 
         try:
             place = indexable(path, MessageType(type_name, shape))
         except InvalidFilter as exc:
             text = f"cannot be an index of {type_name}: {exc.description}"
-            raise DeclarationError(f"index={path!r}", text) from None
+            raise DeclarationError(f"indexed_paths={path!r}", text) from None
         self._paths = {**self._paths, place.key: (path, place.names[0])}
         self._places = {}
 
     def of(self, type_name: str, steps: tuple[Step, ...]) -> Indexable | None:
-        """The index of what these steps lead to in a metadata type; None if there is none."""
+        """The index of the value that these steps lead to in a metadata type, or None."""
         for place in self._of_type(type_name).values():
             if place.steps == steps:
                 return place
         return None
 
     def mark(self, record: Record) -> Record:
-        """The record with the keys that it should have."""
+        """Give the record the keys of its metadata and caller."""
         if not self._paths and not self._callers:
-            # What others have written may not be true of new metadata.
+            # Keys that another process has written may not fit new metadata.
             return record if record.keys is None else record.with_keys(None)
         return record.with_keys(json.dumps(dict(self._keys_of(record)), separators=(",", ":")))
 
@@ -88,10 +88,10 @@ class Indexes:
         packed = self._types.readable(record.metadata)
         if not isinstance(packed.payload, bytes) and packed.type_name in self._types:
             yield from self._keys_in(packed, packed.payload, born=record.metadata)
-        # Else others, who know the type, find something in it.
+        # Otherwise a process that knows the type may find something in it.
 
     def _keys_in(self, packed: Any, payload: Json, *, born: Any) -> Iterator[tuple[str, str]]:
-        """The keys for what is in a message; none for what a later release may find in it."""
+        """The keys for the values in a message; none for what only a later release may find."""
         places = self._of_type(packed.type_name)
         for key, place in places.items():
             value = place.value_in(payload)
@@ -107,11 +107,14 @@ class Indexes:
         if known is None:
             places = self._places
             known = dict(self._found_in(type_name))
-            places[type_name] = known  # of the paths as they were; if there are more, nobody has it
+            places[type_name] = (
+                known  # stale if a path was declared meanwhile: then the dict is not used any more
+            )
         return known
 
     def _found_in(self, type_name: str) -> Iterator[tuple[str, Indexable]]:
-        from lro._filters import MessageType, indexable
+        from lro._filters.paths import indexable
+        from lro._filters.types import MessageType
 
         try:
             shape = self._types.codec(type_name).shape

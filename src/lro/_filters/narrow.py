@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from lro._filters.conditions import Compare, Fits, Like
-from lro._filters.indexable import Indexable, names_of
 from lro._filters.literals import Pattern, double
-from lro._filters.paths import FieldStep, KeyStep, Step, StructStep
+from lro._filters.paths import FieldStep, Indexable, KeyStep, Step, StructStep, names_of
 from lro._filters.plan import (
     All,
     Contains,

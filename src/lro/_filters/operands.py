@@ -30,7 +30,7 @@ from lro._filters.literals import (
 )
 from lro._filters.paths import EachStep, Many, Place, below
 from lro._filters.plan import Route
-from lro._filters.refusals import refusal, shown
+from lro._filters.tokens import refusal, shown
 from lro._filters.tree import Member, Op, Part
 from lro._filters.types import Comparable, ValueType
 

@@ -8,8 +8,7 @@ from typing import Final
 import attrs
 
 from lro._base.errors import InvalidFilter
-from lro._filters.refusals import refusal, shown
-from lro._filters.tokens import KEYWORDS, Token, TokenKind, tokens, word
+from lro._filters.tokens import KEYWORDS, Token, TokenKind, refusal, shown, tokens, word
 from lro._filters.tree import (
     Call,
     Comparison,

@@ -1,6 +1,6 @@
 """What a store may look for first: conditions that every match meets, and others may too.
 
-A filter is made of them by ``_filters._narrow``. A store may use any part of them to read less; the
+A filter is made of them by ``_filters.narrow``. A store may use any part of them to read less; the
 filter itself decides. Times are microseconds since 1970 in UTC, as rows keep them.
 """
 

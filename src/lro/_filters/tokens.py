@@ -1,15 +1,55 @@
-"""The text of a filter cut into tokens (spec §7.1)."""
+"""The text of a filter: cut into tokens, or refused at a place in it (spec §7.1, §7.15)."""
 
 from __future__ import annotations
 
 import enum
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
+from itertools import islice
 from typing import Final
 
 import attrs
 
-from lro._filters.refusals import refusal, shown
+from lro._base.errors import InvalidFilter
+
+_SHOWN_LENGTH: Final = 40
+_MAX_SHOWN: Final = 60
+_MAX_DESCRIPTION: Final = 199
+_NEAR: Final = 0.7
+_MAX_COMPARED: Final = 2000
+"""The most names that are compared to find the nearest: some 50 ms at worst."""
+
+
+def refusal(description: str, position: int, hint: str = "") -> InvalidFilter:
+    """Make the error for a filter that goes wrong at this code point, counted from 0.
+
+    It stays one readable line, also where types have very long names: the hint is left out first.
+    """
+    if len(description + hint) <= _MAX_DESCRIPTION:
+        description += hint
+    elif len(description) > _MAX_DESCRIPTION:
+        description = description[: _MAX_DESCRIPTION - 1] + "…"
+    return InvalidFilter("filter", description, position)
+
+
+def suggestion(text: str, known: Mapping[str, str]) -> str:
+    """The hint of an error about an unknown name: the nearest of the known ones, if any is near.
+
+    ``known`` gives for each name how it is written in a filter. Letter case does not count.
+    """
+    if len(text) > _SHOWN_LENGTH:  # comparing takes time, and no known name is this long
+        return ""
+    folded = {name.lower(): written for name, written in islice(known.items(), _MAX_COMPARED)}
+    found = get_close_matches(text.lower(), folded, n=1, cutoff=_NEAR)
+    return f"; did you mean {folded[found[0]]}?" if found else ""
+
+
+def shown(text: str) -> str:
+    """A piece of the filter as an error shows it: quoted, and of bounded length."""
+    whole = repr(text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "…")
+    # A character that cannot be printed takes up to ten.
+    return whole if len(whole) <= _MAX_SHOWN else repr(text[: _MAX_SHOWN // 12] + "…")
 
 
 class TokenKind(enum.Enum):

@@ -71,7 +71,7 @@ class Member:
 
     @property
     def mixed(self) -> bool:
-        """True if it is no literal: a string with a dot beside it (spec §7.4)."""
+        """True if it is not a literal: a string with a dot beside it (spec §7.4)."""
         return len(self.parts) > 1 and any(part.quoted for part in self.parts)
 
     @property

@@ -192,7 +192,7 @@ def enum_names(field: Field) -> Mapping[str, str]:
 
 
 def implicit(field: Field) -> bool:
-    """True for a scalar whose absence cannot be told from its default."""
+    """True for a scalar whose absence means its default."""
     return field.label is Label.IMPLICIT and field.kind is not Kind.MESSAGE
 
 

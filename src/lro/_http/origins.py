@@ -1,4 +1,4 @@
-"""Requests that pages of other sites make: which of them pass (spec §5.9(5)).
+"""The rule by which requests from pages of other sites are refused (spec §5.9(5)).
 
 A browser sends what it holds for a server, such as cookies and client certificates, with every
 request to it, whichever site's page asks for that. So a call that changes something needs more:
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from lro._base.arguments import check, check_texts
-from lro._base.faults import CrossSiteRequest
+from lro._base.errors import CrossSiteRequest
 
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """The methods that the rule is about; the others change nothing."""
@@ -69,8 +69,8 @@ def check_site(
 ) -> None:
     """Do nothing unless a page of another site makes a call that may change something.
 
-    ``scheme`` is that of the connection, as the server knows it. A program that is no browser
-    sends neither ``Sec-Fetch-Site`` nor ``Origin``, and passes.
+    ``scheme`` is that of the connection, as the server knows it. Other programs
+    than browsers send no ``Sec-Fetch-Site`` and no ``Origin``, and pass.
 
     Raises:
         CrossSiteRequest: The page is of another site, which is not trusted.
@@ -93,7 +93,7 @@ def _is_own(origin: tuple[str, str], scheme: str, host: str) -> bool:
     theirs = origin[0]
     # Behind a proxy that ends TLS, the server knows of http while the page is of https. That is
     # let pass: it is as safe as the server's own. A page of http never passes at https, since
-    # whoever controls the network of a caller can write such a page.
+    # a person who controls the network of a caller can write such a page.
     if theirs != scheme and (theirs, scheme) != ("https", "http"):
         return False
     return read_origin(f"{theirs}://{host}") == origin

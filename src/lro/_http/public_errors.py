@@ -1,4 +1,4 @@
-"""What callers are told of an error, whatever edge they call (spec §6.2, §12.4)."""
+"""Errors as callers get them, over HTTP and gRPC alike (spec §6.2, §12.4)."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ log = logging.getLogger("lro")
 M = TypeVar("M")
 
 MAX_TEXT: Final = 4000
-"""Characters of the message of an error as callers are told it, and of each text in details."""
+"""Characters of the message of an error that is sent, and of each text in its details."""
 
 MAX_DETAILS: Final = 128 * 1024
-"""Bytes of all details of an error as callers are told it: room for an ErrorInfo at least."""
+"""Bytes of all details of an error that is sent: room for an ErrorInfo at least."""
 
 _DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
-"""Codes that tell of the server's own fault; OK is no code of an error."""
+"""Codes that mean a fault of the server; OK is not a code of an error."""
 
 
 @attrs.frozen
 class PublicError:
-    """An error that may be told, and its status."""
+    """An error that may be sent to a caller, and its status."""
 
     error: LroError
     status: Status
 
 
-def disclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> PublicError:
-    """An error as callers are told of it, details and all.
+def public_error(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> PublicError:
+    """The form of an error that a caller gets, with its details.
 
-    What is the server's own fault, as every exception that is no :class:`LroError`, goes into the
-    log; ``asked`` is what the log calls the request. Callers are told its code and no more, since
-    messages must not disclose internals (spec §6.2). An error that cannot be told, such as one
-    whose ``details`` raise, is INTERNAL. Long texts are cut, and details that do not fit into
-    :data:`MAX_DETAILS` are left out.
+    A fault of the server goes into the log: an exception that is not an :class:`LroError`, or one
+    of certain codes. ``asked`` is what the log calls the request. Callers get the code of such a
+    fault and no more, since messages must not disclose internals (spec §6.2). An error that cannot
+    be read, such as one whose ``details`` raise, is INTERNAL. Long texts are cut, and
+    details that do not fit into :data:`MAX_DETAILS` are left out.
     """
     code, reason = Code.INTERNAL, ""
     if isinstance(error, LroError):
         try:
             status = _bounded(types.status_of(error, domain), types)
         except Exception as exc:  # the application may have written the error
-            return undisclosed(exc, types, domain, asked=asked)
+            return internal_error(exc, types, domain, asked=asked)
         code = Code(status.code)
         if code not in _DEFECTS:
             return PublicError(error, status)
@@ -90,14 +90,16 @@ def _cut(value: Any) -> Any:
     return value
 
 
-def undisclosed(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> PublicError:
-    """What callers are told instead of an error that cannot be told, which ``error`` is why."""
+def internal_error(
+    error: Exception, types: TypeRegistry, domain: str, *, asked: str
+) -> PublicError:
+    """The error that callers get in place of one that cannot be read; ``error`` says why."""
     log.error("the error of %s cannot be told", asked, exc_info=error)
     return _fault(Code.INTERNAL, types, domain)
 
 
 def detail_of(status: Status, types: TypeRegistry, cls: type[M]) -> M | None:
-    """The first detail of this class; None if there is none that can be read."""
+    """The first detail of this class; None if there is not one that can be read."""
     for packed in status.details:
         if packed.type_name == types.name_of(cls):
             with contextlib.suppress(LroError):  # the application may have packed it

@@ -1,4 +1,4 @@
-"""Query parameters of the five RPCs (spec §5.8, §1.6(2))."""
+"""Query parameters of the verbs over HTTP (spec §5.8, §1.6(2))."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import attrs
 from lro._base.errors import (
     InvalidPageSize,
     MalformedRequest,
+    PartialSuccessNotSupported,
 )
-from lro._base.faults import PartialSuccessNotSupported
 from lro._model.http_rules import percent_decode
 
 MAX_QUERY: Final = 128 * 1024
@@ -39,7 +39,7 @@ _INT32: Final = range(-(2**31), 2**31)
 
 @attrs.frozen
 class Query:
-    """What a query says: the request's fields by proto name, and the wish for enum numbers.
+    """The content of a query: the request's fields by proto name, and the wish for enum numbers.
 
     ``enum_numbers`` is true for ``alt=json;enum-encoding=int``, which generated clients send:
     enum values in messages should then print as numbers.
@@ -49,7 +49,8 @@ class Query:
     enum_numbers: bool = False
 
 
-_EMPTY: Final = Query(MappingProxyType({}))
+NO_QUERY: Final = Query(MappingProxyType({}))
+"""The content of an empty query."""
 
 
 def parse_query(rpc: str, query: str) -> Query:
@@ -60,11 +61,9 @@ def parse_query(rpc: str, query: str) -> Query:
     Raises:
         MalformedRequest: An escape is malformed, a parameter is unknown or given twice, or the
             query is too long.
-        InvalidPageSize: The page size is no int32.
+        InvalidPageSize: The page size is not an int32.
         PartialSuccessNotSupported: ``returnPartialSuccess=true`` (spec §1.6(2)).
     """
-    if not query:
-        return _EMPTY
     if len(query) > MAX_QUERY:
         raise MalformedRequest("query", f"must have at most {MAX_QUERY} characters")
     if query.count("&") >= MAX_PARAMETERS:

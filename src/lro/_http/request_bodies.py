@@ -29,7 +29,7 @@ MAX_CONTENT_TYPE: Final = 200
 """Longest Content-Type, in characters (spec §5.9(6))."""
 
 MANY_BYTES: Final = 64 * 1024
-"""From so many bytes on a body is read in a thread, and not on an event loop."""
+"""Bytes from which on a body is read in a thread, and not on an event loop."""
 
 _Request = CancelOperationRequest | WaitOperationRequest
 _REQUESTS: Final[dict[str, type[_Request]]] = {
@@ -60,11 +60,11 @@ def media_type(content_type: str) -> tuple[str, str]:
 def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
     """The JSON object of a body; an empty or blank one is ``{}``.
 
-    An empty Content-Type is none: WSGI does not tell the two apart.
+    An empty Content-Type counts as a missing one: in WSGI the two are the same.
 
     Raises:
         UnsupportedMediaType: The header says something else than JSON in UTF-8, or is too long.
-        MalformedRequest: The body is no JSON object.
+        MalformedRequest: The body is not a JSON object.
     """
     kind, charset = media_type(content_type) if content_type else ("", "")
     if not body.strip():
@@ -87,7 +87,7 @@ def _read_json(body: bytes) -> Json:
         raise MalformedRequest("body", f"is not JSON: {exc}") from None
     if _SURROGATE.search(body):
         # No field takes half a character (spec §1.9), and keys and Structs are refused it here:
-        # what holds one could neither be stored nor be quoted in an error.
+        # what holds one could not be stored, or quoted in an error.
         try:
             dumps(value)
         except UnicodeEncodeError:
@@ -103,7 +103,7 @@ def read_request(
     Raises:
         UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown, of
             the wrong type, or a name that is not the path's.
-        InvalidTimeout: The timeout is no duration.
+        InvalidTimeout: The timeout is not a duration.
     """
     fields = read_object(content_type, body)
     try:

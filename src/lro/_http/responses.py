@@ -10,19 +10,19 @@ from typing import Final
 import attrs
 
 from lro._base.any import Json
-from lro._base.containing import contained
+from lro._base.arguments import contained
 from lro._base.details import RetryInfo
 from lro._base.errors import (
+    HttpMethodNotAllowed,
     LroError,
     RequestTooLarge,
     Unauthenticated,
     UnsupportedMediaType,
     checked_challenge,
 )
-from lro._base.faults import HttpMethodNotAllowed
 from lro._base.status import Code
 from lro._engine.budget import ReplyReservation
-from lro._http.public_errors import PublicError, detail_of, disclosed, undisclosed
+from lro._http.public_errors import PublicError, detail_of, internal_error, public_error
 from lro._messages.json_text import dumps
 from lro._messages.registry import TypeRegistry
 from lro._model.enum_numbers import with_enum_numbers
@@ -50,7 +50,7 @@ class HttpReply:
     headers: tuple[tuple[str, str], ...]
     body: bytes = b""
     turn: ReplyReservation | None = attrs.field(default=None, eq=False, repr=False)
-    """What was set aside for a large body: released by who has sent it, or with this object."""
+    """The bytes reserved for a large body: released after it is sent, or with this object."""
 
     @property
     def status_line(self) -> str:
@@ -144,12 +144,12 @@ def operation_reply(
 def error_reply(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str = "a call"
 ) -> HttpReply:
-    """The reply that tells of an error, as :func:`disclosed` does (spec §5.12, §6.3)."""
-    told = disclosed(error, types, domain, asked=asked)
+    """The reply that reports an error, as :func:`public_error` gives it (spec §5.12, §6.3)."""
+    public = public_error(error, types, domain, asked=asked)
     try:
-        return _tell(told, types, asked)
+        return _error_reply(public, types, asked)
     except Exception as exc:  # details that the application gave, which may be anything
-        return _tell(undisclosed(exc, types, domain, asked=asked), types, asked)
+        return _error_reply(internal_error(exc, types, domain, asked=asked), types, asked)
 
 
 def _challenge(error: LroError, asked: str) -> str:
@@ -161,8 +161,8 @@ def _challenge(error: LroError, asked: str) -> str:
     return Unauthenticated().challenge
 
 
-def _tell(told: PublicError, types: TypeRegistry, asked: str) -> HttpReply:
-    error, status = told.error, told.status
+def _error_reply(public: PublicError, types: TypeRegistry, asked: str) -> HttpReply:
+    error, status = public.error, public.status
     http = _OWN_STATUS.get(type(error), Code(status.code).http)
     more = []
     if isinstance(error, HttpMethodNotAllowed):

@@ -1,4 +1,4 @@
-"""The HTTP rules of the service: which RPC a method and a path ask for (spec §3.11, §5.5-§5.7)."""
+"""HTTP requests, and the rules by which they ask for an RPC (spec §3.11, §5.5-§5.7)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Final
 
 import attrs
 
-from lro._base.errors import InvalidParent, got
-from lro._base.faults import DeclarationError, HttpMethodNotAllowed, RouteNotFound
+from lro._base.errors import (
+    DeclarationError,
+    HttpMethodNotAllowed,
+    InvalidParent,
+    RouteNotFound,
+    got,
+)
 from lro._model.http_rules import (
+    MAX_PATH,
     Literal,
     RawPath,
     Segment,
@@ -27,6 +33,32 @@ _ONE: Final = r"[^/\ud800-\udfff]++"
 _MORE: Final = rf"(?:/{_ONE})*+"
 
 
+def _as_method(text: str) -> str:
+    return text if text.isascii() else text.encode("ascii", "replace").decode("ascii")
+
+
+def _lower(text: str) -> str:
+    return text.lower()
+
+
+@attrs.frozen(kw_only=True)
+class HttpRequest:
+    """A request as it stands on the wire: raw path and query, header names in lower case.
+
+    ``method`` is ASCII; each other character becomes a question mark, which no method has. A header
+    that is given several times is one list, its values joined by commas. ``scheme`` is that of the
+    connection, ``http`` or ``https``, as far as the server knows it: behind a proxy that ends TLS,
+    what the proxy says and the server believes.
+    """
+
+    method: str = attrs.field(converter=_as_method)
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    body: bytes = b""
+    scheme: str = attrs.field(default="http", converter=_lower)
+
+
 def _as_template(template: Template | str) -> Template:
     return template if isinstance(template, Template) else Template.parse(template)
 
@@ -39,7 +71,7 @@ class Route:
     itself and cannot be routes (spec §5.7(4)).
 
     Raises:
-        DeclarationError: The template or the method is none.
+        DeclarationError: The template is not valid, or the method cannot be routed.
     """
 
     method: str = attrs.field()
@@ -82,7 +114,7 @@ class _Dispatch:
     """All routes of one method and verb in one regular expression, the most specific first.
 
     It finds what :meth:`Template.bind` finds, for paths without escapes. An empty group ends each
-    alternative, so that ``lastindex`` tells which one matched.
+    alternative, so that ``lastindex`` says which one matched.
     """
 
     def __init__(self, routes: Iterable[Route], *, head: bool) -> None:
@@ -132,8 +164,7 @@ class RouteTable:
             MalformedRequest: The path has a malformed escape or bytes that are not UTF-8, or is
                 too long to be read.
         """
-        check_path(path)
-        if "%" not in path:  # the hot path: success on a path that needs no decoding
+        if "%" not in path and len(path) <= MAX_PATH:  # the hot path, which decodes nothing
             stem, verb = self._cut(path) if ":" in path else (path, None)
             dispatch = self._dispatch.get((method, verb))
             match = dispatch.find(stem) if dispatch is not None else None
@@ -148,6 +179,7 @@ class RouteTable:
 
     def _look(self, method: str, path: str) -> Match | Allowed:
         """The rules of spec §5.7 as written, template by template."""
+        check_path(path)
         parsed = RawPath.parse(path)
         if parsed is None:
             raise RouteNotFound(path)

@@ -1,4 +1,4 @@
-"""Server-sent events: how a watcher over HTTP is told of operations (spec §3.11)."""
+"""Server-sent events: the stream in which a watcher over HTTP gets operations (spec §3.11)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lro._model.operation import Operation
 
 if TYPE_CHECKING:
     from lro._engine.budget import ReplyReservation
-    from lro._engine.watch_hub import WatchStream
-    from lro._engine.watching import Sighting
+    from lro._engine.watching import WatchStream
+    from lro._model.operation import Sighting
 
 log = logging.getLogger("lro")
 
@@ -30,18 +30,18 @@ HEADERS: Final = (
     ("x-accel-buffering", "no"),  # or nginx keeps events back until it has a buffer full
 )
 HEARTBEAT: Final = b":\n\n"
-"""A comment, so that nothing on the way takes a quiet line for a dead one."""
+"""A comment, so that no proxy on the way takes a quiet connection for a dead one."""
 
 HEARTBEAT_SECONDS: Final = 10.0
 _CHUNK: Final = 64 * 1024
-"""Bytes after which events are sent on, whatever else is to be told."""
+"""Bytes after which events are sent on, even if further ones are ready."""
 
 
 @attrs.frozen(eq=False)
 class EventStream:
     """A reply that goes on: its headers, and the pieces of its body as they come.
 
-    Whoever sends it closes ``events``, which frees what the stream holds.
+    The sender closes ``events``, which frees what the stream holds.
     """
 
     headers: tuple[tuple[str, str], ...]
@@ -52,7 +52,7 @@ class EventStream:
 
     @property
     def headless(self) -> HttpReply:
-        """The reply to HEAD: the same without a body, which nobody has begun."""
+        """The reply to HEAD: the same without a body, which has not begun."""
         return HttpReply(self.status, self.headers)
 
 
@@ -63,13 +63,13 @@ def event_stream(
     enum_numbers: bool = False,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> EventStream:
-    """The reply that tells of operations for as long as they are watched."""
+    """The reply that sends operations for as long as they are watched."""
 
     def shown(operation: Operation) -> Operation:
         return with_enum_numbers(operation, types) if enum_numbers else operation
 
     pieces = _pieces(watching, _Writer(types, shown), heartbeat_seconds)
-    return EventStream(HEADERS, pieces, held=lambda: watching.turn)
+    return EventStream(HEADERS, pieces, held=lambda: watching.reservation)
 
 
 async def _pieces(
@@ -101,7 +101,7 @@ class _Writer:
         if isinstance(one, Operation):
             try:
                 data = dumps(operation_to_json(self._shown(one), self._types))
-            except LroError as exc:  # who polls it will be told; the others are told on
+            except LroError as exc:  # a poll reports it; the stream goes on
                 log.error("%s cannot be printed, and is left out of a stream: %s", one.name, exc)
                 return b""
             kind = b"operation"

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
-from lro._base.faults import StreamsNotSupported
-from lro._engine.hooks import Flow, Hook, ask_caller, on_loop, run
+from lro._base.errors import StreamsNotSupported
+from lro._engine.hooks import Flow, Hook, ask_caller, flow_of, on_loop, run
 from lro._engine.service import Service
 from lro._http.responses import HttpReply
 from lro._http.sse import EventStream
@@ -72,6 +72,15 @@ def identify(hook: Hook | None, headers: Mapping[str, str]) -> Generator[Call, A
         return ""
     caller: str = yield Call(ask_caller(hook, headers), blocks=not hook.awaited)
     return caller
+
+
+def get_operation(service: Service, name: str, caller: str) -> Generator[Call, Any, Operation]:
+    """Steps that give an operation as it is now; none where nothing blocks and nothing is asked."""
+    if service.access.immediate:
+        return service.get(name, caller=caller)
+    flow = flow_of(service.get)(name, caller=caller)
+    operation: Operation = yield Call(flow, service.access.reads_block)
+    return operation
 
 
 def drive(exchange: Steps[R], service: Service) -> R:

@@ -28,7 +28,7 @@ class Codec(Protocol):
 
     @property
     def shape(self) -> Shape | None:
-        """The fields, for filters; None if they cannot be told."""
+        """The fields, for filters; None if they are not known."""
         ...
 
     def dump(self, message: typing.Any) -> Json | bytes:

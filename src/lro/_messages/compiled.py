@@ -96,7 +96,7 @@ def _write(field: Field, number: int) -> list[str]:
             shown = shown.replace("= v", "= str(v)")
         return [absent, f"elif v.__class__ is int and {low} <= v <= {high}:", f" {shown}", other]
     if kind is Kind.DOUBLE:
-        # v - v is zero for finite numbers alone; a negative zero is no default (spec §1.7(7)).
+        # v - v is zero for finite numbers alone; a negative zero is not a default (spec §1.7(7)).
         whole = "elif v.__class__ is float and v - v == 0.0:"
         shown = put if optional else f"if v or repr(v) != '0.0': {put}"
         return [absent, whole, f" {shown}", other]

@@ -64,7 +64,7 @@ class JsonCodec:
         """The message of this class that a JSON value says.
 
         Raises:
-            InvalidArgument: The value does not say one; ``field`` is the path of the culprit.
+            InvalidArgument: The value is not such a message; ``field`` is the path of the error.
         """
         return self._converter.get_structure_hook(cls)(value, cls)
 

@@ -36,7 +36,7 @@ JSON form here has a binary form that can be read. Replies and stores put a few 
 
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER: Final = b"0" * 19
-"""From so many digits on, an integer may have more than 64 bits: orjson makes it a float."""
+"""The least digits of an integer that may have more than 64 bits: orjson makes it a float."""
 _BEYOND_DOUBLE: Final = b"0" * 309
 _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
 """A number with an exponent, all digits as 0: orjson and the standard library differ in these."""
@@ -47,12 +47,12 @@ MAX_LISTS: Final = 100_000
 def dumps(value: Json) -> bytes:
     """The compact UTF-8 text of a JSON value. What is written here can be read again.
 
-    An enum member or a UUID is no JSON value: with orjson it may be written, without it is refused.
-    To look for those takes four times as long as to write.
+    An enum member or a UUID is not a JSON value: orjson may write it, and without orjson it is
+    refused. To look for those takes four times as long as to write.
 
     Raises:
         ValueError: The value is nested too deeply, or holds a number or text that JSON has not.
-        TypeError: It holds something that is no JSON value.
+        TypeError: It holds something that is not a JSON value.
     """
     if orjson is not None:
         try:
@@ -129,7 +129,7 @@ def deeper_than(value: Json, limit: int) -> bool:
 def plain_copy(value: dict[Any, Any] | list[Any]) -> Json | None:
     """An equal copy of a value that is JSON data through and through, at the speed of C.
 
-    None for any other value, and for None: a tuple, a NaN or a key that is no text comes back
+    None for any other value, and for None: a tuple, a NaN or a key that is not a text comes back
     from JSON as something else, if it comes back at all.
     """
     try:
@@ -156,7 +156,7 @@ def _standard_dumps(value: Json) -> bytes:
 def _written_otherwise(text: bytes) -> bool:
     """Whether the standard library may write otherwise what orjson wrote so, or refuse it.
 
-    orjson writes null for what is no number, and the smallest and largest numbers its own way.
+    orjson writes null for NaN and infinity, and the smallest and largest numbers its own way.
     """
     if b"null" in text or b"0.0000" in text:
         return True

@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import attrs
 
 from lro._base.any import Any, Json, declared_name, type_url
-from lro._base.arguments import check, check_class, check_function, check_instance, check_text
-from lro._base.containing import contained
+from lro._base.arguments import (
+    check,
+    check_class,
+    check_function,
+    check_instance,
+    check_text,
+    contained,
+)
 from lro._base.details import DETAIL_TYPES, ErrorInfo
-from lro._base.errors import InvalidArgument, LroError
-from lro._base.faults import DeclarationError, EncodingError, MissingExtra, UnknownType
+from lro._base.errors import (
+    DeclarationError,
+    EncodingError,
+    InvalidArgument,
+    LroError,
+    MissingExtra,
+    UnknownType,
+)
 from lro._base.status import Code, Status
 from lro._messages.codecs import (
     ClassCodec,
@@ -306,7 +318,7 @@ class TypeRegistry:
 
         Raises:
             UnknownType: It is in binary form, and no such type is registered.
-            InvalidArgument: Its bytes are no such message, or one without a JSON form.
+            InvalidArgument: Its bytes are not such a message, or it has no JSON form.
             MissingExtra, DeclarationError: As for :attr:`binary`.
         """
         _check_packed(packed)
@@ -316,13 +328,13 @@ class TypeRegistry:
         return self.binary.to_json(packed.type_name, packed.payload)
 
     def status_of(self, error: LroError, domain: str) -> Status:
-        """The status that tells a caller of an error, details and all (spec §6.3).
+        """Make the status of an error for a caller, with its details (spec §6.3).
 
         The application may have written the error. It is asked here alone what it says, once. What
         it raises then passes, but for what would stop a server, such as SystemExit.
 
         Raises:
-            DeclarationError: It is no LroError, or its ``status_code`` no Code.
+            DeclarationError: It is not an LroError, or its ``status_code`` is not a Code.
             HookFailed: It raised what would stop a server.
             EncodingError, UnknownType: A detail cannot be packed.
         """
@@ -344,7 +356,7 @@ class TypeRegistry:
 
     def _shown(self, packed: Any) -> Json:
         if isinstance(packed, Any) and isinstance(packed.payload, bytes) and not packed.empty:
-            with contextlib.suppress(UnknownType, MissingExtra):  # it is told below
+            with contextlib.suppress(UnknownType, MissingExtra):  # the error below says so
                 packed = Any(packed.type_url, self.json_payload(packed))
         return dump_any(packed)
 
@@ -356,7 +368,7 @@ class TypeRegistry:
     def _protobuf_codec(self, cls: type) -> Codec | None:
         if protobuf_name(cls) is None:
             return None
-        from lro._messages.protobuf.codec import ProtobufCodec
+        from lro._messages.protobuf.binary import ProtobufCodec
 
         return ProtobufCodec(cls, lambda: self.binary)
 

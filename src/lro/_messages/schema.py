@@ -25,7 +25,7 @@ from typing import Annotated, Final, TypeGuard, TypeVar
 import attrs
 
 from lro._base.any import UNKNOWN, Any, declared_name, named
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def message(full_name: str) -> Callable[[type[T]], type[T]]:
     ``@type`` of every Any that packs such a message, so client and server must agree on it.
 
     Raises:
-        DeclarationError: It is no such name, or the decorator is used without one.
+        DeclarationError: It is not such a name, or the decorator has no argument.
     """
     check_full_name(full_name)
 
@@ -95,7 +95,7 @@ def number(value: int) -> dict[str, object]:
 
 
 class Label(enum.Enum):
-    """How often a field holds a value, and whether absence can be told from zero."""
+    """How often a field holds a value, and whether an absent one differs from zero."""
 
     IMPLICIT = "implicit"
     OPTIONAL = "optional"
@@ -139,7 +139,7 @@ class Field:
     the full name of a message kind where it has a fixed one (the well-known types), ``zero`` what
     an implicit field is when it is missing, ``required`` that the class itself has no default,
     ``nullable`` that None says absent, ``container`` what a repeated field is read as, ``below``
-    gives the shape of messages that are no attrs classes.
+    gives the shape of messages that are not attrs classes.
     """
 
     name: str
@@ -190,7 +190,7 @@ def is_message_class(cls: object) -> bool:
 
 
 def no_message(annotation: object) -> str:
-    """Why this is no message class, and what to write instead."""
+    """Why this is not a message class, and what to write instead."""
     kind = typing.get_origin(annotation) or annotation
     if kind in _MAPS:
         return "is no message class; lro.Struct is the one for any JSON object"

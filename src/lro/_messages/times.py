@@ -111,7 +111,7 @@ def parse_duration(value: object) -> Duration:
     """Read the JSON form.
 
     Raises:
-        InvalidArgument: The value is no string of the form, or out of range.
+        InvalidArgument: The value is not a string of the form, or out of range.
     """
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None:
@@ -159,7 +159,7 @@ def parse_timestamp(value: object) -> Timestamp:
     """Read the JSON form.
 
     Raises:
-        InvalidArgument: The value is no string of the form, no date, or out of range.
+        InvalidArgument: The value is not a string of the form, not a date, or out of range.
     """
     found = _TIMESTAMP.fullmatch(value) if isinstance(value, str) else None
     if found is None:
@@ -190,7 +190,7 @@ def parse_datetime(value: object) -> datetime:
         try:
             return datetime.fromisoformat(value)
         except ValueError:
-            pass  # no such day or hour: told below
+            pass  # no such day or hour: the error is raised below
     return parse_timestamp(value).to_datetime()
 
 

@@ -166,7 +166,7 @@ def dump_json(value: object) -> Json:
     """Plain Python data as a JSON value; containers are copied.
 
     Raises:
-        InvalidArgument: It holds something that a Value cannot: NaN, bytes, keys that are no text.
+        InvalidArgument: It holds what a Value cannot: NaN, bytes, keys that are not texts.
     """
     if isinstance(value, (dict, list)):
         copy = plain_copy(value)
@@ -188,7 +188,7 @@ def _dump_list(value: object) -> Json:
 
 
 def _walk(value: object) -> Json:
-    # For what is no plain data, if only in part, and to say where it goes wrong.
+    # For what is not plain data, if only in part, and to say where it goes wrong.
     if isinstance(value, str):
         return dump_string(value)
     if value is None or isinstance(value, bool):
@@ -220,7 +220,7 @@ def load_any(value: Json, *, strict: bool) -> Any:
     Unless ``strict``, what does not belong beside the ``value`` of a special type is dropped.
 
     Raises:
-        InvalidArgument: The value is no object, or has no usable ``@type``.
+        InvalidArgument: The value is not an object, or has no usable ``@type``.
     """
     if not isinstance(value, dict):
         raise InvalidArgument("", f"must be an object with '@type', got {got(value)}")
@@ -247,7 +247,7 @@ def dump_any(packed: object) -> Json:
     """The JSON form of an Any whose payload is a JSON value.
 
     Raises:
-        InvalidArgument: It is no Any, or its payload is bytes, which nobody here can print.
+        InvalidArgument: It is not an Any, or its payload is in binary form.
     """
     if not isinstance(packed, Any):
         raise InvalidArgument("", f"must be an Any, got {got(packed)}")
@@ -295,7 +295,7 @@ def _checked(printer: Callable[..., Json], python: type) -> Dumper:
             raise InvalidArgument("", f"must be a {python.__name__}, got {got(value)}")
         try:
             return printer(value)
-        except (ValueError, OverflowError) as exc:  # a date that is none in UTC overflows
+        except (ValueError, OverflowError) as exc:  # a date that UTC does not have overflows
             raise InvalidArgument("", str(exc)) from None
 
     return dump

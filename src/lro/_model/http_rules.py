@@ -10,8 +10,7 @@ from urllib.parse import quote, unquote
 
 import attrs
 
-from lro._base.errors import InvalidArgument, MalformedRequest
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, InvalidArgument, MalformedRequest
 
 MAX_PATH: Final = 16 * 1024
 """Longest raw path that is read, in characters.
@@ -281,7 +280,7 @@ def path_template(name: str, path: str) -> Template:
     """The template that the argument of this name is.
 
     Raises:
-        DeclarationError: It is none; the error names the argument.
+        DeclarationError: It is not a template; the error names the argument.
     """
     try:
         return Template.parse(path)

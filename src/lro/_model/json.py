@@ -46,7 +46,7 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
     """Read an operation; ``strict`` refuses unknown fields and types, else they are ignored.
 
     Raises:
-        InvalidArgument: The value is no operation; ``field`` is the path of the culprit.
+        InvalidArgument: The value is not an operation; ``field`` is the path of what is wrong.
     """
     fields = _fields(value, _OPERATION_KEYS, strict)
     if "error" in fields and "response" in fields:
@@ -86,7 +86,7 @@ def page_from_json(value: Json, types: TypeRegistry) -> ListOperationsResponse:
     """Read a page of operations, ignoring what is unknown.
 
     Raises:
-        InvalidArgument: The value is no page.
+        InvalidArgument: The value is not a page.
     """
     fields = _fields(value, ("operations", "nextPageToken", "next_page_token"), strict=False)
     token = fields.get("nextPageToken", fields.get("next_page_token", ""))
@@ -105,7 +105,7 @@ def batch_from_json(value: Json, types: TypeRegistry) -> BatchGetOperationsRespo
     """Read an answer to BatchGet, ignoring what is unknown.
 
     Raises:
-        InvalidArgument: The value is none.
+        InvalidArgument: The value is not such an object.
     """
     fields = _fields(value, ("operations", "missing"), strict=False)
     missing = tuple(load_string(name) for name in _list("missing", fields))
@@ -128,7 +128,7 @@ def status_from_json(value: Json, types: TypeRegistry, *, strict: bool = False) 
     """Read a status; details of unknown types are carried as they came unless ``strict``.
 
     Raises:
-        InvalidArgument: The value is no status.
+        InvalidArgument: The value is not a status.
     """
     fields = _fields(value, _STATUS_KEYS, strict)
     details = _list("details", fields)
@@ -153,7 +153,7 @@ def error_body(status: Status, types: TypeRegistry, http: int | None = None) -> 
 
 
 def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status:
-    """What an error reply says, whoever sent it (spec §11.8). ``body`` None: it was no JSON."""
+    """Read the status of an error reply (spec §11.8); ``body`` is None if it was not JSON."""
     if isinstance(body, list) and len(body) == 1:
         body = body[0]
     error = body.get("error") if isinstance(body, dict) else None
@@ -164,7 +164,7 @@ def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status
     name, text, details = error.get("status"), error.get("message"), error.get("details")
     code = Code.__members__.get(name, Code.OK) if isinstance(name, str) else Code.OK
     return Status(
-        code or code_from_http(http),  # OK is no code of an error
+        code or code_from_http(http),  # OK is not the code of an error
         text if isinstance(text, str) else f"the server answered HTTP {http}",
         tuple(_readable(details, types)) if isinstance(details, list) else (),
     )

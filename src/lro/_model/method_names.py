@@ -10,7 +10,7 @@ from typing import Final
 
 import attrs
 
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._model.operation import OperationInfo
 
 _METHOD_NAME: Final = re.compile(
@@ -46,7 +46,7 @@ class MethodName:
         """Read ``package.Service.Method``; the package may be missing.
 
         Raises:
-            DeclarationError: The text is no such name.
+            DeclarationError: The text is not such a name.
         """
         if not isinstance(full_name, str):
             wanted = 'is no name: write @service.method("acme.images.v1.Images.Resize")'
@@ -146,7 +146,7 @@ class OperationInfoRegistry:
 class Said:
     """What a function's annotations say of one of its message classes, and where they do.
 
-    ``annotation`` is None where nothing is said, and ``NoneType`` where None is annotated.
+    ``annotation`` is None without an annotation, and ``NoneType`` for an annotated None.
     """
 
     annotation: object = None
@@ -179,7 +179,7 @@ class Signature:
             raise DeclarationError(label, "must take the request first, and then the job")
         try:
             hints = typing.get_type_hints(function)
-        except (NameError, TypeError) as exc:  # TypeError: a callable that is no function
+        except (NameError, TypeError) as exc:  # TypeError: a callable that is not a function
             raise DeclarationError(label, f"has annotations that cannot be read: {exc}") from exc
         first, *rest = names
         job = typing.get_args(hints.get(rest[0])) if rest else ()

@@ -58,7 +58,7 @@ def parse_name(name: str) -> OperationName:
     """The parent and id of an operation's name (spec §3.1).
 
     Raises:
-        InvalidOperationName: It does not have the form of a name, or is no text.
+        InvalidOperationName: It does not have the form of a name, or is not a text.
     """
     if not isinstance(name, str):
         raise InvalidOperationName("name", f"must be a text, got {got(name)}")
@@ -76,7 +76,7 @@ def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, .
     it; None: under any.
 
     Raises:
-        MalformedRequest: There is none, or there are more than 1000.
+        MalformedRequest: There is no name, or there are more than 1000.
         InvalidOperationName: One does not have the form of a name; ``field`` says which.
         InvalidParent: One stands under another parent.
     """
@@ -98,7 +98,7 @@ def normalise_parent(name: str) -> str:
     """The one spelling of the parent that a List call names; empty for the root (spec §3.3(2)).
 
     Raises:
-        InvalidParent: It is neither a parent nor its collection ``…/operations``, or is no text.
+        InvalidParent: It is neither a parent nor its collection ``…/operations``.
     """
     if not isinstance(name, str):
         raise InvalidParent("name", f"must be a text, got {got(name)}")
@@ -142,7 +142,7 @@ def new_id(random: Callable[[int], bytes], now: datetime) -> str:
 
 
 def _fault(name: str) -> str | None:
-    """What spec §3.1(2) has against this text, whatever it names; None if nothing."""
+    """Which rule of spec §3.1(2) the text breaks, as a clause; None if it breaks none."""
     if len(name) > MAX_NAME:
         return f"it has {len(name)} characters, {MAX_NAME} are allowed"
     for number, segment in enumerate(name.split("/"), start=1):

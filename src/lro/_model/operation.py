@@ -53,6 +53,17 @@ class Operation:
         return "CANCELLED" if self.result.code == Code.CANCELLED else "FAILED"
 
 
+@attrs.frozen
+class MissingOperation:
+    """An operation that was asked for and is not there, or not there any more."""
+
+    name: str
+
+
+Sighting: TypeAlias = Operation | MissingOperation
+"""What a watcher is sent: the latest state of an operation, or that it is gone."""
+
+
 def validate(operation: Operation) -> tuple[str, ...]:
     """The problems of an operation, sorted; none for one that a server may return (spec §1.15)."""
     problems = set()

@@ -42,7 +42,7 @@ WEIGHT: Final = 100
 
 
 def weight_of(name: str, metadata_bytes: int, result_bytes: int) -> int:
-    """The weight of a record whose stored messages have so many bytes of text."""
+    """The weight of a record whose stored messages have these numbers of bytes as text."""
     return WEIGHT + len(name.encode()) + metadata_bytes + result_bytes
 
 
@@ -67,10 +67,10 @@ class Record:
 
     Times are in UTC by the store's clock; none ends before it is created. ``owner`` and
     ``lease_until`` say which process has the work and until when that holds unless renewed. Without
-    an owner, anybody may claim the work, and after ``lease_until`` somebody is to see that it is
-    claimed; without both it is done outside. ``attempt`` counts the claims and fences every write
-    of a worker. ``target`` is set only for work that must have it alone. ``keys`` is an object in
-    JSON, for stores to find it by: see ``Indexes``. The packed request is kept beside the record,
+    an owner any worker may claim the work, and maintenance sends its name again after
+    ``lease_until``; without both the work is done outside. ``attempt`` counts the claims and fences
+    every write of a worker. ``target`` is set only for work that must have it alone. ``keys`` is an
+    object in JSON by which stores find the record: see ``Indexes``. The request is kept beside it,
     because polls must not read megabytes that only a worker needs.
     """
 
@@ -138,17 +138,17 @@ class Record:
         return self.expire_time is None or now < self.expire_time
 
     def finished_or_hidden(self, now: datetime) -> bool:
-        """Whether nobody need wait for it: it is done, or callers cannot see it."""
+        """Whether waiting for it is over: it is done, or callers cannot see it."""
         return self.state in _DONE or not self.visible(now)
 
     @property
     def cancel_pending(self) -> bool:
-        """Whether work goes on that somebody wants to stop."""
+        """Whether a caller has asked to stop work that goes on."""
         return self.cancel_requested and self.state not in _DONE
 
     @property
     def unclaimed(self) -> bool:
-        """Whether nobody has the work: it waits to be claimed, for the first time or again."""
+        """Whether no worker holds the work: it waits to be claimed, for the first time or again."""
         return self.owner == "" and self.lease_until is not None
 
     @property

@@ -1,8 +1,8 @@
 """The life of an operation: one table, and the pure changes that move a record through it.
 
 A change is a function from the stored record to the one that replaces it (None: remove it). It has
-no effects of its own, so a store may run it more than once. Whoever comes second is told so by
-:class:`NotApplied`; nobody else compares states to decide (spec §2.2, §2.3, §2.8, §2.9).
+no effects of its own, so a store may run it more than once. A change that comes too late raises
+:class:`NotApplied`; no other code compares states to decide (spec §2.2, §2.3, §2.8, §2.9).
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ def step(record: Record, event: Event, now: datetime) -> State:
 def take_over(owner: str, until: datetime, now: datetime) -> Change:
     """Hold work whose lease ran out; if it was not handed back, a worker is counted as lost.
 
-    Without an owner the work is left to whoever claims it, by preference before ``until``.
+    Without an owner any worker may claim the work, by preference before ``until``.
 
     Raises (when applied):
-        LeaseLost: Somebody holds a lease that has not run out.
+        LeaseLost: A worker holds a lease that has not run out.
     """
 
     def change(record: Record) -> Record:
@@ -110,13 +110,13 @@ def take_over(owner: str, until: datetime, now: datetime) -> Change:
     return change
 
 
-def abandon(error: Status, now: datetime, expiry: timedelta) -> Change:
+def abandon(error: Status, now: datetime, keep_for: timedelta) -> Change:
     """End work whose worker was lost.
 
     Raises (when applied):
-        LeaseLost: Somebody holds a lease that has not run out.
+        LeaseLost: A worker holds a lease that has not run out.
     """
-    fail = end(error, now=now, expiry=expiry)
+    fail = end(error, now=now, keep_for=keep_for)
 
     def change(record: Record) -> Record | None:
         _ran_out(record, now)
@@ -125,13 +125,13 @@ def abandon(error: Status, now: datetime, expiry: timedelta) -> Change:
     return change
 
 
-def withdraw(error: Status, now: datetime, expiry: timedelta) -> Change:
-    """End work that is asked to stop and that nobody has begun, or holds any more.
+def withdraw(error: Status, now: datetime, keep_for: timedelta) -> Change:
+    """End work that is asked to stop and that no worker holds.
 
     Raises (when applied):
-        LeaseLost: Somebody holds it, or it is done outside.
+        LeaseLost: A worker holds it, or it is done outside.
     """
-    cancel = end(error, now=now, expiry=expiry, acknowledge=True)
+    cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
 
     def change(record: Record) -> Record | None:
         if not record.unclaimed:
@@ -142,7 +142,7 @@ def withdraw(error: Status, now: datetime, expiry: timedelta) -> Change:
 
 
 def claim(owner: str, until: datetime, now: datetime) -> Change:
-    """Begin to work on what is one's own or nobody's: a new attempt.
+    """Begin a new attempt of work that has this owner or none.
 
     Raises (when applied):
         LeaseLost: It has another owner. Even if that one's lease is over: what becomes of its work
@@ -166,7 +166,7 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
 
 
 def release(attempt: int, now: datetime) -> Change:
-    """Hand the work back: anybody may claim it at once, and no attempt counts as lost."""
+    """Hand the work back: any worker may claim it at once, and no attempt counts as lost."""
 
     def change(record: Record) -> Record:
         state = step(record, Event.RELEASE, now)
@@ -182,7 +182,7 @@ def lose(attempt: int, now: datetime) -> Change:
     def change(record: Record) -> Record:
         state = step(record, Event.RELEASE, now)
         _fence(record, attempt)
-        # Not the owner's any more, lest its other work's renewal prolong this lease.
+        # With another owner, so that a renewal of the owner's other work leaves this lease alone.
         owner = record.owner + GIVEN_UP
         return record.next_version(state=state, owner=owner, lease_until=now, update_time=now)
 
@@ -216,7 +216,7 @@ def report(
 
 
 def request_cancel(now: datetime) -> Change:
-    """Mark that somebody wants the work to stop; no effect on one that is done (spec §2.6)."""
+    """Mark that a caller wants the work to stop; no effect once it is done (spec §2.6)."""
 
     def change(record: Record) -> Record:
         state = step(record, Event.REQUEST_CANCEL, now)
@@ -231,7 +231,7 @@ def end(
     result: Any | Status | None,
     *,
     now: datetime,
-    expiry: timedelta,
+    keep_for: timedelta,
     attempt: int | None = None,
     metadata: Any | None = None,
     acknowledge: bool = False,
@@ -245,7 +245,7 @@ def end(
         InvalidArgument: The error's code is not from 1 to 16 (spec §2.3).
 
     Raises (when applied):
-        CancellationNotRequested: Nobody asked for the cancellation that is acknowledged.
+        CancellationNotRequested: No caller asked for the cancellation that is acknowledged.
     """
     event = Event.COMPLETE
     if isinstance(result, Status):
@@ -262,7 +262,7 @@ def end(
             return None
         if isinstance(result, Status) and result.code == Code.CANCELLED:
             state = State.CANCELLED
-        ended = max(now, record.create_time)  # somebody may have set the clock
+        ended = max(now, record.create_time)  # the clock may have been set back
         return record.next_version(
             state=state,
             result=result,
@@ -271,7 +271,7 @@ def end(
             lease_until=None,
             update_time=now,
             end_time=ended,
-            expire_time=ended + expiry,
+            expire_time=ended + keep_for,
         )
 
     return change

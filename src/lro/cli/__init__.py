@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lro._base.arguments import check_texts
-from lro._base.faults import MissingExtra
+from lro._base.errors import MissingExtra
 
 _PACKAGES: Final = ("click", "rich")
 """What the extra installs."""
@@ -22,10 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0 if nothing was found, 1 if something was, 2 if the arguments or files
-        cannot be used or an extra is missing, 130 after Ctrl-C, 141 if nobody reads on.
+        cannot be used or an extra is missing, 130 after Ctrl-C, 141 if the
+        reader of the output has gone.
 
     Raises:
-        DeclarationError: The arguments are no tuple or list of texts.
+        DeclarationError: The arguments are not a tuple or list of texts.
     """
     if arguments is not None:
         check_texts("arguments", arguments)

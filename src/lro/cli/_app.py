@@ -1,55 +1,116 @@
-"""The command and its parts: a command is a module of its own, and an entry of the lists here."""
+"""The command ``lro`` and its group: commands of this package, and those that entry points add.
+
+A distribution adds a command by an entry point of the group ``lro.commands``, whose object is a
+``click.Command``. It is loaded when it is called, so that ``lro --help`` and the other commands do
+not wait for its imports; the help is read from its source.
+"""
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import importlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import inspect
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import click
 
 from lro._base.errors import LroError
-from lro.cli._breaking import breaking
-from lro.cli._ending import INTERRUPTED, Unusable, ending
-from lro.cli._lint import lint
-from lro.cli._plain import plain
-from lro.cli._proto import proto
+from lro.cli._commands import breaking, lint, proto
+from lro.cli._output import INTERRUPTED, Unusable, ending, plain
 
-COMMANDS: Final[Sequence[click.Command]] = (lint, breaking, proto)
+GROUP: Final = "lro.commands"
+"""The group of entry points that add commands."""
 
-LATER: Final[Mapping[str, tuple[str, str]]] = {
-    "list": ("lro_client.cli._list:list_operations", "List operations, newest first."),
-    "get": ("lro_client.cli._get:get", "Print operations as they are now."),
-    "wait": (
-        "lro_client.cli._wait:wait",
-        "Wait until operations are done, and print each when it is.",
-    ),
-    "watch": (
-        "lro_client.cli._watch:watch",
-        "Watch operations until all are done: a live table, or in a pipe a line for each change.",
-    ),
-    "cancel": ("lro_client.cli._cancel:cancel", "Ask for operations to be cancelled."),
-    "delete": (
-        "lro_client.cli._delete:delete",
-        "Remove the records of operations; does not stop their work.",
-    ),
-    "start": ("lro_client.cli._start:start", "Start an operation, and print it."),
-    "completion": (
-        "lro_client.cli._completion:completion",
-        "Print the script by which a shell completes commands, options and names.",
-    ),
-}
-"""Commands that are loaded when they are called, since they load the client: where, and the help.
+_OWN: Final = "lro"
+"""The distribution whose commands have a section of their own in the help."""
 
-They belong to the client, which this package knows nothing of.
-"""
+
+def added_commands() -> dict[str, importlib.metadata.EntryPoint]:
+    """The entry points that add commands, by name: those of this distribution first.
+
+    Where two have one name, the first counts; a command of this package cannot be replaced.
+    """
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    entries = importlib.metadata.entry_points(group=GROUP)
+    for entry in sorted(entries, key=lambda one: (not _is_own(one), one.name)):
+        if entry.name not in app.commands:
+            found.setdefault(entry.name, entry)
+    return found
+
+
+def _is_own(entry: importlib.metadata.EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == _OWN
+
+
+def _load(entry: importlib.metadata.EntryPoint) -> click.Command:
+    """The command of an entry point, or one that says why it cannot be loaded."""
+    try:
+        found: object = entry.load()
+        if not isinstance(found, click.Command):
+            raise TypeError(f"{entry.value} is {type(found).__name__}, not a click.Command")
+    except (Exception, SystemExit) as exc:  # whatever the module of another distribution does
+        return _failing(entry, exc)
+    return found
+
+
+def _failing(entry: importlib.metadata.EntryPoint, error: BaseException) -> click.Command:
+    distribution = entry.dist.name if entry.dist is not None else entry.module
+    why = f"the command {entry.name} of {distribution} cannot be loaded: "
+    why += str(error) if isinstance(error, LroError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, ImportError) and entry.extras:
+        extras = ",".join(sorted(entry.extras))
+        why += f"; it needs what this installs: pip install '{distribution}[{extras}]'"
+
+    def fail(_: tuple[str, ...]) -> None:
+        raise Unusable(why) from error
+
+    return click.Command(
+        entry.name,
+        callback=fail,
+        params=[click.Argument(["_"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"ignore_unknown_options": True},
+        add_help_option=False,
+        help=f"Cannot be loaded. {why}",
+    )
+
+
+def short_help(entry: importlib.metadata.EntryPoint) -> str:
+    """The first paragraph of a command's docstring, read from the source without importing it.
+
+    Empty where there is no such source or docstring.
+    """
+    try:
+        tree = ast.parse(_source(entry.module))
+    except Exception:  # of another distribution, which may be installed in part
+        return ""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == entry.attr:
+            text = inspect.cleandoc(ast.get_docstring(node) or "")
+            return " ".join(text.partition("\n\n")[0].split())
+    return ""
+
+
+def _source(module: str) -> bytes:
+    """The source of a module, whose package is not imported either."""
+    names = module.split(".")
+    found = importlib.util.find_spec(names[0])
+    for end in range(2, len(names) + 1):
+        places = found.submodule_search_locations if found is not None else None
+        found = importlib.machinery.PathFinder.find_spec(".".join(names[:end]), places)
+    assert found is not None
+    assert found.origin is not None
+    with open(found.origin, "rb") as file:
+        return file.read()
 
 
 class _App(click.Group):
-    """Says every error of ours in one line, as a misuse, and loads commands when it must."""
+    """The group: reports each error of ours in one line, as a misuse, and loads added commands."""
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         with ending():  # the help and the version are printed here
@@ -63,35 +124,45 @@ class _App(click.Group):
                 raise Unusable(str(exc)) from exc
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *LATER]
+        return [*super().list_commands(ctx), *added_commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in LATER:
-            return super().get_command(ctx, cmd_name)
-        module, _, name = LATER[cmd_name][0].partition(":")
-        return cast(click.Command, getattr(importlib.import_module(module), name))
+        here = super().get_command(ctx, cmd_name)
+        if here is not None:
+            return here
+        entry = added_commands().get(cmd_name)
+        return None if entry is None else _load(entry)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        added = added_commands()
         width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
-        here = [(one.name or "", one.get_short_help_str(width)) for one in COMMANDS]
-        with formatter.section("Check an API"):
-            formatter.write_dl(here)
-        with formatter.section("Ask a server"):
-            formatter.write_dl([(name, text) for name, (_, text) in LATER.items()])
+        own = {name: one.get_short_help_str(width) for name, one in self.commands.items()}
+        texts = {name: short_help(one) for name, one in added.items()}
+        server = {name: texts[name] for name, one in added.items() if _is_own(one)}
+        others = {name: text for name, text in texts.items() if name not in server}
+        _write_section(formatter, "Check an API", own)
+        _write_section(formatter, "Ask a server", server)
+        _write_section(formatter, "Commands of other packages", others)
 
 
-@click.group(cls=_App, context_settings={"help_option_names": ["-h", "--help"]})
+def _write_section(formatter: click.HelpFormatter, title: str, rows: Mapping[str, str]) -> None:
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(list(rows.items()))
+
+
+@click.group(
+    cls=_App,
+    commands=[lint, breaking, proto],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="lro", prog_name="lro", message="%(prog)s %(version)s")
 def app() -> None:
     """Check the long-running methods of an API, and ask a server about its operations.
 
     Exit status: 0 if all is well, 1 if there are errors (of a check with --strict also warnings),
-    2 if the input cannot be used; further ones are told in the help of each command.
+    2 if the input cannot be used; the help of each command has further ones.
     """
-
-
-for _command in COMMANDS:
-    app.add_command(_command)
 
 
 def _shown(error: click.ClickException, *, helps: bool) -> str:
@@ -113,7 +184,7 @@ def run(arguments: Sequence[str] | None) -> int:
     except click.Abort:  # Ctrl-C between two commands
         return INTERRUPTED
     except click.ClickException as exc:
-        with contextlib.suppress(OSError):  # nobody can be told
+        with contextlib.suppress(OSError):  # standard error cannot be written
             click.echo(_shown(exc, helps=not given), err=True, nl=False)
         return exc.exit_code
     return found if isinstance(found, int) else 0

@@ -40,7 +40,7 @@ def read_service(source: str) -> Service:
     """The service of ``module:service``.
 
     Raises:
-        InvalidArgument: There is none.
+        InvalidArgument: There is no such service.
     """
     named = _SERVICE.fullmatch(source)
     if named is None:

@@ -13,8 +13,7 @@ from lro._base.arguments import check_count
 from lro._base.errors import Unavailable
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.forks import after_fork
-from lro.executors._backlog import Backlog, BacklogSlot
-from lro.executors._local import LocalExecutor
+from lro.executors._pooled import Backlog, BacklogSlot, LocalExecutor
 
 log = logging.getLogger("lro")
 
@@ -38,7 +37,7 @@ class AsyncioExecutor(LocalExecutor):
     made with the first task, so that a server may fork after it has made its executor.
 
     Raises:
-        DeclarationError: ``concurrency`` is no number from 1, or ``queue`` none from 0.
+        DeclarationError: ``concurrency`` is not a number from 1, or ``queue`` not one from 0.
     """
 
     def __init__(self, concurrency: int = 1000, queue: int = 1000) -> None:
@@ -48,8 +47,8 @@ class AsyncioExecutor(LocalExecutor):
         self._room = concurrency
         self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._begin_anew()
-        after_fork(self, AsyncioExecutor._begin_anew)
+        self._reset_after_fork()
+        after_fork(self, AsyncioExecutor._reset_after_fork)
 
     @property
     def cancel_support(self) -> CancelSupport:
@@ -60,7 +59,7 @@ class AsyncioExecutor(LocalExecutor):
         """Room for one task."""
         slot = self._backlog.reserve()
         try:
-            self._see_to_loop()
+            self._ensure_loop()
         except BaseException:
             slot.release()
             raise
@@ -75,7 +74,7 @@ class AsyncioExecutor(LocalExecutor):
         return self._backlog.stop()
 
     def join(self, seconds: float) -> bool:
-        """Wait for running tasks, at most so long; whether none is left.
+        """Wait at most ``seconds`` seconds for running tasks; return whether none is left.
 
         The loop of a stopped executor ends with its last task.
         """
@@ -83,12 +82,12 @@ class AsyncioExecutor(LocalExecutor):
         if over and self._backlog.stopped:
             self._ended = True
             if self._loop is not None:
-                self._wake(self._loop.stop)
+                self._call_in_loop(self._loop.stop)
             if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join()
         return over
 
-    def _begin_anew(self) -> None:
+    def _reset_after_fork(self) -> None:
         if self._loop is not None:
             _left_behind.append((self._loop, self._tasks))
         self._starting = threading.Lock()
@@ -96,13 +95,13 @@ class AsyncioExecutor(LocalExecutor):
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def _see_to_loop(self) -> None:
+    def _ensure_loop(self) -> None:
         with self._starting:
             if self._thread is not None:
                 return
             self._loop = loop = asyncio.new_event_loop()
             thread = threading.Thread(
-                target=self._live, args=(loop,), name="lro-asyncio", daemon=True
+                target=self._run_loop, args=(loop,), name="lro-asyncio", daemon=True
             )
             try:
                 thread.start()
@@ -112,7 +111,7 @@ class AsyncioExecutor(LocalExecutor):
                 raise Unavailable(f"no thread can be started: {exc}") from exc
             self._thread = thread
 
-    def _live(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         runner = asyncio.Runner(loop_factory=lambda: loop)
         runner.get_loop()
         while not self._ended:
@@ -125,7 +124,7 @@ class AsyncioExecutor(LocalExecutor):
         with contextlib.suppress(RuntimeError):
             runner.close()
 
-    def _wake(self, action: Callable[[], None]) -> bool:
+    def _call_in_loop(self, action: Callable[[], None]) -> bool:
         if self._loop is None:  # the slot comes from before a fork
             return False
         try:
@@ -134,20 +133,20 @@ class AsyncioExecutor(LocalExecutor):
             return False
         return True
 
-    def _fill(self) -> None:  # on the loop
+    def _start_tasks(self) -> None:  # on the loop
         while len(self._tasks) < self._room:
             task = self._backlog.take(block=False)
             if task is None:
                 return
             running = asyncio.get_running_loop().create_task(self._run(task))
             self._tasks.add(running)
-            running.add_done_callback(self._over)
+            running.add_done_callback(self._task_done)
 
-    def _over(self, running: asyncio.Task[None]) -> None:  # on the loop
+    def _task_done(self, running: asyncio.Task[None]) -> None:  # on the loop
         self._tasks.discard(running)
-        self._fill()
+        self._start_tasks()
 
-    async def _aside(self, task: Task) -> None:
+    async def _run_in_thread(self, task: Task) -> None:
         # A thread of its own: in a pool, functions that block would keep each other waiting, and
         # the writes of all the others.
         loop = asyncio.get_running_loop()
@@ -173,7 +172,7 @@ class AsyncioExecutor(LocalExecutor):
 
     async def _run(self, task: Task) -> None:
         try:
-            await (task.arun() if task.is_async else self._aside(task))
+            await (task.arun() if task.is_async else self._run_in_thread(task))
         except asyncio.CancelledError:
             raise  # the loop is ending
         except BaseException:  # SystemExit too: it would end the loop, and all tasks with it
@@ -190,7 +189,7 @@ class _LoopSlot:
 
     def submit(self, task: Task) -> None:
         self._slot.submit(task)
-        if not self._executor._wake(self._executor._fill):
+        if not self._executor._call_in_loop(self._executor._start_tasks):
             raise Unavailable("the executor is stopping")
 
     def release(self) -> None:

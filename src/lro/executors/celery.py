@@ -10,10 +10,11 @@ One module makes the service, and is imported by web servers, which start operat
     def resize(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse: ...
 
 The store, which both must share, is where the truth is. A message carries nothing but a name, and
-says only that this operation may be worth a look: whoever gets it claims the operation in the
-store, and is refused if another has it or it is over. So messages may come twice, late, or in any
-order. One that never comes is sent once more after ``redelivery``, by the upkeep of any process on
-the store. A worker that dies is found out by its lease, as with every executor (spec §2.8).
+says only that this operation may be worth a look: the worker that gets it claims the operation in
+the store, and is refused if another has it or it is over. So messages may come twice, late, or
+out of order. A message that never comes is sent once more after ``redelivery``, by the maintenance
+of any process on the store. A lost worker is found by its lease, as with every executor
+(spec §2.8).
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from lro._base.arguments import check_count, check_instance, check_span, check_text
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError, MissingExtra
+from lro._base.errors import DeclarationError, MissingExtra, Unavailable
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.method_spec import MethodSpec
 
@@ -33,8 +33,8 @@ try:
     import celery
     from celery.signals import worker_ready
 
-    from lro.executors._broker import NamePublisher
-    from lro.executors._carrier import CeleryWorkerTask
+    from lro.executors._celery_broker import NamePublisher
+    from lro.executors._celery_worker import CeleryWorkerTask
 except ImportError as exc:
     raise MissingExtra("the Celery executor", "celery") from exc
 
@@ -67,7 +67,7 @@ class CeleryExecutor:
     broker away it ends with UNAVAILABLE. ``connections`` is how many starts may send at once.
 
     Cancellation reaches a function in whatever process it runs, when it looks: at its next
-    ``job.report()``, ``job.sleep()`` or ``job.raise_if_cancelled()``. Nothing is killed for it, nor
+    ``job.report()``, ``job.sleep()`` or ``job.raise_if_cancelled()``. Nothing is killed for it, or
     for a method's time limit. A name that is sent cannot be taken back: a cancelled operation that
     nobody has begun is ended by the service, and its message finds it so.
 
@@ -114,8 +114,8 @@ class CeleryExecutor:
         self._app: Any = app
         self._route = {} if queue is None else {"queue": queue}
         self._task_name = task_name
-        self._broker = NamePublisher(app, broker_timeout, connections)
-        self._carrier: CeleryWorkerTask | None = None
+        self._publisher = NamePublisher(app, broker_timeout, connections)
+        self._worker_task: CeleryWorkerTask | None = None
         self._task: Any = None
         self._stopped = False
 
@@ -136,10 +136,10 @@ class CeleryExecutor:
         if self._task_name in names:
             text = "is the task of another service on this Celery app; give a task_name of its own"
             raise DeclarationError(self._task_name, text)
-        carrier = self._carrier = CeleryWorkerTask(work, close)
+        worker_task = self._worker_task = CeleryWorkerTask(work, close)
 
         def carry(*arguments: object, **named: object) -> None:  # Celery takes no bound method
-            carrier.carry(*arguments, **named)
+            worker_task.run(*arguments, **named)
 
         self._task = self._app.task(carry, name=self._task_name, **_OPTIONS)
         names.add(self._task_name)
@@ -155,9 +155,9 @@ class CeleryExecutor:
         Raises:
             Unavailable: The executor is stopping, or the broker cannot be reached.
         """
-        self._go_on()
+        self._check_running()
         if not self._eager:
-            self._broker.look()
+            self._publisher.check_reachable()
         return _Slot(self)
 
     def withdraw(self, name: str) -> bool:  # noqa: ARG002
@@ -167,13 +167,13 @@ class CeleryExecutor:
     def stop(self) -> Sequence[Task]:
         """Send and begin nothing more; nothing waits here that could be given back."""
         self._stopped = True
-        if self._carrier is not None:
-            self._carrier.stopped = True
+        if self._worker_task is not None:
+            self._worker_task.stopped = True
         return ()
 
     def join(self, seconds: float) -> bool:
-        """Wait for what runs in this process, a worker; whether none of it is left."""
-        return self._carrier is None or self._carrier.join(seconds)
+        """Wait at most ``seconds`` seconds for what runs here; return whether nothing does."""
+        return self._worker_task is None or self._worker_task.join(seconds)
 
     def _ready(self, sender: Any, **_: object) -> None:
         if sender.app is self._app and self._begin is not None:
@@ -183,16 +183,16 @@ class CeleryExecutor:
     def _eager(self) -> bool:
         return bool(self._app.conf.task_always_eager)
 
-    def _go_on(self) -> None:
+    def _check_running(self) -> None:
         if self._stopped:
             raise Unavailable("the executor is stopping")
 
     def _send(self, name: str) -> None:
-        self._go_on()
+        self._check_running()
         if self._eager:  # the app's tests: tasks are done where they are sent
             self._task.apply((name,))
             return
-        self._broker.reach(
+        self._publisher.publish(
             lambda connection: self._task.apply_async(
                 (name,), connection=connection, retry=False, add_to_parent=False, **self._route
             )
@@ -201,7 +201,7 @@ class CeleryExecutor:
 
 class _Slot:
     at_once = False
-    """Who begins the work claims it."""
+    """False: the worker that begins the work claims it."""
 
     def __init__(self, executor: CeleryExecutor) -> None:
         self._executor = executor

@@ -10,7 +10,7 @@ from lro._base.errors import Unavailable
 from lro._engine.executor_port import Task
 from lro._engine.forks import after_fork
 from lro._engine.job import event_loop_runs
-from lro.executors._local import LocalExecutor
+from lro.executors._pooled import LocalExecutor
 
 
 class InlineExecutor(LocalExecutor):
@@ -22,10 +22,10 @@ class InlineExecutor(LocalExecutor):
 
     def __init__(self) -> None:
         self._stopped = False
-        self._renew()
-        after_fork(self, InlineExecutor._renew)
+        self._reset_after_fork()
+        after_fork(self, InlineExecutor._reset_after_fork)
 
-    def _renew(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._quiet = threading.Condition()
         self._inside: list[int] = []
 
@@ -67,7 +67,7 @@ class InlineExecutor(LocalExecutor):
         return ()
 
     def join(self, seconds: float) -> bool:
-        """Wait for what other threads do, at most so long; whether that is over."""
+        """Wait at most ``seconds`` seconds for tasks of other threads; return whether none runs."""
         own = threading.get_ident()
         with self._quiet:
             return self._quiet.wait_for(lambda: set(self._inside) <= {own}, seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from lro._engine.executor_port import Task
-from lro.executors._staffed import PooledExecutor
+from lro.executors._pooled import PooledExecutor
 
 
 class ThreadExecutor(PooledExecutor):
@@ -19,12 +19,12 @@ class ThreadExecutor(PooledExecutor):
     default there are four more threads than processors, at most 32.
 
     Raises:
-        DeclarationError: ``workers`` is no number from 1, or ``queue`` none from 0.
+        DeclarationError: ``workers`` is not a number from 1, or ``queue`` not one from 0.
     """
 
     def __init__(self, workers: int | None = None, queue: int = 1000) -> None:
         count = workers if workers is not None else min(32, (os.cpu_count() or 1) + 4)
         super().__init__(count, queue, "lro-worker")
 
-    def _do(self, task: Task) -> None:
+    def _run_task(self, task: Task) -> None:
         task.run()

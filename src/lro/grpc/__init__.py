@@ -3,7 +3,7 @@
 :func:`add_to` puts a service on a ``grpc.Server`` or ``grpc.aio.Server``. Needs the extra ``grpc``.
 """
 
-from lro._base.faults import MissingExtra
+from lro._base.errors import MissingExtra
 
 try:
     import google.longrunning.operations_proto_pb2  # noqa: F401  # asks for both packages

@@ -9,32 +9,37 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import attrs
 from google.longrunning import operations_proto_pb2 as pb
 
-from lro._base.arguments import check_instance, check_plain_function
-from lro._base.containing import contained
+from lro._base.arguments import check_instance, check_plain_function, contained
 from lro._base.errors import RequestTooLarge
 from lro._engine.access import INTERFACE
 from lro._engine.budget import ReplyReservation
 from lro._engine.hooks import Flow, Hook, flow_of
 from lro._engine.listing import Listing
-from lro._engine.method import Method
+from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.steps import Call, Reserve, Wait, identify
-from lro._model.names import parse_name
+from lro._http.steps import Call, Reserve, Wait, get_operation, identify
 from lro._model.operation import Operation
-from lro.grpc._replies import Answer, OperationWriter, refusal
-from lro.grpc._requests import read_list, read_name, read_start, read_wait
+from lro.grpc._messages import (
+    Answer,
+    OperationWriter,
+    read_list,
+    read_name,
+    read_start,
+    read_wait,
+    refusal,
+)
 
 Req = TypeVar("Req")
 
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
 
 MAX_PAGE: Final = 4 * 1024 * 1024
-"""Bytes of a page of more than one operation: clients take no more, unless they are told to."""
+"""Bytes of a page of more than one operation: clients take no more, unless configured to."""
 
 SERVICE: Final = "google.longrunning.Operations"
 
 Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
-"""The application's say on who is calling: the call's metadata, keys in lower case -> caller.
+"""The hook that gives the caller: the call's metadata, keys in lower case -> the caller's name.
 
 The rules are those of ``lro.http.Authenticate``. Binary metadata (``-bin``) is left out. On an
 asyncio server a plain function is called in a thread, and a coroutine function is awaited; a server
@@ -95,10 +100,6 @@ class Rpc(abc.ABC):
         except Exception as exc:
             return refusal(exc, self.service, asked=self.name)
 
-    def at_once(self, payload: bytes) -> Answer | None:  # noqa: ARG002
-        """The answer to a call for which nothing can block; None: take :meth:`exchange`."""
-        return None
-
     @abc.abstractmethod
     def _answer(self, payload: bytes, context: Context) -> Exchange: ...
 
@@ -142,21 +143,6 @@ class OperationsRpc(Rpc):
             "CancelOperation": self._cancel,
             "WaitOperation": self._wait,
         }
-        hooked = authenticate is not None or not service.access.immediate
-        self._ready = verb == "GetOperation" and not hooked
-
-    def at_once(self, payload: bytes) -> Answer | None:
-        """The answer to a poll, where no hook is asked and the store does not block."""
-        if not self._ready:
-            return None
-        try:
-            self._check_size(payload)
-            name = read_name(pb.GetOperationRequest, payload)
-            parse_name(name)
-            operation = self.service.access.visible(name, caller="").operation
-            return self._writer.operation(operation)
-        except Exception as exc:
-            return refusal(exc, self.service, asked=self.name)
 
     def _answer(self, payload: bytes, context: Context) -> Exchange:
         self.service.require(self._verb)
@@ -166,8 +152,7 @@ class OperationsRpc(Rpc):
 
     def _get(self, payload: bytes, _: Context, caller: str) -> Exchange:
         name = read_name(pb.GetOperationRequest, payload)
-        flow = flow_of(self.service.get)(name, caller=caller)
-        operation = yield Call(flow, self.service.access.reads_block)
+        operation = yield from get_operation(self.service, name, caller)
         return self._writer.operation(operation)
 
     def _list(self, payload: bytes, _: Context, caller: str) -> Exchange:

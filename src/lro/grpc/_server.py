@@ -17,7 +17,7 @@ from lro._engine.hooks import Hook
 from lro._engine.service import Service
 from lro._http.steps import adrive, drive
 from lro._model.operation import Operation
-from lro.grpc._replies import Answer, OperationWriter
+from lro.grpc._messages import Answer, OperationWriter
 from lro.grpc._rpcs import (
     DEFAULT_MAX_REQUEST,
     Authenticate,
@@ -52,9 +52,9 @@ def add_to(
     ``authenticate`` gives the caller of a call by its metadata. ``max_request`` bounds requests, in
     bytes; the server has a bound of its own (``grpc.max_receive_message_length``, 4 MiB).
 
-    On a ``grpc.Server`` a waiting call holds a thread of its pool, so that ``max_waiting`` of them
-    wait at once at most, and others are told the present state (spec §4.7, §4.8): choose it below
-    the number of threads. On a ``grpc.aio.Server`` they hold none, and it says nothing. The
+    On a ``grpc.Server`` a waiting call holds a thread of its pool, so at most ``max_waiting`` of
+    them wait at once, and others get the present state (spec §4.7, §4.8): choose it below the
+    number of threads. On a ``grpc.aio.Server`` they hold no thread, and it has no effect. The
     service's maintenance begins here, in the process of the server, which cannot be forked. Closing
     the service is the application's part.
 
@@ -128,7 +128,7 @@ class _Handlers(grpc.GenericRpcHandler):
         return self._add(path_of(name), rpc)
 
     def _add(self, path: str, rpc: Rpc) -> grpc.RpcMethodHandler[bytes, bytes]:
-        # Without (de)serialisers: bytes that are no message are to be told from a defect.
+        # Without (de)serialisers: bytes that are not a message must be distinguished from a defect.
         made: grpc.RpcMethodHandler[bytes, bytes]
         made = grpc.unary_unary_rpc_method_handler(self._serving(rpc))
         self._found[path] = made
@@ -142,16 +142,14 @@ def path_of(full_name: str) -> str:
 
 
 class _Threaded:
-    """Serves RPCs in the threads of a ``grpc.Server``, of which so many may wait."""
+    """Serves RPCs in the threads of a ``grpc.Server``, of which at most ``max_waiting`` wait."""
 
     def __init__(self, max_waiting: int) -> None:
         self._room = threading.Semaphore(max_waiting)
 
     def __call__(self, rpc: Rpc) -> Callable[[bytes, grpc.ServicerContext], bytes]:
         def serve(payload: bytes, context: grpc.ServicerContext) -> bytes:
-            answer = rpc.at_once(payload)
-            if answer is None:
-                answer = self._answer(rpc, payload, context)
+            answer = self._answer(rpc, payload, context)
             if isinstance(answer, bytes):
                 return answer
             context.set_trailing_metadata(answer.trailers)
@@ -214,14 +212,12 @@ def _held(exchange: Exchange, rpc: Rpc, context: grpc.ServicerContext) -> Answer
     try:
         return asyncio.run(serve())
     except asyncio.CancelledError:
-        return b""  # nobody hears it
+        return b""  # the caller has gone
 
 
 def _on_asyncio(rpc: Rpc) -> Callable[[bytes, grpc.aio.ServicerContext[bytes, bytes]], Any]:
     async def serve(payload: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        answer = rpc.at_once(payload)
-        if answer is None:
-            answer = await _adriven(rpc.exchange(payload, context), rpc)
+        answer = await _adriven(rpc.exchange(payload, context), rpc)
         if isinstance(answer, bytes):
             return answer
         await context.abort(answer.code, answer.message, answer.trailers)

@@ -4,7 +4,7 @@
 :func:`breaking` what a newer set breaks, :func:`operation_infos` reads the declarations themselves.
 """
 
-from lro._base.faults import MissingExtra
+from lro._base.errors import MissingExtra
 
 try:
     from google.longrunning import operations_pb2 as _operations_pb2  # noqa: F401
@@ -12,11 +12,16 @@ try:
 except ImportError as exc:
     raise MissingExtra("the linter", "protobuf") from exc
 
-from lro.lint._allow import read_allowances
 from lro.lint._breaking import breaking
-from lro.lint._finding import BREAKING_CODES, LINT_CODES, Breaking, Finding, Severity
-from lro.lint._infos import operation_infos
-from lro.lint._lint import lint
+from lro.lint._findings import (
+    BREAKING_CODES,
+    LINT_CODES,
+    Breaking,
+    Finding,
+    Severity,
+    read_allowances,
+)
+from lro.lint._lint import lint, operation_infos
 
 __all__ = [
     "BREAKING_CODES",

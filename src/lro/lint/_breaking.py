@@ -1,16 +1,32 @@
-"""What a newer set breaks for the callers of an older one (spec §8.5)."""
+"""Compare the long-running methods of two releases (spec §8.5)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
-from lro.lint._allow import Allowances
-from lro.lint._descriptors import DescriptorSet, Rpc
-from lro.lint._finding import BREAKING_CODES, SEVERITIES, Breaking, Finding, in_order
-from lro.lint._numbers import renumbered
-from lro.lint._resolve import Resolution, resolve
+from lro.lint._descriptors import DescriptorSet, Resolution, Rpc, resolve
+from lro.lint._findings import BREAKING_CODES, SEVERITIES, Allowances, Breaking, Finding, in_order
+
+
+def renumbered(old: DescriptorSet, new: DescriptorSet, messages: Iterable[str]) -> Iterator[str]:
+    """What changed in these messages and in those of their fields, as text for a finding.
+
+    A field is known by its name. One that was added or removed does not change a number, and
+    is not this rule's concern; neither is a message that only one of the sets has.
+    """
+    waiting = list(dict.fromkeys(messages))
+    seen = set(waiting)
+    while waiting:
+        message = waiting.pop(0)
+        was, now = old.fields(message), new.fields(message)
+        for name, (number, nested) in was.items():
+            if name in now and now[name][0] != number:
+                yield f"{message}.{name} was number {number} and is {now[name][0]}"
+            if nested and nested not in seen:
+                seen.add(nested)
+                waiting.append(nested)
 
 
 def breaking(
@@ -34,7 +50,7 @@ def breaking(
         method that is gone into the old one.
 
     Raises:
-        InvalidArgument: The bytes are no such sets, a target is not in its set, or an entry of
+        InvalidArgument: The bytes are not such sets, a target is not in its set, or an entry of
             ``allow`` has another form.
     """
     return compare(

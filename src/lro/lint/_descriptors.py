@@ -1,4 +1,4 @@
-"""The bytes of a FileDescriptorSet as methods, messages and imports (spec §8.3(4)).
+"""Descriptor sets: methods, messages, imports, and the meaning of a type name (spec §8.3).
 
 No descriptor pool is built: the set may lack imports, or hold what a pool refuses.
 """
@@ -24,7 +24,7 @@ from google.protobuf.descriptor_pb2 import (
 from google.protobuf.message import DecodeError
 
 from lro._base.errors import InvalidArgument
-from lro._messages.protobuf.imports import HOW_TO_MAKE_A_SET
+from lro._messages.protobuf.files import HOW_TO_MAKE_A_SET
 from lro._model.method_names import MethodName
 from lro._model.operation import OperationInfo
 
@@ -63,7 +63,7 @@ class DescriptorSet:
     ``named`` is how errors call the set.
 
     Raises:
-        InvalidArgument: The bytes are no FileDescriptorSet, or none with a file in it, or two
+        InvalidArgument: The bytes are not a FileDescriptorSet, or one without a file in it, or two
             files of one name differ.
     """
 
@@ -108,7 +108,7 @@ class DescriptorSet:
         """The number and type name (or ``""``) of each field; none for an unknown message.
 
         Raises:
-            InvalidArgument: A name is no text.
+            InvalidArgument: A name is not a text.
         """
         found = next(iter(self._messages.get(message, {}).values()), DescriptorProto())
         try:
@@ -230,7 +230,7 @@ def _rpcs(file: FileDescriptorProto) -> Iterator[Rpc]:
 
 
 def _text(value: str | bytes) -> str:
-    """A text of the set; the library hands out bytes where they are no UTF-8."""
+    """A text of the set; the library hands out bytes where they are not UTF-8."""
     return value if isinstance(value, str) else value.decode()
 
 
@@ -245,3 +245,64 @@ def _info(method: MethodDescriptorProto) -> OperationInfo | None:
         return None
     found = options.Extensions[_OPERATION_INFO]
     return OperationInfo(found.response_type, found.metadata_type)
+
+
+FOUND: Final = ""
+MISSING: Final = "missing"
+NOT_IMPORTED: Final = "not-imported"
+NOT_QUALIFIED: Final = "not-qualified"
+UNRESOLVED: Final = "unresolved"
+
+
+@attrs.frozen
+class Resolution:
+    """A written name, what is wrong with it, and the message that it is or may be meant.
+
+    ``problem`` is the end of a finding's code. ``full_name`` is the message found; for a problem,
+    the nearest one of the set, or nothing.
+    """
+
+    written: str
+    problem: str
+    full_name: str = ""
+
+    @property
+    def resolved(self) -> str:
+        """The full name of the type, or nothing if the name has a problem."""
+        return "" if self.problem else self.full_name
+
+    @property
+    def compared(self) -> str:
+        """What :func:`lro.lint.breaking` goes by: the full name, else the text (spec §8.5).
+
+        The full name of a type that is only not imported is known: importing it changes nothing.
+        """
+        if self.problem in (FOUND, NOT_IMPORTED):
+            return self.full_name
+        return self.written.removeprefix(".")
+
+
+def resolve(files: DescriptorSet, rpc: Rpc, written: str) -> Resolution:
+    """Find the message that ``rpc`` declares by this name."""
+    if not written:
+        return Resolution(written, MISSING)
+    candidates = candidates_for(rpc, written)
+    visible = files.visible(rpc.file)
+    homes = {name: files.homes(name) for name in candidates}
+    for name, declared_in in homes.items():
+        if not visible.isdisjoint(declared_in):
+            return Resolution(written, FOUND, name)
+    for name, declared_in in homes.items():
+        if declared_in:
+            return Resolution(written, NOT_IMPORTED, name)
+    meant = "" if written.startswith(".") else files.ending_in(written, rpc.name.package)
+    return Resolution(written, NOT_QUALIFIED if meant else UNRESOLVED, meant)
+
+
+def candidates_for(rpc: Rpc, written: str) -> list[str]:
+    """The full names that are looked for, in order (spec §8.3(1))."""
+    if written.startswith("."):
+        return [written[1:]]
+    package = rpc.name.package
+    inside = f"{package}.{written}" if package else written
+    return [written, inside] if "." in written else [inside]

@@ -1,23 +1,24 @@
-"""The rules for the long-running methods of one set (spec §8.1, §8.2, §8.4)."""
+"""Check the long-running methods of a set, and read their declarations (spec §8.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from lro._model.method_names import EMPTY, STANDARD, convention_findings
+from lro._model.method_names import EMPTY, STANDARD, OperationInfoRegistry, convention_findings
 from lro._model.operation import OperationInfo
-from lro.lint._allow import Allowances
-from lro.lint._descriptors import OPERATION, DescriptorSet, Rpc
-from lro.lint._finding import LINT_CODES, SEVERITIES, Finding, in_order
-from lro.lint._resolve import (
+from lro.lint._descriptors import (
     MISSING,
     NOT_IMPORTED,
     NOT_QUALIFIED,
+    OPERATION,
+    DescriptorSet,
     Resolution,
+    Rpc,
     candidates_for,
     resolve,
 )
+from lro.lint._findings import LINT_CODES, SEVERITIES, Allowances, Finding, in_order
 
 _OPTION: Final = "google.longrunning.operation_info"
 
@@ -36,8 +37,8 @@ def lint(
         The findings, sorted by method, then code.
 
     Raises:
-        InvalidArgument: The bytes are no such set, a target is not in it, or an entry of ``allow``
-            has another form.
+        InvalidArgument: The bytes are not such a set, a target is not in it, or an entry of
+            ``allow`` has another form.
     """
     return examine(DescriptorSet(descriptor_set), targets=targets, allow=allow)
 
@@ -134,3 +135,24 @@ def _conventions(
         elif not files.is_resource(response):
             wanted = f"{rpc.name.name}Response, or a message with the option google.api.resource"
             yield code, f"response_type is {response}; expected is {wanted}"
+
+
+def operation_infos(descriptor_set: bytes) -> OperationInfoRegistry:
+    """The long-running methods of a ``FileDescriptorSet``, with both types by full name.
+
+    A method whose types are not both resolved by spec §8.3 is left out; :func:`lro.lint.lint`
+    says why.
+
+    Raises:
+        InvalidArgument: The bytes are not such a set.
+        DeclarationError: Two files declare the same method.
+    """
+    files = DescriptorSet(descriptor_set)
+    registry = OperationInfoRegistry()
+    for rpc in files.rpcs("targets", None):
+        info = resolved_info(files, rpc)
+        if info is not None and info.response_type and info.metadata_type:
+            # A leading dot makes the names absolute (spec §8.3(1)).
+            absolute = OperationInfo("." + info.response_type, "." + info.metadata_type)
+            registry.register(str(rpc.name), absolute)
+    return registry

@@ -1,6 +1,6 @@
 """Protobuf beside attrs: messages of the interface, files of descriptors. Needs ``protobuf``."""
 
-from lro._base.faults import MissingExtra
+from lro._base.errors import MissingExtra
 
 try:
     import google.longrunning.operations_proto_pb2  # noqa: F401  # asks for both packages

@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from lro._base.errors import InvalidArgument, got
 from lro._messages.protobuf.binary import STANDARD, names_in
-from lro._messages.protobuf.imports import HOW_TO_MAKE_A_SET, with_imports
+from lro._messages.protobuf.files import HOW_TO_MAKE_A_SET, with_imports
 from lro._messages.registry import TypeRegistry
 
 
@@ -21,14 +21,14 @@ def register_file_set(types: TypeRegistry, file_set: bytes | FileDescriptorSet) 
     """Register every message of a ``FileDescriptorSet``, or of its bytes (spec §1.14(2)).
 
     Those that are registered already stay what they are. Imports of what the ``google.protobuf``,
-    ``google.rpc`` and ``google.longrunning`` packages have need not be in the set, nor those of the
-    annotations of ``google.api``.
+    ``google.rpc`` and ``google.longrunning`` packages have need not be in the set, and neither do
+    those of the annotations of ``google.api``.
 
     Returns:
         The full names that are new.
 
     Raises:
-        InvalidArgument: It is no such set or holds no file, or something that it imports is
+        InvalidArgument: It is not such a set or holds no file, or something that it imports is
             missing.
     """
     files = [*_parsed(file_set).file]
@@ -66,7 +66,7 @@ def register_module(types: TypeRegistry, module: ModuleType) -> tuple[str, ...]:
         The full names that are new.
 
     Raises:
-        InvalidArgument: It is no such module.
+        InvalidArgument: It is not such a module.
     """
     file = getattr(module, "DESCRIPTOR", None)
     if not isinstance(file, FileDescriptor):

@@ -111,7 +111,7 @@ def to_proto(message: object, types: TypeRegistry) -> typing.Any:
     """The protobuf message of any message of the interface.
 
     Raises:
-        InvalidArgument: It is none of the interface's, or a text of it is no text.
+        InvalidArgument: It is not one of the interface's, or a text of it is not valid.
         UnknownType, EncodingError: As for :func:`operation_to_proto`.
     """
     if isinstance(message, Operation):
@@ -141,7 +141,7 @@ def from_proto(proto: Message) -> typing.Any:
     """The message of the interface that a protobuf message says.
 
     Raises:
-        InvalidArgument: It is none of the interface's.
+        InvalidArgument: It is not one of the interface's.
     """
     name = proto.DESCRIPTOR.full_name
     if name in _RICH:

@@ -1,25 +1,30 @@
-"""A service as proto files: its messages, and its methods with their types (spec §1.5, §8.1)."""
+"""A service as proto files: messages and methods as descriptors, and their source (spec §8.1)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from google.api import annotations_pb2
 from google.longrunning import operations_proto_pb2 as longrunning
 from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
     FileDescriptorSet,
+    MethodDescriptorProto,
+    ServiceDescriptorProto,
 )
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from lro._engine.method_spec import MethodSpec
 from lro._engine.service import Service
-from lro._messages.protobuf.files import ProtoFiles
-from lro._messages.protobuf.imports import with_imports
+from lro._messages.protobuf.files import ProtoFiles, with_imports
 from lro._messages.protobuf.options import HTTP, OPERATION_INFO
 from lro._messages.protobuf.starts import add_fields
 from lro._messages.schema import Shape
 from lro._model.method_names import MethodName
-from lro.protobuf._source import source
 
 _ANNOTATIONS: Final = annotations_pb2.DESCRIPTOR
 _LONGRUNNING: Final = longrunning.DESCRIPTOR
@@ -76,7 +81,7 @@ def _own_files(service: Service) -> ProtoFiles:
 
 
 def _is_there(spec: MethodSpec, pool: DescriptorPool) -> bool:
-    # The file of its messages may have the service, as whoever wrote that would have it.
+    # The file of its messages may have the service, as the author of that file would have it.
     name = MethodName.parse(spec.full_name)
     service = f"{name.package}.{name.service}" if name.package else name.service
     try:
@@ -112,3 +117,129 @@ def _shortest(type_name: str, package: str) -> str:
     # A type of the method's own package is written without it (spec §8.3).
     inside = type_name.removeprefix(f"{package}.") if package else type_name
     return inside if "." not in inside else type_name
+
+
+_INDENT: Final = "  "
+_SCALARS: Final = {
+    number: name.removeprefix("TYPE_").lower() for name, number in FieldDescriptorProto.Type.items()
+}
+
+
+def source(file: FileDescriptorProto) -> str:
+    """The text, with everything in it that the descriptors say."""
+    return _Printer(file).text()
+
+
+class _Printer:
+    def __init__(self, file: FileDescriptorProto) -> None:
+        self._file = file
+        self._inside = f".{file.package}." if file.package else "."
+        # What a name that does not begin with a dot might be taken for.
+        self._near = {*file.package.split(".")[1:], *_names(file.message_type)}
+        self._near |= {enum.name for enum in file.enum_type}
+
+    def text(self) -> str:
+        file = self._file
+        parts = [[f'syntax = "{file.syntax}";']]
+        if file.package:
+            parts.append([f"package {file.package};"])
+        if file.dependency:
+            parts.append([f'import "{name}";' for name in sorted(file.dependency)])
+        parts += [[*self._service(service)] for service in file.service]
+        parts += [[*self._message(message, file.package)] for message in file.message_type]
+        parts += [[*_enum(enum)] for enum in file.enum_type]
+        return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+    def _service(self, service: ServiceDescriptorProto) -> Iterator[str]:
+        def lines() -> Iterator[str]:
+            for number, method in enumerate(service.method):
+                if number:
+                    yield ""
+                yield from self._method(method)
+
+        yield from _block(f"service {service.name}", lines())
+
+    def _method(self, method: MethodDescriptorProto) -> Iterator[str]:
+        def options() -> Iterator[str]:
+            rule = method.options.Extensions[HTTP]
+            http, path = self._known(".google.api.http"), f'post: "{rule.post}"'
+            yield from _option(http, path, f'body: "{rule.body}"')
+            info = method.options.Extensions[OPERATION_INFO]
+            yield from _option(
+                self._known(".google.longrunning.operation_info"),
+                f'response_type: "{info.response_type}"',
+                f'metadata_type: "{info.metadata_type}"',
+            )
+
+        taken, given = self._known(method.input_type), self._known(method.output_type)
+        yield from _block(f"rpc {method.name}({taken}) returns ({given})", options())
+
+    def _message(self, message: DescriptorProto, scope: str) -> Iterator[str]:
+        name = f"{scope}.{message.name}" if scope else message.name
+        maps = {f".{name}.{one.name}": one for one in message.nested_type if one.options.map_entry}
+
+        def lines() -> Iterator[str]:
+            for field in message.field:
+                yield self._field(field, maps)
+            for nested in message.nested_type:
+                if not nested.options.map_entry:
+                    yield from self._message(nested, name)
+            for enum in message.enum_type:
+                yield from _enum(enum)
+
+        yield from _block(f"message {message.name}", lines())
+
+    def _field(self, field: FieldDescriptorProto, maps: Mapping[str, DescriptorProto]) -> str:
+        entry = maps.get(field.type_name)
+        if entry is not None:
+            key, value = entry.field
+            said = f"map<{self._type(key)}, {self._type(value)}>"
+        elif field.label == FieldDescriptorProto.LABEL_REPEATED:
+            said = f"repeated {self._type(field)}"
+        else:
+            said = f"optional {self._type(field)}" if field.proto3_optional else self._type(field)
+        return f"{said} {field.name} = {field.number};"
+
+    def _type(self, field: FieldDescriptorProto) -> str:
+        return self._known(field.type_name) if field.type_name else _SCALARS[field.type]
+
+    def _known(self, name: str) -> str:
+        if name.startswith(self._inside):
+            short = name.removeprefix(self._inside)
+            nested = _names(one for top in self._file.message_type for one in top.nested_type)
+            return name if short.partition(".")[0] in nested else short
+        first = name.split(".")[1]
+        return name if first in self._near else name[1:]
+
+
+def _names(messages: Iterable[DescriptorProto]) -> Iterator[str]:
+    for message in messages:
+        yield message.name
+        yield from (enum.name for enum in message.enum_type)
+        yield from _names(message.nested_type)
+
+
+def _block(head: str, lines: Iterator[str]) -> Iterator[str]:
+    inside = [f"{_INDENT}{line}" if line else line for line in lines]
+    if not inside:
+        yield f"{head} {{}}"
+        return
+    yield f"{head} {{"
+    yield from inside
+    yield "}"
+
+
+def _option(name: str, *lines: str) -> Iterator[str]:
+    *block, last = _block(f"option ({name}) =", iter(lines))
+    yield from block
+    yield f"{last};"
+
+
+def _enum(enum: EnumDescriptorProto) -> Iterator[str]:
+    def lines() -> Iterator[str]:
+        if enum.options.allow_alias:
+            yield "option allow_alias = true;"
+        for value in enum.value:
+            yield f"{value.name} = {value.number};"
+
+    yield from _block(f"enum {enum.name}", lines())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 
 from lro._base.any import Any, Json
-from lro._base.errors import InvalidArgument
+from lro._base.errors import InvalidArgument, RequestIdConflict
 from lro._base.status import Status
 from lro._engine.store_port import RequestKey
 from lro._messages.json_text import dumps_bounded, reread
@@ -19,13 +19,19 @@ from lro._model.record import Record, State, weight_of
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
+REQUEST_LIFE: Final = timedelta(hours=24)
+"""How long a request key is known (spec §9.2(2))."""
+
 COLUMNS: Final = tuple(field.name for field in attrs.fields(Record))
 """Columns in the order of :func:`to_row`. Times are microseconds since 1970 in UTC."""
 
 _NAME, _METADATA, _RESULT = map(COLUMNS.index, ("name", "metadata", "result"))
 
 STAMP_COLUMNS: Final = ("version", "update_time", "lease_until")
-"""What tells the states of a record apart: see ``Record.edition``; renewals make no version."""
+"""The columns whose values differ between any two states of a record: see ``Record.edition``."""
+
+Stamp: TypeAlias = tuple[int, int, int | None]
+"""The values of ``STAMP_COLUMNS``."""
 
 
 def micros(moment: datetime) -> int:
@@ -38,7 +44,7 @@ def moment(stored: int) -> datetime:
     return _EPOCH + timedelta(microseconds=stored)
 
 
-def stamp_of(record: Record) -> tuple[int, int, int | None]:
+def stamp_of(record: Record) -> Stamp:
     """The values of ``STAMP_COLUMNS``."""
     until = record.lease_until
     return record.version, micros(record.update_time), None if until is None else micros(until)
@@ -52,8 +58,7 @@ def to_row(record: Record) -> tuple[object, ...]:
 
 def from_row(row: Sequence[typing.Any]) -> Record:
     """The record of a row."""
-    fields = dict(zip(COLUMNS, row, strict=False))
-    fields.setdefault("keys")  # which the first rows of starts were kept without, in version 2
+    fields = dict(zip(COLUMNS, row, strict=True))
     fields["_weight"] = row_weight(row)
     for name, load in _LOADS:
         if fields[name] is not None:
@@ -64,6 +69,11 @@ def from_row(row: Sequence[typing.Any]) -> Record:
 def row_weight(row: Sequence[typing.Any]) -> int:
     """The weight of the record of a row, which need not be read for that."""
     return weight_of(row[_NAME], _bytes(row[_METADATA]), _bytes(row[_RESULT]))
+
+
+def text_length(row: Sequence[typing.Any]) -> int:
+    """How many characters the messages of a row have."""
+    return len(row[_METADATA] or "") + len(row[_RESULT] or "")
 
 
 def _bytes(text: str | None) -> int:
@@ -87,7 +97,7 @@ def changes(before: Record, after: Record) -> tuple[tuple[str, ...], list[object
 
 
 def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
-    """Refuse what is no text to a database: in every store, lest tests on one pass by chance.
+    """Refuse what a database cannot keep as text; in every store, so that all behave the same.
 
     Raises:
         InvalidArgument: A text has a NUL or a lone surrogate in it; says which.
@@ -104,8 +114,21 @@ def refuse_untextual(record: Record, key: RequestKey | None = None) -> None:
     raise InvalidArgument(wrong, f"{wanted}, got {text[:80]!r}")
 
 
+def repeats_start(key: RequestKey, fingerprint: str, at: datetime, now: datetime) -> bool:
+    """Whether a start with this key repeats an earlier one, which was made at ``at``.
+
+    Raises:
+        RequestIdConflict: The key was used less than 24 hours ago with another fingerprint.
+    """
+    if now - at >= REQUEST_LIFE:
+        return False
+    if fingerprint != key.fingerprint:
+        raise RequestIdConflict("request_id", "was used before with another request")
+    return True
+
+
 def taken(name: str) -> InvalidArgument:
-    """What a second record of a name is refused with."""
+    """The error for a second record of a name."""
     return InvalidArgument("name", f"{name!r} is taken")
 
 

@@ -6,14 +6,14 @@ import itertools
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 import attrs
 
 from lro._base.any import Any
 from lro._base.arguments import check_count, check_function
-from lro._base.errors import OperationNotFound, RequestIdConflict, TargetBusy
+from lro._base.errors import OperationNotFound, TargetBusy
 from lro._engine.forks import after_fork
 from lro._engine.store_port import (
     READ_BYTES,
@@ -32,10 +32,9 @@ from lro._filters.prefilter import EVERYTHING, Test, bounds_of
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._lists import Lists
-from lro.stores._rows import refuse_untextual, taken
+from lro.stores._memory_lists import OrderedRecords
+from lro.stores._rows import REQUEST_LIFE, refuse_untextual, repeats_start, taken
 
-REQUEST_LIFE = timedelta(hours=24)
 _SLICE = 100
 """How many records a sweep removes while others wait."""
 _Key: TypeAlias = tuple[str, str, str]
@@ -67,10 +66,8 @@ class _FirstStarts:
             RequestIdConflict: The key was used with another fingerprint.
         """
         known = self._known.get((key.method, key.caller, key.request_id))
-        if known is None or now - known[0].create_time >= REQUEST_LIFE:
+        if known is None or not repeats_start(key, known[1], known[0].create_time, now):
             return None
-        if known[1] != key.fingerprint:
-            raise RequestIdConflict("request_id", "was used before with another request")
         return known[0]
 
     def forget(self, name: str) -> None:
@@ -80,7 +77,7 @@ class _FirstStarts:
             del self._known[key]
 
     def forget_before(self, moment: datetime, limit: int) -> bool:
-        """Forget so many starts up to a moment; whether there are more."""
+        """Forget up to ``limit`` starts up to a moment; return whether there are more."""
         old = itertools.takewhile(lambda r: r.create_time <= moment, self._records())
         names = [record.name for record in itertools.islice(old, limit + 1)]
         for name in names[:limit]:
@@ -92,13 +89,13 @@ class _FirstStarts:
 
 
 class NoChanges:
-    """The ear of a store that one process has to itself."""
+    """The change subscription of a store that one process has to itself."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
 
     def next_changes(self, seconds: float) -> Collection[str]:
-        """Nothing, when the seconds are over."""
+        """Wait ``seconds`` seconds, or until closed, and return no names."""
         self._closed.wait(seconds)
         return ()
 
@@ -114,7 +111,7 @@ class MemoryStore:
     forgotten, and a start repeated with it begins a second operation.
 
     Raises:
-        DeclarationError: The clock is no function, or ``request_ids`` no whole number from 1.
+        DeclarationError: The clock is not a function, or ``request_ids`` not a whole number from 1.
     """
 
     reads_block = False
@@ -128,10 +125,10 @@ class MemoryStore:
             check_function("clock", clock)
         check_count("request_ids", request_ids)
         self._clock = clock or _utc_now
-        self._forked()
-        after_fork(self, MemoryStore._forked)
+        self._reset_after_fork()
+        after_fork(self, MemoryStore._reset_after_fork)
         self._records: dict[str, Record] = {}
-        self._lists = Lists(self._records)
+        self._lists = OrderedRecords(self._records)
         self._targets: dict[str, str] = {}
         self._running: dict[str, None] = {}
         self._inputs: dict[str, Any] = {}
@@ -139,10 +136,10 @@ class MemoryStore:
         self._secret = secrets.token_bytes(KEY_BYTES)
 
     def notify_others(self, name: str) -> None:
-        """Nobody else could hear."""
+        """Do nothing: no other process has this store."""
 
     def listen(self) -> NoChanges:
-        """An ear that hears nothing: no other process can write here."""
+        """A subscription without changes: no other process can write here."""
         return NoChanges()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
@@ -308,7 +305,7 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing to free."""
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         self._lock = threading.Lock()  # a forked process has its own records from now on
 
     def _put(self, record: Record) -> None:

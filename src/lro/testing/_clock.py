@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to go on, and how a check says what it found."""
+"""A clock that a check moves, and how a check reports what it found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ManualClock:
             return self._now
 
     def advance(self, seconds: float = 0, **more: float) -> datetime:
-        """Go on by so many seconds, and ``days=``, ``hours=``, ... as a timedelta takes them."""
+        """Move by these seconds, and ``days=``, ``hours=``, ... as a timedelta takes them."""
         with self._lock:
             self._now += timedelta(seconds=seconds, **more)
             return self._now

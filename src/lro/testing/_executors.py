@@ -13,7 +13,7 @@ from lro._engine.executor_port import CancelSupport, Executor, RemoteCall
 from lro.testing._clock import expect, refuses, same
 
 MakeExecutor = Callable[[int, int], Executor]
-"""Gives an executor that runs so many tasks at once, while up to so many more wait."""
+"""Makes an executor, given how many tasks run at once and how many more may wait."""
 
 ExecutorCheck: TypeAlias = Callable[[MakeExecutor], None]
 
@@ -123,7 +123,7 @@ def _ends(*tasks: Work) -> None:
 
 
 def it_says_what_it_is(make: MakeExecutor) -> None:
-    """How far a cancel reaches; that it does its work here; and it may be told how to work."""
+    """It says how far a cancel reaches, works in this process, and can be attached."""
     executor = make(1, 1)
     expect(
         isinstance(executor.cancel_support, CancelSupport),
@@ -163,7 +163,7 @@ def room_may_be_given_back(make: MakeExecutor) -> None:
 
 
 def what_does_not_wait_cannot_be_withdrawn(make: MakeExecutor) -> None:
-    """Neither the unknown, nor what is over."""
+    """An unknown task and one that is over cannot be withdrawn."""
     executor = make(1, 1)
     task = Work("a", held=False)
     _submit(executor, task)
@@ -197,8 +197,8 @@ def nothing_begins_at_once_where_all_are_busy(make: MakeExecutor) -> None:
     _ends(task)
 
 
-def a_full_house_refuses(make: MakeExecutor) -> None:
-    """Running, waiting and reserved together fill it; who asks then is told when to come again."""
+def a_full_executor_refuses(make: MakeExecutor) -> None:
+    """Running, waiting and reserved tasks fill it; one more is refused with a time to retry."""
     executor = make(1, 2)
     running, waiting = Work("running"), Work("waiting")
     _submit(executor, running, waiting)
@@ -282,7 +282,7 @@ def a_joiner_does_not_keep_work_waiting(make: MakeExecutor) -> None:
 
 
 def a_group_keeps_its_limit(make: MakeExecutor) -> None:
-    """Of a group with a limit so many run at once; other groups pass by (spec of ``Task``)."""
+    """A group runs at most its limit at once; other groups are not held up (see ``Task``)."""
     executor = make(3, 5)
     limited = [Work(f"limited{n}", group="L", group_limit=1) for n in range(3)]
     free = Work("free", group="F")
@@ -324,7 +324,7 @@ EXECUTOR_CHECKS: Final[tuple[ExecutorCheck, ...]] = (
     *FOREGROUND_CHECKS,
     as_many_run_as_it_says,
     nothing_begins_at_once_where_all_are_busy,
-    a_full_house_refuses,
+    a_full_executor_refuses,
     a_waiting_task_can_be_withdrawn,
     tasks_begin_in_order,
     stopping_gives_back_what_waits,

@@ -55,7 +55,7 @@ def many_are_found_in_one_read(store: Store, clock: ManualClock) -> None:
 
 
 def what_is_found_is_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
-    """The names that are left for another call are told, also of records read before."""
+    """The names that are left for another call are in ``rest``, also after records were read."""
     packed = Any("type.googleapis.com/a.M", {"s": "\u00e9" * 2000})
     names = [insert(store, record_of(clock, one, metadata=packed)).record.name for one in "abcde"]
     weight = store.get(names[0]).weight
@@ -111,7 +111,7 @@ def one_target_at_once_starts_one(store: Store, clock: ManualClock) -> None:
 
 
 def a_renewal_is_of_one_owner(store: Store, clock: ManualClock) -> None:
-    """It prolongs the leases of that owner, and of nobody else, hidden work included."""
+    """It prolongs the leases of that owner alone, hidden work included."""
     for record in (
         held(clock, "ours"),
         held(clock, "hidden", target="t"),
@@ -134,7 +134,7 @@ def a_renewal_is_of_one_owner(store: Store, clock: ManualClock) -> None:
 
 
 def a_renewal_is_of_the_names_given(store: Store, clock: ManualClock) -> None:
-    """Of an owner's leases only those are prolonged, and only their cancellations told."""
+    """Only the named leases are prolonged, and only their cancellations reported."""
     for unique_id in ("kept", "dropped"):
         insert(store, held(clock, unique_id))
         store.update(f"operations/{unique_id}", request_cancel(clock()))
@@ -163,7 +163,7 @@ def a_renewal_tells_of_cancellations(store: Store, clock: ManualClock) -> None:
 
 
 def orphans_are_work_whose_lease_ran_out(store: Store, clock: ManualClock) -> None:
-    """From exactly its end; also hidden work; not what ended, nor what nobody ever held."""
+    """Work is lost from the exact end of its lease, hidden or not; not if it has ended."""
     insert(store, held(clock, "a", seconds=10))
     insert(store, held(clock, "hidden", seconds=10, target="t"))
     store.update("operations/hidden", delete(clock()))
@@ -185,7 +185,7 @@ def orphans_are_work_whose_lease_ran_out(store: Store, clock: ManualClock) -> No
 
 
 def work_handed_back_is_an_orphan_at_once(store: Store, clock: ManualClock) -> None:
-    """Until somebody claims it."""
+    """Until a worker claims it."""
     record = held(clock)
     insert(store, record)
     until = clock() + timedelta(seconds=15)

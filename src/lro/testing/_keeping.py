@@ -85,7 +85,7 @@ def results_come_back_as_they_went_in(store: Store, clock: ManualClock) -> None:
 
 
 def what_is_not_there_is_not_found(store: Store, clock: ManualClock) -> None:
-    """Every verb that wants a record says so where there is none."""
+    """Every verb that needs a record raises OperationNotFound without one."""
     for call in (
         lambda: store.get("operations/x"),
         lambda: store.request("operations/x"),

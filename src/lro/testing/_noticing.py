@@ -26,8 +26,8 @@ def a_glance_tells_what_is_over(store: Store, clock: ManualClock) -> None:
     clock.advance(days=1)
     over = {f"operations/{id_}" for id_ in ("done", "failed", "deleted", "expired", "hidden", "no")}
     found = store.poll_states([*over, "operations/running"])
-    same(found, StateSummary(frozenset(over), frozenset()), "the glance")
-    same(store.poll_states(()), StateSummary(frozenset(), frozenset()), "a glance at nothing")
+    same(found, StateSummary(frozenset(over), frozenset()), "the states")
+    same(store.poll_states(()), StateSummary(frozenset(), frozenset()), "the states of no names")
     same(store.poll_states({"operations/running"}).finished, frozenset(), "the one in progress")
 
 
@@ -62,39 +62,41 @@ def announcements_are_harmless(store: Store, clock: ManualClock) -> None:
 
 
 def an_ear_keeps_to_its_time(store: Store, clock: ManualClock) -> None:
-    """Where nothing is announced it answers when its seconds are over, or that it cannot tell."""
+    """Without a change it answers when its seconds are over, or that anything may have changed."""
     insert(store, record_of(clock))
-    ear = store.listen()
-    heard = ear.next_changes(0)
-    expect(heard is None or len(heard) == 0, "nothing is heard in no time")
-    ear.close()
-    ear.close()
+    subscription = store.listen()
+    changes = subscription.next_changes(0)
+    expect(changes is None or len(changes) == 0, "nothing has changed in no time")
+    subscription.close()
+    subscription.close()
 
 
 def a_closed_ear_hears_no_longer(store: Store, clock: ManualClock) -> None:  # noqa: ARG001
     """Who listens in another thread is let go soon, with or without an error."""
-    ear = store.listen()
+    subscription = store.listen()
     began = threading.Event()
 
     def hear() -> None:
         began.set()
         try:
-            ear.next_changes(600)
+            subscription.next_changes(600)
         except Unavailable:
             pass
 
     listener = threading.Thread(target=hear, daemon=True)
     listener.start()
     began.wait()
-    ear.close()
+    subscription.close()
     listener.join(10)
     expect(not listener.is_alive(), "the listener is let go")
 
 
 def a_closed_store_has_no_ears(store: Store, clock: ManualClock) -> None:
-    """It announces nothing, quietly; an ear of a shared store is refused, or hears nothing."""
+    """It announces nothing, without an error; a subscription is refused, or gives nothing."""
     insert(store, held(clock, seconds=timedelta(minutes=1).total_seconds()))
     store.close()
     store.notify_others("operations/a")
     if store.shared:
-        refuses(Unavailable, lambda: store.listen().next_changes(0), "an ear of a closed store")
+        refuses(
+            Unavailable, lambda: store.listen().next_changes(0), "a subscription to a closed store"
+        )

@@ -49,7 +49,7 @@ def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> Non
 
 
 def pages_go_on_after_a_place(store: Store, clock: ManualClock) -> None:
-    """A place is no record: it may be gone, or have never been (spec §3.4(7))."""
+    """A cursor needs no record: it may be gone, or have never been (spec §3.4(7))."""
     for unique_id in "edcba":
         insert(store, record_of(clock, unique_id))
         clock.advance(seconds=1)
@@ -76,7 +76,7 @@ def pages_are_of_one_parent(store: Store, clock: ManualClock) -> None:
 
 
 def pages_leave_out_what_callers_cannot_see(store: Store, clock: ManualClock) -> None:
-    """Hidden and expired records are no part of a page, nor do they use it up."""
+    """Hidden and expired records are not in a page, and do not use it up."""
     for unique_id in "abcd":
         insert(store, record_of(clock, unique_id, target=unique_id))
     store.update("operations/a", delete(clock()))
@@ -141,7 +141,7 @@ def a_page_has_all_that_meets_a_narrowing(store: Store, clock: ManualClock) -> N
 
 
 def an_index_leaves_nothing_out(store: Store, clock: ManualClock) -> None:
-    """Neither what was there before it, nor what comes, changes, or has no such key."""
+    """An index changes no page: of records before it, after it, changed, or without its key."""
     _fill(store, clock)
     store.index({"k1"})
     store.index({"k1", "k2"})

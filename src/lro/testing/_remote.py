@@ -145,7 +145,7 @@ def unused_room_is_given_back(make: MakeRemoteExecutor) -> None:
 
 
 def what_has_come_cannot_be_withdrawn(make: MakeRemoteExecutor) -> None:
-    """Nor what is unknown."""
+    """An unknown name is not withdrawn either."""
     desk = Desk()
     executor = make(desk.work)
     _submit(executor, "operations/a")

@@ -37,7 +37,7 @@ def record_of(clock: ManualClock, unique_id: str = "a", **fields: typing.Any) ->
 def held(
     clock: ManualClock, unique_id: str = "a", *, seconds: float = 15, **fields: typing.Any
 ) -> Record:
-    """A new record whose work somebody holds for so many seconds."""
+    """A new record whose work a worker holds for these seconds."""
     lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
     return record_of(clock, unique_id, **{**lease, **fields})
 
@@ -57,8 +57,8 @@ def insert(
 
 
 def end_of(clock: ManualClock, result: Any | Status | None = DONE, days: float = 30) -> Change:
-    """The end of an operation whose record is then kept for so many days."""
-    return end(result, now=clock(), expiry=timedelta(days=days))
+    """The change that ends an operation, whose record is then kept for these days."""
+    return end(result, now=clock(), keep_for=timedelta(days=days))
 
 
 def ids(records: Sequence[Record]) -> list[str]:

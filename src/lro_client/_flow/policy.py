@@ -1,22 +1,45 @@
-"""When to ask again: policies are values, made of tenacity's ``wait_*`` (spec §11.2, §11.5)."""
+"""When to ask again: policies are values, which take tenacity's ``wait_*`` (spec §11.2, §11.5)."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
-import tenacity
-from tenacity.wait import wait_base
 
 from lro import Code
 from lro_client._errors import CallError, UnreadableReply
 
-Wait = Callable[[tenacity.RetryCallState], float]
+if TYPE_CHECKING:
+    import tenacity
+
+Wait: TypeAlias = "Callable[[tenacity.RetryCallState], float]"
 """A pause in seconds for a state: ``attempt_number`` from 1, ``seconds_since_start``."""
 
 
-class wait_proportional(wait_base):  # the spelling of tenacity's own
+class _PlainWait:
+    """A wait that depends on the attempt and the time alone; it can be added to tenacity's."""
+
+    def pause(self, attempt: int, seconds: float, /) -> float:
+        """The pause after this attempt, ``seconds`` after the first one began."""
+        raise NotImplementedError
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
+        """The same, as tenacity asks for it."""
+        return self.pause(retry_state.attempt_number, retry_state.seconds_since_start or 0.0)
+
+    def __add__(self, other: Any) -> Any:
+        import tenacity  # is loaded already, if the other one is tenacity's
+
+        waits: Any = tenacity.wait_combine
+        return waits(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self if other == 0 else self + other  # as sum() begins with 0
+
+
+class wait_proportional(_PlainWait):  # the spelling of tenacity's own
     """Ask again after a share of the time that has passed, within bounds, all in seconds.
 
     With the default quarter, the time lost after the end is at most a quarter of the run time.
@@ -25,17 +48,26 @@ class wait_proportional(wait_base):  # the spelling of tenacity's own
     def __init__(self, share: float = 0.25, minimum: float = 0.05, maximum: float = 20.0) -> None:
         self.share, self.minimum, self.maximum = share, minimum, maximum
 
-    def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        """The pause after a reply ``seconds_since_start`` after the first poll."""
-        elapsed = retry_state.seconds_since_start or 0.0
-        return min(max(elapsed * self.share, self.minimum), self.maximum)
+    def pause(self, _attempt: int, seconds: float, /) -> float:
+        """The pause after a reply ``seconds`` after the first poll."""
+        return min(max(seconds * self.share, self.minimum), self.maximum)
 
 
-def wait_exponential(
-    initial: float = 1.0, multiplier: float = 1.5, maximum: float = 20.0
-) -> wait_base:
-    """Pauses that grow by a factor, as most public clients make them."""
-    return tenacity.wait_exponential(multiplier=initial, exp_base=multiplier, max=maximum)
+class wait_exponential(_PlainWait):
+    """Ask again after pauses that grow by a factor, as most public clients do."""
+
+    def __init__(
+        self, initial: float = 1.0, multiplier: float = 1.5, maximum: float = 20.0
+    ) -> None:
+        self.initial, self.multiplier, self.maximum = initial, multiplier, maximum
+
+    def pause(self, attempt: int, _seconds: float, /) -> float:
+        """The pause after this attempt."""
+        try:
+            pause = self.initial * self.multiplier ** (attempt - 1)
+        except OverflowError:
+            return self.maximum
+        return max(0.0, min(pause, self.maximum))
 
 
 _PASSING: Final = frozenset(
@@ -50,8 +82,8 @@ class Retry:
     ``codes``: these, where the server says so; a connection that failed before a reply is
     UNAVAILABLE. ``transport``: also whatever was spoilt on the way, whatever its code: pages of
     proxies, replies cut short, time-outs. ``wait``: the pause before each new attempt; the server
-    may ask for more. ``attempts``: at most so many in a row (None: any number).
-    ``patience_seconds``: at most so long with nothing but failures (None: for ever); a wait with a
+    may ask for more. ``attempts``: the maximum number in a row (None: any number).
+    ``patience_seconds``: maximum time with nothing but failures (None: for ever); a wait with a
     deadline has that instead. In a single call, a server that wants a longer pause than
     ``max_retry_after`` seconds (None: any) is not asked again: the error says when it may be.
     """
@@ -86,7 +118,7 @@ class Polling:
     ``wait``: the pause between polls. ``jitter``: each is shortened at random, by up to this share.
     ``wait_first``: use WaitOperation where the server has it, held ``hold_seconds`` at most.
     ``retry``: what to do about failed polls. ``max_retry_after``: the longest pause, in seconds,
-    that a server's Retry-After is followed for (None: any). ``connections``: so many calls at most
+    that a server's Retry-After is followed for (None: any). ``connections``: how many calls
     are in flight at once for all that is waited for together.
     """
 
@@ -116,11 +148,23 @@ class Polling:
 
 
 def pause_of(wait: Wait, attempt: int, seconds: float) -> float:
-    """What a tenacity wait says for this attempt, so many seconds after the first."""
-    state = tenacity.RetryCallState(_NOBODY, None, (), {})
+    """The pause of a wait after this attempt, ``seconds`` after the first one began."""
+    if isinstance(wait, _PlainWait):
+        return wait.pause(attempt, seconds)
+    state = _retry_state()
     state.attempt_number = attempt
     state.start_time, state.outcome_timestamp = 0.0, seconds
     return float(wait(state))
 
 
-_NOBODY: Final = tenacity.Retrying()
+def _retry_state() -> tenacity.RetryCallState:
+    import tenacity  # is loaded already, if the wait is one of its own
+
+    return tenacity.RetryCallState(_retrying(), None, (), {})
+
+
+@functools.cache
+def _retrying() -> tenacity.Retrying:
+    import tenacity
+
+    return tenacity.Retrying()

@@ -1,9 +1,11 @@
-"""Sequences of single calls, written once: generators that yield what they want done."""
+"""Single calls with their retries, and what a client has learned of its server."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import attrs
 
@@ -16,18 +18,96 @@ from lro import (
     Status,
     WaitOperationRequest,
 )
-from lro_client._errors import CallError, NothingServed
-from lro_client._flow.capabilities import Server
+from lro_client._errors import CallError, NothingServed, empty_reply, unreadable
 from lro_client._flow.policy import NO_RETRY, Polling, Retry
 from lro_client._flow.steps import Call, Emit, Flow, Reply, Request, Sleep, StartRequest
 
+WAIT: Final = "wait"
+WATCH: Final = "watch"
+BATCH: Final = "batch"
+LIST: Final = "list"
+"""The verbs that a server may offer for waiting. LIST: lists that are filtered by names."""
+
+RELEARN_SECONDS: Final = 600.0
+"""When a verb that was not offered is tried again: the server may be another release by then."""
+
+_MAX_PAUSE_SECONDS: Final = 30.0
+_FORGET_PRESSURE_SECONDS: Final = 10.0
+_MAX_FORBIDDEN_TIMES: Final = 12
+"""Enough to find one name among a thousand by halves."""
+
+
+@attrs.define
+class Server:
+    """What a client has learned of a server: which verbs it offers, and whether it is overloaded.
+
+    Times are in seconds by the client's clock. Used under the lock of the client's registry, or by
+    one flow at a time, except for what is written in one step.
+    """
+
+    proven: set[str] = attrs.field(factory=set)
+    """The verbs that have worked."""
+    lacking: dict[str, float] = attrs.field(factory=dict)
+    """The verbs that are not offered, and until when that is assumed."""
+    paused_until: float = 0.0
+    """The server asked for no calls before this moment."""
+    last_pause: float = 0.0
+    """The last pause that was made because it was overloaded."""
+    overloaded_at: float = -math.inf
+    """When it last said that it is overloaded."""
+    refused: dict[str, int] = attrs.field(factory=dict)
+    """How often in a row a verb was forbidden, perhaps only for some of the names."""
+    own_calls: int = 0
+    """How many waits have a call of their own now."""
+
+    def offers(self, verb: str, now: float) -> bool:
+        """Whether a verb is offered, as far as is known."""
+        return now >= self.lacking.get(verb, now)
+
+    def has(self, verb: str) -> None:
+        """Note that a verb has worked."""
+        self.proven.add(verb)
+        self.lacking.pop(verb, None)
+        self.refused.pop(verb, None)
+
+    def lacks(self, verb: str, now: float, seconds: float = RELEARN_SECONDS) -> None:
+        """Note that a verb is not offered."""
+        self.proven.discard(verb)
+        self.refused.pop(verb, None)
+        self.lacking[verb] = now + seconds
+
+    def forbids(self, verb: str) -> bool:
+        """Note that a verb was forbidden; whether it now seems to be for every name."""
+        self.refused[verb] = self.refused.get(verb, 0) + 1
+        return verb not in self.proven and self.refused[verb] > _MAX_FORBIDDEN_TIMES
+
+    def overloaded(self, asked: float, began: float, now: float) -> None:
+        """Note that the server is overloaded (429, 503): pause for ``asked`` seconds, or longer.
+
+        Each time in a row doubles the pause, from half a second to half a minute. Calls that were
+        in flight together are one time: ``began`` is when this one was made.
+        """
+        if began >= self.overloaded_at:
+            self.last_pause = min(max(2 * self.last_pause, 0.5), _MAX_PAUSE_SECONDS)
+            self.overloaded_at = now
+        # One answer that asks for a day must not stop all other calls.
+        self.paused_until = max(
+            self.paused_until, now + max(min(asked, _MAX_PAUSE_SECONDS), self.last_pause)
+        )
+
+    def answered(self, now: float) -> None:
+        """Note that a call went well, which ends the pauses unless they were a moment ago."""
+        if self.last_pause and now > self.paused_until + _FORGET_PRESSURE_SECONDS:
+            self.last_pause = 0.0
+
+
 _SERVER_HOLD_SECONDS = 60.0
-_LONGEST_WAIT_SECONDS = 86_400.0
+_MAX_WAIT_SECONDS = 86_400.0
 
 
 @attrs.frozen(kw_only=True)
 class FlowConfig:
-    """What flows need from outside: clock, chance, policies, memory of the server.
+    """What flows need: the clock, chance, the policies, the memory of the server.
 
     ``call_seconds`` bounds each attempt at a call, of which a Wait may last its hold longer.
     """
@@ -40,13 +120,13 @@ class FlowConfig:
     call_seconds: float = 30.0
 
     @property
-    def lanes(self) -> int:
-        """How many calls may be in flight for all that is waited for together."""
-        return max(1, self.polling.connections - self.server.held)
+    def max_lanes(self) -> int:
+        """Maximum number of calls in flight for all operations that are waited for together."""
+        return max(1, self.polling.connections - self.server.own_calls)
 
 
 def single(
-    setting: FlowConfig,
+    config: FlowConfig,
     request: Request,
     headers: Mapping[str, str] | None = None,
     within: float | None = None,
@@ -54,19 +134,19 @@ def single(
 ) -> Flow[Reply]:
     """One call, retried as the policy says (spec §11.5(1)); a start only with a request id.
 
-    With its retries it takes no longer than ``within`` seconds. Each attempt that fails is told to
-    ``failed``.
+    With its retries it takes no longer than ``within`` seconds. ``failed`` gets the error
+    of each attempt that fails.
     """
-    retry = setting.retry
+    retry = config.retry
     if isinstance(request, StartRequest) and not request.request_id:
         retry = NO_RETRY
-    budget = setting.call_seconds + _held_seconds(request)
+    budget = config.call_seconds + _held_seconds(request)
     call = Call(request=request, budget=budget, headers=headers or {})
-    began, attempt = setting.clock(), 0
+    began, attempt = config.clock(), 0
     while True:
         attempt += 1
         if within is not None:
-            left = began + within - setting.clock()
+            left = began + within - config.clock()
             call = attrs.evolve(call, budget=min(budget, max(left, 0.001)))
         try:
             reply: Reply = yield call
@@ -76,14 +156,14 @@ def single(
             gone = exc.code is Code.NOT_FOUND and not isinstance(exc, NothingServed)
             if gone and attempt > 1 and isinstance(request, DeleteOperationRequest):
                 return Reply(None)  # an attempt whose reply was lost has done it
-            pause = retry.pause(exc, attempt, setting.clock() - began)
+            pause = retry.pause(exc, attempt, config.clock() - began)
             asked = exc.retry_after or 0.0
             most = retry.max_retry_after
             if pause is None or (most is not None and asked > most):
                 raise
             pause = max(pause, asked)
-            if within is not None and setting.clock() + pause >= began + within:
-                yield Sleep(max(0.0, began + within - setting.clock()))
+            if within is not None and config.clock() + pause >= began + within:
+                yield Sleep(max(0.0, began + within - config.clock()))
                 raise
         yield Sleep(pause)
 
@@ -93,13 +173,13 @@ def _held_seconds(request: Request) -> float:
         return 0.0
     if request.timeout is None:
         return _SERVER_HOLD_SECONDS  # the server's own maximum holds, by default a minute
-    return min(max(request.timeout.total_seconds, 0.0), _LONGEST_WAIT_SECONDS)
+    return min(max(request.timeout.total_seconds, 0.0), _MAX_WAIT_SECONDS)
 
 
-def pages(setting: FlowConfig, request: ListOperationsRequest) -> Flow[None]:
-    """Shows each page of a list, fetched when it is asked for (spec §11.9)."""
+def pages(config: FlowConfig, request: ListOperationsRequest) -> Flow[None]:
+    """Emit each page of a list, fetched when it is asked for (spec §11.9)."""
     while True:
-        reply = yield from single(setting, request)
+        reply = yield from single(config, request)
         page = reply.value
         assert isinstance(page, ListOperationsResponse)
         yield Emit(page)
@@ -115,3 +195,20 @@ def read(reply: Reply) -> Operation:
     """The operation of a reply that must hold one."""
     assert isinstance(reply.value, Operation)
     return reply.value
+
+
+def check_operation(call: Call, operation: Operation, http_status: int | None = None) -> None:
+    """Refuse the operation of a reply that says nothing, or that could not be asked for again.
+
+    Raises:
+        UnreadableReply: It has no field, or comes from a start, in progress and without a name.
+    """
+    if isinstance(call.request, StartRequest):
+        if not (operation.name or operation.done):
+            text = "the reply is not what was asked for: an operation in progress without a name"
+            raise unreadable(call.verb, text, http_status)
+    elif operation == _NOTHING:
+        raise empty_reply(call.verb, "an operation without any field", http_status)
+
+
+_NOTHING: Final = Operation()

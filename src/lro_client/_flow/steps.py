@@ -1,4 +1,4 @@
-"""What flows ask for, and what they get: calls, pauses, replies."""
+"""The steps that flows yield, and what they get for them: calls, pauses, replies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StartRequest:
 class BatchGetOperationsRequest:
     """Reads many operations of one collection, which is "operations" or ends so (spec §3.11).
 
-    With ``ended`` alone those that are done matter: the others need not be read.
+    With ``ended`` only those that are done matter: the others need not be read.
     """
 
     collection: str
@@ -45,9 +45,9 @@ class BatchGetOperationsRequest:
 
 @attrs.frozen
 class WatchOperationsRequest:
-    """Asks to be told of each change of many operations of one collection (spec §3.11).
+    """Watches many operations of one collection for changes (spec §3.11).
 
-    With ``ended`` alone those that are done matter: of the others the name will do.
+    With ``ended`` only those that are done matter: of the others the name is enough.
     """
 
     collection: str
@@ -77,15 +77,15 @@ class Call:
 
     @property
     def verb(self) -> str:
-        """The RPC's name, as errors tell it."""
+        """The RPC's name, as errors give it."""
         return type(self.request).__name__.removesuffix("Request")
 
 
 @attrs.frozen(kw_only=True)
 class Stream:
-    """Ask the server, and give ``sink`` what it tells, until it has no more to tell.
+    """Ask the server, and give ``sink`` each item of its stream until that ends.
 
-    What it tells is an operation, or the name of one that is gone; None is a sign of life.
+    An item is an operation, or the name of one that is gone; None is a sign of life.
     ``call.budget`` is how many seconds it may be silent.
     """
 
@@ -102,14 +102,14 @@ class Gather:
 
 @attrs.frozen
 class Sleep:
-    """Do nothing for so many seconds."""
+    """Pause the flow."""
 
     seconds: float
 
 
 @attrs.frozen
 class Idle:
-    """Do nothing for so many seconds, or until there is more to do at this table."""
+    """Pause the flow until the time is over or the registry has more to do."""
 
     seconds: float
 
@@ -123,7 +123,7 @@ class RunBlocking:
 
 @attrs.frozen
 class Receive:
-    """The next thing put into a box; None if there is none for so many seconds (None: ever)."""
+    """The next item of a channel; None if none comes within ``seconds`` (None: no limit)."""
 
     box: Channel
     seconds: float | None
@@ -131,7 +131,7 @@ class Receive:
 
 @attrs.frozen
 class Emit:
-    """Hand this to whoever iterates, then go on."""
+    """Give this value to the iterator of the flow."""
 
     value: Any
 
@@ -145,10 +145,10 @@ class Reply:
 
 
 class Channel(Protocol):
-    """Where one waits for what others find. Nothing that is put into it blocks."""
+    """Items from other threads or tasks for one receiver. ``put`` never blocks."""
 
     def put(self, item: Any) -> None:
-        """Add something; whoever waits for it goes on."""
+        """Add an item, and wake the receiver."""
         ...
 
 
@@ -192,4 +192,4 @@ class AsyncTransport(Protocol):
 
 
 class Enough(Exception):
-    """Nobody wants to hear more of a stream."""
+    """Raised by a sink that needs no more of a stream."""

@@ -1,4 +1,4 @@
-"""Threads that are lent for a call which must be over by a given time, whatever it does."""
+"""Threads for calls that must end by a given time, whatever they do."""
 
 from __future__ import annotations
 
@@ -10,82 +10,82 @@ from collections.abc import Callable
 from typing import Final, TypeAlias, TypeVar, cast
 
 R = TypeVar("R")
-Answer: TypeAlias = "queue.SimpleQueue[tuple[object, BaseException | None]]"
-"""Where it is put what a function gave or raised."""
+AnswerQueue: TypeAlias = "queue.SimpleQueue[tuple[object, BaseException | None]]"
+"""Receives what a function returned or raised: (value, None) or (None, error)."""
 
-KEPT: Final = 8
-"""So many idle threads are kept for the next calls."""
+MAX_IDLE_THREADS: Final = 8
+"""Number of idle threads that are kept for the next calls."""
 
-LINGER_SECONDS: Final = 10.0
-"""So long an idle thread is kept."""
+MAX_IDLE_SECONDS: Final = 10.0
+"""How long an idle thread is kept."""
 
 
 class Late(Exception):
-    """The time was over first. The thread goes on alone, and what it finds is dropped."""
+    """The time was over first. The thread goes on alone, and its result is dropped."""
 
 
 class CallThreads:
-    """Does calls in other threads, which are daemons: no call can hold up the end of a process.
+    """Makes calls in daemon threads, so that no call holds up the end of a process.
 
     No timeout of a blocking HTTP library bounds a whole exchange: each covers one read, so that a
     server which drips bytes holds its caller for ever. A thread can be left behind.
     """
 
     def __init__(self) -> None:
-        self._idle: list[_Hand] = []
+        self._idle: list[_CallThread] = []
         self._process = os.getpid()
 
     def forget(self) -> None:
-        """Have no idle thread: in a forked process there are none."""
+        """Forget the idle threads: a forked process has none."""
         self._idle, self._process = [], os.getpid()
 
-    def ask(self, function: Callable[[], R], seconds: float, asking: set[Answer]) -> R:
-        """What the function gives or raises, if it does so within ``seconds``.
+    def call(self, function: Callable[[], R], seconds: float, waiting: set[AnswerQueue]) -> R:
+        """What the function returns or raises, if it does so within ``seconds``.
 
-        Meanwhile ``asking`` has where the answer is put: another may be put there instead.
+        Meanwhile the queue of the answer is in ``waiting``: a closing client puts an error there.
 
         Raises:
-            Late: It does not.
+            Late: The function took longer.
         """
-        box: Answer = queue.SimpleQueue()
-        asking.add(box)
+        answers: AnswerQueue = queue.SimpleQueue()
+        waiting.add(answers)
         try:
-            self.give(function, box.put)
-            found, error = box.get(timeout=seconds)
+            self.start(function, answers.put)
+            found, error = answers.get(timeout=seconds)
         except queue.Empty:
             raise Late from None
         finally:
-            asking.discard(box)
+            waiting.discard(answers)
         if error is not None:
             raise error
         return cast(R, found)
 
-    def give(
+    def start(
         self,
         function: Callable[[], object],
-        told: Callable[[tuple[object, BaseException | None]], object],
+        report: Callable[[tuple[object, BaseException | None]], object],
     ) -> None:
-        """Have the function called in another thread, and ``told`` of what it gave or raised."""
+        """Call the function in another thread, then ``report`` with what it returned or raised."""
         if self._process != os.getpid():  # the threads stayed in the process that was forked
             self.forget()
         try:
-            hand = self._idle.pop()
+            thread = self._idle.pop()
         except IndexError:
-            hand = _Hand(self._idle)
+            thread = _CallThread(self._idle)
         # Tracing libraries keep the caller's span in the context.
-        hand.orders.put((contextvars.copy_context(), function, told))
+        thread.tasks.put((contextvars.copy_context(), function, report))
 
 
-_Order = tuple[
+_Task = tuple[
     contextvars.Context,
     Callable[[], object],
     Callable[[tuple[object, BaseException | None]], object],
 ]
 
 
-class _Hand:
-    def __init__(self, idle: list[_Hand]) -> None:
-        self.orders: queue.SimpleQueue[_Order] = queue.SimpleQueue()
+class _CallThread:
+    def __init__(self, idle: list[_CallThread]) -> None:
+        self.tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._idle = idle
         threading.Thread(target=self._work, name="lro-client-call", daemon=True).start()
 
@@ -93,31 +93,31 @@ class _Hand:
         kept = True
         while kept:
             try:
-                order = self.orders.get(timeout=LINGER_SECONDS)
+                task = self.tasks.get(timeout=MAX_IDLE_SECONDS)
             except queue.Empty:
                 try:
                     self._idle.remove(self)
-                except ValueError:  # it was just taken: the order is on its way
+                except ValueError:  # it was just taken: the task is on its way
                     continue
                 return
-            kept = self._obey(*order)
-            del order  # nothing is kept alive by an idle thread
+            kept = self._run_task(*task)
+            del task  # nothing is kept alive by an idle thread
 
-    def _obey(
+    def _run_task(
         self,
         context: contextvars.Context,
         function: Callable[[], object],
-        told: Callable[[tuple[object, BaseException | None]], object],
+        report: Callable[[tuple[object, BaseException | None]], object],
     ) -> bool:
         found: tuple[object, BaseException | None]
         try:
             found = context.run(function), None
         except BaseException as exc:
             found = None, exc
-        kept = len(self._idle) < KEPT
+        kept = len(self._idle) < MAX_IDLE_THREADS
         if kept:
             self._idle.append(self)
-        told(found)
+        report(found)
         return kept
 
 

@@ -1,8 +1,8 @@
-"""Asking for many operations at once: lanes that share a table (spec §3.11, §11.2-§11.5).
+"""Polling many operations at once (spec §3.11, §11.2-§11.5).
 
-A lane is a flow: it takes work from the table, has it done, gives back what came of it. As many
-lanes as calls may be in flight share one table, so that ten thousand operations need no more
-connections than eight.
+A lane is a flow that takes batches from the registry, one at a time, makes the call of each, and
+puts its outcome into the registry. All lanes share one registry, and there are as many lanes as
+calls may be in flight, so that ten thousand operations need at most eight connections.
 """
 
 from __future__ import annotations
@@ -14,326 +14,331 @@ from lro import BatchGetOperationsResponse, Code, ListOperationsResponse, Operat
 from lro.errors import OperationNotFound
 from lro.types import ErrorInfo
 from lro_client._errors import CallError, OperationGone
-from lro_client._flow.capabilities import WATCH
-from lro_client._flow.failures import unanswered
-from lro_client._flow.polling import Doubt, is_fair, lost, says_no_wait
-from lro_client._flow.single import FlowConfig
+from lro_client._flow.poll_state import final_error
+from lro_client._flow.single import WATCH, FlowConfig
 from lro_client._flow.steps import Enough, Flow, Idle, Reply
 from lro_client._tracing import log_failed_poll
-from lro_client._watch.registry import NAMES_MOST, Told, WatchedOperation, WatchRegistry, tell
+from lro_client._watch.registry import (
+    MAX_BATCH_NAMES,
+    Notifications,
+    WatchedOperation,
+    WatchRegistry,
+    notify_all,
+)
 from lro_client._watch.strategy import (
-    MANY,
-    TRUST_SECONDS,
-    UNHEARD_SECONDS,
+    BATCH_STRATEGIES,
+    MAX_UNREPORTED_SECONDS,
+    RECHECK_SECONDS,
     PollBatch,
     Scheduler,
     Strategy,
     pause_after,
 )
 
-_DOUBT_SECONDS: Final = 30.0
-_AT_ONCE_SECONDS: Final = 0.5
+_RETRY_VERB_SECONDS: Final = 30.0
 _ABSENT: Final = frozenset({Code.NOT_FOUND, Code.UNIMPLEMENTED})
 _FORBIDDEN: Final = frozenset({Code.PERMISSION_DENIED, Code.UNAUTHENTICATED})
 _PRESSURE: Final = frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED})
 _ENDED: Final = Status(Code.UNAVAILABLE, "the stream ended before the operation")
 
 
-def _too_large(work: PollBatch, error: CallError) -> bool:
+def _too_large(batch: PollBatch, error: CallError) -> bool:
     """Whether a server refuses a batch because its operations are too large together."""
-    if work.how is not Strategy.BATCH or error.code is not Code.RESOURCE_EXHAUSTED:
+    if batch.strategy is not Strategy.BATCH or error.code is not Code.RESOURCE_EXHAUSTED:
         return False
     infos = (detail for detail in error.details() if isinstance(detail, ErrorInfo))
     return any(info.reason == "BATCH_TOO_LARGE" for info in infos)
 
 
 class Poller:
-    """What all lanes of a client make of what they hear."""
+    """Runs lanes, and decides what follows from each reply and failure."""
 
-    def __init__(self, setting: FlowConfig, table: WatchRegistry, choice: Scheduler) -> None:
-        self._setting = setting
-        self._server = setting.server
-        self._table = table
-        self._choice = choice
+    def __init__(self, config: FlowConfig, registry: WatchRegistry, scheduler: Scheduler) -> None:
+        self._config = config
+        self._server = config.server
+        self._registry = registry
+        self._scheduler = scheduler
 
     def lane(self) -> Flow[None]:
-        """Do what is due, until nobody waits for anything that others do not see to."""
-        table, failed = self._table, None
-        with table.lock:
-            table.came()
+        """Make the calls that are due, until other lanes see to all that is left."""
+        registry, failed = self._registry, None
+        with registry.lock:
+            registry.lane_started()
         try:
             yield from self._lane()
-        except Exception as exc:  # nobody must wait for ever for a lane that is no more
+        except Exception as exc:  # no waiter must wait for ever for a lane that has failed
             failed = exc
             raise
         finally:
-            with table.lock:
-                table.exited()
-                told = [] if failed is None else table.all_lost(failed)
-            tell(told)
+            with registry.lock:
+                registry.lane_exited()
+                notifications = [] if failed is None else registry.give_up_all(failed)
+            notify_all(notifications)
 
     def _lane(self) -> Flow[None]:
         while True:
-            work = self._take()
-            if work is None:
+            batch = self._next_batch()
+            if batch is None:
                 return
-            if isinstance(work, Idle):
+            if isinstance(batch, Idle):
                 try:
-                    yield work
+                    yield batch
                 finally:
-                    with self._table.lock:
-                        self._table.woke()
+                    with self._registry.lock:
+                        self._registry.lane_woke()
                 continue
             try:
-                reply: Reply | None = yield self._choice.step(work, self._heard)
+                reply: Reply | None = yield self._scheduler.step(batch, self._stream_item)
             except CallError as exc:
-                self._failed(work, exc)
-            except Exception as exc:  # of a transport, or of a listener: nobody must wait for ever
-                self._broken(work, exc)
+                self._failed(batch, exc)
+            except (
+                Exception
+            ) as exc:  # of a transport, or of a listener: no waiter must wait for ever
+                self._broken(batch, exc)
             else:
-                self._answered(work, reply)
+                self._succeeded(batch, reply)
 
-    def _take(self) -> PollBatch | Idle | None:
-        table = self._table
-        with table.lock:
-            if table.closed is not None or not table.entries:
+    def _next_batch(self) -> PollBatch | Idle | None:
+        registry = self._registry
+        with registry.lock:
+            if registry.closed is not None or not registry.entries:
                 return None
-            now = table.clock()
-            due = max(table.next_due, self._server.until)
+            now = registry.clock()
+            due = max(registry.next_due, self._server.paused_until)
             if due <= now:
-                work = self._choice.work(now)
-                if work is not None:
-                    if table.next_due < math.inf:
-                        table.call_lane()
-                    return work
-                due = now + UNHEARD_SECONDS  # the lane that tries something is soon back
-            if due == math.inf or not table.try_sleep(due):
+                batch = self._scheduler.next_batch(now)
+                if batch is not None:
+                    if registry.next_due < math.inf:
+                        registry.ensure_lane()
+                    return batch
+                due = (
+                    now + MAX_UNREPORTED_SECONDS
+                )  # the call that tries the verb will be over by then
+            if due == math.inf or not registry.try_sleep(due):
                 return None
             return Idle(due - now)
 
     # -- good answers -------------------------------------------------------------------------
 
-    def _answered(self, work: PollBatch, reply: Reply | None) -> None:
-        with self._table.lock:
-            now = self._table.clock()
-            self._choice.over(work)
+    def _succeeded(self, batch: PollBatch, reply: Reply | None) -> None:
+        with self._registry.lock:
+            now = self._registry.clock()
+            self._scheduler.finished(batch)
             try:
                 if reply is None:  # a stream has ended
-                    told = self._unfinished(work, now)
+                    notifications = self._unfinished(batch, now)
                 else:
-                    told = self._replied(work, reply, now)
-            except Exception as exc:  # a transport gave something else than was asked for
-                told = self._lost(work, exc)
-        tell(told)
+                    notifications = self._take_reply(batch, reply, now)
+            except Exception as exc:  # a transport returned something else than was asked for
+                notifications = self._give_up(batch, exc)
+        notify_all(notifications)
 
-    def _replied(self, work: PollBatch, reply: Reply, now: float) -> Told:
+    def _take_reply(self, batch: PollBatch, reply: Reply, now: float) -> Notifications:
         self._server.answered(now)
-        told: Told = []
+        notifications: Notifications = []
         value = reply.value
         if isinstance(value, Operation):
-            (entry,) = work.entries.values()
-            if work.how is Strategy.HOLD and value.done and not entry.fits(value):
-                entry.doubt = Doubt(value)
-                self._push(work, now)
-                return told
-            if entry.doubt is not None and work.how is Strategy.ONE:
-                entry.doubt.settle(self._server, value, now)
-                entry.doubt = None
-            told += self._table.seen(entry, value)
+            (entry,) = batch.entries.values()
+            waited = batch.strategy is Strategy.HOLD
+            if not entry.accept(self._config, value, entry.fits_all, waited=waited):
+                self._push(batch, now)
+                return notifications
+            notifications += self._registry.take_state(entry, value)
         elif isinstance(value, BatchGetOperationsResponse):
-            told += self._found(work, value.operations)
-            for name in work.entries.keys() & set(value.missing):
-                told += self._gone(work.entries[name])
+            notifications += self._found(batch, value.operations)
+            for name in batch.entries.keys() & set(value.missing):
+                notifications += self._gone(batch.entries[name])
         else:
             assert isinstance(value, ListOperationsResponse)
-            if not self._filtered(work, value, now):
-                return told
-            told += self._found(work, value.operations)
-        if work.how is not Strategy.ONE:
-            self._server.has(work.how.value)
-        self._again(work, reply.retry_after, now)
-        return told
+            if not self._filtered(batch, value, now):
+                return notifications
+            notifications += self._found(batch, value.operations)
+        if batch.strategy is not Strategy.ONE:
+            self._server.has(batch.strategy.value)
+        self._schedule_next(batch, reply.retry_after, now)
+        return notifications
 
-    def _found(self, work: PollBatch, operations: tuple[Operation, ...]) -> Told:
-        told: Told = []
+    def _found(self, batch: PollBatch, operations: tuple[Operation, ...]) -> Notifications:
+        notifications: Notifications = []
         for operation in operations:
-            entry = work.entries.get(operation.name)
+            entry = batch.entries.get(operation.name)
             if entry is not None:
-                told += self._table.seen(entry, operation)
-        return told
+                notifications += self._registry.take_state(entry, operation)
+        return notifications
 
-    def _gone(self, entry: WatchedOperation) -> Told:
+    def _gone(self, entry: WatchedOperation) -> Notifications:
         status = Status(Code.NOT_FOUND, str(OperationNotFound(entry.name)))
-        return self._table.lost(entry, OperationGone("GetOperation", status))
+        return self._registry.give_up(entry, OperationGone("GetOperation", status))
 
-    def _filtered(self, work: PollBatch, page: ListOperationsResponse, now: float) -> bool:
-        """Whether the server lists by names; what it has not listed is asked for by itself."""
+    def _filtered(self, batch: PollBatch, page: ListOperationsResponse, now: float) -> bool:
+        """Whether the server lists by names; one that it left out gets its own call."""
         listed = {operation.name for operation in page.operations}
-        if not listed <= work.entries.keys():
-            self._server.lacks(work.how.value, now)
-            self._push(work, now)
+        if not listed <= batch.entries.keys():
+            self._server.lacks(batch.strategy.value, now)
+            self._push(batch, now)
             return False
-        for name, entry in work.entries.items():
+        for name, entry in batch.entries.items():
             if name not in listed and not page.next_page_token:
-                entry.alone = True
+                entry.asked_alone = True
             elif name not in listed:  # on a page that the server has cut short
-                work.left.add(name)
+                batch.left_out.add(name)
         return True
 
-    def _again(self, work: PollBatch, retry_after: float | None, now: float) -> None:
-        waiting = self._waiting(work)
+    def _schedule_next(self, batch: PollBatch, retry_after: float | None, now: float) -> None:
+        waiting = self._watched(batch)
         if not waiting:
             return
         for entry in waiting:
             entry.polls += 1
-        if work.how is Strategy.HOLD:
+        if batch.strategy is Strategy.HOLD:
             (entry,) = waiting
-            at_once = now - work.began < min(_AT_ONCE_SECONDS, work.hold / 2)
-            entry.at_once = entry.at_once + 1 if at_once else 0
-            if entry.at_once < 3:
-                self._table.push(entry, now)
+            if entry.holds_again(batch.hold, now - batch.began):
+                self._registry.push(entry, now)
                 return
-        pause = pause_after(self._setting, work, waiting, self._table, retry_after)
+        pause = pause_after(self._config, batch, waiting, self._registry, retry_after)
         for entry in waiting:
-            left = work.how in MANY and (entry.alone or entry.name in work.left)
+            left = batch.strategy in BATCH_STRATEGIES and (
+                entry.asked_alone or entry.name in batch.left_out
+            )
             if not left:
-                entry.max_batch = NAMES_MOST
-            trusted = TRUST_SECONDS if entry.heard else pause
-            self._table.push(entry, now if left else now + trusted)
+                entry.max_batch = MAX_BATCH_NAMES
+            trusted = RECHECK_SECONDS if entry.reported else pause
+            self._registry.push(entry, now if left else now + trusted)
 
     # -- streams ------------------------------------------------------------------------------
 
-    def _heard(self, work: PollBatch, item: Operation | str | None) -> None:
-        with self._table.lock:
-            if self._table.closed is not None or not self._anybody(work):
+    def _stream_item(self, batch: PollBatch, item: Operation | str | None) -> None:
+        with self._registry.lock:
+            if self._registry.closed is not None or not self._still_watched(batch):
                 raise Enough
-            told: Told = []
+            notifications: Notifications = []
             if item is not None:
                 if WATCH not in self._server.proven:
                     self._server.has(WATCH)
-                    self._table.call_lane()  # others may have waited for what comes of this try
-                told = self._told_by_stream(work, item)
-        tell(told)
+                    # Others may have waited for the outcome of this first stream.
+                    self._registry.ensure_lane()
+                notifications = self._take_stream_item(batch, item)
+        notify_all(notifications)
 
-    def _told_by_stream(self, work: PollBatch, item: Operation | str) -> Told:
+    def _take_stream_item(self, batch: PollBatch, item: Operation | str) -> Notifications:
         name = item if isinstance(item, str) else item.name
-        entry = work.entries.get(name)
+        entry = batch.entries.get(name)
         if entry is None:
             return []
-        self._table.push(entry, self._table.clock() + TRUST_SECONDS)
+        self._registry.push(entry, self._registry.clock() + RECHECK_SECONDS)
         entry.polls += 1
-        entry.heard = True
+        entry.reported = True
         if isinstance(item, str) or item.done:
-            del work.entries[name]
-        return self._gone(entry) if isinstance(item, str) else self._table.seen(entry, item)
+            del batch.entries[name]
+        return (
+            self._gone(entry) if isinstance(item, str) else self._registry.take_state(entry, item)
+        )
 
-    def _unfinished(self, work: PollBatch, now: float) -> Told:
-        told: Told = []
-        for entry in self._waiting(work):
+    def _unfinished(self, batch: PollBatch, now: float) -> Notifications:
+        notifications: Notifications = []
+        for entry in self._watched(batch):
             error = CallError("WatchOperations", _ENDED, passing=True)
-            told += self._failing(entry, error, now, work)
-        return told
+            notifications += self._fail_one(entry, error, now, batch)
+        return notifications
 
     # -- bad answers --------------------------------------------------------------------------
 
-    def _failed(self, work: PollBatch, error: CallError) -> None:
-        with self._table.lock:
-            now = self._table.clock()
-            self._choice.over(work)
-            # A stream that breaks says nothing of the server, which may have closed it for its age.
-            broken = work.how is Strategy.STREAM and error.http_status is None
-            if error.code in _PRESSURE and not broken and not _too_large(work, error):
-                polling = self._setting.polling
-                self._server.pressed(polling.server_delay(error.retry_after), work.began, now)
-            told = self._told_of_failure(work, error, now)
-        tell(told)
+    def _failed(self, batch: PollBatch, error: CallError) -> None:
+        with self._registry.lock:
+            now = self._registry.clock()
+            self._scheduler.finished(batch)
+            # A stream that breaks says nothing of the server, which may have closed an old one.
+            broken = batch.strategy is Strategy.STREAM and error.http_status is None
+            if error.code in _PRESSURE and not broken and not _too_large(batch, error):
+                polling = self._config.polling
+                self._server.overloaded(polling.server_delay(error.retry_after), batch.began, now)
+            notifications = self._take_failure(batch, error, now)
+        notify_all(notifications)
 
-    def _told_of_failure(self, work: PollBatch, error: CallError, now: float) -> Told:
-        server, waiting = self._server, self._waiting(work)
-        if _too_large(work, error):
-            self._halve(work, fewest=2)
-            self._push(work, now)
+    def _take_failure(self, batch: PollBatch, error: CallError, now: float) -> Notifications:
+        server, waiting = self._server, self._watched(batch)
+        if _too_large(batch, error):
+            self._halve(batch, fewest=2)
+            self._push(batch, now)
             return []
-        passes = self._setting.polling.retry.pause(error, 1, 0.0) is not None
-        if passes and not waiting:  # their patience has cut it: that says nothing of the server
+        passes = self._config.polling.retry.pause(error, 1, 0.0) is not None
+        if passes and not waiting:  # their deadlines have cut it, which says nothing of the server
             return []
-        if work.how is Strategy.HOLD and says_no_wait(self._setting.polling, error):
-            for entry in waiting:
-                entry.doubt = Doubt()
-        elif work.how in MANY and (not passes or work.how.value not in server.proven):
-            self._refused(work, error, passes, now)
-        else:
-            return [one for entry in waiting for one in self._failing(entry, error, now, work)]
-        self._push(work, now)
-        return []
+        if batch.strategy in BATCH_STRATEGIES and (
+            not passes or batch.strategy.value not in server.proven
+        ):
+            self._refused(batch, error, passes, now)
+            self._push(batch, now)
+            return []
+        return [one for entry in waiting for one in self._fail_one(entry, error, now, batch)]
 
-    def _refused(self, work: PollBatch, error: CallError, passes: bool, now: float) -> None:
-        """A call for many has failed: the server lacks the verb, or will not have all the names."""
-        verb = work.how.value
+    def _refused(self, batch: PollBatch, error: CallError, passes: bool, now: float) -> None:
+        """Handle a failed batch: the server lacks the verb, or refuses some of the names."""
+        verb = batch.strategy.value
         known = verb in self._server.proven
-        if passes:  # the verb may be there for all that
-            self._server.lacks(verb, now, _DOUBT_SECONDS)
+        if passes:  # the server may have the verb all the same
+            self._server.lacks(verb, now, _RETRY_VERB_SECONDS)
         elif error.code in _ABSENT or not (known or error.code in _FORBIDDEN):
             self._server.lacks(verb, now)
-        else:  # one of them is refused, which is found by halves
+        else:  # one name is refused: halving the batches finds it
             if self._server.forbids(verb):
                 self._server.lacks(verb, now)
-            self._halve(work, fewest=1)
+            self._halve(batch, fewest=1)
 
-    def _halve(self, work: PollBatch, fewest: int) -> None:
-        """Ask for these in batches half as large; alone, where that would be below ``fewest``."""
-        half = len(work.entries) // 2
-        for entry in self._waiting(work):
-            entry.alone, entry.max_batch = entry.alone or half < fewest, max(1, half)
+    def _halve(self, batch: PollBatch, fewest: int) -> None:
+        """Halve the batch size; below ``fewest``, each operation gets a call of its own."""
+        half = len(batch.entries) // 2
+        for entry in self._watched(batch):
+            entry.asked_alone, entry.max_batch = entry.asked_alone or half < fewest, max(1, half)
 
-    def _failing(
-        self, entry: WatchedOperation, error: CallError, now: float, work: PollBatch
-    ) -> Told:
-        polling = self._setting.polling
-        silent = work.how is not Strategy.STREAM and unanswered(
-            error, now - work.began, work.budget
-        )
-        fair = not silent or is_fair(self._setting, work.budget, work.hold)
-        entry.failures.add(error, now, fair=fair)
+    def _fail_one(
+        self, entry: WatchedOperation, error: CallError, now: float, batch: PollBatch
+    ) -> Notifications:
+        hold = batch.hold if batch.strategy is Strategy.HOLD else None
+        # A stream has no end by which it must have answered.
+        budget = math.inf if batch.strategy is Strategy.STREAM else batch.budget
         entry.polls += 1
-        if work.how is Strategy.HOLD and silent:  # a Get may be answered
-            entry.doubt = Doubt() if fair else None
-            self._table.push(entry, now)
+        if entry.fail(self._config, error, hold=hold, took=now - batch.began, budget=budget):
+            self._registry.push(entry, now)
             return []
-        # Where everybody has a deadline, that is the patience (spec §11.5(2)).
-        pause = entry.failures.pause(polling, error, now, patient=not entry.endless)
+        # Deadlines replace the patience of the policy if all listeners have one (spec §11.5(2)).
+        pause = entry.failures.pause(
+            self._config.polling, error, now, patient=not entry.some_without_deadline
+        )
         if pause is not None:
             log_failed_poll(entry.name, error, pause)
-            self._table.push(entry, now + pause)
+            self._registry.push(entry, now + pause)
             return []
-        return self._table.lost(entry, lost(error))
+        return self._registry.give_up(entry, final_error(error))
 
-    def _broken(self, work: PollBatch, error: Exception) -> None:
-        with self._table.lock:
-            self._choice.over(work)
-            told = self._lost(work, error)
-        tell(told)
+    def _broken(self, batch: PollBatch, error: Exception) -> None:
+        with self._registry.lock:
+            self._scheduler.finished(batch)
+            notifications = self._give_up(batch, error)
+        notify_all(notifications)
 
-    def _lost(self, work: PollBatch, error: Exception) -> Told:
-        return [one for entry in self._waiting(work) for one in self._table.lost(entry, error)]
+    def _give_up(self, batch: PollBatch, error: Exception) -> Notifications:
+        return [
+            one for entry in self._watched(batch) for one in self._registry.give_up(entry, error)
+        ]
 
     # -- parts --------------------------------------------------------------------------------
 
-    def _waiting(self, work: PollBatch) -> list[WatchedOperation]:
-        """Those of the work for which somebody still waits."""
-        known = self._table.entries
-        return [entry for name, entry in work.entries.items() if known.get(name) is entry]
+    def _watched(self, batch: PollBatch) -> list[WatchedOperation]:
+        """The operations of the batch that still have listeners."""
+        known = self._registry.entries
+        return [entry for name, entry in batch.entries.items() if known.get(name) is entry]
 
-    def _anybody(self, work: PollBatch) -> bool:
-        """Whether somebody waits for any of it; those that nobody waits for are left out of it."""
-        known = self._table.entries
-        while work.entries:
-            name = next(iter(work.entries))
-            if known.get(name) is work.entries[name]:
+    def _still_watched(self, batch: PollBatch) -> bool:
+        """Whether an operation of the batch still has a listener; removes those that have none."""
+        known = self._registry.entries
+        while batch.entries:
+            name = next(iter(batch.entries))
+            if known.get(name) is batch.entries[name]:
                 return True
-            del work.entries[name]
+            del batch.entries[name]
         return False
 
-    def _push(self, work: PollBatch, due: float) -> None:
-        for entry in self._waiting(work):
-            self._table.push(entry, due)
+    def _push(self, batch: PollBatch, due: float) -> None:
+        for entry in self._watched(batch):
+            self._registry.push(entry, due)

@@ -1,4 +1,4 @@
-"""All operations that are waited for together: who wants to know, what is known, what is due."""
+"""The operations that are waited for together: their listeners, states and due times."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro import Operation
-from lro_client._flow.failures import Failures
-from lro_client._flow.polling import Doubt
+from lro_client._flow.poll_state import Fits, PollState, any_fits
 from lro_client._tracing import log
 
-NAMES_MOST: Final = 1000
+MAX_BATCH_NAMES: Final = 1000
 """The names in one BatchGet or Watch (spec §3.11)."""
 
 GATHER_SECONDS: Final = 0.01
-"""New names are due so long after they come: many that come at once are asked for at once."""
+"""Delay of new names, so that many that come together are asked for together."""
 
 
 @attrs.frozen
@@ -34,58 +33,48 @@ class Seen:
 
 @attrs.frozen
 class Unreachable:
-    """Nobody can say any more what becomes of an operation: it is gone, or cannot be asked for."""
+    """An operation is gone, or cannot be asked for any more."""
 
     name: str
     error: Exception
 
 
-News: TypeAlias = Seen | Unreachable
-Listener: TypeAlias = Callable[[News], object]
-Told: TypeAlias = list[tuple[list[Listener], News]]
+WatchEvent: TypeAlias = Seen | Unreachable
+Listener: TypeAlias = Callable[[WatchEvent], object]
+Notifications: TypeAlias = list[tuple[list[Listener], WatchEvent]]
 
 
 @attrs.frozen
 class Want:
-    """What a listener wants: each change or only the end, and until when at most.
+    """What a listener wants: each change or only the end, and until when.
 
     ``fits`` says whether the result of an operation that is done is as it was declared.
     """
 
     wants_progress: bool = False
     deadline: float = math.inf
-    fits: Callable[[Operation], bool] = lambda _: True
+    fits: Fits = any_fits
 
 
-@attrs.define(eq=False)
-class WatchedOperation:
-    """One operation: times are by the client's clock, in seconds."""
+@attrs.define(eq=False, kw_only=True)
+class WatchedOperation(PollState):
+    """An operation with listeners. Times are in seconds by the client's clock."""
 
-    name: str
-    since: float
-    """When it was first waited for."""
-    due: float
-    """When to look at it next; infinite while a stream tells of it."""
-    operation: Operation | None = None
+    due: float = math.inf
+    """When to look at it next; infinite while a stream reports it."""
     listeners: dict[Listener, Want] = attrs.field(factory=dict)
-    curious: bool = False
-    """Whether somebody wants each change."""
-    bounded: bool = False
-    """Whether somebody has a deadline."""
-    max_batch: int = NAMES_MOST
-    """With so many others at most it is asked for together: fewer, where that was refused."""
-    polls: int = 0
-    at_once: int = 0
-    """How many Waits in a row came back at once, and not done."""
-    failures: Failures = attrs.field(factory=Failures)
-    alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
-    """It is not asked for together with others: it was refused so, not told of, or is in none."""
-    doubt: Doubt | None = None
-    """What a Wait said of it, which a Get has to confirm."""
+    wants_progress: bool = False
+    """Whether a listener wants each change."""
+    has_deadline: bool = False
+    """Whether a listener has a deadline."""
+    max_batch: int = MAX_BATCH_NAMES
+    """Maximum batch size for this operation; halved each time the server refuses a batch."""
+    asked_alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
+    """Whether it needs a call of its own: a batch was refused, or it has no collection."""
     streamed: bool = False
-    """A stream is to tell of it."""
-    heard: bool = False
-    """And has done so."""
+    """Whether it is in a stream."""
+    reported: bool = False
+    """Whether that stream has reported it."""
 
     @property
     def collection(self) -> str:
@@ -95,127 +84,137 @@ class WatchedOperation:
             return f"{parent}/operations"
         return "operations" if self.name.startswith("operations/") else self.name.rpartition("/")[0]
 
-    def wanted(self) -> None:
-        """Sum up what the listeners want."""
+    def update_wants(self) -> None:
+        """Update the flags that sum up the listeners' wants."""
         wants = self.listeners.values()
-        self.curious = any(want.wants_progress for want in wants)
-        self.bounded = any(want.deadline < math.inf for want in wants)
+        self.wants_progress = any(want.wants_progress for want in wants)
+        self.has_deadline = any(want.deadline < math.inf for want in wants)
 
     def deadline(self, now: float) -> float:
-        """The next moment at which somebody's patience ends, for one last look."""
+        """The next deadline of a listener, at which one last poll is made."""
         ends = (want.deadline for want in self.listeners.values())
         return min((end for end in ends if end > now), default=math.inf)
 
-    def fits(self, operation: Operation) -> bool:
+    def fits_all(self, operation: Operation) -> bool:
         """Whether its result is as all who wait for it have declared it."""
         return all(want.fits(operation) for want in self.listeners.values())
 
     @property
-    def endless(self) -> bool:
-        """Whether somebody has no deadline."""
+    def some_without_deadline(self) -> bool:
+        """Whether a listener has no deadline."""
         return any(want.deadline == math.inf for want in self.listeners.values())
 
 
 class WatchRegistry:
-    """What is waited for. Safe to use by several threads; listeners are called without its lock.
+    """The operations that are waited for. Thread-safe; listeners are called without its lock.
 
-    ``hire`` is called, with the lock held, when one more lane is needed, of which there are now at
-    most ``most()``; ``ring`` when the one that rests is to look again. None may call back.
+    ``start_lane`` is called, with the lock held, when one more lane is needed; there are at most
+    ``max_lanes()``. ``wake_lane`` ends the sleep of the one that sleeps. None of these may call
+    the registry.
     """
 
     def __init__(
         self,
         clock: Callable[[], float],
         *,
-        most: Callable[[], int],
-        hire: Callable[[], object],
-        ring: Callable[[], object],
+        max_lanes: Callable[[], int],
+        start_lane: Callable[[], object],
+        wake_lane: Callable[[], object],
     ) -> None:
         self.lock = threading.Lock()
         self.clock = clock
         self.entries: dict[str, WatchedOperation] = {}
         self.collections: collections.Counter[str] = collections.Counter()
-        """How many of each collection are waited for."""
+        """Number of entries of each collection."""
         self.closed: Exception | None = None
-        self._most = most
-        self._hire = hire
-        self._ring = ring
+        self._max_lanes = max_lanes
+        self._start_lane = start_lane
+        self._wake_lane = wake_lane
         self._heap: list[tuple[float, int, WatchedOperation]] = []
         self._count = itertools.count()
         self._lanes = 0
-        self._coming = 0
-        """Lanes that were called and have not yet looked."""
-        self._resting_until: float | None = None
-        """When the one lane that rests will look again; None: none rests."""
+        self._starting = 0
+        """Number of lanes that were started and have not yet taken anything."""
+        self._sleeping_until: float | None = None
+        """When the one lane that sleeps will wake; None: no lane sleeps."""
 
     # -- for those who wait -------------------------------------------------------------------
 
     def subscribe(
         self, name: str, listener: Listener, want: Want, known: Operation | None = None
     ) -> WatchedOperation:
-        """Have ``listener`` told when the operation is over, or, if curious, of each change."""
+        """Notify ``listener`` of the end, or, if it wants progress, of each change."""
         return self.subscribe_all(listener, {name: (want, known)})[name]
 
     def subscribe_all(
         self, listener: Listener, wants: Mapping[str, tuple[Want, Operation | None]]
     ) -> dict[str, WatchedOperation]:
-        """The same for many names; no lane looks before all of them are there."""
-        news: list[News] = []
+        """The same for many names; no lane takes one before all of them are there."""
+        news: list[WatchEvent] = []
         with self.lock:
             found = {
                 name: self._joined(name, listener, *each, news) for name, each in wants.items()
             }
             if found and self.closed is None:
-                self.call_lane()
+                self.ensure_lane()
         for one in news:
             listener(one)
         return found
 
     def _joined(
-        self, name: str, listener: Listener, want: Want, known: Operation | None, news: list[News]
+        self,
+        name: str,
+        listener: Listener,
+        want: Want,
+        known: Operation | None,
+        news: list[WatchEvent],
     ) -> WatchedOperation:
         now, entry = self.clock(), self.entries.get(name)
         if self.closed is not None:
             news.append(Unreachable(name, self.closed))
-            return WatchedOperation(name, now, now, known)
+            return WatchedOperation(name, now, known)
         if entry is None:
-            entry = self.entries[name] = WatchedOperation(name, now, now + GATHER_SECONDS, known)
+            entry = self.entries[name] = WatchedOperation(
+                name, now, known, due=now + GATHER_SECONDS
+            )
             self._count_of(entry, 1)
         elif want.wants_progress:
-            entry.due = min(entry.due, now)  # a Wait may be held for it that nobody can hurry
+            entry.due = min(
+                entry.due, now
+            )  # a Wait may be held for it, which cannot be ended early
             if entry.polls and entry.operation is not None:
                 news.append(Seen(name, entry.operation))
         entry.listeners[listener] = want
-        entry.wanted()
+        entry.update_wants()
         self.push(entry, entry.due)
         return entry
 
     def leave(self, name: str, listener: Listener) -> None:
-        """Tell ``listener`` nothing more."""
+        """Notify ``listener`` no more."""
         with self.lock:
             entry = self.entries.get(name)
             if entry is not None:
                 entry.listeners.pop(listener, None)
-                entry.wanted()
+                entry.update_wants()
                 if not entry.listeners:
                     self._drop(entry)
 
     def close(self, error: Exception) -> None:
-        """Tell everybody that there will be no more news."""
+        """Notify all listeners that there will be no more events."""
         with self.lock:
             self.closed = error
             entries = list(self.entries.values())
             self.entries.clear()
             self.collections.clear()
-            self._ring()
+            self._wake_lane()
         for entry in entries:
-            tell([(list(entry.listeners), Unreachable(entry.name, error))])
+            notify_all([(list(entry.listeners), Unreachable(entry.name, error))])
 
     # -- for lanes, with the lock held --------------------------------------------------------
 
     def push(self, entry: WatchedOperation, due: float) -> None:
-        """Have an entry looked at again at that moment, or when somebody's patience ends."""
-        if entry.bounded:
+        """Make an entry due at that moment, or at the next deadline of a listener."""
+        if entry.has_deadline:
             due = min(due, entry.deadline(self.clock()))
         entry.due = due
         if due < math.inf:
@@ -241,66 +240,66 @@ class WatchRegistry:
             heapq.heappop(self._heap)
         return math.inf
 
-    def call_lane(self) -> None:
-        """See to it that somebody looks at what is due next."""
-        if self._resting_until is not None:
-            if self.next_due < self._resting_until:
-                self._ring()
-        elif not self._coming and self._lanes < self._most():
-            self._hire()  # which fails where there can be no more threads
+    def ensure_lane(self) -> None:
+        """Make sure that a lane takes what is due next."""
+        if self._sleeping_until is not None:
+            if self.next_due < self._sleeping_until:
+                self._wake_lane()
+        elif not self._starting and self._lanes < self._max_lanes():
+            self._start_lane()  # fails where there can be no more threads
             self._lanes += 1
-            self._coming += 1
+            self._starting += 1
 
-    def came(self) -> None:
-        """A lane that was called is there."""
-        self._coming = max(0, self._coming - 1)
+    def lane_started(self) -> None:
+        """Note that a lane has begun."""
+        self._starting = max(0, self._starting - 1)
 
-    def woke(self) -> None:
-        """The lane that rested looks again."""
-        self._resting_until = None
+    def lane_woke(self) -> None:
+        """Note that the lane that slept goes on."""
+        self._sleeping_until = None
 
     def try_sleep(self, until: float) -> bool:
-        """Let a lane rest until then; False: one rests already, and this one goes home."""
-        if self._resting_until is not None:
-            if until < self._resting_until:
-                self._ring()
+        """Let a lane sleep until then; False: another lane sleeps already, and this one ends."""
+        if self._sleeping_until is not None:
+            if until < self._sleeping_until:
+                self._wake_lane()
             return False
-        self._resting_until = until
+        self._sleeping_until = until
         return True
 
-    def exited(self) -> None:
-        """A lane goes home; if nobody waits any more, the one that rests goes too."""
+    def lane_exited(self) -> None:
+        """Note that a lane ends; without entries, the lane that sleeps ends too."""
         self._lanes -= 1
         if not self.entries:
-            self._ring()
+            self._wake_lane()
 
-    def seen(self, entry: WatchedOperation, operation: Operation) -> Told:
-        """Take in a state; who is to be told what."""
+    def take_state(self, entry: WatchedOperation, operation: Operation) -> Notifications:
+        """Take in a state; returns the notifications to send."""
         if self.entries.get(entry.name) is not entry:
             return []
         entry.failures.clear()
         changed = operation != entry.operation
-        if entry.curious or operation.done or operation.metadata is not None:
+        if entry.wants_progress or operation.done or operation.metadata is not None:
             entry.operation = operation  # else it may be a name alone
         news = Seen(entry.name, operation)
         if operation.done:
             self._drop(entry)
             return [(list(entry.listeners), news)]
-        if not entry.curious:
+        if not entry.wants_progress:
             return []
         curious = [one for one, want in entry.listeners.items() if want.wants_progress and changed]
         return [(curious, news)] if curious else []
 
-    def lost(self, entry: WatchedOperation, error: Exception) -> Told:
-        """Give an operation up; who is to be told what."""
+    def give_up(self, entry: WatchedOperation, error: Exception) -> Notifications:
+        """Give an operation up; returns the notifications to send."""
         if self.entries.get(entry.name) is not entry:
             return []
         self._drop(entry)
         return [(list(entry.listeners), Unreachable(entry.name, error))]
 
-    def all_lost(self, error: Exception) -> Told:
-        """Give up everything; who is to be told what."""
-        return [one for entry in list(self.entries.values()) for one in self.lost(entry, error)]
+    def give_up_all(self, error: Exception) -> Notifications:
+        """Give up every operation; returns the notifications to send."""
+        return [one for entry in list(self.entries.values()) for one in self.give_up(entry, error)]
 
     def _drop(self, entry: WatchedOperation) -> None:
         del self.entries[entry.name]
@@ -313,11 +312,11 @@ class WatchRegistry:
             del self.collections[collection]
 
 
-def tell(told: Told) -> None:
-    """Give everybody the news, without the lock. Nobody's failure is another one's."""
-    for listeners, news in told:
+def notify_all(notifications: Notifications) -> None:
+    """Call the listeners, without the lock. The failure of one does not stop the others."""
+    for listeners, news in notifications:
         for listener in listeners:
             try:
                 listener(news)
             except Exception:
-                log.exception("%s: who waits for it could not be told", news.name)
+                log.exception("%s: a listener could not be notified", news.name)

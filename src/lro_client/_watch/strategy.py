@@ -1,4 +1,4 @@
-"""What a lane does next: by which verb, for which operations, and when again."""
+"""The choice of the next call: by which verb, for which operations, and when again."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from typing import Final
 
 import attrs
 
-from lro import (
-    Duration,
-    GetOperationRequest,
-    ListOperationsRequest,
-    Operation,
-    WaitOperationRequest,
-)
-from lro_client._flow.capabilities import BATCH, LIST, WAIT, WATCH
-from lro_client._flow.polling import GRACE_SECONDS, hold_within, wait_budget
-from lro_client._flow.single import FlowConfig
+from lro import GetOperationRequest, ListOperationsRequest, Operation
+from lro_client._flow.poll_state import GRACE_SECONDS, hold_within, wait_budget, wait_request
+from lro_client._flow.single import BATCH, LIST, WAIT, WATCH, FlowConfig
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
@@ -26,45 +19,45 @@ from lro_client._flow.steps import (
     WatchOperationsRequest,
 )
 from lro_client._literals import literal
-from lro_client._watch.registry import NAMES_MOST, WatchedOperation, WatchRegistry
+from lro_client._watch.registry import MAX_BATCH_NAMES, WatchedOperation, WatchRegistry
 
-UNHEARD_SECONDS: Final = 5.0
-"""What a stream has not told of within so long is asked for: something on the way may keep it."""
+MAX_UNREPORTED_SECONDS: Final = 5.0
+"""Maximum wait for a stream's first report of an operation: a proxy may hold the stream back."""
 
-_HELD_MOST: Final = 4
-"""Up to so many operations are waited for by a Wait each."""
+_MAX_WAITS_HELD: Final = 4
+"""Maximum number of operations for which a Wait each is held."""
 
-_LISTED_CHARS: Final = 4000
-_LISTED_MOST: Final = 100
+_MAX_FILTER_CHARS: Final = 4000
+_MAX_LISTED_NAMES: Final = 100
 """The names in one List: as many as fit into an address that every proxy takes."""
 
-_SET_ASIDE: Final = 100
-_SLACK_SECONDS: Final = 0.05
-"""What is due so soon is asked for together with what is due."""
+_MAX_SET_ASIDE: Final = 100
+_GATHER_AHEAD_SECONDS: Final = 0.05
+"""Operations that are due within this time join a batch."""
 
-_MANY_SECONDS: Final = 0.5
-_CALL_SECONDS: Final = 0.05
-"""Reads of many are made each half a second, or at twenty calls a second where they are more."""
+_MIN_BATCH_PAUSE_SECONDS: Final = 0.5
+_MIN_SECONDS_PER_CALL: Final = 0.05
+"""Batches are read each half a second, or at most twenty times a second where they are many."""
 
-_MANY_SHARE: Final = 0.0125
-"""Nor is it worth while to read more often than each eightieth of the time that has passed."""
+_MIN_PAUSE_SHARE: Final = 0.0125
+"""The pause of batches is at least this share of the time that has passed."""
 
-_GETS_A_SECOND: Final = 400.0
-_CURIOUS_SECONDS: Final = 1.0
-"""How late a change may be seen that is not the end."""
+_MAX_GETS_PER_SECOND: Final = 400.0
+_MAX_PROGRESS_DELAY_SECONDS: Final = 1.0
+"""Maximum delay of a change that is not the end."""
 
-_BREAKS: Final = 2
-"""What was in so many streams that broke before they told of it is read in batches."""
+_MAX_BROKEN_STREAMS: Final = 2
+"""An operation that this many streams did not report before they broke is read in batches."""
 
-TRUST_SECONDS: Final = 60.0
-"""So often what a stream has told of as running is asked for by other means."""
+RECHECK_SECONDS: Final = 60.0
+"""How often an operation that a stream reported as running is asked for by other means."""
 
-_SILENT_SECONDS: Final = 40.0
-"""A stream is given up that gives no sign of life for so long: there is one each 15 s."""
+_MAX_STREAM_SILENCE_SECONDS: Final = 40.0
+"""A stream with no sign of life for this time is given up: servers send one each 15 s."""
 
 
 class Strategy(enum.Enum):
-    """By which verb."""
+    """The verb of a call."""
 
     HOLD = WAIT
     STREAM = WATCH
@@ -73,8 +66,8 @@ class Strategy(enum.Enum):
     ONE = "get"
 
 
-MANY: Final = frozenset({Strategy.STREAM, Strategy.BATCH, Strategy.LISTED})
-"""Those that ask for many operations at once, where a server has them."""
+BATCH_STRATEGIES: Final = frozenset({Strategy.STREAM, Strategy.BATCH, Strategy.LISTED})
+"""The strategies that ask for many operations at once, where a server has them."""
 
 
 Sink = Callable[["PollBatch", "Operation | str | None"], object]
@@ -82,174 +75,178 @@ Sink = Callable[["PollBatch", "Operation | str | None"], object]
 
 @attrs.define(eq=False)
 class PollBatch:
-    """What one call asks for; ``hold`` in seconds, for a Wait, ``budget`` for the whole."""
+    """The operations of one call; ``hold`` of a Wait and ``budget`` of the call in seconds."""
 
-    how: Strategy
+    strategy: Strategy
     entries: dict[str, WatchedOperation]
     began: float
     hold: float = 0.0
     budget: float = 0.0
     request: Request | None = None
-    left: set[str] = attrs.field(factory=set)
-    """Names that a good answer has left for the next call."""
+    left_out: set[str] = attrs.field(factory=set)
+    """Names that a good reply has left for the next call."""
 
 
 class Scheduler:
-    """Chooses work. ``offered`` are the ways that the transport has. Under the table's lock."""
+    """Chooses the next call among the ``offered`` strategies. Used under the registry's lock."""
 
     def __init__(
-        self, setting: FlowConfig, table: WatchRegistry, offered: frozenset[Strategy]
+        self, config: FlowConfig, registry: WatchRegistry, offered: frozenset[Strategy]
     ) -> None:
-        self._setting = setting
-        self._server = setting.server
-        self._table = table
+        self._config = config
+        self._server = config.server
+        self._registry = registry
         self._offered = offered
-        self._flying: dict[Strategy, int] = dict.fromkeys(Strategy, 0)
+        self._in_flight: dict[Strategy, int] = dict.fromkeys(Strategy, 0)
         self._began: dict[Strategy, float] = {}
 
-    def work(self, now: float) -> PollBatch | None:
-        """The work that is due; None: what is being tried now will tell how to do it."""
-        first, due = next(self._table.due(now))
-        how = self._how(first, now)
+    def next_batch(self, now: float) -> PollBatch | None:
+        """The batch that is due; None: a call in flight will show which verb to use."""
+        first, due = next(self._registry.due(now))
+        how = self._strategy(first, now)
         if how is None:
-            self._table.push(first, due)
+            self._registry.push(first, due)
             return None
-        work = PollBatch(how, {first.name: first}, now)
-        if how in MANY:
-            self._gather(work, first, now + _SLACK_SECONDS)
+        batch = PollBatch(how, {first.name: first}, now)
+        if how in BATCH_STRATEGIES:
+            self._gather(batch, first, now + _GATHER_AHEAD_SECONDS)
         if how is Strategy.HOLD:
-            work.hold = self._hold(first, now)
+            batch.hold = self._hold(first, now)
         if how is Strategy.STREAM:
-            for entry in work.entries.values():
+            for entry in batch.entries.values():
                 entry.streamed = True
-                self._table.push(entry, now + UNHEARD_SECONDS)
-        self._flying[how] += 1
+                self._registry.push(entry, now + MAX_UNREPORTED_SECONDS)
+        self._in_flight[how] += 1
         self._began[how] = now
-        seconds = self._setting.call_seconds
+        seconds = self._config.call_seconds
         if how is Strategy.HOLD:
-            seconds = wait_budget(self._setting, work.hold, first.deadline(now) - now)
-        work.budget = min(seconds, _patience(work, now))
-        work.request = _request(work)
-        return work
+            seconds = wait_budget(self._config, batch.hold, first.deadline(now) - now)
+        batch.budget = min(seconds, _patience(batch, now))
+        batch.request = _request(batch)
+        return batch
 
-    def over(self, work: PollBatch) -> None:
-        """The work is done, well or not."""
-        self._flying[work.how] -= 1
-        if work.how is Strategy.STREAM:
-            for entry in work.entries.values():
-                entry.streamed = entry.heard = False
+    def finished(self, batch: PollBatch) -> None:
+        """Note that a call has ended, well or not."""
+        self._in_flight[batch.strategy] -= 1
+        if batch.strategy is Strategy.STREAM:
+            for entry in batch.entries.values():
+                entry.streamed = entry.reported = False
 
-    def step(self, work: PollBatch, sink: Sink) -> Call | Stream:
-        """What is to be asked, and how long it may take."""
-        assert work.request is not None
-        if work.how is Strategy.STREAM:
-            call = Call(request=work.request, budget=_SILENT_SECONDS)
-            return Stream(call=call, sink=lambda item: sink(work, item))
-        return Call(request=work.request, budget=work.budget)
+    def step(self, batch: PollBatch, sink: Sink) -> Call | Stream:
+        """The step that makes the call."""
+        assert batch.request is not None
+        if batch.strategy is Strategy.STREAM:
+            call = Call(request=batch.request, budget=_MAX_STREAM_SILENCE_SECONDS)
+            return Stream(call=call, sink=lambda item: sink(batch, item))
+        return Call(request=batch.request, budget=batch.budget)
 
-    def _how(self, entry: WatchedOperation, now: float) -> Strategy | None:
-        polling, server = self._setting.polling, self._server
-        few = len(self._table.entries) <= _HELD_MOST
-        waits = polling.wait_first and server.offers(WAIT, now) and Strategy.HOLD in self._offered
-        if few and waits and not entry.failures.count and entry.doubt is None:
+    def _strategy(self, entry: WatchedOperation, now: float) -> Strategy | None:
+        few = len(self._registry.entries) <= _MAX_WAITS_HELD
+        if few and Strategy.HOLD in self._offered and entry.may_hold(self._config):
             return Strategy.HOLD if self._hold(entry, now) >= 0 else Strategy.ONE
-        if few or entry.alone:
+        if few or entry.asked_alone:
             return Strategy.ONE
         for how in (Strategy.STREAM, Strategy.BATCH, Strategy.LISTED):
-            if how not in self._offered or not server.offers(how.value, now):
+            if how not in self._offered or not self._server.offers(how.value, now):
                 continue
             if how is Strategy.STREAM and not self._may_stream(entry):
                 continue
-            if how.value in server.proven or not self._flying[how]:
+            if how.value in self._server.proven or not self._in_flight[how]:
                 return how
-            if now < self._began[how] + UNHEARD_SECONDS:
+            if now < self._began[how] + MAX_UNREPORTED_SECONDS:
                 return None
         return Strategy.ONE
 
     def _may_stream(self, entry: WatchedOperation) -> bool:
-        polling = self._setting.polling
-        most = self._setting.lanes - 2  # two are left for what is not in a stream
-        if not polling.wait_first or entry.streamed or self._flying[Strategy.STREAM] >= most:
+        polling = self._config.polling
+        most = self._config.max_lanes - 2  # two are left for what is not in a stream
+        if not polling.wait_first or entry.streamed or self._in_flight[Strategy.STREAM] >= most:
             return False
-        return entry.failures.count < _BREAKS  # one that breaks too soon must not keep some from us
+        return (
+            entry.failures.count < _MAX_BROKEN_STREAMS
+        )  # one that breaks too soon must not keep some from us
 
     def _hold(self, entry: WatchedOperation, now: float) -> float:
         """Seconds to hold a Wait for; negative: there is no time for one."""
-        hold = self._setting.polling.hold_seconds
-        if entry.curious:
-            hold = min(hold, _CURIOUS_SECONDS) if entry.polls else 0.0
+        hold = self._config.polling.hold_seconds
+        if entry.wants_progress:
+            hold = min(hold, _MAX_PROGRESS_DELAY_SECONDS) if entry.polls else 0.0
         found = hold_within(hold, entry.deadline(now) - now)
         return -1.0 if found is None else found
 
-    def _gather(self, work: PollBatch, first: WatchedOperation, until: float) -> None:
+    def _gather(self, batch: PollBatch, first: WatchedOperation, until: float) -> None:
         """Add what is due until then and can be asked for in the same call."""
         aside: list[tuple[WatchedOperation, float]] = []
         chars = len(first.name)
-        most = min(first.max_batch, capacity(work.how))
+        most = min(first.max_batch, capacity(batch.strategy))
         collection = first.collection
-        for entry, due in self._table.due(until):
+        for entry, due in self._registry.due(until):
             chars += len(entry.name) + len(" OR name = ")
-            fits = work.how is not Strategy.LISTED or chars <= _LISTED_CHARS
-            streams = work.how is not Strategy.STREAM or self._may_stream(entry)
-            if entry.alone or not streams or not fits or entry.collection != collection:
+            fits = batch.strategy is not Strategy.LISTED or chars <= _MAX_FILTER_CHARS
+            streams = batch.strategy is not Strategy.STREAM or self._may_stream(entry)
+            if entry.asked_alone or not streams or not fits or entry.collection != collection:
                 aside.append((entry, due))
             else:
-                work.entries[entry.name] = entry
+                batch.entries[entry.name] = entry
                 most = min(most, entry.max_batch)
-            if len(work.entries) >= most or len(aside) >= _SET_ASIDE or not fits:
+            if len(batch.entries) >= most or len(aside) >= _MAX_SET_ASIDE or not fits:
                 break
         for entry, due in aside:
-            self._table.push(entry, due)
+            self._registry.push(entry, due)
 
 
-def _patience(work: PollBatch, now: float) -> float:
-    """Seconds for which somebody wants to know: a reply after that would hold up others only."""
-    wants = (want for entry in work.entries.values() for want in entry.listeners.values())
+def _patience(batch: PollBatch, now: float) -> float:
+    """Seconds until the last deadline: a reply after that would only hold up others."""
+    wants = (want for entry in batch.entries.values() for want in entry.listeners.values())
     return max(max(want.deadline for want in wants) - now, 0.0) + GRACE_SECONDS
 
 
-def _request(work: PollBatch) -> Request:
-    names = tuple(work.entries)
-    first = work.entries[names[0]]
-    ended = not any(entry.curious for entry in work.entries.values())
-    if work.how is Strategy.STREAM:
+def _request(batch: PollBatch) -> Request:
+    names = tuple(batch.entries)
+    first = batch.entries[names[0]]
+    ended = not any(entry.wants_progress for entry in batch.entries.values())
+    if batch.strategy is Strategy.STREAM:
         return WatchOperationsRequest(first.collection, names, ended)
-    if work.how is Strategy.BATCH:
+    if batch.strategy is Strategy.BATCH:
         return BatchGetOperationsRequest(first.collection, names, ended)
-    if work.how is Strategy.LISTED:
+    if batch.strategy is Strategy.LISTED:
         wanted = " OR ".join(f"name = {literal(name)}" for name in names)
         parent = first.collection.removesuffix("/operations")
         return ListOperationsRequest(parent, wanted, len(names))
-    if work.how is Strategy.HOLD:
-        span = divmod(round(work.hold * 1_000_000_000), 1_000_000_000)
-        return WaitOperationRequest(first.name, Duration(*span))
+    if batch.strategy is Strategy.HOLD:
+        return wait_request(first.name, batch.hold)
     return GetOperationRequest(first.name)
 
 
 def capacity(how: Strategy) -> int:
     """How many names one call takes."""
-    return {Strategy.LISTED: _LISTED_MOST, Strategy.ONE: 1, Strategy.HOLD: 1}.get(how, NAMES_MOST)
+    return {Strategy.LISTED: _MAX_LISTED_NAMES, Strategy.ONE: 1, Strategy.HOLD: 1}.get(
+        how, MAX_BATCH_NAMES
+    )
 
 
 def pause_after(
-    setting: FlowConfig,
-    work: PollBatch,
+    config: FlowConfig,
+    batch: PollBatch,
     waiting: Sequence[WatchedOperation],
-    table: WatchRegistry,
+    registry: WatchRegistry,
     retry_after: float | None,
 ) -> float:
-    """Seconds until the next look at those of the work who still wait."""
-    polling = setting.polling
+    """Seconds until the next call for the operations that are still watched."""
+    polling = config.polling
     asked = polling.server_delay(retry_after)
     if asked > 0:
         return asked
     youngest = max(waiting, key=lambda entry: entry.since)
-    elapsed = setting.clock() - youngest.since
-    pause = polling.pause(youngest.polls, elapsed, None, setting.chance())
-    everybody = len(table.entries)
-    if work.how in MANY:
-        calls = everybody / capacity(work.how) + len(table.collections)
-        return max(min(pause, max(_MANY_SECONDS, elapsed * _MANY_SHARE)), calls * _CALL_SECONDS)
-    if any(entry.curious for entry in waiting):
-        pause = min(pause, _CURIOUS_SECONDS)
-    return max(pause, everybody / _GETS_A_SECOND)
+    elapsed = config.clock() - youngest.since
+    pause = polling.pause(youngest.polls, elapsed, None, config.chance())
+    everybody = len(registry.entries)
+    if batch.strategy in BATCH_STRATEGIES:
+        calls = everybody / capacity(batch.strategy) + len(registry.collections)
+        return max(
+            min(pause, max(_MIN_BATCH_PAUSE_SECONDS, elapsed * _MIN_PAUSE_SHARE)),
+            calls * _MIN_SECONDS_PER_CALL,
+        )
+    if any(entry.wants_progress for entry in waiting):
+        pause = min(pause, _MAX_PROGRESS_DELAY_SECONDS)
+    return max(pause, everybody / _MAX_GETS_PER_SECOND)

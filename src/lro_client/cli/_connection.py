@@ -1,4 +1,4 @@
-"""Which server a command asks, and with what: its options, and the client made of them."""
+"""The server that a command asks: its options, and the client made of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from lro_client._client import Client
 from lro_client._flow.policy import NO_RETRY, Polling, Retry, wait_exponential
 from lro_client._tokens import public_address
 from lro_client.cli._exits import set_address
-from lro_client.cli._spans import span
 from lro_client.transports.http import Routes
 
 _HTTP: Final = ("http", "https")
@@ -32,13 +31,17 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _GRPC_KEY: Final = re.compile(r"[0-9a-z_.-]+", re.ASCII)
 _HEADER_VALUE: Final = re.compile(r"[ -~]*", re.ASCII)
 
+_SPAN: Final = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d|)", re.ASCII)
+_UNITS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_MAX_SPAN_SECONDS: Final = 1e9
+
 RETRY: Final = Retry(wait=wait_exponential(0.2, 2.0, 1.0), attempts=3)
-"""Somebody is waiting in front of the screen."""
+"""Few and quick attempts: a person waits in front of the screen."""
 
 
 @attrs.frozen(kw_only=True)
 class Link:
-    """A client, the types that it reads, and what else starting over gRPC needs."""
+    """A client, the types that it reads, and what a start over gRPC needs besides."""
 
     client: Client
     types: TypeRegistry
@@ -48,10 +51,10 @@ class Link:
 
 @attrs.frozen(kw_only=True)
 class Server:
-    """The options that all commands have which ask a server.
+    """The options of all commands that ask a server.
 
-    ``chosen`` says that ``url`` stands on the command line, where it counts more than the servers
-    that operations name.
+    ``chosen`` means that ``url`` stands on the command line, where it takes precedence over the
+    servers that operations name.
     """
 
     url: str
@@ -66,13 +69,13 @@ class Server:
     def connect(
         self, said: str = "", *, within: float | None = None, poll: bool = False
     ) -> Iterator[Link]:
-        """A client of the server, which may be the one that the operations ``said``.
+        """Make a client of the server, for which ``said`` is the one that the arguments name.
 
-        With ``within``, seconds, no call takes longer, and none is made again. With ``poll`` it
-        asks for no Wait and no stream.
+        With ``within`` no call takes longer than that many seconds, and none is repeated. With
+        ``poll`` the client asks for no Wait and no stream.
 
         Raises:
-            click.UsageError: No server is known, or its URL is none.
+            click.UsageError: No server is known, or its URL is not valid.
             InvalidArgument: A file cannot be read.
             MissingExtra: gRPC, or reading descriptors, is not installed.
         """
@@ -126,8 +129,8 @@ class Server:
         elif named:  # an option counts more than the environment
             return headers
         elif self.url and _origin(url) == _origin(self.url):
-            # The one in the environment belongs to the server there: an operation's URL or token,
-            # which may come from anybody, must not send it elsewhere.
+            # The token in the environment belongs to the server in the environment: the URL or
+            # token of an operation, which anyone may have made, must not send it elsewhere.
             bearer = os.environ.get("LRO_TOKEN", "").strip()
         bearer = _SCHEME.sub("", bearer)
         if bearer:
@@ -137,29 +140,45 @@ class Server:
         return headers
 
 
+def span(text: str) -> float:
+    """Read an option that takes a span of time, such as ``90``, ``1.5s``, ``10m`` or ``2h``.
+
+    Returns:
+        Its seconds.
+
+    Raises:
+        click.BadParameter: The text is not a span, or one of no time.
+    """
+    found = _SPAN.fullmatch(text)
+    seconds = float(found["number"]) * _UNITS[found["unit"]] if found else 0.0
+    if not seconds:
+        raise click.BadParameter(f"{text!r} is not a span such as 90, 1.5s, 10m or 2h")
+    return min(seconds, _MAX_SPAN_SECONDS)
+
+
 def _register(types: TypeRegistry, descriptors: bytes, named: str) -> None:
     from lro.protobuf import register_file_set  # needs an extra
 
     try:
         register_file_set(types, descriptors)
-        _ = types.binary  # what cannot be put together is said now, and not at each message
+        _ = types.binary  # fails now if the descriptors do not fit, and not at each message
     except (InvalidArgument, DeclarationError) as exc:
         raise InvalidArgument(named, str(exc)) from exc
 
 
 def split_url(url: str) -> SplitResult:
-    """The parts of a URL.
+    """Split a URL into its parts.
 
     Raises:
-        click.UsageError: It is none.
+        click.UsageError: It is not a valid URL.
     """
     try:
         found = urlsplit(url)
-        _ = found.port  # which is checked only when it is asked for
+        _ = found.port  # is checked only when it is read
         if found.scheme in _HTTP:
-            _ = httpx.URL(url).host  # which may be no international name
+            _ = httpx.URL(url).host  # is checked as an international name
     except (ValueError, httpx.InvalidURL) as exc:
-        raise click.UsageError(f"{public_address(url)!r} is no URL: {exc}") from None
+        raise click.UsageError(f"{public_address(url)!r} is not a URL: {exc}") from None
     return found
 
 
@@ -189,7 +208,7 @@ def _grpc_transport(url: str, headers: list[tuple[str, str]], types: TypeRegistr
     for name, value in headers:
         key = name.lower()
         if not _GRPC_KEY.fullmatch(key):
-            raise click.UsageError(f"--header {name!r} is no name of metadata in gRPC")
+            raise click.UsageError(f"--header {name!r} is not a name of metadata in gRPC")
         metadata.append((key, value.encode() if key.endswith("-bin") else value))
     credentials = None
     if _scheme(url) == "grpcs":
@@ -202,7 +221,7 @@ def _grpc_transport(url: str, headers: list[tuple[str, str]], types: TypeRegistr
 
 
 def read_file(path: str) -> bytes:
-    """What a file holds.
+    """Read a file.
 
     Raises:
         InvalidArgument: It cannot be read.
@@ -220,7 +239,7 @@ def _header(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> An
         name, colon, value = one.partition(":")
         value = value.strip()
         if not (colon and _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
-            # Its value may be a secret.
+            # The message leaves out the value, which may be a secret.
             raise click.BadParameter(f"must be 'Name: value' in ASCII, got {name.strip()!r}")
         found.append((name, value))
     return tuple(found)
@@ -273,7 +292,7 @@ _OPTIONS: Final = (
 
 
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to the function of a command, which gets them as one ``server``."""
+    """Add the options to a command, whose function gets them as one argument ``server``."""
 
     @functools.wraps(command)
     def with_server(**given: Any) -> Any:
@@ -286,7 +305,7 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_server(context: click.Context, given: dict[str, Any]) -> Server:
-    """The server of these parameters, which are taken out of them."""
+    """Take the options of a server out of the parameters of a command."""
     source = context.get_parameter_source("server")
     return Server(
         url=given.pop("server") or "",

@@ -1,4 +1,4 @@
-"""How a command ends: its exit status, and one sentence for every way in which it can fail."""
+"""How a command ends: its exit status, and one sentence for each way in which it can fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from lro import Operation
 from lro_client._errors import CallError, ClientError, GroupTimeout, PollTimeout
-from lro_client.cli._plain import one_line, plain
+from lro_client.cli._terminal import one_line, plain
 
 
 class Exit(enum.IntEnum):
@@ -34,7 +34,7 @@ class Exit(enum.IntEnum):
     INTERRUPTED = 130
     """Ctrl-C, as shells have it."""
     CUT_OFF = 141
-    """Whoever read the output has stopped reading, as shells have it."""
+    """The reader of the output has stopped reading, as shells have it."""
 
 
 _WORST_FIRST: Final = (Exit.CALL_FAILED, Exit.FAILED, Exit.CANCELLED, Exit.RUNNING, Exit.DONE)
@@ -47,11 +47,11 @@ _OF_STATE: Final = {
 _GOING_ON: Final = "lro_client.going_on"
 _STARTING: Final = "lro_client.starting"
 _ADDRESS: Final = "lro_client.address"
-_NAMED_AT_MOST: Final = 10
+_MAX_NAMES: Final = 10
 
 
 def exit_of(operation: Operation) -> Exit:
-    """What the state of an operation means for the exit status."""
+    """The exit status that the state of an operation stands for."""
     return _OF_STATE[operation.state]
 
 
@@ -64,7 +64,7 @@ class ClientCommand(click.Command):
     """A command that ends with the :class:`Exit` which its function returns."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it; no error of a call becomes a traceback, and Ctrl-C says what goes on."""
+        """Run the command: an error of a call becomes one sentence, Ctrl-C says what goes on."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -82,12 +82,12 @@ class ClientCommand(click.Command):
 
 
 def tell(text: str) -> None:
-    """A message for people, on standard error. Nothing in it controls a terminal."""
+    """Print a message on standard error, in which nothing controls a terminal."""
     click.echo(f"lro: {plain(text)}", err=True)
 
 
 def sentence(error: ClientError, named: str = "") -> str:
-    """An error on one line, with the operation or the server that it is about."""
+    """Describe an error on one line, with the operation or the server that it is about."""
     if isinstance(error, PollTimeout):
         last = error.last_error
         why = "" if last is None else f"; the last poll failed: {sentence(last)}"
@@ -112,7 +112,7 @@ def set_going_on(names: Iterable[str]) -> None:
 
 
 def set_starting(text: str) -> None:
-    """Remember what is to be said if the command is interrupted now; empty for nothing."""
+    """Remember what to print if the command is interrupted now; empty for nothing."""
     meta = click.get_current_context().meta
     meta.pop(_STARTING, None)
     if text:
@@ -120,11 +120,11 @@ def set_starting(text: str) -> None:
 
 
 def tell_going_on(why: str = "") -> None:
-    """Say that the operations which were waited for go on, and how to look at them again."""
+    """Print that the operations go on that the command waited for, and how to wait again."""
     names: list[str] = click.get_current_context().meta.get(_GOING_ON, [])
     if not names:
         return
-    told = [shlex.quote(plain(name)) for name in names[:_NAMED_AT_MOST]]
+    told = [shlex.quote(plain(name)) for name in names[:_MAX_NAMES]]
     more = f" (and {len(names) - len(told)} more)" if len(names) > len(told) else ""
     goes = "the operation goes" if len(names) == 1 else f"{len(names)} operations go"
     tell(f"{why}{goes} on; look again with: lro wait {' '.join(told)}{more}")

@@ -9,9 +9,9 @@ from typing import TypeAlias
 import attrs
 
 from lro import Any, Operation
+from lro_client._client import OperationHandle
 from lro_client._errors import CallError, ClientError, PollTimeout
 from lro_client._handles import Update
-from lro_client._operation_handle import OperationHandle
 from lro_client.cli._connection import Link
 from lro_client.cli._exits import (
     Exit,
@@ -22,7 +22,7 @@ from lro_client.cli._exits import (
     tell_going_on,
     worst,
 )
-from lro_client.cli._status import StatusLine
+from lro_client.cli._terminal import StatusLine
 
 Handle: TypeAlias = OperationHandle[Any, Any]
 Show: TypeAlias = Callable[[Operation], None]
@@ -31,13 +31,13 @@ Judge: TypeAlias = Callable[[Operation], Exit]
 
 
 def handle_of(link: Link, operation: Operation | str) -> Handle:
-    """A handle whose messages stay as they came."""
+    """Make a handle whose messages stay packed."""
     return link.client.operation(operation, response=Any, metadata=Any)
 
 
 @attrs.frozen
 class _Account:
-    """What became of each operation, and what is done about it."""
+    """The exit status of each operation so far, and the callbacks that show it."""
 
     show: Show
     lose: Lose
@@ -67,7 +67,7 @@ class _Account:
         self.status.show(sum(known is Exit.RUNNING for known in self.exits.values()))
 
     def _note(self, name: str, found: Exit) -> None:
-        # First of all: whoever interrupts the rest is told what goes on.
+        # Before anything is printed: an interrupt from here on says what goes on.
         self.exits[name] = found
         set_going_on(name for name, known in self.exits.items() if known is Exit.RUNNING)
 
@@ -78,25 +78,25 @@ def conclude(
     timeout: float | None,
     show: Show,
     *,
-    curious: bool = False,
+    changes: bool = False,
     lose: Lose = lambda _: None,
     judge: Judge = exit_of,
 ) -> Exit:
-    """Show each operation when it is over, and tell of each that cannot be waited for.
+    """Wait for operations: show each when it is over, and report each that cannot be waited for.
 
-    ``curious``: show each change too; else a line of status says how many are left. ``lose`` is
-    called with the name of an operation that cannot be waited for, ``judge`` gives the status that
-    a state stands for.
+    With ``changes`` show each change too; without, a line of status says how many are left.
+    ``lose`` is called with the name of an operation that cannot be waited for; ``judge`` gives the
+    exit status that a state stands for.
 
     Returns:
-        The worst end of all.
+        The worst exit status of all operations.
     """
     until = None if timeout is None else time.monotonic() + timeout
     exits = {handle.name: Exit.RUNNING for handle in handles}
     try:
-        with StatusLine(not curious) as status:
+        with StatusLine(not changes) as status:
             account = _Account(show, lose, judge, exits, status)
-            _follow(handles, link, until, account, curious=curious)
+            _follow(handles, link, until, account, changes=changes)
     except PollTimeout as exc:
         tell(sentence(exc))
         tell_going_on()
@@ -109,13 +109,13 @@ def _follow(
     until: float | None,
     account: _Account,
     *,
-    curious: bool,
+    changes: bool,
 ) -> None:
     set_going_on(account.exits)
     account.say_left()
-    waiting = _looked_at(handles, account, until, curious=curious)
+    waiting = _looked_at(handles, account, until, changes=changes)
     left = None if until is None else max(until - time.monotonic(), 0.0)
-    for update in _updates(waiting, link, left, curious=curious):
+    for update in _updates(waiting, link, left, changes=changes):
         if update.error is None or update.done:
             account.seen(update.operation, update.name)
         else:
@@ -123,16 +123,15 @@ def _follow(
 
 
 def _looked_at(
-    handles: Sequence[Handle], account: _Account, until: float | None, *, curious: bool
+    handles: Sequence[Handle], account: _Account, until: float | None, *, changes: bool
 ) -> list[Handle]:
-    """Those that are left to wait for after a first look, at one of them.
+    """Ask for the first operation once, and give those that are left to wait for.
 
-    While one waits, a server that is away is asked again and again; whoever has mistyped its URL
-    wants to know that at once.
+    A wait asks a server that is away again and again; a mistyped URL is to fail at once.
     """
     waiting: list[Handle] = []
     for handle in handles:
-        known = handle.operation != Operation(name=handle.name)  # told by a list, or a start
+        known = handle.operation != Operation(name=handle.name)  # from a list, or a start
         in_time = until is None or time.monotonic() < until
         if not known and in_time and handle is handles[0]:
             try:
@@ -144,18 +143,18 @@ def _looked_at(
                 account.exits.update(dict.fromkeys(account.exits, Exit.CALL_FAILED))
                 return []
             known = True
-        if known and curious:
+        if known and changes:
             account.seen(handle.operation, handle.name)
-        if not (known and curious and handle.done):
+        if not (known and changes and handle.done):
             waiting.append(handle)
     return waiting
 
 
 def _updates(
-    handles: Sequence[Handle], link: Link, timeout: float | None, *, curious: bool
+    handles: Sequence[Handle], link: Link, timeout: float | None, *, changes: bool
 ) -> Iterator[Update[Any]]:
     group = link.client.group(handles)
-    if curious:
+    if changes:
         yield from group.updates(timeout)
         return
     for handle in group.as_completed(timeout):

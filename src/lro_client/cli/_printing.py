@@ -13,7 +13,7 @@ from lro import Any, Code, LroError, Operation, Status, TypeRegistry
 from lro.types import Json
 from lro.wire import operation_to_json
 from lro_client.cli._connection import Link
-from lro_client.cli._plain import one_line, plain, plain_json
+from lro_client.cli._terminal import one_line, plain, plain_json
 from lro_client.progress import Progress, progress_of
 from lro_client.progress._bars import at_the_end, percent_text
 
@@ -23,7 +23,7 @@ json_option = click.option(
 
 
 def print_operation(operation: Operation, link: Link, *, as_json: bool) -> None:
-    """An operation: all that is known of it to a terminal, one line to a pipe."""
+    """Print an operation: all that is known of it to a terminal, one line to a pipe."""
     if as_json:
         print_json(operation, link)
         return
@@ -43,7 +43,7 @@ def print_operation(operation: Operation, link: Link, *, as_json: bool) -> None:
 
 
 def print_end(operation: Operation, link: Link, *, as_json: bool) -> None:
-    """An operation that is over, with its response or error, on one line."""
+    """Print an operation that is over, with its response or error, on one line."""
     if as_json:
         print_json(operation, link)
         return
@@ -56,13 +56,13 @@ def print_end(operation: Operation, link: Link, *, as_json: bool) -> None:
 
 
 def print_json(operation: Operation, link: Link) -> None:
-    """An operation as on the wire, on one line."""
+    """Print an operation as JSON on one line."""
     click.echo(json_text(as_wire(operation, link.types)))
 
 
 @attrs.frozen(kw_only=True)
 class StateLine:
-    """An operation in a few words: those of a line, or of a row of a table."""
+    """The texts of an operation for a line, or for a row of a table."""
 
     name: str
     state: str
@@ -82,7 +82,7 @@ class StateLine:
 
 
 def state_line(operation: Operation, link: Link) -> StateLine:
-    """An operation in a few words. Nothing in them controls a terminal."""
+    """Make the texts of an operation, in which nothing controls a terminal."""
     found = progress_of(operation.metadata, link.types) or Progress()
     error = operation.error
     return StateLine(
@@ -99,7 +99,7 @@ def error_text(error: Status) -> str:
 
 
 def json_text(value: Json, *, indent: int | None = None) -> str:
-    """JSON which means the same, and in which nothing controls a terminal."""
+    """Print JSON as a text in which nothing controls a terminal."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
     plain = not encoding.startswith("utf")
     between = (",", ":") if indent is None else (",", ": ")
@@ -110,7 +110,7 @@ def json_text(value: Json, *, indent: int | None = None) -> str:
 def as_wire(operation: Operation, types: TypeRegistry) -> dict[str, Json]:
     """The JSON object of an operation.
 
-    What came in binary form and has a type which nobody here can read is its bytes in base64.
+    A message in binary form of an unknown type is its bytes in base64.
     """
     try:
         return operation_to_json(operation, types)
@@ -135,6 +135,6 @@ def _in_base64(packed: Any, types: TypeRegistry) -> Any:
     try:
         types.to_json(packed)
     except LroError:
-        assert isinstance(packed.payload, bytes)  # what came as JSON can be printed
+        assert isinstance(packed.payload, bytes)  # a message in JSON can be printed
         return Any(packed.type_url, {"value": base64.b64encode(packed.payload).decode()})
     return packed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -18,8 +17,8 @@ from rich.text import Text
 
 from lro import Operation
 from lro_client.cli._connection import Link
-from lro_client.cli._plain import plain
 from lro_client.cli._printing import StateLine, state_line
+from lro_client.cli._terminal import plain
 from lro_client.progress import Estimate, create_time_of
 from lro_client.progress._bars import span_text
 
@@ -43,7 +42,7 @@ def listed(operations: Iterable[Operation], link: Link) -> None:
             Text(line.name),
             _state(line.state),
             Text(line.percent),
-            Text(_told(_age(operation, link))),
+            Text(_shown_span(_age(operation, link))),
             _message(line),
         )
     Console().print(table)
@@ -80,7 +79,7 @@ class LiveTable:
     def show(self, operation: Operation) -> None:
         """Draw this state of one of the operations from now on."""
         now = time.monotonic()
-        # A row of its own for an operation that the server calls by another name than was asked.
+        # An operation that the server gives another name than was asked for has its own row.
         row = self._rows.setdefault(operation.name, _Row(operation.name, now, Estimate()))
         if row.line is None:
             age = _age(operation, self._link)
@@ -94,7 +93,7 @@ class LiveTable:
             row.ended = now
 
     def lose(self, name: str) -> None:
-        """Draw that nobody can say any more what becomes of an operation."""
+        """Draw from now on that the state of this operation is not known any more."""
         self._rows[name].lost = True
 
     def _drawn(self) -> Table:
@@ -111,16 +110,16 @@ class LiveTable:
                 _state(line.state),
                 _bar(line),
                 Text(line.percent),
-                Text(_told((row.ended or now) - row.began)),
-                Text(_told(left)),
+                Text(_shown_span((row.ended or now) - row.began)),
+                Text(_shown_span(left)),
                 _message(line),
             )
         return table
 
 
-def live_here() -> bool:
-    """Whether standard output is a terminal on which a table can be drawn again and again."""
-    return sys.stdout.isatty() and not Console().is_dumb_terminal
+def can_redraw() -> bool:
+    """Whether the terminal can draw a table over the one before."""
+    return not Console().is_dumb_terminal
 
 
 def _table(*headings: str) -> Table:
@@ -150,10 +149,10 @@ def _message(line: StateLine) -> Text:
 
 
 def _age(operation: Operation, link: Link) -> float | None:
-    """Seconds since it began, by the clock here; None where its metadata does not tell."""
+    """The seconds since it began by this machine's clock; None if the metadata has no time."""
     began = create_time_of(operation.metadata, link.types)
     return None if began is None else max((datetime.now(UTC) - began).total_seconds(), 0.0)
 
 
-def _told(seconds: float | None) -> str:
+def _shown_span(seconds: float | None) -> str:
     return "" if seconds is None else span_text(seconds)

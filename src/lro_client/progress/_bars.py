@@ -1,9 +1,14 @@
-"""Bars in a terminal, by rich and by tqdm. Both need the extra ``progress``."""
+"""The estimated end of an operation, and bars in a terminal by rich and by tqdm.
+
+Both bars need the extra ``progress``.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -13,9 +18,7 @@ import attrs
 from lro import Operation
 from lro.errors import MissingExtra
 from lro_client._errors import DecodingError
-from lro_client.progress._estimate import Estimate
-from lro_client.progress._fields import one_line
-from lro_client.progress._reading import Progress, ProgressOf, progress_of
+from lro_client.progress._reading import Progress, ProgressOf, one_line, progress_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +27,65 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 _PERCENT = 100.0
+
+
+class Estimate:
+    """An estimate of the seconds left, from fractions that are added from time to time.
+
+    The rate is that of the recent past: what is older than ``window_seconds`` counts less and
+    less. A pause longer than those before it makes the estimate grow. A fraction that goes back
+    reduces the gain; with no gain left, the estimate starts again. ``clock`` gives seconds that
+    never go back.
+    """
+
+    def __init__(
+        self, *, window_seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._window = window_seconds
+        self._clock = clock
+        self._last: tuple[float, float] | None = None
+        self._spent = 0.0
+        self._gained = 0.0
+        self._gap = 0.0
+
+    def add(self, fraction: float | None, seconds: float | None = None) -> None:
+        """Add the fraction that was done at ``seconds`` of the clock, by default now.
+
+        None and NaN change nothing; what is below 0 or above 1 is cut off.
+        """
+        if fraction is None or math.isnan(fraction):
+            return
+        fraction = min(max(fraction, 0.0), 1.0)
+        now = self._clock() if seconds is None else seconds
+        if self._last is None:
+            self._last = (now, fraction)
+            return
+        before, had = self._last
+        if fraction == had or now < before:  # a pause, or a late report
+            return
+        fade = math.exp(-(now - before) / self._window)
+        self._spent = self._spent * fade + (now - before)
+        self._gained = self._gained * fade + (fraction - had)
+        self._gap = now - before
+        self._last = (now, fraction)
+        if self._gained <= 0:
+            self._spent = self._gained = 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds from now to the estimated end, never negative; None where it is not known."""
+        if self._last is None:
+            return None
+        then, fraction = self._last
+        if fraction == 1.0:
+            return 0.0
+        if not (self._spent > 0 and self._gained > 0):
+            return None
+        quiet = max(self._clock() - then, 0.0)
+        stalled = max(quiet - self._gap, 0.0)  # how long the next step is overdue
+        needed = (1.0 - fraction) * ((self._spent + stalled) / self._gained)
+        left = needed - min(quiet, self._gap)
+        return max(left, 0.0) if math.isfinite(left) else None
 
 
 class State(Protocol):
@@ -65,7 +127,7 @@ class RichBar:
     """A bar of rich, shown while the context is entered: percent, message, and time left.
 
     ``description`` stands before it, ``console`` is where it is drawn (None: standard error), and
-    ``progress_of`` reads the metadata. On what is no terminal, only the last state is written.
+    ``progress_of`` reads the metadata. Without a terminal only the last state is written.
 
     Raises:
         MissingExtra: rich is not installed.
@@ -81,7 +143,7 @@ class RichBar:
         rich = _imported("rich.progress")
         self._read, self._estimate = progress_of, Estimate()
         where = console or _imported("rich.console").Console(stderr=True)
-        plain = {"markup": False}  # what a server says is no markup
+        plain = {"markup": False}  # texts of a server are not markup
         self._bar = rich.Progress(
             rich.TextColumn("{task.description}", **plain),
             rich.BarColumn(),
@@ -210,7 +272,7 @@ def _shown(
 
 
 def read_update(update: State, read: ProgressOf) -> Progress:
-    """The progress of an update; its metadata as it came where it is not as declared."""
+    """The progress of an update; its packed metadata is read if it is not of the declared type."""
     try:
         metadata: object = update.metadata
     except DecodingError:
@@ -219,7 +281,7 @@ def read_update(update: State, read: ProgressOf) -> Progress:
 
 
 def at_the_end(progress: Progress, operation: Operation) -> Progress:
-    """The same, but all is done once the operation has succeeded, whatever was last reported."""
+    """The progress with all done if the operation has succeeded, else as it is."""
     if operation.state != "SUCCEEDED":
         return progress
     done = progress.done if progress.total is None else progress.total
@@ -244,7 +306,7 @@ def span_text(seconds: float) -> str:
 
 
 def _imported(name: str) -> Any:
-    # By name, since the types of one of them come in a package of their own.
+    # By name: the types of tqdm come in a package of their own.
     try:
         found: ModuleType = importlib.import_module(name)
     except ImportError as exc:

@@ -2,14 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import enum
+import math
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
+from unicodedata import category
 
 import attrs
 
-from lro import Timestamp, TypeRegistry
-from lro_client.progress._fields import Lookup, first_number, lookup, number, text
+from lro import Any, LroError, Struct, Timestamp, TypeRegistry
+from lro.types import Json
+
+Lookup = Callable[[str], object]
+"""The value of a field by its name in snake_case; None where there is none."""
+
+_SNAKE: Final = re.compile(r"_([a-z0-9])")
+_UNSET: Final = "_UNSPECIFIED"
+"""The end of the name of an enum value that was not set (AIP-126)."""
+_CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories of control characters, of those that turn text around, and of invisible ones."""
+
+
+def lookup(metadata: object, types: TypeRegistry | None) -> Lookup | None:
+    """Make the function that reads fields of a message; None for what has no fields.
+
+    ``types`` reads a packed message in binary form, if it knows its class.
+    """
+    if isinstance(metadata, Any):
+        metadata = _payload(metadata, types)
+    if isinstance(metadata, Struct):
+        metadata = metadata.fields
+    if isinstance(metadata, Mapping):
+        return _in_mapping(metadata)
+    if metadata is None or isinstance(metadata, (str, bytes, int, float, list, tuple)):
+        return None
+    return _in_object(metadata)
+
+
+def _payload(packed: Any, types: TypeRegistry | None) -> Json | bytes:
+    if types is None or not isinstance(packed.payload, bytes):
+        return packed.payload
+    try:
+        return types.json_payload(packed)
+    except LroError:
+        return packed.payload
+
+
+def _in_mapping(fields: Mapping[typing.Any, object]) -> Lookup:
+    def look(name: str) -> object:
+        found = fields.get(_camel(name))
+        return fields.get(name) if found is None else found
+
+    return look
+
+
+def _in_object(message: typing.Any) -> Lookup:
+    # Messages of every library have attributes: attrs, dataclasses, protobuf, pydantic, msgspec.
+    descriptor = getattr(message, "DESCRIPTOR", None)
+
+    def look(name: str) -> object:
+        found: object = getattr(message, name, None)
+        if found is None or descriptor is None:
+            return found
+        return _in_protobuf(message, descriptor, name, found)
+
+    return look
+
+
+def _in_protobuf(message: typing.Any, descriptor: typing.Any, name: str, value: object) -> object:
+    field = descriptor.fields_by_name.get(name)
+    if field is None or (field.has_presence and not message.HasField(name)):
+        return None  # an attribute that is not a field, or a field that was not set
+    if field.enum_type is not None and isinstance(value, int):
+        known = field.enum_type.values_by_number.get(value)
+        return None if known is None else known.name
+    return value
+
+
+def _camel(name: str) -> str:
+    return _SNAKE.sub(lambda low: low[1].upper(), name)
+
+
+def number(value: object) -> float | None:
+    """A finite number, also one that JSON has as a text (spec §1.9); None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def text(value: object) -> str:
+    """One line of plain text, without control characters; empty for what is not a text."""
+    if isinstance(value, enum.Enum):
+        value = value.name
+    if not isinstance(value, str) or value.endswith(_UNSET):
+        return ""
+    return one_line(value)
+
+
+def one_line(value: str) -> str:
+    """A text of a server on one line, without characters that control a terminal."""
+    if not value.isprintable():
+        value = "".join(" " if category(one) in _CONTROLS else one for one in value)
+    return " ".join(value.split())
+
+
+def first_number(look: Lookup, names: Iterable[str]) -> float | None:
+    """The first of these fields that holds a number of 0 or more."""
+    for name in names:
+        found = number(look(name))
+        if found is not None and found >= 0:
+            return found
+    return None
 
 
 @attrs.frozen
@@ -54,7 +164,7 @@ _NESTED: Final = (
     "progress_entities",
     "progress_bytes",
 )
-"""Messages with progress in them, of their own; the last five are Google's."""
+"""Fields that hold a message with the progress in it; the last five are Google's."""
 _MESSAGES: Final = (
     "status_detail",
     "status_message",
@@ -64,11 +174,11 @@ _MESSAGES: Final = (
     "state",
 )
 _CANCELLING: Final = ("cancel_requested", "requested_cancellation")
-_DEEPEST: Final = 3
+_MAX_DEPTH: Final = 3
 
 
 def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress | None:
-    """The progress that metadata tells of, or None if it tells of none.
+    """Read the progress from metadata; None if it has none.
 
     ``metadata`` is a typed message (attrs, dataclass, protobuf, and others with attributes), a
     packed :class:`lro.Any`, or a mapping with keys in lowerCamelCase or snake_case. ``types`` reads
@@ -76,20 +186,20 @@ def progress_of(metadata: object, types: TypeRegistry | None = None) -> Progress
 
     The first field counts that holds a number which makes sense: a percentage, then a share from 0
     to 1, then ``progress`` (an int is a percentage; a float is a share up to 1 and a percentage
-    above), then a pair such as ``done`` and ``total``, then a message inside. More than all is
-    taken as all; negative numbers, a total of 0, infinities and texts that are no numbers as not
+    above), then a pair such as ``done`` and ``total``, then a message inside. More than all counts
+    as all; negative numbers, a total of 0, infinities and texts that are not numbers count as not
     known. It never raises.
     """
     try:
         look = lookup(metadata, types)
-        found = None if look is None else _read(look, types, _DEEPEST)
-    except Exception:  # a property of somebody's class may raise whatever it likes
+        found = None if look is None else _read(look, types, _MAX_DEPTH)
+    except Exception:  # a property of the application's class may raise anything
         return None
     return None if found in (None, Progress()) else found
 
 
 def create_time_of(metadata: object, types: TypeRegistry | None = None) -> datetime | None:
-    """When the operation began, by a ``create_time`` or ``start_time`` in its metadata; in UTC."""
+    """Read when the operation began from ``create_time`` or ``start_time`` of its metadata; UTC."""
     try:
         look = lookup(metadata, types)
         return None if look is None else _moment(look("create_time") or look("start_time"))
@@ -151,15 +261,15 @@ def _nested(look: Lookup, types: TypeRegistry | None, depth: int) -> Progress | 
 
 
 def _message(look: Lookup) -> str:
-    told = next(filter(None, (text(look(name)) for name in _MESSAGES)), "")
-    if not told:  # google.cloud.common.OperationMetadata always says what is done to what
-        told = " ".join(filter(None, (text(look("verb")), text(look("target")))))
+    shown = next(filter(None, (text(look(name)) for name in _MESSAGES)), "")
+    if not shown:  # google.cloud.common.OperationMetadata has a verb and its target
+        shown = " ".join(filter(None, (text(look("verb")), text(look("target")))))
     if any(look(name) is True for name in _CANCELLING):
-        return f"{told}, cancelling" if told else "cancelling"
-    return told
+        return f"{shown}, cancelling" if shown else "cancelling"
+    return shown
 
 
-def _moment(value: Any) -> datetime | None:
+def _moment(value: typing.Any) -> datetime | None:
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     elif isinstance(value, Timestamp):

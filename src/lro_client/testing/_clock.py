@@ -1,4 +1,4 @@
-"""Time that passes only while somebody waits for it."""
+"""Time that passes only while code waits for it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import attrs
 from lro_client import _arguments
 
 _TURNS: Final = 10
-"""So many turns of the event loop the others may go on before time passes."""
-_MOST_TURNS: Final = 1000
-"""After so many turns time passes, even if a new sleep begins again and again."""
+"""Turns of the event loop in which other tasks may go on before time passes."""
+_MAX_TURNS: Final = 1000
+"""The most turns before time passes, even if a new sleep begins again and again."""
 
 
 @attrs.frozen(order=True)
@@ -28,12 +28,12 @@ class _Sleeper:
 
 @attrs.define
 class _Sleeping:
-    """Who sleeps on one event loop, and after how many turns time passes for them."""
+    """The sleeping tasks of one event loop, and after how many turns time passes for them."""
 
     sleepers: list[_Sleeper] = attrs.field(factory=list)
     turns: int = 0
     most: int = 0
-    """Time passes after so many turns, whoever else begins to sleep."""
+    """Turns until time passes even if other tasks begin to sleep."""
 
 
 class VirtualClock:
@@ -41,7 +41,7 @@ class VirtualClock:
 
     ``now`` is the present, which a test may set; ``sleeps`` are the seconds of each sleep. Threads
     may share a clock: their sleeps come one after the other. Those of tasks of an event loop pass
-    at once: whoever has to wake first is woken when all others wait.
+    together: the task that is due first is woken when all tasks wait.
     """
 
     def __init__(self, now: float = 1000.0) -> None:
@@ -57,7 +57,7 @@ class VirtualClock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Let so many seconds pass, as ``time.sleep`` does; those below 0 are none.
+        """Let these seconds pass, as ``time.sleep`` does; a number below 0 counts as 0.
 
         Raises:
             DeclarationError: ``seconds`` is NaN, infinite, or more than a float can hold.
@@ -66,7 +66,7 @@ class VirtualClock:
         self.advance(seconds)
 
     async def asleep(self, seconds: float) -> None:
-        """Let so many seconds pass for this task, as ``asyncio.sleep`` does.
+        """Let these seconds pass for this task, as ``asyncio.sleep`` does.
 
         Raises:
             DeclarationError: As for :meth:`sleep`.
@@ -75,7 +75,7 @@ class VirtualClock:
         await self.aadvance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass that count as nobody's sleep.
+        """Let these seconds pass without an entry in ``sleeps``.
 
         Raises:
             DeclarationError: As for :meth:`sleep`.
@@ -97,13 +97,13 @@ class VirtualClock:
             sleeper = _Sleeper(self.now + passed, self._count, loop.create_future())
             sleeping = self._sleeping.setdefault(loop, _Sleeping())
         heapq.heappush(sleeping.sleepers, sleeper)
-        sleeping.turns = _TURNS  # anew: whoever went on beside this one may be at work still
+        sleeping.turns = _TURNS  # counted again: other tasks may still be at work
         if len(sleeping.sleepers) == 1:  # else the turns are counted already
             self._begin(loop, sleeping)
         await sleeper.woken
 
     def _begin(self, loop: asyncio.AbstractEventLoop, sleeping: _Sleeping) -> None:
-        sleeping.turns, sleeping.most = _TURNS, _MOST_TURNS
+        sleeping.turns, sleeping.most = _TURNS, _MAX_TURNS
         self._later(loop, sleeping)
 
     def _later(self, loop: asyncio.AbstractEventLoop, sleeping: _Sleeping) -> None:
@@ -128,7 +128,7 @@ class VirtualClock:
 
 
 def _checked(seconds: float) -> float:
-    # NaN is never reached, and no time comes after infinity: all others would sleep for ever.
+    # NaN is never reached, and no time comes after infinity: other tasks would sleep for ever.
     fine = seconds <= sys.float_info.max
     _arguments.check("seconds", seconds, "a finite number of seconds", fine=fine)
     return seconds

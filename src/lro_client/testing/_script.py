@@ -1,30 +1,40 @@
-"""What a scripted server is told: how operations go, and what goes wrong."""
+"""What a test scripts: how operations go, which faults calls have, and the store that plays it."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-import typing
 from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
 import attrs
 
-from lro import Any, Code, Operation, Status, TypeRegistry
-from lro.types import Json, declared_name
+from lro import Any, Code, State, Status
+from lro.adapters import Inserted, Record, RequestKey
+from lro.errors import OperationNotFound
+from lro.stores.memory import MemoryStore
 
 Scripted: TypeAlias = object
 """A message of any class, an ``lro.Any``, or the JSON object of one with its ``@type``."""
 
+Pack: TypeAlias = Callable[[Scripted | None], Any | None]
+"""Packs a message into an ``lro.Any``; None stays None."""
+
 TICK_SECONDS: Final = 1e-9
-"""The clock adds up many floats: an end that is hit exactly must not be missed."""
+"""Rounding error of a clock that adds up many floats: a moment this close counts as reached."""
+
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_MAX_SECONDS: Final = 2e11
+"""Seconds after the epoch that a datetime still holds."""
 
 
 @attrs.define(kw_only=True)
 class ServerCall:
-    """A call that came: ``at`` so many seconds after the server was made, for this ``name``.
+    """A call that came: ``at`` seconds after the server was made, for this ``name``.
 
     ``verb`` is the RPC's name, such as GetOperation, or Start. ``hold`` is how many seconds a Wait
-    asked to be held (None: it did not say, or is no Wait), ``status`` the HTTP status of the
+    asked to be held (None: it did not say, or is not a Wait), ``status`` the HTTP status of the
     answer, 0 for none.
     """
 
@@ -42,7 +52,7 @@ class Fault:
     ``error`` is what the HTTP library raises instead, for instance ``httpx.ConnectError``.
     ``status`` and ``body`` replace the answer's: a status alone comes with the interface's error
     body (spec §5.12), a body alone with 200. ``headers`` are added. ``keep`` cuts the body after
-    so many bytes. The answer comes ``seconds`` later; a call that does not wait so long times out.
+    that many bytes. The answer comes ``seconds`` later; a call with a shorter time-out fails.
     """
 
     status: int | None = None
@@ -73,23 +83,18 @@ class Rule:
 
 @attrs.define(kw_only=True)
 class Script:
-    """How one operation goes: see :meth:`ScriptedServer.operation`."""
+    """How one operation goes: see :meth:`ScriptedServer.operation`. The response is packed."""
 
     name: str
     began: float
-    ends_after: float | None
-    response: Scripted | None
-    metadata: Scripted | Callable[[float], Scripted | None] | None
-    error: Status | None
-    gone_after: float
-    cancels_after: float | None
-    retry_after: str
-    deleted: bool = False
+    ends_after: float | None = 0.0
+    response: Any | None
+    metadata: Scripted | Callable[[float], Scripted | None] | None = None
+    error: Status | None = None
+    gone_after: float = math.inf
+    cancels_after: float | None = 0.0
+    retry_after: str = ""
     cancelled: bool = False
-
-    def gone(self, now: float) -> bool:
-        """Whether the server does not know it (any more)."""
-        return self.deleted or now - self.began >= self.gone_after - TICK_SECONDS
 
     def over(self, now: float) -> bool:
         """Whether it has ended."""
@@ -109,29 +114,119 @@ class Script:
         if self.ends_after is None or ends_after < self.ends_after - TICK_SECONDS:
             self.ends_after, self.cancelled = ends_after, True
 
-    def state(self, now: float, types: TypeRegistry) -> Operation:
-        """What the server says of it at this moment."""
-        elapsed, done = now - self.began, self.over(now)
-        if done and self.ends_after is not None:
+    def metadata_at(self, now: float) -> Scripted | None:
+        """The metadata of this moment, not packed."""
+        elapsed = now - self.began
+        if self.ends_after is not None and self.over(now):
             elapsed = self.ends_after
-        metadata = self.metadata(elapsed) if callable(self.metadata) else self.metadata
-        result: Any | Status | None = None
-        if done and self.cancelled:
-            result = Status(Code.CANCELLED, "cancelled")
-        elif done:
-            result = self.error or packed(self.response, types)
-        return Operation(name=self.name, metadata=packed(metadata, types), done=done, result=result)
+        return self.metadata(elapsed) if callable(self.metadata) else self.metadata
+
+    def ended(self, record: Record, metadata: Any | None) -> Record:
+        """The record at the end."""
+        assert self.ends_after is not None
+        result, state = self.error or self.response, State.SUCCEEDED
+        if self.cancelled:
+            result, state = Status(Code.CANCELLED, "cancelled"), State.CANCELLED
+        elif self.error is not None:
+            state = State.FAILED
+        end = _moment(self.began + self.ends_after)
+        return record.next_version(
+            state=state, metadata=metadata, result=result, update_time=end, end_time=end
+        )
 
 
-def packed(message: Scripted | None, types: TypeRegistry) -> Any | None:
-    """A message as an Any; a class without a full name gets one of the package ``scripted``."""
-    if message is None:
-        return None
-    if isinstance(message, dict):
-        found: dict[str, Json] = message
-        return types.from_json(found)
-    cls: typing.Any = type(message)
-    if not isinstance(message, Any) and not types.knows(cls):
-        named = declared_name(cls) or hasattr(cls, "DESCRIPTOR")
-        types.register(cls, None if named else f"scripted.{cls.__name__}")
-    return types.pack(message)
+Begin: TypeAlias = Callable[[Any], Script]
+"""Makes the script of a method's new operation from the packed request."""
+
+
+class ScriptedStore(MemoryStore):
+    """A store in memory whose operations go as their scripts say, by the seconds of ``clock``.
+
+    ``play`` brings records up to date: call it before they are read. ``methods`` make the scripts
+    of operations that are started, by the full name of the method; ``failure`` is what the code of
+    a test raised at a start.
+    """
+
+    def __init__(self, clock: Callable[[], float], pack: Pack) -> None:
+        super().__init__(lambda: _moment(clock()))
+        self._seconds = clock
+        self._pack = pack
+        self._scripts: dict[str, Script] = {}
+        self.methods: dict[str, Begin] = {}
+        self.failure: Exception | None = None
+
+    def add(self, script: Script) -> None:
+        """Have an operation, in place of an earlier one of its name."""
+        self.forget(script.name)
+        now = self.now()
+        record = Record(name="", parent="", method="", create_time=now, update_time=now)
+        self._add(script, record, Any(""), None)
+
+    def insert(
+        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+    ) -> Inserted:
+        """Begin the operation that the script of the method describes, under its own name."""
+        known = super().insert(record, request, key, check_only=True)
+        if not known.fresh:
+            self.play(known.record.name)
+            return super().insert(record, request, key, check_only=True)
+        if check_only:
+            return known
+        try:
+            return self._add(self.methods[record.method](request), record, request, key)
+        except Exception as exc:
+            self.failure = exc
+            raise
+
+    def play(self, *names: str) -> None:
+        """Bring the operations of these names up to date, or all of them if there is no name."""
+        now = self._seconds()
+        for name in names or list(self._scripts):
+            for record in self.find([name]).records:
+                if not record.done:
+                    self._act(self._scripts[name], record, now)
+
+    def free_name(self, collection: str) -> str:
+        """A name in this collection that no operation has had: its number is how many there are."""
+        number = len(self._scripts) + 1
+        while f"{collection}/{number}" in self._scripts:
+            number += 1
+        return f"{collection}/{number}"
+
+    def script(self, name: str) -> Script:
+        """The script of an operation that was there at some time."""
+        return self._scripts[name]
+
+    def _add(
+        self, script: Script, record: Record, request: Any, key: RequestKey | None
+    ) -> Inserted:
+        self._scripts[script.name] = script
+        record = attrs.evolve(
+            record,
+            name=script.name,
+            parent=script.name.rpartition("/operations/")[0],
+            expire_time=_moment(script.began + script.gone_after),
+        )
+        super().insert(record, request, key)
+        self.play(script.name)
+        return Inserted(self.get(script.name), fresh=True)
+
+    def _act(self, script: Script, record: Record, now: float) -> None:
+        if record.cancel_requested:
+            script.cancel(now)
+        over, metadata = script.over(now), self._pack(script.metadata_at(now))
+
+        def change(record: Record) -> Record:
+            if over:
+                return script.ended(record, metadata)
+            if metadata == record.metadata:
+                return record
+            return record.next_version(metadata=metadata, update_time=_moment(now))
+
+        with contextlib.suppress(OperationNotFound):  # a thread has deleted it meanwhile
+            self.update(script.name, change)
+
+
+def _moment(seconds: float) -> datetime:
+    """The seconds of a virtual clock as a time in UTC."""
+    return _EPOCH + timedelta(seconds=min(seconds, _MAX_SECONDS))

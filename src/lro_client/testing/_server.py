@@ -1,30 +1,83 @@
-"""A server of the interface, in memory, that does what a test says."""
+"""A server of the interface, in memory, whose operations go as a test says.
+
+It is this library's own edge over a service with a store in memory, on a virtual clock, with faults
+around it: lists, filters, checks and errors are the real ones. What takes time passes on the clock,
+so Wait and Watch look at the store again and again instead of listening to it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
 
+import attrs
 import httpx
 
-from lro import Status, TypeRegistry
-from lro.wire import code_from_http
+import lro
+from lro import DeclarationError, Empty, Method, Operation, Service, Status, Struct, TypeRegistry
+from lro.errors import OperationNotFound
+from lro.executors.inline import InlineExecutor
+from lro.http import (
+    Call,
+    Exchange,
+    HttpReply,
+    HttpRequest,
+    OperationsEdge,
+    Reserve,
+    Wait,
+    Watch,
+    drive,
+    json_reply,
+)
+from lro.types import Json
+from lro.wire import code_from_http, dumps, error_body, operation_to_json
 from lro_client._async_client import AsyncClient
 from lro_client._client import Client
 from lro_client.testing._clock import VirtualClock
-from lro_client.testing._line import Answering, ScriptedTransport
-from lro_client.testing._script import Fault, Rule, Script, Scripted, ServerCall
-from lro_client.testing._verbs import Refused, Verbs
+from lro_client.testing._script import (
+    Fault,
+    Rule,
+    Script,
+    Scripted,
+    ScriptedStore,
+    ServerCall,
+)
+
+_VERBS: Final = {
+    ("POST", "wait"): "WaitOperation",
+    ("POST", "cancel"): "CancelOperation",
+    ("POST", "batchGet"): "BatchGetOperations",
+    ("POST", "watch"): "WatchOperations",
+    ("GET", "watch"): "WatchOperations",
+    ("DELETE", ""): "DeleteOperation",
+    ("GET", ""): "GetOperation",
+}
+_STEP_SECONDS: Final = 1.0
+"""How often a stream looks for changes, and a short Wait for those that other calls make."""
+
+_MAX_LOOKS: Final = 4
+"""How often a long Wait looks for them."""
+
+_HEARTBEAT_SECONDS: Final = 15.0
+
+Answering: TypeAlias = Generator[float, None, httpx.Response]
+"""Makes the answer to a request; yields the seconds that pass until then."""
+
+
+class UnscriptedCall(AssertionError):
+    """A call that the interface does not have, or a start of a method that was not scripted."""
 
 
 class ScriptedServer:
     """A server of the interface in memory, on a virtual clock: the operations go as a test says.
 
     It has the verbs of the interface, of which ``wait`` and ``lists`` can be left out, and may have
-    the extensions ``batch_get`` and ``watch`` (spec §3.11). A Wait is held ``max_hold`` seconds at
-    most; every call takes ``latency`` seconds. ``types`` are message classes to know; those of the
-    scripted messages are added. ``calls`` are all calls that came.
+    the extensions ``batch_get`` and ``watch`` (spec §3.11). A Wait is held at most ``max_hold``
+    seconds; every call takes ``latency`` seconds. ``types`` are message classes to know; those of
+    the scripted messages are added. ``calls`` are all calls that came.
     """
 
     def __init__(
@@ -44,20 +97,30 @@ class ScriptedServer:
         self.url = url
         self.calls: list[ServerCall] = []
         self.transport = ScriptedTransport(self.clock, self._answer)
+        self._max_hold = max_hold
         self._latency = latency
         self._began = self.clock.now
         self._rules: list[Rule] = []
-        self._verbs = Verbs(
+        self._store = ScriptedStore(self.clock, self._packed)
+        offered = {
+            "WaitOperation": wait,
+            "ListOperations": lists,
+            "BatchGetOperations": batch_get,
+            "WatchOperations": watch,
+        }
+        self._service = Service(
+            self._store,
+            InlineExecutor(),
+            types=types,
+            verbs={"CancelOperation", "DeleteOperation", *(v for v, has in offered.items() if has)},
+            max_wait=timedelta(0),
+            maintenance=False,
             clock=self.clock,
-            types=types or TypeRegistry(),
-            offered={
-                "WaitOperation": wait,
-                "ListOperations": lists,
-                "BatchGetOperations": batch_get,
-                "WatchOperations": watch,
-            },
-            max_hold=max_hold,
         )
+        self._known: set[type] = set()
+        self._parents: set[str] = set()
+        self._edge = OperationsEdge(self._service)
+        self._starts: dict[str, Method[Struct, Empty, Empty]] = {}
 
     def operation(
         self,
@@ -76,11 +139,13 @@ class ScriptedServer:
         It ends with ``response`` or ``error``, or with neither. ``metadata`` is a message, or a
         function that makes one of the seconds it has run. The server does not know it any more
         after ``gone_after`` seconds. When it is cancelled it ends ``cancels_after`` seconds later
-        (None: it does not care). ``retry_after`` is the header of answers while it is in progress.
+        (None: it goes on). ``retry_after`` is the header of answers while it is in progress.
+
+        Raises:
+            EncodingError, DeclarationError: A message cannot be sent.
         """
-        self._verbs.scripts[name] = Script(
-            name=name,
-            began=self.clock.now,
+        script = self._script(
+            name,
             ends_after=ends_after,
             response=response,
             metadata=metadata,
@@ -89,6 +154,8 @@ class ScriptedServer:
             cancels_after=cancels_after,
             retry_after=retry_after,
         )
+        self._serve(name)
+        self._store.add(script)
 
     def method(
         self,
@@ -98,22 +165,26 @@ class ScriptedServer:
         response: Scripted | Callable[[dict[str, Any]], Scripted] | None = None,
         **script: Any,
     ) -> None:
-        """Have a method at this path, each start of which begins an operation, as told here.
+        """Have a method at this path, each start of which begins an operation, as scripted here.
 
         Their names are ``operations/1``, ``operations/2`` and so on, below ``parent`` if there is
         one. ``response`` may be a function of the request's JSON; the rest is as for
         :meth:`operation`. A request id starts nothing twice (spec §9.1).
         """
+        collection = f"{parent}/operations" if parent else "operations"
+        self._serve(f"{collection}/-")
 
-        def begin(request: dict[str, Any]) -> Script:
-            scripts = self._verbs.scripts
-            number = len(scripts) + 1
-            name = f"{parent}/operations/{number}" if parent else f"operations/{number}"
-            made = response(request) if callable(response) else response
-            self.operation(name, response=made, **script)
-            return scripts[name]
+        def begin(request: lro.Any) -> Script:
+            fields = dict(self._service.types.unpack(request, Struct).fields)
+            made = response(fields) if callable(response) else response
+            return self._script(self._store.free_name(collection), response=made, **script)
 
-        self._verbs.methods[target] = begin
+        full_name = f"scripted.Methods.M{len(self._store.methods) + 1}"
+        method = self._service.declare(full_name, request=Struct, response=Empty, metadata=Empty)
+        self._store.methods[full_name] = begin
+        starts = {**self._starts, target: method}
+        self._edge = self._edge_of(self._parents, starts)
+        self._starts = starts
 
     def fault(
         self,
@@ -127,7 +198,7 @@ class ScriptedServer:
         """Have calls go wrong: those of this verb (all), with these numbers, in this time.
 
         Numbers count the calls of the verb, from 1; times are seconds after the server was made.
-        Where several faults are told for a call, the first one happens.
+        Where several faults apply to a call, the first one happens.
         """
         self._rules.append(Rule(fault=fault, verb=verb, calls=calls, since=since, until=until))
 
@@ -142,8 +213,43 @@ class ScriptedServer:
         sleep = self.clock.asleep
         return AsyncClient(self.url, **{"clock": self.clock, "sleep": sleep, **options})
 
+    # -- scripts ------------------------------------------------------------------------------
+
+    def _script(self, name: str, *, response: Scripted | None = None, **script: Any) -> Script:
+        return Script(name=name, began=self.clock.now, response=self._packed(response), **script)
+
+    def _packed(self, message: Scripted | None) -> lro.Any | None:
+        types = self._service.types
+        if message is None:
+            return None
+        if isinstance(message, dict):
+            fields: dict[str, Json] = message
+            return types.from_json(fields)
+        cls = type(message)
+        if cls is not lro.Any and cls not in self._known:
+            self._known.add(cls)  # declared, so that filters know its fields
+            name = f"scripted.Messages.M{len(self._known)}"
+            self._service.declare(name, request=Struct, response=cls, metadata=cls)
+        return types.pack(message)
+
+    def _serve(self, name: str) -> None:
+        """Have routes for operations below the parent that this name has."""
+        segments = name.rpartition("/operations/")[0].split("/")
+        parent = "/".join("*" if place % 2 else one for place, one in enumerate(segments))
+        if parent and parent not in self._parents:
+            with contextlib.suppress(DeclarationError):  # no name below it can be right
+                self._edge = self._edge_of({*self._parents, parent}, self._starts)
+                self._parents.add(parent)
+
+    def _edge_of(
+        self, parents: Collection[str], starts: Mapping[str, Method[Struct, Empty, Empty]]
+    ) -> OperationsEdge:
+        return OperationsEdge(self._service, parents=[*parents], starts=starts)
+
+    # -- calls --------------------------------------------------------------------------------
+
     def _answer(self, request: httpx.Request) -> Answering:
-        verb, name = self._verbs.asked(request)
+        verb, name = self._called(request)
         call = ServerCall(at=self.clock.now - self._began, verb=verb, name=name)
         fault = next((r.fault for r in self._rules if r.applies(call, self.calls)), Fault())
         self.calls.append(call)
@@ -157,10 +263,31 @@ class ScriptedServer:
                 call.status = response.status_code
                 return response
             left = until - self.clock.now
-            if seconds > left:  # the client does not wait so long
+            if seconds > left:  # the client gives up before
                 yield left
                 raise httpx.ReadTimeout("scripted: no answer in time", request=request)
             yield seconds
+
+    def _called(self, request: httpx.Request) -> tuple[str, str]:
+        """The verb of a request, and the name or the target that it is for.
+
+        Raises:
+            UnscriptedCall: There is no such verb, or no such method.
+        """
+        path, method = request.url.path, request.method
+        if method == "POST" and path in self._starts:
+            return "Start", path
+        _, _, rest = path.removeprefix("/").partition("/")  # without /v1, or what is in its place
+        name, _, custom = rest.partition(":")
+        verb = _VERBS.get((method, custom))
+        if verb is None or not name:
+            known = ", ".join(self._starts) or "none"
+            raise UnscriptedCall(
+                f"{method} {path} is not a call of the interface; methods: {known}"
+            )
+        if verb == "GetOperation" and name.rpartition("/")[2] == "operations":
+            return "ListOperations", name
+        return verb, name
 
     def _act(self, call: ServerCall, request: httpx.Request, fault: Fault) -> Answering:
         yield self._latency + fault.seconds
@@ -171,15 +298,176 @@ class ScriptedServer:
             return httpx.Response(status, headers=dict(fault.headers), content=fault.body)
         if fault.status is not None:
             scripted = Status(code_from_http(fault.status), "scripted")
-            response = self._verbs.refusal(scripted, fault.status)
+            body = error_body(scripted, self._service.types, fault.status)
+            response = _response(json_reply(fault.status, body))
         else:
-            try:
-                response = yield from self._verbs.do(call, request)
-            except Refused as exc:
-                response = self._verbs.refusal(exc.status)
+            response = yield from self._serve_call(call, request)
         response.headers.update(fault.headers)
         if fault.keep is not None:
             kind = {"content-type": response.headers["content-type"]}
             content = response.content[: fault.keep]
             response = httpx.Response(response.status_code, headers=kind, content=content)
         return response
+
+    def _serve_call(self, call: ServerCall, request: httpx.Request) -> Answering:
+        """The answer of the edge to a call that has no fault."""
+        raw, _, query = request.url.raw_path.decode("ascii").partition("?")
+        asked = HttpRequest(
+            method=request.method,
+            path=raw
+            if call.name in self._starts
+            else "/v1/" + raw.removeprefix("/").partition("/")[2],
+            query=query,
+            headers=dict(request.headers),
+            body=request.content,
+        )
+        many = call.verb in ("ListOperations", "BatchGetOperations")
+        self._store.play(*() if many else (call.name,))
+        reply = yield from self._follow(call, self._edge.exchange(asked))
+        failure, self._store.failure = self._store.failure, None
+        if failure is not None:  # not for the client under test
+            raise failure
+        if call.verb == "CancelOperation":
+            self._store.play(call.name)
+        if isinstance(reply, Watch):
+            names, kind = reply.names, {"content-type": "text/event-stream"}
+            stream = ScriptedStream(self.clock, lambda: self._watch(names))
+            return httpx.Response(200, headers=kind, stream=stream)
+        response = _response(reply)
+        if response.is_success and response.headers.pop("retry-after", ""):
+            script = self._store.script(response.json()["name"])
+            if script.retry_after:
+                response.headers["retry-after"] = script.retry_after
+        return response
+
+    def _follow(
+        self, call: ServerCall, exchange: Exchange
+    ) -> Generator[float, None, HttpReply | Watch]:
+        """The reply of an exchange; or its step that watches, which only an event loop can take."""
+        try:
+            step = next(exchange)
+            while not isinstance(step, Watch):
+                try:
+                    done = (
+                        (yield from self._hold(call, step))
+                        if isinstance(step, Wait)
+                        else (drive(_alone(step), self._service))
+                    )
+                except Exception as exc:
+                    step = exchange.throw(exc)
+                else:
+                    step = exchange.send(done)
+            return step
+        except StopIteration as end:
+            reply: HttpReply = end.value
+            return reply
+
+    def _hold(self, call: ServerCall, wait: Wait) -> Generator[float, None, Operation]:
+        """Pass the time of a Wait, and give the operation as it is then."""
+        name, timeout = wait.request.name, wait.request.timeout
+        call.hold = None if timeout is None else timeout.total_seconds
+        left = min(self._max_hold if call.hold is None else call.hold, self._max_hold)
+        step = max(_STEP_SECONDS, left / _MAX_LOOKS)
+        while True:
+            self._store.play(name)
+            found = self._service.wait(name, timeout, deadline_seconds=wait.deadline_seconds)
+            if found.done or left <= 0:
+                return found
+            seconds = min(left, step, self._store.script(name).changes(self.clock.now))
+            yield seconds
+            left -= seconds
+
+    def _watch(self, names: Collection[str]) -> Iterator[bytes | float]:
+        """The events of a stream, and the seconds between them."""
+        watched: dict[str, Operation | None] = dict.fromkeys(names)
+        quiet = 0.0
+        while watched:
+            step = _STEP_SECONDS
+            for name, before in list(watched.items()):
+                self._store.play(name)
+                try:
+                    state = self._service.get(name)
+                except OperationNotFound:
+                    yield _event("missing", {"name": name})
+                    del watched[name]
+                    continue
+                if state != before:
+                    yield _event("operation", operation_to_json(state, self._service.types))
+                    quiet, watched[name] = 0.0, state
+                if state.done:
+                    del watched[name]
+                step = min(step, self._store.script(name).changes(self.clock.now))
+            if quiet >= _HEARTBEAT_SECONDS:
+                yield b":\n\n"
+                quiet = 0.0
+            quiet += step
+            if watched:
+                yield step
+
+
+class ScriptedStream(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body that comes piece by piece: ``pieces`` gives them, and the seconds between them."""
+
+    def __init__(self, clock: VirtualClock, pieces: Callable[[], Iterator[bytes | float]]) -> None:
+        self._clock = clock
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._pieces():
+            if isinstance(piece, bytes):
+                yield piece
+            else:
+                self._clock.advance(piece)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces():
+            if isinstance(piece, bytes):
+                yield piece
+            else:
+                await self._clock.aadvance(piece)
+
+
+class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
+    """Carries calls to a function that answers them, and lets the time pass that this takes."""
+
+    def __init__(self, clock: VirtualClock, answer: Callable[[httpx.Request], Answering]) -> None:
+        self._clock = clock
+        self._answer = answer
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """The answer to a blocking client."""
+        request.read()
+        answering = self._answer(request)
+        try:
+            while True:
+                self._clock.advance(next(answering))
+        except StopIteration as end:
+            response: httpx.Response = end.value
+            return response
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """The answer to a client on an event loop."""
+        await request.aread()
+        answering = self._answer(request)
+        while True:
+            try:
+                seconds = next(answering)
+            except StopIteration as end:
+                response: httpx.Response = end.value
+                return response
+            await self._clock.aadvance(seconds)
+
+
+def _alone(step: Call | Reserve) -> Generator[Call | Reserve, Any, Any]:
+    """One step for ``drive``, in this thread and no other."""
+    return (yield attrs.evolve(step, many=False) if isinstance(step, Call) else step)
+
+
+def _response(reply: HttpReply) -> httpx.Response:
+    if reply.turn is not None:
+        reply.turn.release()
+    return httpx.Response(reply.status, headers=dict(reply.headers), content=reply.body)
+
+
+def _event(kind: str, value: dict[str, Json]) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: " + dumps(value) + b"\n\n"

@@ -31,6 +31,7 @@ from lro.errors import MethodNotSupported
 from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
 from lro.types import RetryInfo
 from lro_client._errors import CallError, decoded, too_late, unreadable
+from lro_client._flow.single import check_operation
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
@@ -38,7 +39,6 @@ from lro_client._flow.steps import (
     StartRequest,
     WatchOperationsRequest,
 )
-from lro_client.transports._replies import check_operation
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -50,7 +50,7 @@ _OWN_WORDS: Final = frozenset({"", "Deadline Exceeded"})
 _TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max \(")
 """How grpcio refuses a reply. Before 1.70 a server refused requests in the same words."""
 
-_LONGEST_SECONDS: Final = 1e9
+_MAX_PAUSE_SECONDS: Final = 1e9
 
 
 class Coder:
@@ -127,14 +127,14 @@ class Coder:
     def error(self, call: Call, error: typing.Any) -> CallError:
         """The error of a call that grpcio says has failed."""
         code = Code.of(error.code().value[0])
-        told = _told(error, code)
+        told = _embedded_status(error, code)
         if told is None:
             text = error.details() or ""
             if code is Code.DEADLINE_EXCEEDED and text in _OWN_WORDS:
                 return too_late(call.verb, call.budget)
             if code is Code.RESOURCE_EXHAUSTED and _is_too_large(call, text):
                 return unreadable(call.verb, f"the reply is too large: {text}")
-            # Nobody who knows of details said this: it is the line that failed, or a proxy.
+            # A server with details did not send this: the connection failed, or a proxy answered.
             passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
             return CallError(call.verb, Status(code, text), passing=passing)
         return CallError(call.verb, told, retry_after=_retry_after(told))
@@ -180,7 +180,7 @@ def _path(target: str) -> str:
     return f"/{service}/{method}"
 
 
-def _told(error: typing.Any, code: Code) -> Status | None:
+def _embedded_status(error: typing.Any, code: Code) -> Status | None:
     # As pairs: that of asyncio is a mapping too, of which not every version can make a dict.
     pairs = error.trailing_metadata() or ()
     details = next((value for key, value in pairs if key == _STATUS_DETAILS), b"")
@@ -202,7 +202,7 @@ def _retry_after(status: Status) -> float | None:
     found = None
     for detail in decoded(status.details, None):
         if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
-            found = min(detail.retry_delay.total_seconds(), _LONGEST_SECONDS)
+            found = min(detail.retry_delay.total_seconds(), _MAX_PAUSE_SECONDS)
     return found
 
 

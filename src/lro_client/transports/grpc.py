@@ -36,7 +36,7 @@ _OPTIONS: Final[Options] = (
 )
 
 
-class _Line(Generic[C]):
+class _LazyChannel(Generic[C]):
     """A channel, made when it is first needed, and the callables of its paths."""
 
     def __init__(self, make: Callable[[], C], given: C | None) -> None:
@@ -58,7 +58,7 @@ class _Line(Generic[C]):
                 self._channel = self._make()
             return self._channel
 
-    def taken(self) -> C | None:
+    def take(self) -> C | None:
         """The channel to close, if there is one of our own; the line has none from now on."""
         if not self.own:
             return None
@@ -110,7 +110,9 @@ class GrpcTransport:
     ) -> None:
         make = functools.partial(_channel, grpc, target, credentials, options)
         self.address = _address(target, credentials)
-        self._line: _Line[grpc.Channel] = _Line(make, None if isinstance(target, str) else target)
+        self._line: _LazyChannel[grpc.Channel] = _LazyChannel(
+            make, None if isinstance(target, str) else target
+        )
         self._coder = Coder(metadata, types or TypeRegistry())
 
     def send(self, call: Call) -> Reply:
@@ -126,7 +128,7 @@ class GrpcTransport:
 
     def close(self) -> None:
         """Close the channel, if it was made here."""
-        channel = self._line.taken()
+        channel = self._line.take()
         if channel is not None:
             channel.close()
 
@@ -147,7 +149,7 @@ class AsyncGrpcTransport:
         make = functools.partial(_channel, grpc.aio, target, credentials, options)
         self.address = _address(target, credentials)
         own = None if isinstance(target, str) else target
-        self._line: _Line[grpc.aio.Channel] = _Line(make, own)
+        self._line: _LazyChannel[grpc.aio.Channel] = _LazyChannel(make, own)
         self._coder = Coder(metadata, types or TypeRegistry())
 
     async def send(self, call: Call) -> Reply:
@@ -161,7 +163,7 @@ class AsyncGrpcTransport:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Nobody has cancelled this task: the channel was closed under the call.
+            # This task was not cancelled: the channel was closed during the call.
             closed = Status(Code.CANCELLED, "the channel was closed during the call")
             raise CallError(call.verb, closed) from exc
         except Exception as exc:  # the channel is closed, or takes no such metadata
@@ -170,6 +172,6 @@ class AsyncGrpcTransport:
 
     async def close(self) -> None:
         """Close the channel, if it was made here."""
-        channel = self._line.taken()
+        channel = self._line.take()
         if channel is not None:
             await channel.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import collections
 import contextlib
 import functools
 import importlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -18,13 +19,9 @@ from lro import Code, Operation, Status, TypeRegistry
 from lro_client._arguments import check_awaits, check_base_url, check_blocks, check_optional
 from lro_client._errors import CallError, too_late, unreadable
 from lro_client._flow.steps import Call, Reply
-from lro_client._flow.threads import CALL_THREADS, Answer, Late
+from lro_client._flow.threads import CALL_THREADS, AnswerQueue, Late
 from lro_client._tokens import public_address
-from lro_client.transports._bodies import apieces, pieces
-from lro_client.transports._coding import Coder
-from lro_client.transports._encoding import HttpCall, Routes
-from lro_client.transports._prebuilt import Prebuilt
-from lro_client.transports._redirects import redirected
+from lro_client.transports._http_coding import Coder, HttpCall, Routes
 
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 
@@ -37,6 +34,20 @@ _READ_RATE: Final = 8e6
 _REFUSAL_BYTES: Final = 64 * 1024
 _REFUSAL_SECONDS: Final = 5.0
 
+
+MAX_KNOWN_REQUESTS: Final = 64
+"""Requests whose parts are kept, the ones that were used last."""
+
+_MAX_KNOWN_BODY_BYTES: Final = 1024
+"""Larger bodies hold many names, and no two of them are the same."""
+
+_MAX_HOPS: Final = 5
+
+MAX_PIECE_BYTES: Final = 256 * 1024
+"""The most bytes that are unpacked at once: time and size are looked at after each piece."""
+
+_BY_ITS_HEAD: Final = zlib.MAX_WBITS | 32
+_HEADLESS: Final = -zlib.MAX_WBITS
 
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
@@ -75,29 +86,33 @@ class HttpTransport:
         check_optional("types", types, TypeRegistry)
         self._made = {} if client is not None else {os.getpid(): httpx.Client()}
         self._given = client
-        self._prebuilt = Prebuilt()
+        self._requests = RequestCache()
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own
-        self._asking: set[Answer] = set()
+        self._asking: set[AnswerQueue] = set()
         self.address = base_url or str(getattr(client, "base_url", ""))
 
     def send(self, call: Call) -> Reply:
-        """The server's reply."""
+        """The server's reply.
+
+        Raises:
+            CallError: The call failed.
+        """
         asked = _arguments(self._coder.encode(call), call)
         until = time.monotonic() + call.budget
         try:
             exchange = functools.partial(self._exchange, call, asked, until)
-            return CALL_THREADS.ask(exchange, call.budget, self._asking)
+            return CALL_THREADS.call(exchange, call.budget, self._asking)
         except Late:
             raise too_late(call.verb, call.budget) from None
         except _Closed:
             raise CallError(call.verb, _CLOSED) from None
 
     def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
-        """Give ``sink`` each operation that the server tells of, or the name of one that is gone.
+        """Give ``sink`` each operation that the server sends, or the name of one that is gone.
 
-        With None it hears that the server is alive; what it raises ends the stream. Returns when
-        the server says that there is nothing more to tell. Silence for longer than the call's
+        None is a sign of life of the server. An exception of ``sink`` ends the stream. Returns when
+        the server says that nothing more will come. Silence for longer than the call's
         budget ends it too.
         """
         asked = _arguments(self._coder.encode(call), call)
@@ -105,7 +120,7 @@ class HttpTransport:
             if not self._coder.streams(response):
                 raise self._coder.no_stream(call, response, _refusal(response))
             events = self._coder.events(call)
-            for chunk in pieces(response):
+            for chunk in _pieces(response):
                 for event in events.feed(chunk):
                     sink(event)
                 sink(None)
@@ -132,14 +147,14 @@ class HttpTransport:
         if self._given is not None:
             return self._given.stream(**asked)
         client = self._client
-        return contextlib.closing(client.send(self._prebuilt.request(client, asked), stream=True))
+        return contextlib.closing(client.send(self._requests.request(client, asked), stream=True))
 
     def _exchange(self, call: Call, asked: dict[str, Any], until: float) -> Reply:
         hop = 0
         while True:
             hop += 1
             with self._failures(call, asked), self._answer(asked) as response:
-                there = redirected(call, asked, response, hop)
+                there = _redirected(call, asked, response, hop)
                 if there is None:
                     content = _read(response, call, until)
                     return self._coder.decode(call, response, content)
@@ -167,7 +182,7 @@ class AsyncHttpTransport:
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
         self._client = client or httpx.AsyncClient()
-        self._prebuilt = None if client is not None else Prebuilt()
+        self._requests = None if client is not None else RequestCache()
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own or client is None
         self.address = base_url or str(getattr(client, "base_url", ""))
@@ -176,7 +191,11 @@ class AsyncHttpTransport:
             importlib.import_module("anyio._backends._asyncio")
 
     async def send(self, call: Call) -> Reply:
-        """The server's reply."""
+        """The server's reply.
+
+        Raises:
+            CallError: The call failed.
+        """
         asked = _arguments(self._coder.encode(call), call)
         until = time.monotonic() + call.budget
         hop = 0
@@ -184,7 +203,7 @@ class AsyncHttpTransport:
             hop += 1
             with _failures(self._coder, self._client, call, asked):
                 async with self._answer(asked) as response:
-                    there = redirected(call, asked, response, hop)
+                    there = _redirected(call, asked, response, hop)
                     if there is None:
                         content = await _aread(response, call)
                         _check_time(call, len(content), until)
@@ -193,11 +212,11 @@ class AsyncHttpTransport:
 
     @contextlib.asynccontextmanager
     async def _answer(self, asked: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        if self._prebuilt is None:
+        if self._requests is None:
             async with self._client.stream(**asked) as response:
                 yield response
             return
-        request = self._prebuilt.request(self._client, asked)
+        request = self._requests.request(self._client, asked)
         async with contextlib.aclosing(await self._client.send(request, stream=True)) as response:
             yield response
 
@@ -209,7 +228,7 @@ class AsyncHttpTransport:
                 if not self._coder.streams(response):
                     raise self._coder.no_stream(call, response, await _arefusal(response))
                 events = self._coder.events(call)
-                async with contextlib.aclosing(apieces(response)) as chunks:
+                async with contextlib.aclosing(_apieces(response)) as chunks:
                     async for chunk in chunks:
                         for event in events.feed(chunk):
                             sink(event)
@@ -228,11 +247,15 @@ def _failures(
     call: Call,
     asked: dict[str, Any],
 ) -> Iterator[None]:
-    """As ``coder.failures``; a client that is closed is told too."""
-    url: str = asked["url"]
-    whole = url if "://" in url else str(client.base_url).rstrip("/") + url
+    """As ``coder.failures``; also turns the use of a closed client into a CallError."""
+
+    def address() -> str:
+        url: str = asked["url"]
+        whole = url if "://" in url else str(client.base_url).rstrip("/") + url
+        return f"{asked['method']} {public_address(whole)}"
+
     try:
-        with coder.failures(call, f"{asked['method']} {public_address(whole)}"):
+        with coder.failures(call, address):
             yield
     except RuntimeError as exc:
         if not client.is_closed:
@@ -255,7 +278,7 @@ def _arguments(asked: HttpCall, call: Call) -> dict[str, Any]:
 
 def _read(response: httpx.Response, call: Call, until: float) -> bytes:
     content = bytearray()
-    for piece in pieces(response):
+    for piece in _pieces(response):
         if time.monotonic() > until:  # a server may drip a body for ever
             raise too_late(call.verb, call.budget)
         content += piece
@@ -266,7 +289,7 @@ def _read(response: httpx.Response, call: Call, until: float) -> bytes:
 
 async def _aread(response: httpx.Response, call: Call) -> bytes:
     content = bytearray()
-    async with contextlib.aclosing(apieces(response)) as chunks:
+    async with contextlib.aclosing(_apieces(response)) as chunks:
         async for piece in chunks:
             content += piece
             _check_size(call, len(content))
@@ -276,7 +299,7 @@ async def _aread(response: httpx.Response, call: Call) -> bytes:
 def _refusal(response: httpx.Response) -> bytes:
     """What a server says that gives no stream; the beginning of it, if it says much."""
     content, until = bytearray(), time.monotonic() + _REFUSAL_SECONDS
-    for piece in () if response.is_success else pieces(response):
+    for piece in () if response.is_success else _pieces(response):
         content += piece
         if len(content) > _REFUSAL_BYTES or time.monotonic() > until:
             break
@@ -284,13 +307,15 @@ def _refusal(response: httpx.Response) -> bytes:
 
 
 async def _arefusal(response: httpx.Response) -> bytes:
+    import asyncio  # is loaded where an event loop runs
+
     content = bytearray()
     if response.is_success:
         return b""
     with contextlib.suppress(TimeoutError):
         async with (
             asyncio.timeout(_REFUSAL_SECONDS),
-            contextlib.aclosing(apieces(response)) as chunks,
+            contextlib.aclosing(_apieces(response)) as chunks,
         ):
             async for piece in chunks:
                 content += piece
@@ -308,3 +333,131 @@ def _check_time(call: Call, size: int, until: float) -> None:
     # Making messages of a large reply cannot be interrupted, and holds up every thread.
     if time.monotonic() + size / _READ_RATE > until:
         raise too_late(call.verb, call.budget)
+
+
+class Unpacking:
+    """Unpacks what was sent as gzip or deflate (RFC 9110 §8.4.1)."""
+
+    def __init__(self) -> None:
+        self._inflate = zlib.decompressobj(_BY_ITS_HEAD)
+        self._begun = False
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """What the next bytes unpack to, none of it larger than :data:`MAX_PIECE_BYTES`.
+
+        Raises:
+            httpx.DecodingError: They were spoilt.
+        """
+        try:
+            piece = self._first(chunk)
+            while piece:
+                yield piece
+                piece = self._inflate.decompress(self._inflate.unconsumed_tail, MAX_PIECE_BYTES)
+        except zlib.error as exc:
+            raise httpx.DecodingError(str(exc)) from exc
+
+    def _first(self, chunk: bytes) -> bytes:
+        begun, self._begun = self._begun, True
+        try:
+            return self._inflate.decompress(chunk, MAX_PIECE_BYTES)
+        except zlib.error:
+            if begun:
+                raise
+        # What some servers send as deflate has no head.
+        self._inflate = zlib.decompressobj(_HEADLESS)
+        return self._inflate.decompress(chunk, MAX_PIECE_BYTES)
+
+
+def _unpacking(response: httpx.Response) -> Unpacking | None:
+    coding = response.headers.get("content-encoding", "").strip().lower()
+    # A hook of the client may have read it, and so unpacked it.
+    known = coding in ("gzip", "x-gzip", "deflate") and not response.is_stream_consumed
+    return Unpacking() if known else None
+
+
+def _pieces(response: httpx.Response) -> Iterator[bytes]:
+    """The body as it comes; codings that are not known here are left to the HTTP library."""
+    unpacking = _unpacking(response)
+    if unpacking is None:
+        yield from response.iter_bytes()
+        return
+    for chunk in response.iter_raw():
+        yield from unpacking.feed(chunk)
+
+
+async def _apieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """The same on an event loop, which sees to deadlines between the pieces."""
+    import asyncio  # is loaded where an event loop runs
+
+    unpacking = _unpacking(response)
+    if unpacking is None:
+        async for chunk in response.aiter_bytes():
+            yield chunk
+        return
+    async for chunk in response.aiter_raw():
+        for piece in unpacking.feed(chunk):
+            yield piece
+            await asyncio.sleep(0)
+
+
+def _redirected(
+    call: Call, asked: Mapping[str, Any], response: Any, hops: int
+) -> dict[str, Any] | None:
+    """What to ask instead of ``asked``, where a response says so; None: it is the answer.
+
+    Raises:
+        CallError: It leads to another origin, where credentials and operations do not belong, or
+            on and on: this is the ``hops``-th one.
+    """
+    status, target = response.status_code, response.headers.get("location")
+    repeats = status in (307, 308) or (status in (301, 302, 303) and asked["method"] == "GET")
+    if not repeats or not target:
+        return None
+    there, text = response.url.join(target), ""
+    if _origin(there) != _origin(response.url):
+        text = f"{response.url} redirects to another origin, {there}, which is not followed"
+    elif hops > _MAX_HOPS:
+        text = f"more than {_MAX_HOPS} redirections, the last one to {there}"
+    if text:
+        raise CallError(call.verb, Status(Code.FAILED_PRECONDITION, text), status)
+    kept = {key: value for key, value in asked.items() if key != "params"}
+    return {**kept, "url": str(there)}
+
+
+def _origin(url: Any) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+class RequestCache:
+    """Parts of the requests of a client that was made here, whose headers do not change.
+
+    Building a request takes a third of a poll.
+    """
+
+    def __init__(self) -> None:
+        self._known: collections.OrderedDict[tuple[str, str, bytes], httpx.Request]
+        self._known = collections.OrderedDict()
+
+    def request(
+        self, client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
+    ) -> httpx.Request:
+        """The request of these arguments of ``client.build_request``."""
+        unusual = asked.keys() - {"method", "url", "timeout", "content", "headers"}
+        # Cookies come from the server with replies, and headers of their own from tracing.
+        if unusual or client.cookies or asked.get("headers", {}).keys() - {"content-type"}:
+            return client.build_request(**asked)
+        key = asked["method"], asked["url"], asked.get("content", b"")
+        if len(key[2]) > _MAX_KNOWN_BODY_BYTES:
+            return client.build_request(**asked)
+        known = self._known.pop(key, None) or client.build_request(**asked)
+        self._known[key] = known
+        while len(self._known) > MAX_KNOWN_REQUESTS:
+            self._known.popitem(last=False)
+        # Another thread may send the same one with another timeout.
+        return httpx.Request(
+            known.method,
+            known.url,
+            headers=known.headers,
+            stream=known.stream,
+            extensions={"timeout": httpx.Timeout(asked["timeout"]).as_dict()},
+        )

@@ -42,10 +42,10 @@ def _check(service: object, caller: object) -> None:
 
 
 class LocalTransport:
-    """Calls a service in this thread. ``caller`` is who its hooks are told is calling.
+    """Calls a service in this thread. ``caller`` is the name that its hooks get for the caller.
 
     Raises:
-        DeclarationError: It is no service, or its ``authorize`` is a coroutine function.
+        DeclarationError: It is not a service, or its ``authorize`` is a coroutine function.
     """
 
     batches = True
@@ -58,7 +58,11 @@ class LocalTransport:
         self._caller = caller
 
     def send(self, call: Call) -> Reply:
-        """The service's reply."""
+        """The service's reply.
+
+        Raises:
+            CallError: The call failed.
+        """
         service, request = self._service, call.request
         try:
             if isinstance(request, WaitOperationRequest):
@@ -103,7 +107,7 @@ class AsyncLocalTransport:
     """Calls a service from an event loop; a Wait holds no thread.
 
     Raises:
-        DeclarationError: It is no service.
+        DeclarationError: It is not a service.
     """
 
     batches = True
@@ -115,7 +119,11 @@ class AsyncLocalTransport:
         self._caller = caller
 
     async def send(self, call: Call) -> Reply:
-        """The service's reply."""
+        """The service's reply.
+
+        Raises:
+            CallError: The call failed.
+        """
         service, request, caller = self._service, call.request, self._caller
         try:
             if isinstance(request, WaitOperationRequest):
@@ -127,7 +135,11 @@ class AsyncLocalTransport:
             raise CallError(call.verb, status) from exc
 
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
-        """Give ``sink`` each operation that has changed, or the name of one that is gone."""
+        """Give ``sink`` each operation that has changed, or the name of one that is gone.
+
+        Raises:
+            CallError: The call failed.
+        """
         assert isinstance(call.request, WatchOperationsRequest)
         try:
             watching = await self._service.watch(call.request.names, caller=self._caller)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
+import attrs
 from google.longrunning import operations_proto_pb2
 from google.protobuf import (
     any_pb2,
@@ -24,12 +25,12 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 
-from lro._base.any import Json
-from lro._base.errors import InvalidArgument
-from lro._base.faults import DeclarationError, UnknownType
+from lro._base.any import WRAPPED_TYPES, Json
+from lro._base.errors import DeclarationError, InvalidArgument, UnknownType, got
 from lro._messages.json_text import dumps, dumps_bounded, reread
 from lro._messages.protobuf.files import ProtoFiles
 from lro._messages.protobuf.reading import ProtoReader
+from lro._messages.protobuf.schema import shape_of_descriptor
 from lro._messages.schema import Shape
 
 T = TypeVar("T")
@@ -90,13 +91,13 @@ class Binary:
         """The protobuf class of a message.
 
         Raises:
-            UnknownType: There is none of this name.
+            UnknownType: There is no message of this name.
         """
         found = self._classes.get(full_name)
         if found is None:
             try:
                 descriptor = self.pool.FindMessageTypeByName(full_name)
-            except (KeyError, TypeError):  # TypeError: a name that is no text
+            except (KeyError, TypeError):  # TypeError: a name that is not a text
                 raise UnknownType(full_name) from None
             if descriptor.GetOptions().map_entry:
                 raise UnknownType(full_name)
@@ -108,7 +109,7 @@ class Binary:
         """The descriptor of a message.
 
         Raises:
-            UnknownType: There is none of this name.
+            UnknownType: There is no message of this name.
         """
         return cast(Descriptor, self.message_class(full_name).DESCRIPTOR)
 
@@ -135,7 +136,7 @@ class Binary:
 
         Raises:
             UnknownType: There is no such message.
-            InvalidArgument: The bytes are no such message, or it has no JSON form.
+            InvalidArgument: The bytes are not such a message, or it has no JSON form.
         """
         key = (full_name, payload)
         text = self._written.get(key)
@@ -148,7 +149,7 @@ class Binary:
                 if len(self._written) >= _KEPT:
                     self._written = {}  # in one step: several threads may be here
                 self._written[key] = text
-        return reread(text.decode())  # everybody's own, to do with as they like
+        return reread(text.decode())  # a new value for each caller, who may change it
 
     def _add(self, file: FileDescriptor) -> tuple[str, ...]:
         """Add what a file and its imports declare; the names of the files that have it here.
@@ -225,7 +226,7 @@ def parsed(cls: type[Message], payload: bytes) -> Message:
     """A message in binary form.
 
     Raises:
-        InvalidArgument: The bytes are no such message.
+        InvalidArgument: The bytes are not such a message.
     """
     try:
         return cls.FromString(payload)
@@ -267,3 +268,49 @@ def _told(action: Callable[[], T]) -> T:
         return action()
     except _WRONG as exc:
         raise InvalidArgument("", str(exc)) from exc
+
+
+@attrs.frozen
+class ProtobufCodec:
+    """Packs messages in binary form, so that fields which this program does not know survive."""
+
+    python: type[Message]
+    binary: Callable[[], Binary]
+
+    @property
+    def shape(self) -> Shape | None:
+        """The fields, by the descriptor; None for the well-known types."""
+        descriptor = cast(Descriptor, self.python.DESCRIPTOR)
+        if descriptor.full_name in WRAPPED_TYPES:
+            return None
+        return shape_of_descriptor(descriptor)
+
+    def dump(self, message: Any) -> Json | bytes:
+        """The deterministic binary form."""
+        if not isinstance(message, self.python):
+            raise InvalidArgument("", f"must be a {self.python.__name__}, got {got(message)}")
+        return serialized(message)
+
+    def amend(
+        self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
+    ) -> bytes:
+        """The binary form with more fields; the same bytes if it says all of that already."""
+        try:
+            message = parsed(self.python, payload)
+        except InvalidArgument:  # reading the payload raises the error
+            return payload
+        before = serialized(message)
+        names = {field.json_name: field.name for field in message.DESCRIPTOR.fields}
+        new = {key: value for key, value in unless_set.items() if not message.HasField(names[key])}
+        for key in always:
+            message.ClearField(names[key])
+        added: dict[str, Json] = {**new, **always}
+        message.MergeFrom(self.binary().read(self.python, added, strict=True))
+        after = serialized(message)
+        return payload if after == before else after
+
+    def load(self, payload: Json | bytes, *, strict: bool) -> Any:
+        """The message of a JSON value, or of the binary form."""
+        if isinstance(payload, bytes):
+            return parsed(self.python, payload)
+        return self.binary().read(self.python, payload, strict=strict)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import attrs
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     EnumDescriptorProto,
@@ -22,7 +23,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from lro._base.any import declared_name
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._messages.scalars import enum_numbers
 from lro._messages.schema import Field, Kind, Label, Shape, shape_of
 
@@ -247,7 +248,7 @@ class ProtoFiles:
 
 
 def _is_message(name: str) -> bool:
-    # Packages are written small, whoever makes their messages known, and when.
+    # Packages are in lower case, so that their order does not depend on who registers first.
     return name.rpartition(".")[2][:1].isupper()
 
 
@@ -257,3 +258,23 @@ def _fill_enum(made: EnumDescriptorProto, cls: type[enum.Enum]) -> None:
         made.value.add(name=name, number=numbers[member])
     if len(cls.__members__) != len(numbers):
         made.options.allow_alias = True
+
+
+HOW_TO_MAKE_A_SET: Final = (
+    "make one by protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE"
+)
+
+
+def with_imports(files: Iterable[FileDescriptor]) -> dict[str, FileDescriptorProto]:
+    """These files and all that they import, by name, each behind its own imports."""
+    found: dict[str, FileDescriptorProto] = {}
+
+    def add(file: FileDescriptor) -> None:
+        if file.name not in found:
+            for imported in file.dependencies:
+                add(imported)
+            found[file.name] = FileDescriptorProto.FromString(file.serialized_pb)
+
+    for file in files:
+        add(file)
+    return found

@@ -16,8 +16,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lro._base.any import WRAPPED_TYPES, Json
-from lro._base.errors import InvalidArgument
-from lro._base.faults import UnknownType
+from lro._base.errors import InvalidArgument, UnknownType
 from lro._messages.json_codec import DROP, Row, labelled, object_loader
 from lro._messages.protobuf.schema import NULL_VALUE, ProtoField, fields_of
 from lro._messages.scalars import LOADERS, Loader, enum_loader

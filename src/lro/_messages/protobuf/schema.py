@@ -1,4 +1,4 @@
-"""The shape of a protobuf message, for filters and for whoever looks into its JSON value."""
+"""The shape of a protobuf message, for filters and for readers of its JSON value."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ProtoField:
 
 def fields_of(descriptor: Descriptor) -> list[ProtoField]:
     """The fields of a message, in declared order."""
-    said = DescriptorProto()  # which tells labels in every version of the library
+    said = DescriptorProto()  # has labels in every version of the library
     descriptor.CopyToProto(said)
     repeated = FieldDescriptorProto.LABEL_REPEATED
     many = [field.label == repeated for field in said.field]

@@ -1,4 +1,4 @@
-"""What a start says beside its request, in binary form: its id, and whether it only checks.
+"""The options of a start in binary form, beside its request: its id, and whether it only checks.
 
 In JSON these are fields beside those of the request (spec §9.1, §9.7). In binary form they are
 fields of the request message too, with numbers that a message class does not get by itself. A class
@@ -43,7 +43,7 @@ def add_fields(message: DescriptorProto) -> None:
 
 
 def write_options(options: StartOptions) -> bytes:
-    """What is put behind a request in binary form to say this with it."""
+    """The bytes that follow a request in binary form to carry these options."""
     made = _MESSAGE()
     for name in _FIELDS:
         setattr(made, name, getattr(options, name))
@@ -51,10 +51,10 @@ def write_options(options: StartOptions) -> bytes:
 
 
 def read_options(request: bytes) -> StartOptions:
-    """What a request in binary form says of this.
+    """Read the options from a request in binary form.
 
     Raises:
-        InvalidArgument: The bytes are no message.
+        InvalidArgument: The bytes are not a message.
     """
     found = parsed(_MESSAGE, request)
     return StartOptions(**{name: getattr(found, name) for name in _FIELDS})

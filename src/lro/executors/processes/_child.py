@@ -1,32 +1,207 @@
-"""In the child: what a process does that runs functions for another one."""
+"""The child process: receives calls of functions from its parent, and runs one after the other."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
+from typing import Any
 
-from lro._base.faults import EncodingError
+from lro._base.errors import Cancelled, EncodingError, LeaseLost
+from lro._base.status import Status
+from lro._engine.attempt import failure, repeated, repeated_async
 from lro._engine.forks import after_fork
+from lro._engine.job import FinalResult, JobControl
+from lro._engine.method_spec import MethodSpec
 from lro._engine.process_role import mark_worker_process
-from lro.executors.processes._attempt import RemoteAttempt
+from lro.executors.processes._function_reference import MainFailed, resolve
 from lro.executors.processes._messages import (
-    Answer,
-    Call,
+    AttemptReplaced,
+    Done,
+    Failed,
+    FinalMessage,
     FromChild,
-    Last,
-    Leave,
-    Line,
+    FunctionCall,
+    FunctionNotFound,
+    LogLine,
     Ready,
+    Report,
+    ReportAnswer,
+    Shutdown,
     Stop,
+    Stopped,
+    StopReason,
     encode,
+    refusal_error,
     to_child,
 )
+
+log = logging.getLogger("lro")
+
+
+class NotResolved(Exception):
+    """The function cannot be imported, or its request not be read; the cause says why."""
+
+
+class CallInChild:
+    """One call: :meth:`returned` or else :meth:`failed`, then :meth:`finish`.
+
+    The thread that listens to the parent makes it and calls :meth:`stop`; the main thread does
+    the rest.
+    """
+
+    def __init__(self, call: FunctionCall, send: Callable[[FromChild], None]) -> None:
+        self.call = call
+        self.why: StopReason | None = None
+        """Why it is to stop, if it is."""
+        self._send = send
+        self._spec: MethodSpec | None = None
+        self._interrupt: Callable[[], None] | None = None
+        self._reporting = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._answers: SimpleQueue[ReportAnswer] = SimpleQueue()
+        self._finished = False
+        self._control = JobControl(
+            name=call.name,
+            attempt=call.attempt,
+            publish=self._publish,
+            recall=self._recall,
+            clock=time.monotonic,
+            stop_at=call.stop_at,
+            domain=call.domain,
+        )
+
+    # -- by the thread that listens -----------------------------------------------------------
+
+    def stop(self, why: StopReason) -> None:
+        """Have the function learn of it when it looks, or at its next ``await``."""
+        self.why = why
+        if why is StopReason.ASKED:  # what is overdue, the job sees by its clock
+            self._control.stop()
+        interrupt = self._interrupt
+        if interrupt is not None:
+            interrupt()
+
+    def answered(self, answer: ReportAnswer) -> None:
+        """Let a report know what became of it."""
+        self._answers.put(answer)
+
+    # -- by the main thread -------------------------------------------------------------------
+
+    def returned(self) -> object:
+        """Call the function, as often as the method says.
+
+        Raises:
+            Unprepared: It could not be called.
+            BaseException: What the function raised.
+        """
+        try:
+            spec = self._spec = resolve(self.call.reference)
+            request: object = spec.types.unpack(self.call.request, spec.request)
+        except BaseException as exc:  # importing the application may raise anything
+            raise NotResolved(self.call.name) from exc
+        function: Any = spec.function
+        options = spec.options
+        arguments = (request, self._control.job) if spec.takes_job else (request,)
+        if spec.is_async:
+            return asyncio.run(self._awaited(spec, arguments))
+        if options.calls == 1:
+            return function(*arguments)
+        return repeated(options, self._control)(function, *arguments)
+
+    def done(self, returned: object) -> Done:
+        """The last message, after the function has returned.
+
+        Raises:
+            EncodingError: What it returned cannot be encoded, or is not a response of the method.
+        """
+        assert self._spec is not None  # else the function was not called
+        return Done(self._spec.pack_response(returned))
+
+    def failed(self, error: BaseException) -> FinalMessage:
+        """The last message, after an error."""
+        spec = self._spec
+        if spec is None or isinstance(error, NotResolved):
+            return self._unprepared(error)
+        if isinstance(error, Cancelled):
+            return Stopped(StopReason.ASKED)
+        if isinstance(error, LeaseLost):
+            return AttemptReplaced(error.current)
+        if spec.is_async and self.why is StopReason.OVERDUE:
+            return Stopped(StopReason.OVERDUE)
+        if isinstance(error, asyncio.CancelledError) and self.why is not None:
+            return Stopped(self.why)
+        outcome = failure(spec, self.call.domain, self._control, error)
+        assert isinstance(outcome, FinalResult)  # what leads to another one is dealt with above
+        assert isinstance(outcome.result, Status)
+        return Failed(outcome.result)
+
+    def finish(self, last: FinalMessage) -> None:
+        """Send the last message; nothing is reported after it.
+
+        One that cannot be encoded becomes one that says so.
+        """
+        with self._reporting:
+            self._finished = True
+            try:
+                self._send(last)
+            except EncodingError as exc:
+                self._send(self.failed(exc))
+
+    def _unprepared(self, error: BaseException) -> FinalMessage:
+        if self.why is not None:
+            return Stopped(self.why)
+        name, method = self.call.name, self.call.reference.method
+        log.error("%s: %s cannot be run in this process", name, method, exc_info=error.__cause__)
+        return FunctionNotFound(in_main=isinstance(error.__cause__, MainFailed))
+
+    async def _awaited(self, spec: MethodSpec, arguments: tuple[object, ...]) -> object:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def interrupt() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
+                loop.call_soon_threadsafe(task.cancel)
+
+        self._interrupt = interrupt
+        function: Any = spec.function
+        options = spec.options
+        try:
+            if self.why is not None:  # it came before there was anything to interrupt
+                raise self.why.error()
+            if options.calls == 1:
+                return await function(*arguments)
+            return await repeated_async(options, self._control)(function, *arguments)
+        finally:
+            self._interrupt = None
+
+    def _recall(self) -> object:
+        if self._spec is None:
+            return None
+        return self._spec.unpack_metadata(self.call.metadata)
+
+    def _publish(self, metadata: object) -> None:
+        assert self._spec is not None  # the function has the job, so it was prepared
+        packed = self._spec.pack_metadata(metadata)
+        with self._reporting:
+            if self._finished:  # a thread that the function left behind: its work goes on unseen
+                return
+            number = next(self._numbers)
+            self._send(Report(number, packed))
+            answer = self._answers.get()
+            while answer.number != number:  # that one's sender was interrupted
+                answer = self._answers.get()
+        if answer.refusal is not None:
+            raise refusal_error(answer.refusal, self.call.name, self.call.attempt)
+
 
 log = logging.getLogger("lro")
 
@@ -37,15 +212,15 @@ def main(connection: Connection) -> None:
     When the parent is gone, this process and those that it has started are killed.
     """
     mark_worker_process()
-    hands = ChildMain(connection, _die)
+    child = ChildMain(connection, _die)
     signal.signal(signal.SIGINT, _ignored)  # Ctrl-C: the parent decides
-    signal.signal(signal.SIGTERM, hands.interrupt)
+    signal.signal(signal.SIGTERM, child.interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    log.addHandler(hands.forwarding)
+    log.addHandler(child.forwarding)
     log.propagate = False
-    after_fork(hands, ChildMain.detach)
-    threading.Thread(target=hands.listen, name="lro-listen", daemon=True).start()
-    hands.work()
+    after_fork(child, ChildMain.detach)
+    threading.Thread(target=child.listen, name="lro-listen", daemon=True).start()
+    child.work()
 
 
 class ChildMain:
@@ -56,32 +231,32 @@ class ChildMain:
         """Sends the lines of a log to the parent."""
         self._connection = connection
         self._die = die
-        self._attempts: SimpleQueue[RemoteAttempt | None] = SimpleQueue()
+        self._attempts: SimpleQueue[CallInChild | None] = SimpleQueue()
         self._sending = threading.Lock()
         self._main = threading.get_ident()
         self._pid = os.getpid()
         self._shielded = False
-        self._late = False
-        self._working: RemoteAttempt | None = None
+        self._interrupted_late = False
+        self._current: CallInChild | None = None
         """Whose function the main thread is in."""
 
     def listen(self) -> None:
         """Take what the parent says, also while a function runs; die when the parent has died."""
-        attempt: RemoteAttempt | None = None
+        attempt: CallInChild | None = None
         try:
             while True:
                 message = to_child(self._connection.recv_bytes())
-                if isinstance(message, Call):
+                if isinstance(message, FunctionCall):
                     # Made here, so that a Stop which comes right behind finds it.
-                    attempt = RemoteAttempt(message, self.send)
+                    attempt = CallInChild(message, self.send)
                     self._attempts.put(attempt)
-                elif isinstance(message, Leave):
+                elif isinstance(message, Shutdown):
                     self._attempts.put(None)
                 elif attempt is not None:
                     self._pass_on(attempt, message)
         except (EOFError, OSError):  # the parent is gone
             self._die()
-        except BaseException:  # such as MemoryError: nobody would hear the parent any more
+        except BaseException:  # such as MemoryError: no thread would listen to the parent any more
             log.exception("what the parent says cannot be read")
             self._die()
 
@@ -89,20 +264,20 @@ class ChildMain:
         """Do what is asked until there is no more."""
         self.send(Ready())
         while (attempt := self._attempts.get()) is not None:
-            last: Last
+            last: FinalMessage
             try:
                 try:
-                    self._working = attempt
+                    self._current = attempt
                     returned = attempt.returned()
                 finally:
-                    self._working = None
+                    self._current = None
                 last = attempt.done(returned)
             except BaseException as exc:  # also SystemExit: it ends the call, not the process
                 last = attempt.failed(exc)
-            attempt.tell(last)
+            attempt.finish(last)
 
     def send(self, message: FromChild) -> None:
-        """Tell the parent, in one piece whatever signal comes.
+        """Send a message to the parent, in one piece whatever signal comes.
 
         Raises:
             EncodingError: The message holds what cannot be encoded.
@@ -110,7 +285,7 @@ class ChildMain:
         try:
             text = encode(message)
         except (ValueError, TypeError) as exc:
-            raise EncodingError(type(message).__name__, "", f"cannot be told: {exc}") from exc
+            raise EncodingError(type(message).__name__, "", f"cannot be sent: {exc}") from exc
         with self._shield(), self._sending:
             try:
                 self._connection.send_bytes(text)
@@ -120,19 +295,19 @@ class ChildMain:
     def interrupt(self, *_: object) -> None:
         """On SIGTERM: stop the function in its midst, if the parent has asked for that.
 
-        A signal from elsewhere stops nothing: whoever ends a whole group of processes ends the
-        parent too, which then says what is to happen.
+        A signal from elsewhere stops nothing: a supervisor that ends a whole group of processes
+        ends the parent too, which then decides.
         """
         if os.getpid() != self._pid:  # we were forked just now: see below
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
-        attempt = self._working
+        attempt = self._current
         if attempt is None or attempt.why is None:
             return
         if self._shielded:
-            self._late = True
+            self._interrupted_late = True
             return
-        self._working = None  # once: it may be tidying up
+        self._current = None  # once: it may be tidying up
         raise attempt.why.error()
 
     def detach(self) -> None:
@@ -144,7 +319,7 @@ class ChildMain:
         log.propagate = True
 
     @staticmethod
-    def _pass_on(attempt: RemoteAttempt, message: Stop | Answer) -> None:
+    def _pass_on(attempt: CallInChild, message: Stop | ReportAnswer) -> None:
         if isinstance(message, Stop):
             attempt.stop(message.why)
         else:
@@ -161,8 +336,8 @@ class ChildMain:
             yield
         finally:
             self._shielded = False
-        if self._late:
-            self._late = False
+        if self._interrupted_late:
+            self._interrupted_late = False
             self.interrupt()
 
 
@@ -175,7 +350,7 @@ class _Forwarding(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._send(Line(record.levelno, self.format(record)))
+            self._send(LogLine(record.levelno, self.format(record)))
         except Exception:  # as logging does it: a line is not worth a failure
             self.handleError(record)
 
@@ -186,6 +361,6 @@ def _ignored(*_: object) -> None:
 
 
 def _die() -> None:
-    with contextlib.suppress(OSError):  # we lead no group: somebody else has started us
+    with contextlib.suppress(OSError):  # it leads no group: another program has started it
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)

@@ -8,22 +8,24 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from lro._base.arguments import check_count, check_span
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._engine.executor_port import CancelSupport, Task
-from lro._engine.job import Job
+from lro._engine.job import JobControl
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process_role import is_worker_process
-from lro.executors._backlog import BacklogSlot
-from lro.executors._staffed import PooledExecutor
-from lro.executors.processes._messages import Call
-from lro.executors.processes._pool import Pool
-from lro.executors.processes._process import LEAVE_SECONDS, Process
-from lro.executors.processes._recipe import FunctionReference, check_place, recipe_of
-from lro.executors.processes._supervision import Supervision, unfit
+from lro.executors._pooled import BacklogSlot, PooledExecutor
+from lro.executors.processes._function_reference import (
+    FunctionReference,
+    check_importable,
+    reference_to,
+)
+from lro.executors.processes._messages import FunctionCall
+from lro.executors.processes._pool import ChildPool
+from lro.executors.processes._process import LEAVE_SECONDS, ChildProcess
+from lro.executors.processes._supervision import CallSupervisor, not_callable
 
 log = logging.getLogger("lro")
 
@@ -80,8 +82,8 @@ class ProcessExecutor(PooledExecutor):
         count = workers if workers is not None else os.cpu_count() or 1
         self._grace = grace.total_seconds()
         super().__init__(count, queue, "lro-process")
-        self._pool = Pool(recycle)
-        self._recipes: dict[str, tuple[MethodSpec, FunctionReference]] = {}
+        self._pool = ChildPool(recycle)
+        self._references: dict[str, tuple[MethodSpec, FunctionReference]] = {}
 
     @property
     def cancel_support(self) -> CancelSupport:
@@ -94,7 +96,7 @@ class ProcessExecutor(PooledExecutor):
         Raises:
             DeclarationError: It will not: a lambda, a function within a function, a bound method.
         """
-        check_place(spec)
+        check_importable(spec)
 
     def reserve(self) -> BacklogSlot:
         """Room for one task."""
@@ -112,7 +114,7 @@ class ProcessExecutor(PooledExecutor):
         return waiting
 
     def join(self, seconds: float) -> bool:
-        """Wait for running tasks, at most so long; whether none is left.
+        """Wait at most ``seconds`` seconds for running tasks; return whether none is left.
 
         Of a stopped executor the children are gone then too, at most a few seconds later.
         """
@@ -121,72 +123,72 @@ class ProcessExecutor(PooledExecutor):
             self._pool.reap(LEAVE_SECONDS)
         return over
 
-    def _do(self, task: Task) -> None:
-        seat = ChildLease(self._pool, self._recipe, self._grace)
+    def _run_task(self, task: Task) -> None:
+        child = ChildLease(self._pool, self._reference, self._grace)
         try:
-            task.run(seat.through)
+            task.run(child.call)
         finally:
-            seat.leave()
+            child.release()
 
-    def _recipe(self, spec: MethodSpec) -> FunctionReference:
-        known = self._recipes.get(spec.full_name)
+    def _reference(self, spec: MethodSpec) -> FunctionReference:
+        known = self._references.get(spec.full_name)
         if known is None or known[0] is not spec:
-            known = self._recipes[spec.full_name] = (spec, recipe_of(spec))
+            known = self._references[spec.full_name] = (spec, reference_to(spec))
         return known[1]
 
 
 class ChildLease:
-    """Where one task has its function called; it has a child from then on until it leaves."""
+    """The child process that one task uses, from the call of its function to :meth:`release`."""
 
     def __init__(
-        self, pool: Pool, recipe: Callable[[MethodSpec], FunctionReference], grace: float
+        self, pool: ChildPool, reference: Callable[[MethodSpec], FunctionReference], grace: float
     ) -> None:
         self._pool = pool
-        self._recipe = recipe
+        self._reference = reference
         self._grace = grace
-        self._process: Process | None = None
+        self._process: ChildProcess | None = None
         self._spoilt = False
 
-    def through(self, spec: MethodSpec, request: object, job: Job[Any]) -> object:
-        """Have the method's function called in a child (``lro._engine.executor_port.Through``)."""
+    def call(self, spec: MethodSpec, request: object, control: JobControl) -> object:
+        """Have the method's function called in a child; a ``RemoteCall``."""
         try:
-            call = self._call(spec, request, job)
-            self._process = self._lend(job)
+            call = self._call(spec, request, control)
+            self._process = self._take_child(control)
         except (DeclarationError, OSError) as exc:
-            log.error("%s: attempt %d: %s", job.name, job.attempt, exc, exc_info=exc)
-            raise unfit(spec, job._domain) from None
+            log.error("%s: attempt %d: %s", control.name, control.attempt, exc, exc_info=exc)
+            raise not_callable(spec, control.domain) from None
         self._process.calls += 1
-        supervision = Supervision(self._process, call, spec=spec, job=job, grace=self._grace)
+        supervision = CallSupervisor(
+            self._process, call, spec=spec, control=control, grace=self._grace
+        )
         try:
             return supervision.response()
         finally:
-            self._spoilt = supervision.spoilt
+            self._spoilt = supervision.unusable
 
-    def _lend(self, job: Job[Any]) -> Process:
+    def _take_child(self, control: JobControl) -> ChildProcess:
         while True:
             try:
-                return self._pool.lend()
+                return self._pool.take()
             except OSError as exc:
                 if exc.errno not in _FULL:
                     raise
-                log.warning("%s: waits until a process can be started: %s", job.name, exc)
-            job.sleep(_PAUSE)
+                log.warning("%s: waits until a process can be started: %s", control.name, exc)
+            control.pause(_PAUSE)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give the child back."""
         if self._process is not None:
-            self._pool.take_back(self._process, spoilt=self._spoilt)
+            self._pool.give_back(self._process, spoilt=self._spoilt)
 
-    def _call(self, spec: MethodSpec, request: object, job: Job[Any]) -> Call:
-        present, stop_at = job.metadata, None
-        if job._stop_at is not None:  # by the clock of the service, which may be another
-            stop_at = time.monotonic() + job._stop_at - job._clock()
-        return Call(
-            recipe=self._recipe(spec),
-            name=job.name,
-            attempt=job.attempt,
-            domain=job._domain,
+    def _call(self, spec: MethodSpec, request: object, control: JobControl) -> FunctionCall:
+        present, left = control.metadata, control.seconds_left
+        return FunctionCall(
+            reference=self._reference(spec),
+            name=control.name,
+            attempt=control.attempt,
+            domain=control.domain,
             request=spec.types.pack(request),
             metadata=None if present is None else spec.types.pack(present),
-            stop_at=stop_at,
+            stop_at=None if left is None else time.monotonic() + left,
         )

@@ -1,4 +1,4 @@
-"""What a process and its child say to each other: JSON texts, one message each, no pickle."""
+"""The messages between a process and its child: JSON texts, one message each, no pickle."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from lro._base.any import Any
 from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, LroError, Unavailable
 from lro._base.status import Status
 from lro._messages.json_text import dumps, reread
-from lro.executors.processes._recipe import FunctionReference
+from lro.executors.processes._function_reference import FunctionReference
 
 M = TypeVar("M")
 
 
-class Why(enum.Enum):
+class StopReason(enum.Enum):
     """Why work is to stop."""
 
     ASKED = "asked"
-    """Somebody asked, or the service is closing and hands the work back."""
+    """A caller asked, or the service is closing and gives the work back."""
     OVERDUE = "overdue"
     """The time limit of the method is over."""
 
     def error(self) -> Cancelled | DeadlineExceeded:
         """What the function of such work raises."""
-        if self is Why.ASKED:
+        if self is StopReason.ASKED:
             return Cancelled()
         return DeadlineExceeded("the time limit of the method is over")
 
 
 @attrs.frozen(kw_only=True)
-class Call:
+class FunctionCall:
     """Do this work. ``stop_at``: when it is overdue, in seconds of the monotonic clock, if ever."""
 
-    recipe: FunctionReference
+    reference: FunctionReference
     name: str
     attempt: int
     domain: str
@@ -50,13 +50,13 @@ class Call:
 
 @attrs.frozen
 class Stop:
-    """The work is to stop: the function is told when it looks, or at its next ``await``."""
+    """The work is to stop: the function learns of it when it looks, or at its next ``await``."""
 
-    why: Why
+    why: StopReason
 
 
 @attrs.frozen
-class Refusal:
+class ReportRefusal:
     """Why a report was refused: the name of an error, and its facts."""
 
     error: str
@@ -65,19 +65,19 @@ class Refusal:
 
 
 @attrs.frozen
-class Answer:
+class ReportAnswer:
     """What became of the report of this number."""
 
     number: int
-    refusal: Refusal | None
+    refusal: ReportRefusal | None
 
 
 @attrs.frozen
-class Leave:
+class Shutdown:
     """There is no more work."""
 
 
-ToChild: TypeAlias = Call | Stop | Answer | Leave
+ToChild: TypeAlias = FunctionCall | Stop | ReportAnswer | Shutdown
 
 
 @attrs.frozen
@@ -94,7 +94,7 @@ class Report:
 
 
 @attrs.frozen
-class Line:
+class LogLine:
     """A line for the log of the process."""
 
     level: int
@@ -110,7 +110,7 @@ class Done:
 
 @attrs.frozen
 class Failed:
-    """The function failed, and this is what callers are told."""
+    """The function failed, and callers get this status."""
 
     status: Status
 
@@ -119,27 +119,29 @@ class Failed:
 class Stopped:
     """The function ended because it was to stop, or as if it had been."""
 
-    why: Why
+    why: StopReason
 
 
 @attrs.frozen
-class Void:
+class AttemptReplaced:
     """The function ended because another worker has the operation, in this attempt."""
 
     current: int
 
 
 @attrs.frozen
-class NotFound:
+class FunctionNotFound:
     """The function, or what it needs, could not be imported; ``in_main``: the main module."""
 
     in_main: bool = False
 
 
-Last: TypeAlias = Done | Failed | Stopped | Void | NotFound
+FinalMessage: TypeAlias = Done | Failed | Stopped | AttemptReplaced | FunctionNotFound
 """The last message of a call."""
 
-FromChild: TypeAlias = Ready | Report | Line | Done | Failed | Stopped | Void | NotFound
+FromChild: TypeAlias = (
+    Ready | Report | LogLine | Done | Failed | Stopped | AttemptReplaced | FunctionNotFound
+)
 
 
 def encode(message: ToChild | FromChild) -> bytes:
@@ -152,7 +154,7 @@ def encode(message: ToChild | FromChild) -> bytes:
     return dumps(_converter.unstructure(message, union))
 
 
-def of_child(text: bytes) -> FromChild:
+def from_child(text: bytes) -> FromChild:
     """The message that a child sent."""
     message: FromChild = _decode(text, FromChild)
     return message
@@ -164,19 +166,19 @@ def to_child(text: bytes) -> ToChild:
     return message
 
 
-def refusal(error: Exception) -> Refusal:
-    """Why a report was refused, for the child; what it does not know is told as UNAVAILABLE."""
+def refusal(error: Exception) -> ReportRefusal:
+    """Why a report was refused, for the child; an error unknown there becomes UNAVAILABLE."""
     if isinstance(error, LeaseLost):
-        return Refusal("LeaseLost", "", error.current)
+        return ReportRefusal("LeaseLost", "", error.current)
     name = type(error).__name__
-    return Refusal(name if name in _REFUSALS else Unavailable.__name__, str(error))
+    return ReportRefusal(name if name in _REFUSALS else Unavailable.__name__, str(error))
 
 
-def refused(told: Refusal, name: str, attempt: int) -> LroError:
+def refusal_error(refusal: ReportRefusal, name: str, attempt: int) -> LroError:
     """The same error in the child, which does the work of this name."""
-    if told.error in _REFUSALS:
-        return _REFUSALS[told.error](told.text)
-    return LeaseLost(name, attempt, told.current)
+    if refusal.error in _REFUSALS:
+        return _REFUSALS[refusal.error](refusal.text)
+    return LeaseLost(name, attempt, refusal.current)
 
 
 _REFUSALS: Final = {kind.__name__: kind for kind in (Cancelled, DeadlineExceeded, Unavailable)}

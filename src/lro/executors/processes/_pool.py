@@ -9,12 +9,12 @@ import weakref
 from typing import Final
 
 from lro._engine.forks import after_fork
-from lro.executors.processes._process import LEAVE_SECONDS, Process
+from lro.executors.processes._process import LEAVE_SECONDS, ChildProcess
 
-_pools: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
+_pools: Final[weakref.WeakSet[ChildPool]] = weakref.WeakSet()
 
 
-class Pool:
+class ChildPool:
     """Children that wait for work, the last used first, and those that are at it.
 
     Each is ended after ``recycle`` calls; None: never.
@@ -24,12 +24,12 @@ class Pool:
         self._recycle = recycle
         self._closed = False
         self._lock = threading.Lock()
-        self._idle: list[Process] = []
-        self._all: set[Process] = set()
-        after_fork(self, Pool._forsake)
+        self._idle: list[ChildProcess] = []
+        self._all: set[ChildProcess] = set()
+        after_fork(self, ChildPool._reset_after_fork)
         _pools.add(self)
 
-    def lend(self) -> Process:
+    def take(self) -> ChildProcess:
         """A child that waits for a call; if need be, a new one.
 
         Raises:
@@ -42,16 +42,16 @@ class Pool:
                 return self._start()
             if process.alive:
                 return process
-            self._end(process)  # somebody has killed it meanwhile
+            self._end(process)  # it was killed meanwhile
 
-    def take_back(self, process: Process, *, spoilt: bool) -> None:
+    def give_back(self, process: ChildProcess, *, spoilt: bool) -> None:
         """Keep a child for the next task, or end it if it is of no more use."""
         with self._lock:
             used_up = self._recycle is not None and process.calls >= self._recycle
             if not (spoilt or used_up or self._closed):
                 self._idle.append(process)
                 return
-        process.leave()
+        process.shut_down()
         self._end(process)
 
     def close(self) -> None:
@@ -60,10 +60,10 @@ class Pool:
             self._closed = True
             leaving = [*self._idle]
         for process in leaving:
-            process.leave()
+            process.shut_down()
 
     def reap(self, seconds: float) -> None:
-        """See the idle children out, in so many seconds at most, then kill them."""
+        """Wait at most ``seconds`` seconds for the idle children to end, then kill them."""
         until = time.monotonic() + seconds
         with self._lock:
             leaving, self._idle = self._idle, []
@@ -79,18 +79,18 @@ class Pool:
         for process in everybody:
             process.wait()
 
-    def _start(self) -> Process:
-        process = Process()
+    def _start(self) -> ChildProcess:
+        process = ChildProcess()
         with self._lock:
             self._all.add(process)
         return process
 
-    def _end(self, process: Process, seconds: float = LEAVE_SECONDS) -> None:
+    def _end(self, process: ChildProcess, seconds: float = LEAVE_SECONDS) -> None:
         process.reap(seconds)
         with self._lock:
             self._all.discard(process)
 
-    def _forsake(self) -> None:
+    def _reset_after_fork(self) -> None:
         # In a forked process: the children are the parent's.
         for process in self._all:
             process.detach()

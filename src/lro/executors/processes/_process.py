@@ -1,4 +1,4 @@
-"""One child process, as its parent holds it."""
+"""One child process as its parent holds it, and the messages that it sends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,54 @@ from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.spawn import get_executable
 from typing import Final
 
-from lro.executors.processes._inbox import Inbox
-from lro.executors.processes._messages import FromChild, Leave, ToChild, encode, of_child
+from lro.executors.processes._messages import FromChild, Shutdown, ToChild, encode, from_child
+
+_CHUNK: Final = 1 << 20
+_SHORT: Final = 4
+_LONG: Final = 8
+"""Bytes of the two forms of a length: four, signed; after a -1 there, eight."""
+
+
+class MessageReader:
+    """The next message, as far as it has come.
+
+    ``recv_bytes`` would wait for the end of the message, which a child that is stopped or dies
+    while it sends never sends.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def take(self, descriptor: int) -> bytes | None:
+        """Read what is there; the message, if that was the rest of it.
+
+        Raises:
+            EOFError: Nothing more will come.
+        """
+        found = os.read(descriptor, min(self._left, _CHUNK))
+        if not found:
+            raise EOFError
+        self._bytes += found
+        self._left -= len(found)
+        if self._left == 0 and self._in_length:
+            self._measure()
+        if self._left or self._in_length:
+            return None
+        whole = bytes(self._bytes)
+        self._begin()
+        return whole
+
+    def _begin(self) -> None:
+        self._bytes = bytearray()
+        self._left = _SHORT
+        self._in_length = True
+
+    def _measure(self) -> None:
+        length = int.from_bytes(self._bytes, "big", signed=len(self._bytes) == _SHORT)
+        self._bytes.clear()
+        self._in_length = length < 0
+        self._left = _LONG if length < 0 else length
+
 
 _PROGRAM: Final = """\
 import json, os, sys
@@ -35,7 +81,7 @@ LEAVE_SECONDS: Final = 2.0
 """How long an idle child may take to end itself, before it is killed."""
 
 
-class Process:
+class ChildProcess:
     """A child that does one call at a time. Used by one thread, except where it says otherwise.
 
     It is a new program rather than a fork, which would inherit locks that the threads of this
@@ -49,12 +95,12 @@ class Process:
     def __init__(self) -> None:
         self.started = False
         """Whether the child has said so."""
-        self._inbox = Inbox()
+        self._inbox = MessageReader()
         self.calls = 0
         """How many calls it was given."""
         self._sender: threading.Thread | None = None
         self._waking = threading.Lock()
-        self._alarm, self._bell = Pipe(duplex=False)
+        self._wake_receiver, self._wake_sender = Pipe(duplex=False)
         self._connection, theirs = Pipe()
         try:
             self._popen = _popen(theirs)
@@ -63,7 +109,7 @@ class Process:
             raise
         finally:
             theirs.close()
-        with contextlib.suppress(OSError):  # it is gone already: who hears it will see
+        with contextlib.suppress(OSError):  # it is gone already: receive() will notice
             self._connection.send_bytes(json.dumps([_paths(), sys.argv]).encode())
 
     @property
@@ -82,7 +128,7 @@ class Process:
         return (self._popen.returncode or 0) < 0
 
     def send(self, message: ToChild) -> None:
-        """Tell the child something.
+        """Send a message to the child.
 
         Raises:
             OSError: It is gone.
@@ -97,38 +143,38 @@ class Process:
         self._sender.start()
 
     @property
-    def deaf(self) -> bool:
-        """Whether it has yet to take in what it was told: what it is told then has to wait."""
+    def still_sending(self) -> bool:
+        """Whether a long message is still being sent: a further one would have to wait."""
         return self._sender is not None and self._sender.is_alive()
 
-    def hear(self, seconds: float | None) -> FromChild | None:
-        """What the child says, or None after so long, or when woken.
+    def receive(self, seconds: float | None) -> FromChild | None:
+        """The child's next message, or None after ``seconds`` seconds, or when woken.
 
         Raises:
             EOFError, OSError: It is gone.
         """
-        ready = wait([self._connection, self._alarm], seconds)
-        if self._alarm in ready:
-            self._alarm.recv_bytes()
+        ready = wait([self._connection, self._wake_receiver], seconds)
+        if self._wake_receiver in ready:
+            self._wake_receiver.recv_bytes()
         while self._connection in ready:
             text = self._inbox.take(self._connection.fileno())
             if text is not None:
-                return of_child(text)
+                return from_child(text)
             ready = wait([self._connection], 0)
         return None
 
     def wake(self) -> None:
-        """Have :meth:`hear` return soon; by any thread."""
+        """Have :meth:`receive` return soon; by any thread."""
         with self._waking:
-            if not self._bell.closed:
-                self._bell.send_bytes(b"")
+            if not self._wake_sender.closed:
+                self._wake_sender.send_bytes(b"")
 
     def terminate(self) -> None:
         """Interrupt the function that it is in."""
         self._popen.terminate()
 
     def kill(self) -> None:
-        """End it and all processes of its group, at once; by any thread, before it is buried."""
+        """End it and all processes of its group, at once; by any thread, before :meth:`reap`."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._popen.pid, signal.SIGKILL)
 
@@ -136,13 +182,17 @@ class Process:
         """Wait for its end, after :meth:`kill`; by any thread."""
         self._popen.wait()
 
-    def leave(self) -> None:
+    def shut_down(self) -> None:
         """Have it end itself, once it is idle."""
         with contextlib.suppress(OSError):  # it has ended by another hand
-            self.send(Leave())
+            self.send(Shutdown())
 
     def reap(self, seconds: float = LEAVE_SECONDS) -> str:
-        """Wait for its end, at most so long, then kill it; how it ended, in words. Idempotent."""
+        """Wait at most ``seconds`` seconds for its end, then kill it. Idempotent.
+
+        Returns:
+            How it ended, in words.
+        """
         if not self._connection.closed:
             try:
                 self._popen.wait(seconds)
@@ -150,15 +200,15 @@ class Process:
                 pass
             self.kill()  # at least what its functions have left running
             self._popen.wait()
-            self._hang_up()
+            self._end_sending()
             self._close()
         return _ending(self._popen.returncode)
 
     def _send(self, text: bytes) -> None:
-        with contextlib.suppress(OSError):  # it is gone: whoever hears it will see
+        with contextlib.suppress(OSError):  # it is gone: receive() will notice
             self._connection.send_bytes(text)
 
-    def _hang_up(self) -> None:
+    def _end_sending(self) -> None:
         if self._sender is not None:
             # What is being sent goes nowhere, even if a stranger holds the child's end open.
             end = socket.socket(fileno=self._connection.fileno())
@@ -171,14 +221,14 @@ class Process:
     def detach(self) -> None:
         """Have nothing more to do with it: for a process that was forked from its parent."""
         self._waking = threading.Lock()  # a thread of the parent may have held it
-        self._popen.returncode = 0  # it is no child of ours to wait for
+        self._popen.returncode = 0  # it is not a child of this process
         self._close()
 
     def _close(self) -> None:
         self._connection.close()
         with self._waking:
-            self._alarm.close()
-            self._bell.close()
+            self._wake_receiver.close()
+            self._wake_sender.close()
 
 
 def _popen(theirs: Connection) -> subprocess.Popen[bytes]:

@@ -4,61 +4,66 @@ from __future__ import annotations
 
 import logging
 import time
-import typing
 from typing import Final
 
 from lro._base.any import Any
 from lro._base.errors import LeaseLost
-from lro._engine.job import Ended, FinalResult, Job, WorkerDied
+from lro._engine.attempt import internal
+from lro._engine.job import Ended, FinalResult, JobControl, WorkerDied
 from lro._engine.method_spec import MethodSpec
-from lro._engine.outcomes import internal
 from lro.executors.processes._messages import (
-    Answer,
-    Call,
+    AttemptReplaced,
     Done,
     Failed,
+    FinalMessage,
     FromChild,
-    Last,
-    Line,
+    FunctionCall,
+    LogLine,
     Ready,
-    Refusal,
     Report,
+    ReportAnswer,
+    ReportRefusal,
     Stop,
     Stopped,
-    Void,
-    Why,
+    StopReason,
     refusal,
 )
-from lro.executors.processes._process import Process
+from lro.executors.processes._process import ChildProcess
 
 log = logging.getLogger("lro")
 
 
 _LOOK_SECONDS: Final = 1.0
-"""How often one looks whether the child lives, lest another process hold its connection open."""
+"""How often it is checked that the child lives: another process may hold its connection open."""
 
 
-class Supervision:
+class CallSupervisor:
     """Has a child do a call, publishes what it reports, and stops it when that is to be.
 
-    Work that is to stop is told so; after ``grace`` seconds the function is interrupted, and after
+    Work that is to stop is asked to; after ``grace`` seconds the function is interrupted, and after
     as many more its process is killed. What it ends with before that is what it ended with.
     """
 
     def __init__(
-        self, process: Process, call: Call, *, spec: MethodSpec, job: Job[typing.Any], grace: float
+        self,
+        process: ChildProcess,
+        call: FunctionCall,
+        *,
+        spec: MethodSpec,
+        control: JobControl,
+        grace: float,
     ) -> None:
-        self.spoilt = True
+        self.unusable = True
         """Whether the child is dead, busy, or was interrupted where that may break something."""
         self._interrupted = False
         self._process = process
         self._call = call
         self._spec = spec
-        self._job = job
+        self._control = control
         self._grace = grace
-        self._why: Why | None = None
+        self._why: StopReason | None = None
         self._due = 0.0
-        self._rungs = iter((self._tell, self._interrupt, self._kill))
+        self._steps = iter((self._request_stop, self._interrupt, self._kill))
 
     def response(self) -> Any:
         """The response of the function.
@@ -69,30 +74,30 @@ class Supervision:
             LeaseLost: Another worker has the operation.
             WorkerDied: Its process is gone.
         """
-        self._job._on_stop(self._process.wake)
+        self._control.on_stop(self._process.wake)
         try:
             self._process.send(self._call)
-            while not isinstance(message := self._next(), Last):
-                self._obey(message)
+            while not isinstance(message := self._receive(), FinalMessage):
+                self._handle(message)
         except (EOFError, OSError):
             raise self._death() from None
-        self.spoilt = self._interrupted
+        self.unusable = self._interrupted
         return self._result(message)
 
-    def _next(self) -> FromChild:
+    def _receive(self) -> FromChild:
         while True:
-            message = self._process.hear(self._climb())
+            message = self._process.receive(self._escalate())
             if message is None and not self._process.alive:
-                message = self._process.hear(0)  # its last words
+                message = self._process.receive(0)  # its last words
                 if message is None:
                     raise EOFError
             if message is not None:
                 return message
 
-    # -- the ladder ---------------------------------------------------------------------------
+    # -- stopping -----------------------------------------------------------------------------
 
-    def _climb(self) -> float:
-        """Do what is due; the seconds until one has to look again."""
+    def _escalate(self) -> float:
+        """Take the next step if it is due; return the seconds until the next check."""
         now = time.monotonic()
         if self._why is None:
             self._why, self._due = self._reason(now), now
@@ -100,19 +105,19 @@ class Supervision:
             limit = self._call.stop_at
             return _LOOK_SECONDS if limit is None else min(_LOOK_SECONDS, limit - now)
         if self._due <= now:
-            next(self._rungs)()
+            next(self._steps)()
             self._due = now + self._grace
         return min(_LOOK_SECONDS, self._due - now)
 
-    def _reason(self, now: float) -> Why | None:
-        if self._job.cancel_requested:
-            return Why.ASKED
+    def _reason(self, now: float) -> StopReason | None:
+        if self._control.cancel_requested:
+            return StopReason.ASKED
         limit = self._call.stop_at
-        return Why.OVERDUE if limit is not None and limit <= now else None
+        return StopReason.OVERDUE if limit is not None and limit <= now else None
 
-    def _tell(self) -> None:
-        assert self._why is not None  # there is a reason to be on the ladder
-        if self._process.deaf:  # it does not even know of the call
+    def _request_stop(self) -> None:
+        assert self._why is not None  # the first step follows a reason to stop
+        if self._process.still_sending:  # it does not even know of the call
             self._kill()
         self._process.send(Stop(self._why))
 
@@ -128,31 +133,31 @@ class Supervision:
 
     # -- what the child says ------------------------------------------------------------------
 
-    def _obey(self, message: Ready | Line | Report) -> None:
+    def _handle(self, message: Ready | LogLine | Report) -> None:
         if isinstance(message, Ready):
             self._process.started = True
-        elif isinstance(message, Line):
+        elif isinstance(message, LogLine):
             log.log(message.level, "%s", message.text)
         else:
-            self._process.send(Answer(message.number, self._published(message)))
+            self._process.send(ReportAnswer(message.number, self._published(message)))
 
-    def _published(self, report: Report) -> Refusal | None:
+    def _published(self, report: Report) -> ReportRefusal | None:
         try:
-            self._job.report(self._spec.types.unpack(report.metadata, self._spec.metadata))
+            self._control.report(self._spec.types.unpack(report.metadata, self._spec.metadata))
         except Exception as exc:  # raised where the function waits
             return refusal(exc)
         return None
 
-    def _result(self, message: Last) -> Any:
+    def _result(self, message: FinalMessage) -> Any:
         if isinstance(message, Done):
             return message.response
         if isinstance(message, Failed):
             raise Ended(FinalResult(message.status))
         if isinstance(message, Stopped):
             raise message.why.error()
-        if isinstance(message, Void):
+        if isinstance(message, AttemptReplaced):
             raise LeaseLost(self._call.name, self._call.attempt, message.current)
-        raise unfit(self._spec, self._call.domain, in_main=message.in_main)
+        raise not_callable(self._spec, self._call.domain, in_main=message.in_main)
 
     def _death(self) -> Exception:
         how = self._process.reap()
@@ -162,7 +167,7 @@ class Supervision:
             return why.error()
         if not self._process.started and not self._process.killed:
             log.error("%s: attempt %d: no process for it could start: %s", *self._named, how)
-            return unfit(self._spec, self._call.domain)
+            return not_callable(self._spec, self._call.domain)
         return WorkerDied(how)
 
     @property
@@ -170,7 +175,7 @@ class Supervision:
         return self._call.name, self._call.attempt
 
 
-def unfit(spec: MethodSpec, domain: str, *, in_main: bool = False) -> Ended:
+def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> Ended:
     """The end of an operation whose function cannot be called in another process.
 
     The usual reason has nothing to hide: a main module does its work when it is imported again.

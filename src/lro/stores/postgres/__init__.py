@@ -1,6 +1,6 @@
 """PostgreSQL: one store for the processes of many machines. Needs the extra ``postgres``."""
 
-from lro._base.faults import MissingExtra
+from lro._base.errors import MissingExtra
 
 try:
     import psycopg as _psycopg  # noqa: F401  # also fails where psycopg finds no libpq

@@ -14,8 +14,14 @@ from psycopg import errors
 from psycopg.pq import TransactionStatus
 
 from lro._base.errors import InvalidArgument, Unavailable
-from lro.stores.postgres._clock import ASK, ServerClock
-from lro.stores.postgres._link import Address, BoundedConnection, NoAnswer, unavailable
+from lro.stores.postgres._connection import (
+    ASK,
+    BoundedConnection,
+    NoAnswer,
+    ServerAddress,
+    ServerClock,
+    unavailable,
+)
 
 log = logging.getLogger("lro")
 
@@ -26,7 +32,7 @@ REST_SECONDS: Final = 0.2
 """How long a server that could not be reached is not asked again: all calls fail at once then."""
 
 IDLE_SECONDS: Final = 300.0
-"""How long a connection that nobody uses is kept."""
+"""How long an idle connection is kept."""
 
 _ASK: Final = f"SELECT {ASK}".encode()
 
@@ -39,14 +45,14 @@ class ConnectionLost(Exception):
     """The connection broke: whether the statement under way was carried out is not known."""
 
 
-class Connections:
+class ConnectionPool:
     """Up to ``size`` connections, each for one thread at a time.
 
     psycopg's own pool reconnects in threads of its own, at growing intervals, while its callers
-    wait: ours are to be told at once that the server is away, and to find it as soon as it is back.
+    wait: ours must get an error at once while the server is away, and find it once it is back.
     """
 
-    def __init__(self, address: Address, clock: ServerClock, size: int) -> None:
+    def __init__(self, address: ServerAddress, clock: ServerClock, size: int) -> None:
         self.address = address
         self.clock = clock
         self._size = size
@@ -78,8 +84,8 @@ class Connections:
         cause: BaseException | None = None
         for _ in range(ATTEMPTS):
             try:
-                with self.link() as link, link.locks_within(lock_ms):
-                    return link.execute(sql, values, prepare=prepare).fetchall()
+                with self.borrow() as connection, connection.locks_within(lock_ms):
+                    return connection.execute(sql, values, prepare=prepare).fetchall()
             except (ConnectionLost, *AGAIN) as exc:
                 cause = exc.__cause__ or exc
             except psycopg.Error as exc:
@@ -91,32 +97,32 @@ class Connections:
         raise unavailable(cause) from cause
 
     @contextlib.contextmanager
-    def link(self) -> Iterator[BoundedConnection]:
+    def borrow(self) -> Iterator[BoundedConnection]:
         """A connection for the length of the block. An error of psycopg means: nothing was done.
 
         Raises:
-            Lost: It broke meanwhile.
+            ConnectionLost: It broke meanwhile.
             Unavailable: The store is closed, or the database cannot be reached or does not answer.
         """
-        link = self._take()
+        connection = self._take()
         try:
             if self.clock.due():
                 began = self.clock.monotonic()
-                ((server,),) = link.execute(_ASK)
+                ((server,),) = connection.execute(_ASK)
                 self.clock.measured(server, began, self.clock.monotonic())
-            yield link
+            yield connection
         except NoAnswer as exc:
             raise unavailable(exc) from exc
         except psycopg.Error as exc:
-            if not link.closed and not isinstance(exc, GOING_DOWN):
+            if not connection.closed and not isinstance(exc, GOING_DOWN):
                 raise
-            link.close()
+            connection.close()
             self._drop_idle()  # the others have most likely gone the same way
             raise ConnectionLost from exc
         finally:
-            self._give_back(link)
+            self._give_back(connection)
 
-    def extra(self) -> BoundedConnection:
+    def connect(self) -> BoundedConnection:
         """A connection beside the others, which the caller closes.
 
         Raises:
@@ -130,7 +136,7 @@ class Connections:
             raise unavailable(exc) from exc
 
     def refused(self, error: psycopg.Error) -> Unavailable:
-        """What callers are told when the server refuses a statement."""
+        """The error that callers get when the server refuses a statement."""
         if not isinstance(error, psycopg.OperationalError):
             # It has the means, but not the tables, say, or we not the right. No details, which may
             # be a whole row.
@@ -149,10 +155,10 @@ class Connections:
         end = time.monotonic() + self.address.connect_seconds
         while True:
             with self._changed:
-                if (link := self._idle_one(end)) is not None:
-                    return link
+                if (connection := self._idle_one(end)) is not None:
+                    return connection
             try:
-                link = self.address.connect(self.clock)
+                connection = self.address.connect(self.clock)
             except BaseException as exc:
                 self._missed(exc)
                 if not isinstance(exc, psycopg.Error):
@@ -160,7 +166,7 @@ class Connections:
             else:
                 with self._changed:
                     self._away, self._probing = None, False
-                return link
+                return connection
 
     def _idle_one(self, end: float) -> BoundedConnection | None:
         """A connection that is free, or None and the right to make one. With the lock held."""
@@ -192,17 +198,19 @@ class Connections:
                     self._away = cause
             self._changed.notify_all()
 
-    def _give_back(self, link: BoundedConnection) -> None:
-        idle = not link.closed and link.pgconn.transaction_status == TransactionStatus.IDLE
+    def _give_back(self, connection: BoundedConnection) -> None:
+        idle = (
+            not connection.closed and connection.pgconn.transaction_status == TransactionStatus.IDLE
+        )
         now = time.monotonic()
         old: list[BoundedConnection] = []
         with self._changed:
             if idle and not self._closed:
-                self._idle.append((link, now))
+                self._idle.append((connection, now))
                 if self._idle[0][1] < now - IDLE_SECONDS:
                     old.append(self._idle.pop(0)[0])
             else:
-                old.append(link)
+                old.append(connection)
             self._open -= len(old)
             self._changed.notify()
         for one in old:
@@ -213,8 +221,8 @@ class Connections:
             dropped, self._idle = self._idle, []
             self._open -= len(dropped)
             self._changed.notify_all()
-        for link, _ in dropped:
-            link.close()
+        for connection, _ in dropped:
+            connection.close()
 
 
 def _blames_value(error: psycopg.Error) -> bool:

@@ -6,9 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from lro._filters.prefilter import UNKNOWN, Measures
-from lro.stores._conditions import Condition
+from lro.stores._list_queries import Condition, ListQuery
 from lro.stores._rows import COLUMNS
-from lro.stores._walks import Walk
 from lro.stores.postgres._statements import WEIGHT
 from lro.stores.postgres._writes import id_of, ids_of
 
@@ -79,7 +78,7 @@ def index_columns(order: str) -> str:
 
 
 def query(
-    walk: Walk, parent: str, *, limit: int, scan: int, now: int, max_bytes: int
+    walk: ListQuery, parent: str, *, limit: int, scan: int, now: int, max_bytes: int
 ) -> tuple[bytes, list[object]]:
     """The statement for a page of a walk through the records of a parent, and its values.
 
@@ -114,7 +113,7 @@ def query(
     return " ".join(text.split()).encode(), [*end_values, *values, max_bytes]
 
 
-def _sources(walk: Walk, parent: str) -> Sequence[Condition]:
+def _sources(walk: ListQuery, parent: str) -> Sequence[Condition]:
     id_ = id_of(parent)
     if walk.names is not None:
         names, values = walk.names
@@ -126,7 +125,7 @@ def _sources(walk: Walk, parent: str) -> Sequence[Condition]:
     return [(f"{facet} = %s::uuid::text || '/' || %s", [id_, value]) for value in walk.values]
 
 
-def _end(walk: Walk, sources: Sequence[Condition], scan: int) -> Condition:
+def _end(walk: ListQuery, sources: Sequence[Condition], scan: int) -> Condition:
     if walk.names is not None:
         return "SELECT NULL::bigint AS t", []
     texts, values = [], []

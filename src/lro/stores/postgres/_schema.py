@@ -1,8 +1,9 @@
-"""The tables, in a schema of their own; made, and brought up to date, by whoever comes first."""
+"""The tables and indexes, in a schema of their own; the first process makes them."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 import time
 from typing import Final
@@ -10,13 +11,14 @@ from typing import Final
 import psycopg
 
 from lro._base.arguments import check
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError
 from lro._model.page_tokens import KEY_BYTES
 from lro.stores._rows import COLUMNS
-from lro.stores.postgres._link import BoundedConnection, unavailable
+from lro.stores.postgres._connection import BoundedConnection, unavailable
+from lro.stores.postgres._pages import index_columns, index_name
 
-MIGRATION_SECONDS: Final = 3600.0
-"""How long a migration may take, or wait for that of another process."""
+SETUP_SECONDS: Final = 3600.0
+"""How long making tables or an index may take, or waiting for another process to do so."""
 
 OLDEST_SERVER: Final = 13_00_00
 """The oldest version of PostgreSQL whose planner sorts within an order (incremental sort)."""
@@ -26,16 +28,21 @@ _TYPES: Final = {
     **dict.fromkeys(("start_time", "end_time", "expire_time", "lease_until"), "BIGINT"),
     **dict.fromkeys(("attempt", "lost_attempts", "version", "cancel_requested"), "BIGINT NOT NULL"),
     **dict.fromkeys(("metadata", "result"), "TEXT"),
+    "keys": 'TEXT COLLATE "C"',
 }
 _TEXT: Final = 'TEXT COLLATE "C" NOT NULL'
-_FIRST: Final = tuple(name for name in COLUMNS if name != "keys")
-_DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, _TEXT)}" for name in _FIRST)
+_DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, _TEXT)}" for name in COLUMNS)
+
+SCHEMA_VERSION: Final = 1
+"""The version that this library makes and uses; it stands in the table ``versions``."""
+
 # Names, targets and callers may be longer than what an index can hold (2.7 kB), so that hashes
 # stand for them: see _writes.digest. JSON is text, because jsonb cannot hold the character U+0000.
-_VERSION_1: Final = f"""
+_TABLES: Final = f"""
 CREATE TABLE operations (id UUID PRIMARY KEY, parent_id UUID NOT NULL, target_id UUID, {_DECLARED})
     WITH (fillfactor = 80);
 CREATE INDEX operations_order ON operations (parent_id, create_time DESC);
+CREATE INDEX operations_by_state ON operations {index_columns("state")};
 CREATE INDEX operations_leases ON operations (lease_until) WHERE lease_until IS NOT NULL;
 CREATE INDEX operations_expiry ON operations (expire_time) WHERE expire_time IS NOT NULL;
 CREATE UNIQUE INDEX operations_targets ON operations (target_id)
@@ -46,21 +53,10 @@ CREATE TABLE starts (id UUID PRIMARY KEY, operation UUID NOT NULL, fingerprint T
 CREATE INDEX starts_age ON starts (at);
 CREATE INDEX starts_operation ON starts (operation);
 CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BYTEA NOT NULL);
-CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL)
+CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL);
+INSERT INTO versions VALUES (1, {SCHEMA_VERSION})
 """
-
-# Lists find records by their state, and by what is declared to be worth an index.
-_VERSION_2: Final = """
-ALTER TABLE operations ADD COLUMN keys TEXT COLLATE "C";
-UPDATE operations SET end_time = create_time WHERE end_time < create_time;
-CREATE INDEX operations_by_state ON operations
-    ((parent_id::text || '/' || state), create_time DESC)
-"""
-
-MIGRATIONS: list[str] = [_VERSION_1, _VERSION_2]
-"""What leads from each version to the next one; an empty schema has version 0."""
-
-SCHEMA_VERSION: Final = 2
+_CHECK_COLUMNS: Final = f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0"
 
 _TRY_LOCK: Final = "SELECT pg_try_advisory_lock(%s)"
 _LOCK_SECONDS: Final = 0.1
@@ -89,83 +85,132 @@ def check_name(schema: str) -> None:
     check("schema", schema, wanted, fine=fine)
 
 
-def prepare(link: BoundedConnection, schema: str) -> bytes:
-    """Make or migrate the tables where that is needed; the secret of the store.
+def prepare(connection: BoundedConnection, schema: str) -> bytes:
+    """Make the tables in a schema that has none of ours, and check those that are there.
+
+    Returns:
+        The secret of the store.
 
     Raises:
         Unavailable: The database does not do it now.
-        DeclarationError: The schema was made by a newer version of this library, or the server or
-            its encoding does not do.
+        DeclarationError: The schema has another version or other tables, or the server or its
+            encoding cannot be used.
     """
     try:
-        _check_server(link)
-        if _version(link, schema) != len(MIGRATIONS):
-            _migrate(link, schema)
-        return _secret(link)
+        _check_server(connection)
+        if _version(connection) == 0:
+            _make_tables(connection, schema)
+        version = _version(connection)
+        if version != SCHEMA_VERSION:
+            text = f"has version {version}; this library can only use version {SCHEMA_VERSION}"
+            raise DeclarationError(f"schema {schema}", text)
+        connection.execute(_CHECK_COLUMNS.encode(), prepare=False)
+        return _secret(connection)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as exc:
+        text = f"has other tables than its version says ({exc.diag.message_primary})"
+        raise DeclarationError(f"schema {schema}", f"{text}: it is not of this library") from exc
     except psycopg.Error as exc:
         raise unavailable(exc) from exc
 
 
-def _check_server(link: BoundedConnection) -> None:
-    if link.info.server_version < OLDEST_SERVER:
-        text = f"version {OLDEST_SERVER // 10000} is needed, found {link.info.server_version}"
+def _check_server(connection: BoundedConnection) -> None:
+    if connection.info.server_version < OLDEST_SERVER:
+        text = f"version {OLDEST_SERVER // 10000} is needed, found {connection.info.server_version}"
         raise DeclarationError("PostgreSQL", text)
-    encoding = link.info.parameter_status("server_encoding")
+    encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise DeclarationError("PostgreSQL", f"the database must be in UTF8, it is in {encoding}")
 
 
-def _version(link: BoundedConnection, schema: str) -> int:
-    if not link.execute("SELECT to_regclass('versions') IS NOT NULL").fetchall()[0][0]:
+def _version(connection: BoundedConnection) -> int:
+    if not connection.execute("SELECT to_regclass('versions') IS NOT NULL").fetchall()[0][0]:
         return 0
-    rows = link.execute("SELECT version FROM versions").fetchall()
-    version = int(rows[0][0]) if rows else 0
-    if version > len(MIGRATIONS):
-        text = f"has version {version}; this library knows {len(MIGRATIONS)}"
-        raise DeclarationError(f"schema {schema}", text)
-    return version
+    rows = connection.execute("SELECT version FROM versions").fetchall()
+    return int(rows[0][0]) if rows else 0
 
 
-def _migrate(link: BoundedConnection, schema: str) -> None:
-    patience = link.patience
-    link.patience = MIGRATION_SECONDS
+def _make_tables(connection: BoundedConnection, schema: str) -> None:
+    """Make the schema and all tables in one transaction, unless another process has done so."""
+    patience = connection.patience
+    connection.patience = SETUP_SECONDS
     try:
-        # Of several processes one does it; the others find it done when the lock is theirs.
-        lock_out(link, schema)
-        with link.transaction():
-            link.execute("SET LOCAL statement_timeout = 0")
-            link.execute("SET LOCAL lock_timeout = 0")
+        lock_out(connection, schema)
+        with connection.transaction():
+            if _version(connection) != 0:
+                return
+            connection.execute("SET LOCAL statement_timeout = 0")
+            connection.execute("SET LOCAL lock_timeout = 0")
             known = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
-            if not link.execute(known, (schema,)).fetchall():  # else it may not even be allowed
-                link.execute(f'CREATE SCHEMA "{schema.replace(chr(34), chr(34) * 2)}"'.encode())
-            for step in MIGRATIONS[_version(link, schema) :]:
-                link.execute(step.encode(), prepare=False)
-            link.execute(
-                "INSERT INTO versions VALUES (1, %s)"
-                " ON CONFLICT (id) DO UPDATE SET version = excluded.version",
-                (len(MIGRATIONS),),
-            )
+            if not connection.execute(
+                known, (schema,)
+            ).fetchall():  # else it may not even be allowed
+                connection.execute(
+                    f'CREATE SCHEMA "{schema.replace(chr(34), chr(34) * 2)}"'.encode()
+                )
+            connection.execute(_TABLES.encode(), prepare=False)
     finally:
-        link.patience = patience
+        connection.patience = patience
 
 
-def lock_out(link: BoundedConnection, schema: str) -> None:
+def lock_out(connection: BoundedConnection, schema: str) -> None:
     """Be the only one who changes the tables, until this connection is closed."""
-    # Nobody waits for it within a statement: who makes an index waits for all that are under way.
-    while not link.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
+    # No statement waits for the lock: a process that makes an index waits for all statements.
+    while not connection.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
         time.sleep(_LOCK_SECONDS)
 
 
-def _secret(link: BoundedConnection) -> bytes:
+def _secret(connection: BoundedConnection) -> bytes:
     query = "SELECT key FROM secrets"
-    known = link.execute(query).fetchall()
+    known = connection.execute(query).fetchall()
     if not known:
         fresh = secrets.token_bytes(KEY_BYTES)
-        link.execute("INSERT INTO secrets VALUES (1, %s) ON CONFLICT DO NOTHING", (fresh,))
-        known = link.execute(query).fetchall()
+        connection.execute("INSERT INTO secrets VALUES (1, %s) ON CONFLICT DO NOTHING", (fresh,))
+        known = connection.execute(query).fetchall()
     return bytes(known[0][0])
 
 
 def _lock_number(schema: str) -> int:
     digest = hashlib.blake2b(b"lro schema " + schema.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
+
+
+log = logging.getLogger("lro")
+
+
+def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
+    """Make the index by a key, unless there is one, while others go on writing.
+
+    Returns:
+        Whether there is one now: a user who does not own the table may not make it.
+
+    Raises:
+        Unavailable: The database does not do it now.
+    """
+    name = index_name(key)
+    text = f"CREATE INDEX CONCURRENTLY {name} ON operations {index_columns(key)}"
+    try:
+        if _is_valid(connection, name):
+            return True
+        log.info("the index %s is made in schema %s, which may take long", name, schema)
+        connection.patience = SETUP_SECONDS
+        for setting in ("statement_timeout", "lock_timeout"):
+            connection.execute("SELECT set_config(%s, '0', false)", (setting,))
+        lock_out(connection, schema)
+        if not _is_valid(connection, name):
+            # An index that a process did not finish is never used, and in the way.
+            connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode(), prepare=False)
+            connection.execute(text.encode(), prepare=False)
+    except psycopg.errors.InsufficientPrivilege:
+        log.warning("lists are slow until the owner of schema %s says: %s", schema, text)
+        return False
+    except psycopg.Error as exc:
+        raise unavailable(exc) from exc
+    return True
+
+
+def _is_valid(connection: BoundedConnection, index: str) -> bool:
+    text = """SELECT i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+        JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relname = %s AND n.nspname = current_schema()"""
+    rows = connection.execute(text, (index,)).fetchall()
+    return bool(rows and rows[0][0])

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import timedelta
 from typing import Final
 
 from lro._model.record import WEIGHT as RECORD_WEIGHT
-from lro.stores._rows import COLUMNS
-from lro.stores.postgres._writes import WRITTEN, Kind
-
-REQUEST_LIFE: Final = timedelta(hours=24)
-"""How long a request key is known (spec §9.2(2))."""
+from lro.stores._rows import COLUMNS, REQUEST_LIFE
+from lro.stores.postgres._writes import WRITTEN, WriteKind
 
 
 def _sql(text: str) -> bytes:
@@ -118,18 +114,18 @@ REMOVE: Final = _sql(f"""WITH removed AS (
 SELECT name FROM removed""")
 
 
-def statement_for(kinds: Collection[Kind]) -> bytes:
+def statement_for(kinds: Collection[WriteKind]) -> bytes:
     """The simplest statement that makes writes of all of these kinds."""
     return next(sql for made, sql in _WRITING if made.issuperset(kinds))
 
 
 _WRITING: Final = (
-    ({Kind.INSERT}, INSERT),
-    ({Kind.CHANGE}, CHANGE),
-    ({Kind.CHANGE, Kind.END}, END),
-    ({Kind.INSERT, Kind.START}, START),
-    ({Kind.REMOVE}, REMOVE),
-    (set(Kind) - {Kind.REMOVE}, WRITE),
+    ({WriteKind.INSERT}, INSERT),
+    ({WriteKind.CHANGE}, CHANGE),
+    ({WriteKind.CHANGE, WriteKind.END}, END),
+    ({WriteKind.INSERT, WriteKind.START}, START),
+    ({WriteKind.REMOVE}, REMOVE),
+    (set(WriteKind) - {WriteKind.REMOVE}, WRITE),
 )
 
 # Why an insert was not carried out: what is there of this name, key and target.
@@ -170,7 +166,7 @@ FIND: Final = _sql(f"""SELECT place, over, CASE
 
 REQUEST: Final = _sql("SELECT request FROM inputs WHERE id = %s::uuid")
 
-GLANCE: Final = _sql(f"""SELECT g.place, o.state = 'IN_PROGRESS' AND (o.expire_time IS NULL
+POLL_STATES: Final = _sql(f"""SELECT g.place, o.state = 'IN_PROGRESS' AND (o.expire_time IS NULL
         OR o.expire_time > %s), o.cancel_requested <> 0 AND o.{_IN_PROGRESS}
     FROM unnest(%s::uuid[]) WITH ORDINALITY AS g(id, place)
     LEFT JOIN operations o ON o.id = g.id

@@ -1,4 +1,4 @@
-"""The verbs of the store."""
+"""The store in one schema of a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -32,16 +32,14 @@ from lro._messages.json_text import dumps
 from lro._model.page_tokens import Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._rows import from_row, micros, moment, refuse_untextual, unpack
-from lro.stores._walks import TooFar, Walk, in_time
+from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
+from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
 from lro.stores.postgres import _statements as statements
-from lro.stores.postgres._clock import ServerClock
-from lro.stores.postgres._ear import NotifySubscription
-from lro.stores.postgres._indexes import make_index
-from lro.stores.postgres._link import LEAKED, Address
+from lro.stores.postgres._connection import INHERITED, ServerAddress, ServerClock
+from lro.stores.postgres._notifications import NotifySubscription
 from lro.stores.postgres._pages import DIALECT, query
-from lro.stores.postgres._parts import ProcessResources
-from lro.stores.postgres._schema import check_name, prepare
+from lro.stores.postgres._process_resources import ProcessResources
+from lro.stores.postgres._schema import check_name, make_index, prepare
 from lro.stores.postgres._writes import id_of, ids_of
 
 _SLICE: Final = 100
@@ -58,13 +56,13 @@ _LOCKED_SECONDS: Final = 0.5
 
 
 @contextlib.contextmanager
-def _too_far() -> Iterator[None]:
-    """Tell a statement that has taken too long from other failures."""
+def _translate_timeout() -> Iterator[None]:
+    """Raise :class:`StatementTooSlow` for a statement that was cancelled by its time limit."""
     try:
         yield
     except Unavailable as exc:
         if isinstance(exc.__cause__, psycopg.errors.QueryCanceled):
-            raise TooFar(exc) from exc
+            raise StatementTooSlow(exc) from exc
         raise
 
 
@@ -81,16 +79,15 @@ class PostgresStore:
             leaves out is taken from the environment (``PGPASSWORD``, ...). A pooler between must
             give each connection a session of its own.
         schema: The schema's name. Stores on different schemas have nothing in common.
-        connections: How many connections a process uses at most; each ear has one more.
+        connections: How many connections a process uses at most; each subscription has one more.
         connect_seconds: How long a call waits for a connection, or for a new one to be made.
         statement_seconds: How long the server may take for one statement.
         clock: Gives the time in UTC in place of the server's clock. For tests.
 
     Raises:
         Unavailable: The server cannot be reached now, or refuses.
-        DeclarationError: The URL or the schema's name is no such thing, the server is too old, or
-            the schema was made by a newer version of this library; or another argument is of a
-            wrong type or out of its bounds.
+        DeclarationError: The URL or the schema's name is not valid, the server is too old, or the
+            schema has another version; or another argument is of a wrong type or out of its bounds.
     """
 
     reads_block = True
@@ -114,7 +111,7 @@ class PostgresStore:
         check_seconds("statement_seconds", statement_seconds, most=_DAY)
         if clock is not None:
             check_function("clock", clock)
-        self._address = Address(
+        self._address = ServerAddress(
             url=url,
             schema=schema,
             connect_seconds=connect_seconds,
@@ -124,34 +121,34 @@ class PostgresStore:
         self._clock = clock or self._server.now
         self._size = connections
         self._keys: frozenset[str] = frozenset()
-        self._parts = ProcessResources(self._address, self._server, connections)
+        self._resources = ProcessResources(self._address, self._server, connections)
         try:
-            with self._parts.connections.extra() as link:
-                self._secret = prepare(link, schema)
+            with self._resources.connections.connect() as connection:
+                self._secret = prepare(connection, schema)
         except Unavailable as exc:
-            # Nobody calls yet but who sets it up, and may know what is wrong.
+            # Only the operator sees this error, and the cause helps to mend it.
             why = str(exc.__cause__ or "").strip().partition("\n")[0]
             raise Unavailable(f"{exc}: {why}" if why else str(exc)) from exc
-        after_fork(self, PostgresStore._forked)
+        after_fork(self, PostgresStore._reset_after_fork)
 
-    def _forked(self) -> None:
-        LEAKED.append(self._parts)
-        self._parts = ProcessResources(self._address, self._server, self._size)
+    def _reset_after_fork(self) -> None:
+        INHERITED.append(self._resources)
+        self._resources = ProcessResources(self._address, self._server, self._size)
 
     def notify_others(self, name: str) -> None:
-        """Have the other processes told soon: by NOTIFY, together with what else is announced."""
-        self._parts.announcer.announce(name)
+        """Notify the other processes soon: by NOTIFY, together with other names."""
+        self._resources.announcer.announce(name)
 
     def listen(self) -> NotifySubscription:
-        """An ear with a connection of its own that listens; a lost one is replaced by a new ear."""
-        return self._parts.listen()
+        """A subscription with a connection of its own; make a new one when it is lost."""
+        return self._resources.listen()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
         """What has become of these operations."""
         asked = list(names)
         if not asked:
             return StateSummary(frozenset(), frozenset())
-        rows = self._rows(statements.GLANCE, micros(self._clock()), ids_of(asked))
+        rows = self._rows(statements.POLL_STATES, micros(self._clock()), ids_of(asked))
         return StateSummary(
             finished=frozenset(asked[place - 1] for place, waited_for, _ in rows if not waited_for),
             cancel_requested=frozenset(asked[place - 1] for place, _, cancel in rows if cancel),
@@ -174,13 +171,13 @@ class PostgresStore:
             InvalidArgument: As :meth:`Store.insert` says.
         """
         if not check_only:
-            return self._parts.starts.insert(record, request, key)
+            return self._resources.records.insert(record, request, key)
         refuse_untextual(record, key)
-        return self._parts.starts.find(record, key) or Inserted(record, fresh=True)
+        return self._resources.records.find_obstacle(record, key) or Inserted(record, fresh=True)
 
     def forget(self, name: str) -> None:
         """Undo an insert."""
-        self._parts.known.drop(name)
+        self._resources.records.cache.forget(name)
         self._rows(statements.FORGET, id_of(name))
 
     def request(self, name: str) -> Any:
@@ -192,15 +189,15 @@ class PostgresStore:
 
     def get(self, name: str) -> Record:
         """The record of this name."""
-        return self._parts.changes.read(name)
+        return self._resources.records.get(name)
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
         """The records of these names that are there."""
-        return self._parts.changes.find(names, max_bytes)
+        return self._resources.records.find(names, max_bytes)
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
-        return self._parts.changes.apply(name, change)
+        return self._resources.records.update(name, change)
 
     def page(
         self,
@@ -212,26 +209,26 @@ class PostgresStore:
         max_bytes: int = READ_BYTES,
     ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
-        walk = Walk.of(narrowing, after, self._keys, DIALECT)
+        walk = ListQuery.of(narrowing, after, self._keys, DIALECT)
         if walk.nothing:
             return Page((), None)
         now, prepare = micros(self._clock()), narrowing == EVERYTHING
 
         def find(scan: int) -> Page:
             text, values = query(walk, parent, limit=limit, scan=scan, now=now, max_bytes=max_bytes)
-            with _too_far():
-                rows = self._parts.connections.rows(text, values, prepare=prepare)
+            with _translate_timeout():
+                rows = self._resources.connections.rows(text, values, prepare=prepare)
             found = [from_row(row[2:]) for row in rows if row[1] is not None]
             total = rows[0][1] or 0
             return walk.page(found, rows[0][0], cut=total == limit or total > len(found))
 
-        return in_time(find, scan)
+        return retry_smaller(find, scan)
 
     def index(self, keys: Collection[str]) -> None:
         """Make the indexes by these keys that the schema has not, while others go on writing."""
         for key in sorted(set(keys) - self._keys):
-            with self._parts.connections.extra() as link:
-                if make_index(link, self._address.schema, key):
+            with self._resources.connections.connect() as connection:
+                if make_index(connection, self._address.schema, key):
                     self._keys |= {key}
 
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
@@ -275,13 +272,13 @@ class PostgresStore:
         """Prolong these leases; ``found`` takes what is asked to cancel, and what is locked."""
         ids = ids_of(names)
         values = ids, owner, ids, owner, micros(until)
-        rows = self._parts.connections.rows(sql, values, lock_ms=lock_ms)
+        rows = self._resources.connections.rows(sql, values, lock_ms=lock_ms)
         locked = {name for name, is_locked in rows if is_locked}
         found[0].extend(name for name, is_locked in rows if not is_locked)
         found[1].extend(locked)
         for name in names:
             if name not in locked:
-                self._parts.known.renewed(owner, until, name)
+                self._resources.records.cache.renewed(owner, until, name)
 
     def orphans(self, methods: Collection[str], limit: int) -> Orphans:
         """Records in progress of these methods whose lease has run out."""
@@ -298,27 +295,27 @@ class PostgresStore:
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys."""
         now = self._clock()
-        due = micros(now), micros(now - statements.REQUEST_LIFE)
+        due = micros(now), micros(now - REQUEST_LIFE)
         names: list[str] = []
         step, left = _SLICE, limit
 
         def remove(size: int) -> int:
-            with _too_far():
+            with _translate_timeout():
                 some = self._rows(statements.EXPIRE, due[0], size)
                 names.extend(name for (name,) in some)
                 spent = self._rows(statements.EXPIRE_STARTS, due[1], size)
             return 0 if max(len(some), len(spent)) < size else size
 
         while step and left > 0:
-            step = in_time(remove, min(step, left))
+            step = retry_smaller(remove, min(step, left))
             left -= step
         for name in names:
-            self._parts.known.drop(name)
+            self._resources.records.cache.forget(name)
         return Expired(names, more=bool(step) and self._rows(statements.LEFT, *due)[0][0])
 
     def close(self) -> None:
-        """Close every connection and ear; what was announced is sent before."""
-        self._parts.close()
+        """Send what is to be notified, and close every connection and subscription."""
+        self._resources.close()
 
     def _rows(self, sql: bytes, *values: object) -> list[tuple[typing.Any, ...]]:
-        return self._parts.connections.rows(sql, values)
+        return self._resources.connections.rows(sql, values)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
@@ -15,6 +14,7 @@ from lro._base.any import Any, Json
 from lro._engine.store_port import RequestKey
 from lro._messages.json_text import dumps
 from lro._model.record import Record
+from lro.stores._group_commit import QueuedWrite
 from lro.stores._rows import COLUMNS, pack, refuse_untextual, stamp_of
 
 WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
@@ -32,17 +32,17 @@ def digest(*texts: str) -> str:
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 
 
-NOBODY: Final = "0" * 32
+NO_RECORD: Final = "0" * 32
 """A hash that no name has."""
 
 
-@functools.lru_cache(maxsize=16_384)  # those who wait for the same names look at them again
+@functools.lru_cache(maxsize=16_384)  # waiters read the same names again
 def id_of(name: str) -> str:
-    """The hash of a name; ``NOBODY`` for one that no record can have, being no text in UTF-8."""
+    """The hash of a name; ``NOBODY`` for a name that is not valid UTF-8."""
     try:
         return digest(name)
     except UnicodeEncodeError:
-        return NOBODY
+        return NO_RECORD
 
 
 def ids_of(names: Sequence[str]) -> str:
@@ -50,12 +50,12 @@ def ids_of(names: Sequence[str]) -> str:
     return "{" + ",".join([id_of(name) for name in names]) + "}"
 
 
-def array_of(numbers: Iterable[int | None]) -> str:
+def sql_array(numbers: Iterable[int | None]) -> str:
     """These numbers, as PostgreSQL writes an array."""
     return "{" + ",".join(["NULL" if one is None else str(one) for one in numbers]) + "}"
 
 
-class Kind(enum.Enum):
+class WriteKind(enum.Enum):
     """How a record is written."""
 
     INSERT = "insert"
@@ -66,8 +66,8 @@ class Kind(enum.Enum):
 
 
 @attrs.define(eq=False, kw_only=True)
-class Write:
-    """A record to be written, which waits for its group.
+class RecordWrite(QueuedWrite):
+    """A record to be written.
 
     ``touches`` is what it locks: of two writes that touch the same, one goes with a later group.
     ``order`` is its place in a group, so that all groups lock in one order. ``applied`` is what the
@@ -75,28 +75,25 @@ class Write:
     """
 
     name: str
-    kind: Kind
+    kind: WriteKind
     text: bytes
     touches: tuple[str, ...]
     order: str
     applied: bool = False
     doubtful: bool = False
     error: Exception | None = None
-    over: bool = False
-    leads: bool = False
-    turn: threading.Lock = attrs.field(factory=threading.Lock)
 
-    def again(self) -> Write:
-        """The same, to be written once more."""
-        return attrs.evolve(self, over=False, leads=False, error=None, turn=threading.Lock())
+    def again(self) -> RecordWrite:
+        """A write of the same record, to be queued once more."""
+        return attrs.evolve(self, error=None)
 
 
-def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) -> Write:
+def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) -> RecordWrite:
     """The insert of a record, which is this row, its request and its key.
 
     Raises:
         InvalidArgument: A text cannot be stored.
-        ValueError, TypeError: The request is no JSON.
+        ValueError, TypeError: The request is not JSON.
     """
     refuse_untextual(record, key)
     fields = _fields(record, row)
@@ -109,16 +106,16 @@ def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) ->
         fields["fingerprint"] = key.fingerprint
         fields["first"] = dumps(list(row)).decode()  # type: ignore[arg-type]  # a row is JSON
         touches.append(str(fields["key_id"]))
-    return Write(
+    return RecordWrite(
         name=record.name,
-        kind=Kind.INSERT if len(touches) == 1 else Kind.START,
+        kind=WriteKind.INSERT if len(touches) == 1 else WriteKind.START,
         text=dumps(fields),
         touches=tuple(touches),
         order=touches[0],
     )
 
 
-def replacement(old: Record, new: Record, row: Row) -> Write:
+def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
     """The update of a record to a new one, which is this row, if it is still as it was.
 
     Raises:
@@ -130,12 +127,12 @@ def replacement(old: Record, new: Record, row: Row) -> Write:
         fields["metadata"] = None
         fields["same_metadata"] = True
     fields["over"] = new.done
-    return _if_unchanged(old, fields, Kind.END if new.done else Kind.CHANGE)
+    return _if_unchanged(old, fields, WriteKind.END if new.done else WriteKind.CHANGE)
 
 
-def removal(old: Record) -> Write:
+def removal(old: Record) -> RecordWrite:
     """The removal of a record, if it is still as it was."""
-    return _if_unchanged(old, {"id": id_of(old.name)}, Kind.REMOVE)
+    return _if_unchanged(old, {"id": id_of(old.name)}, WriteKind.REMOVE)
 
 
 def start_id(key: RequestKey) -> str:
@@ -156,7 +153,7 @@ def _fields(record: Record, row: Row) -> dict[str, Json]:
     return fields
 
 
-def _if_unchanged(old: Record, fields: dict[str, Json], kind: Kind) -> Write:
+def _if_unchanged(old: Record, fields: dict[str, Json], kind: WriteKind) -> RecordWrite:
     fields["old_version"], fields["old_update"], fields["old_lease"] = stamp_of(old)
     id_ = str(fields["id"])
-    return Write(name=old.name, kind=kind, text=dumps(fields), touches=(id_,), order=id_)
+    return RecordWrite(name=old.name, kind=kind, text=dumps(fields), touches=(id_,), order=id_)

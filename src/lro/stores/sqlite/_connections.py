@@ -12,20 +12,19 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from lro._engine.forks import after_fork
-from lro.stores.sqlite._ear import CounterSubscription
-from lro.stores.sqlite._file import DatabaseFile
-from lro.stores.sqlite._groups import GroupCommit
-from lro.stores.sqlite._readers import Readers
-from lro.stores.sqlite._told import DATABASE_ERRORS, translate_error
+from lro.stores.sqlite._errors import DATABASE_ERRORS, translate_error
+from lro.stores.sqlite._file import DatabaseFile, Readers
+from lro.stores.sqlite._group_commit import SharedTransactions
+from lro.stores.sqlite._subscription import CounterSubscription
 from lro.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
 
-_abandoned: Final[list[sqlite3.Connection]] = []
-"""Connections that a fork carried into this process: neither used nor closed, nor finalised."""
+_inherited: Final[list[sqlite3.Connection]] = []
+"""Connections that a fork carried into this process: never used, closed or finalised."""
 
 
-class Connections:
+class FileConnections:
     """Reads and writes of one file.
 
     No connection crosses a fork. SQLite would take the parent's locks for locks of the child,
@@ -34,27 +33,27 @@ class Connections:
 
     Raises:
         Unavailable: The file cannot be opened.
-        DeclarationError: It was made by a newer version of this library, or is not of it at all.
+        DeclarationError: It has another schema version, or is not a file of this library.
     """
 
     def __init__(self, path: str, busy_seconds: float) -> None:
         self._file = DatabaseFile(path, busy_seconds)
         self._readers = Readers(self._file)
         self._writer = Writer(self._file)
-        self._groups = GroupCommit(self._writer, busy_seconds)
+        self._transactions = SharedTransactions(self._writer, busy_seconds)
         self._paused_by = 0
         self.rows = self._readers.rows
         self.records = self._readers.records
         self.state = self._writer.state
         _all.add(self)
-        after_fork(self, Connections._renew)
+        after_fork(self, FileConnections._reset_after_fork)
 
     def write(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """See :meth:`GroupCommit.run`."""
-        return self._groups.run(action)
+        """See :meth:`SharedTransactions.run`."""
+        return self._transactions.run(action)
 
-    def tidy(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        """What an action gives that is done again if it is lost: the disk is not waited for.
+    def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Run an action without waiting for the disk: it is repeated if its effect is lost.
 
         Raises:
             Unavailable: As for :meth:`write`.
@@ -74,13 +73,13 @@ class Connections:
         return CounterSubscription(self._writer, look_seconds)
 
     def close(self) -> None:
-        """Close every connection; those at work, when it is done."""
+        """Close every connection; those in use, once they are not."""
         self._file.closing.set()
         self._writer.close()
         self._readers.close()
 
     def pause(self) -> None:
-        """Before a fork: close every connection, and let nobody open one."""
+        """Before a fork: close every connection, and let no thread open one."""
         seconds = self._file.busy_seconds + 1
         if not self._writer.pause(seconds):
             return
@@ -96,25 +95,26 @@ class Connections:
             self._readers.resume()
             self._writer.resume()
 
-    def _renew(self) -> None:
+    def _reset_after_fork(self) -> None:
         # In the child. Threads of the parent hold its locks for ever, and are in its queue.
         if self._paused_by != threading.get_ident():
             self._file.give_up("the process was forked while the store was busy; open another one")
-            _abandoned.extend((*self._writer.abandoned(), *self._readers.abandoned()))
+            _inherited.extend((*self._writer.abandoned(), *self._readers.abandoned()))
         self._paused_by = 0
-        for part in (self._file, self._writer, self._readers, self._groups):
-            part.renew()
+        for part in (self._file, self._writer, self._readers, self._transactions):
+            part.reset_after_fork()
 
 
-_all: Final[weakref.WeakSet[Connections]] = weakref.WeakSet()
+_all: Final[weakref.WeakSet[FileConnections]] = weakref.WeakSet()
 
 
-def _each(turn: Callable[[Connections], Any]) -> None:
+def _each(turn: Callable[[FileConnections], Any]) -> None:
     for connections in list(_all):
         turn(connections)
 
 
 with contextlib.suppress(AttributeError):  # where nothing forks
     os.register_at_fork(
-        before=lambda: _each(Connections.pause), after_in_parent=lambda: _each(Connections.resume)
+        before=lambda: _each(FileConnections.pause),
+        after_in_parent=lambda: _each(FileConnections.resume),
     )

@@ -1,17 +1,22 @@
-"""One SQLite file: where it is, how it is opened, and whether it is still the same."""
+"""One SQLite file: where it is, whether it is still the same, and the connections that read it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
+from lro._model.record import Record
+from lro.stores._list_queries import StatementTooSlow
+from lro.stores._rows import from_row, row_weight
+from lro.stores.sqlite._errors import DATABASE_ERRORS, is_interrupted, translate_error
 
 _URL: Final = re.compile(r"(?:file|sqlite):|[A-Za-z][A-Za-z0-9+.\-]+:/", re.IGNORECASE)
 """At least two letters: one is a drive of Windows. Two schemes need no slash: ``file::memory:``."""
@@ -61,15 +66,15 @@ class DatabaseFile:
         )
         try:
             if self._identity is None:
-                self._identity = self._found()
-            self._look()
+                self._identity = self._find_identity()
+            self._check_identity()
         except BaseException:
             connection.close()
             raise
         return connection
 
     def check(self) -> None:
-        """Refuse what comes too late.
+        """Refuse calls that come too late.
 
         Raises:
             Unavailable: The store is closed, or a fork has made it useless.
@@ -79,24 +84,24 @@ class DatabaseFile:
         if self._useless:
             raise Unavailable(self._useless)
 
-    def unmoved(self) -> None:
-        """Refuse to go on with a file that is not there any more: what it is told would be lost.
+    def check_in_place(self) -> None:
+        """Refuse to use a file that is not in its place any more: what is written would be lost.
 
         Raises:
             Unavailable: It was deleted, or another one has taken its place.
         """
         if time.monotonic() - self._seen >= SEEN_SECONDS:
-            self._look()
+            self._check_identity()
 
-    def renew(self) -> None:
-        """Make what threads share anew, in a forked child."""
+    def reset_after_fork(self) -> None:
+        """Replace the locks and events that the threads of the parent share."""
         closed = self.closing.is_set()
         self.closing = threading.Event()
         if closed:
             self.closing.set()
 
-    def unopened(self, trouble: sqlite3.OperationalError) -> Unavailable:
-        """The error for whoever makes the store: with the path, which no caller is told."""
+    def opening_error(self, trouble: sqlite3.OperationalError) -> Unavailable:
+        """The error for the operator who makes the store: it has the path, unlike others."""
         folder = os.path.dirname(self.path)
         why = str(trouble) if os.path.isdir(folder) else f"there is no directory {folder}"
         return Unavailable(f"{self.path} cannot be opened: {why}")
@@ -105,16 +110,164 @@ class DatabaseFile:
         """Refuse everything from now on, for this reason."""
         self._useless = why
 
-    def _look(self) -> None:
+    def _check_identity(self) -> None:
         now = time.monotonic()
-        if self._found() != self._identity:
+        if self._find_identity() != self._identity:
             self._seen = -SEEN_SECONDS
             raise Unavailable("the operations database was deleted or replaced")
         self._seen = now
 
-    def _found(self) -> tuple[int, int] | None:
+    def _find_identity(self) -> tuple[int, int] | None:
         try:
             found = os.stat(self.path)
         except OSError:
             return None
         return found.st_dev, found.st_ino
+
+
+T = TypeVar("T")
+
+_STEPS: Final = 10_000
+"""Of SQLite's machine, between two looks at the clock: some fractions of a millisecond."""
+
+FetchRows: TypeAlias = Callable[[str, tuple[object, ...]], list[Any]]
+"""Returns the rows that a query finds, given the values of its parameters."""
+
+
+class FetchRecords(Protocol):
+    """Reads records by a query for the columns that ``COLUMNS`` says."""
+
+    def __call__(
+        self, sql: str, values: tuple[object, ...], *, max_bytes: int
+    ) -> tuple[list[Record], bool]:
+        """The first records that a query finds, and whether there are more.
+
+        Together they weigh at most ``max_bytes``, or it is only one.
+        """
+        ...
+
+
+class Readers:
+    """Reads the last committed state of a file, on connections that are used again."""
+
+    def __init__(self, file: DatabaseFile) -> None:
+        self._file = file
+        self._idle: list[sqlite3.Connection] = []
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Replace the locks and events that the threads of the parent share."""
+        self._lock = threading.Lock()
+        self._all_back = threading.Condition(self._lock)
+        self._out = 0
+
+    def rows(
+        self, sql: str, values: tuple[object, ...] = (), seconds: float | None = None
+    ) -> list[Any]:
+        """Return the rows that a query finds. Never waits for a writer.
+
+        Raises:
+            StatementTooSlow: It was not over after ``seconds`` seconds.
+            Unavailable: The store is closed, or the file cannot be read.
+            InvalidArgument: A value is a text that no database can keep.
+        """
+        return self._read(sqlite3.Cursor.fetchall, sql, values, seconds)
+
+    def records(
+        self, sql: str, values: tuple[object, ...], *, max_bytes: int, seconds: float | None = None
+    ) -> tuple[list[Record], bool]:
+        """See :class:`FetchRecords`; what is left out is not read.
+
+        Raises:
+            StatementTooSlow, Unavailable, InvalidArgument: As for :meth:`rows`.
+        """
+        return self._read(lambda cursor: _first(cursor, max_bytes), sql, values, seconds)
+
+    def _read(
+        self,
+        take: Callable[[sqlite3.Cursor], T],
+        sql: str,
+        values: tuple[object, ...],
+        seconds: float | None,
+    ) -> T:
+        try:
+            reader = self._take()
+            try:
+                self._file.check_in_place()
+                if seconds is not None:
+                    end = time.monotonic() + seconds
+                    reader.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+                with contextlib.closing(reader.execute(sql, values)) as cursor:
+                    return take(cursor)
+            finally:
+                if seconds is not None:
+                    reader.set_progress_handler(None, 0)
+                self._give_back(reader)
+        except DATABASE_ERRORS as exc:
+            if isinstance(exc, sqlite3.OperationalError) and is_interrupted(exc):
+                raise StatementTooSlow(translate_error(exc)) from exc
+            raise translate_error(exc) from exc
+
+    def close(self) -> None:
+        """Close those that are idle; one that reads, as soon as it has read."""
+        with self._lock:
+            self._close_idle()
+
+    def pause(self, seconds: float) -> bool:
+        """Close all connections and let no thread read until :meth:`resume`.
+
+        Returns:
+            Whether that was done within ``seconds`` seconds.
+        """
+        if not self._lock.acquire(timeout=seconds):
+            return False
+        if not self._all_back.wait_for(lambda: self._out == 0, seconds):
+            self._lock.release()
+            return False
+        self._close_idle()
+        return True
+
+    def resume(self) -> None:
+        """Let others read again."""
+        self._lock.release()
+
+    def abandoned(self) -> list[sqlite3.Connection]:
+        """Give up the idle connections, which must never be used or closed again."""
+        idle, self._idle = self._idle, []
+        return idle
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _take(self) -> sqlite3.Connection:
+        with self._lock:
+            self._file.check()
+            self._out += 1
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return self._file.open()
+        except BaseException:
+            self._give_back(None)
+            raise
+
+    def _give_back(self, reader: sqlite3.Connection | None) -> None:
+        with self._lock:
+            self._out -= 1
+            if reader is not None:
+                self._idle.append(reader)
+            if self._file.closing.is_set():
+                self._close_idle()
+            if not self._out:
+                self._all_back.notify()
+
+
+def _first(cursor: sqlite3.Cursor, max_bytes: int) -> tuple[list[Record], bool]:
+    found: list[Record] = []
+    for row in cursor:  # each is read when it is asked for
+        max_bytes -= row_weight(row)
+        if found and max_bytes < 0:
+            return found, True
+        found.append(from_row(row))
+    return found, False

@@ -8,10 +8,9 @@ from typing import Final
 
 from lro._engine.store_port import Page
 from lro._filters.prefilter import UNKNOWN, Measures
-from lro.stores._conditions import Condition, among
+from lro.stores._list_queries import Condition, ListQuery, among
 from lro.stores._rows import COLUMNS, textual
-from lro.stores._walks import Walk
-from lro.stores.sqlite._readers import Records, Rows
+from lro.stores.sqlite._file import FetchRecords, FetchRows
 
 _ROW: Final = ", ".join(COLUMNS)
 _MERGED: Final = ", ".join(f"o.{name}" for name in COLUMNS)
@@ -75,9 +74,9 @@ def make_index(writer: sqlite3.Connection, key: str) -> None:
 
 
 def find(
-    rows: Rows,
-    records: Records,
-    walk: Walk,
+    rows: FetchRows,
+    records: FetchRecords,
+    walk: ListQuery,
     parent: str,
     limit: int,
     scan: int,
@@ -111,7 +110,7 @@ def find(
     return walk.page(found, end, cut=more or len(found) == limit)
 
 
-def _sources(walk: Walk, parent: str) -> list[tuple[str, list[object]]]:
+def _sources(walk: ListQuery, parent: str) -> list[tuple[str, list[object]]]:
     """What is read: which records, by which index; and the values of the parameters in it."""
     if walk.names is not None:
         names, values = walk.names
@@ -123,7 +122,7 @@ def _sources(walk: Walk, parent: str) -> list[tuple[str, list[object]]]:
     return [(f"{source} WHERE parent = ? AND {order} = ?", [parent, v]) for v in walk.values]
 
 
-def _end(rows: Rows, walk: Walk, parent: str, scan: int) -> int | None:
+def _end(rows: FetchRows, walk: ListQuery, parent: str, scan: int) -> int | None:
     """When the record after ``scan`` others was created, None if there are not so many."""
     texts, values = [], []
     for source, given in _sources(walk, parent):

@@ -1,4 +1,4 @@
-"""The verbs of the store in SQL."""
+"""The store on one SQLite file."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.page_tokens import KEY_BYTES, Cursor
 from lro._model.record import Record
 from lro._model.transitions import Change
-from lro.stores._recent import RecentRecords
+from lro.stores._list_queries import ListQuery, retry_smaller
+from lro.stores._record_cache import RecordCache
 from lro.stores._rows import (
+    REQUEST_LIFE,
     changes,
     from_row,
     micros,
@@ -41,24 +43,22 @@ from lro.stores._rows import (
     refuse_untextual,
     stamp_of,
     taken,
+    text_length,
     to_row,
     unpack,
 )
-from lro.stores._walks import Walk, in_time
-from lro.stores.sqlite import _finds as finds
 from lro.stores.sqlite import _pages as pages
-from lro.stores.sqlite import _starts as starts
 from lro.stores.sqlite import _statements as sql
-from lro.stores.sqlite._connections import Connections
-from lro.stores.sqlite._ear import CounterSubscription
-from lro.stores.sqlite._groups import Unrelated
-from lro.stores.sqlite._readers import Rows
-from lro.stores.sqlite._told import DATABASE_ERRORS, lost_index
+from lro.stores.sqlite._connections import FileConnections
+from lro.stores.sqlite._errors import DATABASE_ERRORS, is_lost_index
+from lro.stores.sqlite._file import FetchRows
+from lro.stores.sqlite._group_commit import Unrelated
+from lro.stores.sqlite._subscription import CounterSubscription
 
 _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
 _SLICE: Final = 10
-"""How many records one transaction of a sweep removes: nobody waits for longer than that."""
+"""How many records one transaction of a sweep removes: no writer waits longer than for that."""
 
 
 class SQLiteStore:
@@ -71,7 +71,7 @@ class SQLiteStore:
 
     Raises:
         Unavailable: The file cannot be opened; the error says its path.
-        DeclarationError: It was made by a newer version of this library, or is not of it at all; or
+        DeclarationError: The file has another schema version, or is not of this library;
             ``path`` is a URL; or an argument is of a wrong type or out of its bounds.
     """
 
@@ -79,7 +79,7 @@ class SQLiteStore:
     writes_block = True
     shared = True
     look_seconds: float = 0.01
-    """How often an ear looks whether another process has committed."""
+    """Seconds between two looks of a subscription whether another process has committed."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class SQLiteStore:
         if clock is not None:
             check_function("clock", clock)
         self._clock = clock or _utc_now
-        self._recent = RecentRecords()
+        self._cache = RecordCache()
         self._keys: frozenset[str] = frozenset()
-        self._glanced: tuple[object, frozenset[str]] = (None, frozenset())
-        """The state of the file, and of which names there was nothing to tell then."""
-        self._file = Connections(fsdecode(path), busy_seconds)
-        after_fork(self._recent, RecentRecords.renew)
+        self._unchanged: tuple[object, frozenset[str]] = (None, frozenset())
+        """The state of the file, and the names of which nothing had to be reported then."""
+        self._file = FileConnections(fsdecode(path), busy_seconds)
+        after_fork(self._cache, RecordCache.reset_after_fork)
         try:
             self._secret = self._make_secret()
         except BaseException:
@@ -107,22 +107,22 @@ class SQLiteStore:
             raise
 
     def notify_others(self, name: str) -> None:
-        """Nothing to do: the file's change counter tells."""
+        """Do nothing: other processes notice commits by the file's change counter."""
 
     def listen(self) -> CounterSubscription:
-        """An ear for the commits of other processes."""
+        """A subscription to the commits of other processes."""
         return self._file.listen(self.look_seconds)
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
         """What has become of these operations."""
         state, wanted = self._file.state(), frozenset(names)
-        seen_at, plain = self._glanced
+        seen_at, plain = self._unchanged
         if state is None or state != seen_at:
             plain = frozenset()
         text, impossible = sql.listed(wanted - plain)
-        rows = self._file.rows(sql.GLANCE, (text,))
+        rows = self._file.rows(sql.POLL_STATES, (text,))
         now = micros(self._clock())
-        self._glanced = state, wanted.difference(impossible, (name for name, _, _, _ in rows))
+        self._unchanged = state, wanted.difference(impossible, (name for name, _, _, _ in rows))
         over = {name for name, found, expiry, _ in rows if sql.over(found, expiry, now)}
         asked = frozenset(name for name, found, _, mark in rows if sql.asked(found, mark))
         return StateSummary(finished=impossible.union(over), cancel_requested=asked)
@@ -143,7 +143,7 @@ class SQLiteStore:
         if check_only:
             return _checked(self._file.rows, record, key)
         row, packed = to_row(record), pack(request)
-        start = None if key is None else starts.start_row(key, record, row)
+        start = None if key is None else sql.start_row(key, record, row)
 
         def action(writer: sqlite3.Connection) -> Inserted:
             if key is not None or record.target:
@@ -156,24 +156,24 @@ class SQLiteStore:
                 raise taken(record.name) from exc
             writer.execute(sql.INSERT_INPUT, (record.name, packed))
             if start is not None:
-                starts.remember(writer, start)
+                sql.remember_start(writer, start)
             return Inserted(record, fresh=True)
 
         inserted = self._file.write(action)
         if inserted.fresh:
-            self._recent.keep(record, stamp_of(record), sql.weight_of(row))
+            self._cache.keep(record, text_length(row))
         return inserted
 
     def forget(self, name: str) -> None:
         """Undo an insert."""
 
         def action(writer: sqlite3.Connection) -> None:
-            starts.forget(writer, name)
+            sql.forget_start(writer, name)
             writer.execute(sql.DELETE, (name,))
             writer.execute(sql.DELETE_INPUT, (name,))
 
         self._file.write(action)
-        self._recent.forget(name)
+        self._cache.forget(name)
 
     def request(self, name: str) -> Any:
         """The packed request of work in progress."""
@@ -187,19 +187,38 @@ class SQLiteStore:
         record, row = self._known(self._file.rows, name)
         if row is None:
             return record
-        return self._recent.keep(record, sql.stamp_in(row), sql.weight_of(row))
+        return self._cache.keep(record, text_length(row))
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
         """The records of these names that are there."""
-        return finds.find(self._file.rows, self._file.records, self._recent, names, max_bytes)
+        found: list[Record] = []
+        left: list[str] = []
+        for name, *stamp in self._file.rows(sql.STAMPS, (sql.listed(names)[0],)):
+            known = self._cache.current(name, tuple(stamp))
+            if known is None or (found and known.weight > max_bytes):
+                left.append(name)
+            else:
+                max_bytes -= known.weight
+                found.append(known)
+        if not left or (found and max_bytes <= 0):
+            return Found(found, left)
+        read, more = self._file.records(sql.FIND, (sql.listed(left)[0],), max_bytes=max_bytes)
+        for record in read:
+            if found and record.weight > max_bytes:
+                more = True
+                break
+            max_bytes -= record.weight
+            found.append(self._cache.keep(record, record.weight))
+        seen = {record.name for record in found}
+        return Found(found, [name for name in left if name not in seen] if more else ())
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
-        changed, weight = self._file.write(lambda writer: self._change(writer, name, change))
+        changed, length = self._file.write(lambda writer: self._change(writer, name, change))
         if changed is None:
-            self._recent.forget(name)
-        elif weight is not None:
-            self._recent.keep(changed, stamp_of(changed), weight)
+            self._cache.forget(name)
+        elif length is not None:
+            self._cache.keep(changed, length)
         return changed
 
     def page(
@@ -215,20 +234,20 @@ class SQLiteStore:
         now = micros(self._clock())
         rows = functools.partial(self._file.rows, seconds=_LOOK_SECONDS)
         records = functools.partial(self._file.records, seconds=_LOOK_SECONDS)
-        walk = Walk.of(narrowing, after, self._keys, pages.DIALECT)
+        walk = ListQuery.of(narrowing, after, self._keys, pages.DIALECT)
         try:
-            return in_time(
+            return retry_smaller(
                 lambda scan: pages.find(rows, records, walk, parent, limit, scan, now, max_bytes),
                 scan,
             )
         except Unavailable as exc:
-            if not self._keys or not lost_index(exc):
+            if not self._keys or not is_lost_index(exc):
                 raise
-        self._keys = frozenset()  # somebody has dropped an index: it goes without, till the restart
+        self._keys = frozenset()  # an index was dropped: lists do without it until the restart
         return self.page(parent, after, limit, narrowing, scan, max_bytes)
 
     def index(self, keys: Collection[str]) -> None:
-        """Make the indexes by these keys that the file has not; nobody can write meanwhile."""
+        """Make the indexes by these keys that the file has not; no process can write meanwhile."""
         for key in sorted(set(keys) - self._keys):
             if not self._file.rows(sql.INDEXED, (pages.index_name(key),)):
                 self._file.write(functools.partial(pages.make_index, key=key))
@@ -252,21 +271,23 @@ class SQLiteStore:
         """Records in progress of these methods whose lease has run out."""
         now, among = micros(self._clock()), sql.listed(methods)[0]
         lost = self._file.rows(sql.LOST, (now, among, limit))
-        if lost:  # as it is once those have renewed their leases who waited for the write lock
-            lost = self._file.tidy(functools.partial(sql.lost, now=now, among=among, limit=limit))
+        if lost:  # once more after the write lock: owners that waited for it have renewed
+            lost = self._file.write_undurably(
+                functools.partial(sql.lost, now=now, among=among, limit=limit)
+            )
         ((end,),) = self._file.rows(sql.NEXT_LEASE_END, (now, among))
         return Orphans(tuple(map(from_row, lost)), None if end is None else moment(end))
 
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys, a few in each transaction."""
         now = self._clock()
-        due, old = micros(now), micros(now - starts.REQUEST_LIFE)
+        due, old = micros(now), micros(now - REQUEST_LIFE)
         names: list[str] = []
         for left in range(limit, 0, -_SLICE):
             if not self._overdue(due, old):  # nothing to write, and so no lock to wait for
                 return Expired(names, more=False)
             sweep = functools.partial(sql.sweep, due=due, old=old, limit=min(left, _SLICE))
-            names += self._file.tidy(sweep)
+            names += self._file.write_undurably(sweep)
         return Expired(names, more=self._overdue(due, old))
 
     def close(self) -> None:
@@ -285,11 +306,11 @@ class SQLiteStore:
             known = self._file.rows(query)
         return bytes(known[0][0])
 
-    def _known(self, rows: Rows, name: str) -> tuple[Record, typing.Any]:
+    def _known(self, rows: FetchRows, name: str) -> tuple[Record, typing.Any]:
         """The record of this name, and its row, or None if that need not be read."""
         # Three columns tell whether anything has changed; reading all takes ten times longer.
         stamps = rows(sql.STAMP, (name,))
-        known = self._recent.get(name, stamps[0]) if stamps else None
+        known = self._cache.current(name, stamps[0]) if stamps else None
         if known is not None:
             return known, None
         found = rows(sql.GET, (name,)) if stamps else ()
@@ -300,7 +321,7 @@ class SQLiteStore:
     def _change(
         self, writer: sqlite3.Connection, name: str, change: Change
     ) -> tuple[Record | None, int | None]:
-        """The record after a change; and its weight, if it is another one."""
+        """The record after a change; if it was changed, also the length of its messages as text."""
         done = self._change_last(writer, name, change)
         if done is not None:
             return done
@@ -315,14 +336,14 @@ class SQLiteStore:
             writer.execute(sql.DELETE, (name,))
             writer.execute(sql.DELETE_INPUT, (name,))
             return None, None
-        before = self._recent.weight(name) if row is None else sql.weight_of(row)
+        before = self._cache.text_length(name) if row is None else text_length(row)
         return changed, _write(writer, record, changed, before)
 
     def _change_last(
         self, writer: sqlite3.Connection, name: str, change: Change
     ) -> tuple[Record, int] | None:
         """The same without reading first, if the record is as it was last known; else None."""
-        record = self._recent.last(name)
+        record = self._cache.get(name)
         if record is None:
             return None
         try:
@@ -331,18 +352,18 @@ class SQLiteStore:
             return None
         if changed is None or changed is record:
             return None
-        weight = _write(writer, record, changed, self._recent.weight(name))
-        return None if weight is None else (changed, weight)
+        length = _write(writer, record, changed, self._cache.text_length(name))
+        return None if length is None else (changed, length)
 
     def _overdue(self, due: int, old: int) -> bool:
         rows = self._file.rows
         return bool(rows(sql.EXPIRED, (due, 1)) or rows(sql.SPENT, (old, 1)))
 
 
-def _checked(rows: Rows, record: Record, key: RequestKey | None) -> Inserted:
+def _checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted:
     """What an insert would give, were it made."""
     if key is not None:
-        first = starts.first_start(rows, key, micros(record.create_time))
+        first = sql.first_start(rows, key, micros(record.create_time))
         if first is not None:
             return Inserted(first, fresh=False)
     if record.target and rows(sql.BUSY, (record.target,)):
@@ -350,8 +371,12 @@ def _checked(rows: Rows, record: Record, key: RequestKey | None) -> Inserted:
     return Inserted(record, fresh=True)
 
 
-def _write(writer: sqlite3.Connection, record: Record, changed: Record, weight: int) -> int | None:
-    """Write what has changed; the new weight, or None if the stored record is another one."""
+def _write(writer: sqlite3.Connection, record: Record, changed: Record, length: int) -> int | None:
+    """Write what has changed.
+
+    Returns:
+        The characters of the changed messages as text, or None if the stored record is another.
+    """
     try:
         columns, values = changes(record, changed)
     except DATABASE_ERRORS as exc:  # of the application's messages, not of the database
@@ -363,7 +388,7 @@ def _write(writer: sqlite3.Connection, record: Record, changed: Record, weight: 
     if changed.done:
         writer.execute(sql.DELETE_INPUT, (record.name,))
     texts = sum([len(value) for value in values if isinstance(value, str)])
-    return texts if "metadata" in columns else texts + weight
+    return texts if "metadata" in columns else texts + length
 
 
 def _utc_now() -> datetime:

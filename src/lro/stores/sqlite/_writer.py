@@ -1,4 +1,4 @@
-"""The one connection that writes, and how it gets the lock that other processes have."""
+"""The one connection that writes, and how it gets the lock that other processes hold."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import threading
 import time
 from typing import Final
 
-from lro._base.errors import Unavailable
-from lro._base.faults import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
+from lro.stores.sqlite._errors import DATABASE_ERRORS, is_busy, translate_error
+from lro.stores.sqlite._fair_lock import FairLock
 from lro.stores.sqlite._file import DatabaseFile
 from lro.stores.sqlite._schema import prepare
-from lro.stores.sqlite._told import DATABASE_ERRORS, busy, translate_error
-from lro.stores.sqlite._turn import FairLock
 
 _FIRST_PAUSE: Final = 0.0001
 _SHORT_PAUSE: Final = 0.001
@@ -24,7 +23,7 @@ _SOON_SECONDS: Final = 0.1
 _LOG_BYTES: Final = 16 * 1024 * 1024
 """From this length on the log is worth a wait for readers: four times what SQLite aims at."""
 _LOG_ROUND: Final = 64
-"""Its length is looked at once in so many transactions."""
+"""The log's length is checked once in this number of transactions."""
 _READERS_MS: Final = 250
 _REST_SECONDS: Final = 5.0
 
@@ -39,7 +38,7 @@ class Writer:
 
     Raises:
         Unavailable: The file cannot be opened.
-        DeclarationError: It was made by a newer version of this library, or is not of it at all.
+        DeclarationError: It has another schema version, or is not a file of this library.
     """
 
     def __init__(self, file: DatabaseFile) -> None:
@@ -48,25 +47,25 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
         self._openings = 0
         self._commits: Commits = (0, 0)
-        self._turn = FairLock(file.path)
+        self._fair_lock = FairLock(file.path)
         self._ended = 0
         self._durable: bool | None = True
         self._rest_until = 0.0
         self._listened = False
-        self.renew()
+        self.reset_after_fork()
         try:
             self._opened()
         except sqlite3.OperationalError as exc:
-            raise file.unopened(exc) from exc
+            raise file.opening_error(exc) from exc
         except sqlite3.DatabaseError as exc:
             raise DeclarationError(file.path, f"is no SQLite database: {exc}") from exc
 
-    def renew(self) -> None:
-        """Make what threads share anew, in a forked child."""
+    def reset_after_fork(self) -> None:
+        """Replace the locks and events that the threads of the parent share."""
         self._lock = threading.Lock()
 
     def begin(self, until: float, *, durable: bool = True) -> sqlite3.Connection:
-        """The connection in a transaction, as soon as nobody else writes.
+        """Begin a transaction as soon as no other connection writes; return the connection.
 
         ``until`` is the moment of :func:`time.monotonic` up to which that may take. What is not
         to be ``durable`` is on disk with the next transaction that is, and may be lost till then.
@@ -113,7 +112,7 @@ class Writer:
             self._lock.release()
 
     def commits_by_others(self) -> Commits:
-        """What differs from the last one if another connection may have committed since.
+        """A value that differs from the last one if another connection may have committed since.
 
         While this one writes, it is what was found when its transaction began.
 
@@ -121,16 +120,16 @@ class Writer:
             Unavailable: The store is closed, or the file cannot be read.
         """
         self._listened = True
-        self._look()
+        self._refresh_commits()
         return self._commits
 
     def state(self) -> tuple[Commits, int] | None:
-        """What is the same as the last one if nobody has committed since; None if unknown.
+        """A value that stays equal until any connection commits; None if unknown.
 
         Raises:
             Unavailable: The store is closed, or the file cannot be read.
         """
-        return (self._commits, self._ended) if self._look() else None
+        return (self._commits, self._ended) if self._refresh_commits() else None
 
     def close(self) -> None:
         """Close the connection when the last transaction has ended.
@@ -142,7 +141,11 @@ class Writer:
             self.resume()
 
     def pause(self, seconds: float) -> bool:
-        """Close it and let nobody write until :meth:`resume`; whether that came in time."""
+        """Close the connection and let no thread write until :meth:`resume`.
+
+        Returns:
+            Whether that was done within ``seconds`` seconds.
+        """
         if not self._lock.acquire(timeout=seconds):
             return False
         self._close()
@@ -153,7 +156,7 @@ class Writer:
         self._lock.release()
 
     def abandoned(self) -> list[sqlite3.Connection]:
-        """The connection, if it is open, which is never used nor closed again."""
+        """Give up the connection, if it is open; it must never be used or closed again."""
         connection, self._connection = self._connection, None
         return [] if connection is None else [connection]
 
@@ -166,9 +169,9 @@ class Writer:
                 self._close()
 
     def _cut_log(self) -> None:
-        """Begin the log anew if it has grown long.
+        """Start the log from its beginning if it has grown long.
 
-        SQLite does so by itself, but only at a moment at which nobody reads. With many readers
+        SQLite does so by itself, but only at a moment without readers. With many readers
         there may never be one, and the log would grow for ever.
         """
         now = time.monotonic()
@@ -196,7 +199,7 @@ class Writer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        self._turn.close()
+        self._fair_lock.close()
 
     def _locked(self, until: float, *, durable: bool = True) -> sqlite3.Connection:
         pause, now = _FIRST_PAUSE, time.monotonic()
@@ -204,8 +207,8 @@ class Writer:
         try:
             while True:
                 self._file.check()
-                self._file.unmoved()
-                if self._turn.take(now) or now >= until:
+                self._file.check_in_place()
+                if self._fair_lock.take(now) or now >= until:
                     connection = self._opened()
                     if durable is not self._durable:
                         kind = "FULL" if durable else "NORMAL"
@@ -219,13 +222,13 @@ class Writer:
                 now = time.monotonic()
                 pause = min(1.5 * pause, _LONGEST_PAUSE if now >= soon else _SHORT_PAUSE)
         finally:
-            self._turn.give()
+            self._fair_lock.release()
 
     def _has_begun(self, connection: sqlite3.Connection, *, last: bool) -> bool:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as exc:
-            if last or not busy(exc):
+            if last or not is_busy(exc):
                 raise
             return False
         return True
@@ -247,17 +250,17 @@ class Writer:
             self._openings += 1
         return self._connection
 
-    def _look(self) -> bool:
+    def _refresh_commits(self) -> bool:
         """Count the commits by others, unless this connection writes just now."""
         self._file.check()
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            self._file.unmoved()
+            self._file.check_in_place()
             self._count(self._opened())
             return True
         except sqlite3.Error as exc:
-            if busy(exc):
+            if is_busy(exc):
                 return False
             raise translate_error(exc) from exc
         finally:

@@ -1,0 +1,146 @@
+"""The commands that check an API, and write it down: ``lint``, ``breaking`` and ``proto``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import click
+
+from lro._base.errors import InvalidArgument
+from lro.cli._inputs import read_allowance_files, read_service, read_set, read_sets
+from lro.cli._output import report
+
+F = TypeVar("F", bound=Callable[..., None])
+
+_OPTIONS: Final = (
+    click.option(
+        "--allow",
+        multiple=True,
+        metavar="ENTRY",
+        help="Do not report METHOD:CODE, METHOD or *:CODE. May be repeated.",
+    ),
+    click.option(
+        "--allow-file",
+        multiple=True,
+        metavar="FILE",
+        help="A file of such entries, one a line; # begins a comment. May be repeated.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print a JSON list."),
+    click.option("--strict", is_flag=True, help="Warnings count too."),
+)
+
+
+def check_options(command: F) -> F:
+    """Add the options to the function of a command, in the order in which help shows them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("sources", metavar="DESCRIPTOR_SET...", nargs=-1, required=True)
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="FILE",
+    help="Examine only this file of the set, such as acme/v1/api.proto. May be repeated.",
+)
+@check_options
+@click.pass_context
+def lint(
+    context: click.Context,
+    sources: tuple[str, ...],
+    targets: tuple[str, ...],
+    allow: tuple[str, ...],
+    allow_file: tuple[str, ...],
+    as_json: bool,
+    strict: bool,
+) -> None:
+    """Check the operation_info of every long-running method.
+
+    A DESCRIPTOR_SET is a file that protoc --descriptor_set_out or buf build wrote, - for standard
+    input, or module:service for a Python service. Several count as one set.
+    """
+    from lro.lint._descriptors import DescriptorSet
+    from lro.lint._lint import examine
+
+    files = DescriptorSet(read_sets(sources), " + ".join(sources))
+    chosen = targets or None
+    findings = examine(files, targets=chosen, allow=[*allow, *read_allowance_files(allow_file)])
+    methods = sum(rpc.returns_operation for rpc in files.rpcs("targets", chosen))
+    context.exit(report(findings, methods=methods, as_json=as_json, strict=strict))
+
+
+@click.command()
+@click.argument("old")
+@click.argument("new")
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="FILE",
+    help="Compare only the methods of this file of OLD. May be repeated.",
+)
+@check_options
+@click.pass_context
+def breaking(
+    context: click.Context,
+    old: str,
+    new: str,
+    targets: tuple[str, ...],
+    allow: tuple[str, ...],
+    allow_file: tuple[str, ...],
+    as_json: bool,
+    strict: bool,
+) -> None:
+    """Compare the long-running methods of two releases.
+
+    OLD and NEW are each a file that protoc --descriptor_set_out or buf build wrote, - for
+    standard input, or module:service for a Python service.
+    """
+    from lro.lint._breaking import compare
+    from lro.lint._descriptors import DescriptorSet
+
+    was, now = DescriptorSet(read_set(old), old), DescriptorSet(read_set(new), new)
+    chosen = targets or None
+    allowed = [*allow, *read_allowance_files(allow_file)]
+    findings = compare(was, now, old_targets=chosen, allow=allowed)
+    methods = sum(rpc.returns_operation for rpc in was.rpcs("old_targets", chosen))
+    context.exit(report(findings, methods=methods, as_json=as_json, strict=strict))
+
+
+@click.command()
+@click.argument("service")
+@click.option("--out", metavar="FOLDER", help="Write the files there, under their own names.")
+@click.option(
+    "--descriptor-set", metavar="FILE", help="Write a FileDescriptorSet, imports and all."
+)
+def proto(service: str, out: str | None, descriptor_set: str | None) -> None:
+    """Print the proto files of a service: its messages, its methods, and their types.
+
+    SERVICE is module:service. The files import those of googleapis (google/longrunning,
+    google/api, google/rpc) and of protobuf.
+    """
+    found = read_service(service)
+    from lro import protobuf  # needs an extra
+
+    sources = protobuf.proto_sources(found)
+    if descriptor_set is not None:
+        _write(Path(descriptor_set), protobuf.descriptor_set(found))
+    for name, text in sources.items():
+        if out is None and descriptor_set is None:
+            click.echo(f"// {name}\n\n{text}" if len(sources) > 1 else text, nl=False)
+        elif out is not None:
+            _write(Path(out) / name, text.encode())
+            click.echo(Path(out) / name)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    except OSError as exc:
+        raise InvalidArgument(str(path), f"cannot be written: {exc.strerror}") from exc

@@ -1,0 +1,141 @@
+"""The output of a command: findings, text that is safe on a terminal, and the exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from textwrap import indent, wrap
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import click
+from click.exceptions import Exit
+
+if TYPE_CHECKING:
+    from lro.lint import Finding
+
+_COLOURS: Final = {"error": "red", "warning": "yellow"}
+"""By severity, the worst first: the colour of a finding's code."""
+
+_HEADINGS: Final = ("where", "method", "code", "what")
+
+INTERRUPTED: Final = 130
+"""The exit status of Ctrl-C, as shells have it."""
+CUT_OFF: Final = 141
+"""The exit status when the reader of the output has gone, as shells have it."""
+
+
+class Unusable(click.ClickException):
+    """What was given cannot be used, or is not there."""
+
+    exit_code = 2
+
+
+@contextlib.contextmanager
+def ending() -> Iterator[None]:
+    """Turn what comes from outside into the exit status that it stands for; write all before.
+
+    Raises:
+        Exit: With :data:`INTERRUPTED` or :data:`CUT_OFF`.
+        Unusable: Something cannot be read or written.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        _write_nowhere()
+        raise Exit(CUT_OFF) from None
+    except OSError as exc:
+        _write_nowhere()
+        about = "" if exc.filename is None else f"{exc.filename}: "
+        raise Unusable(f"input or output failed: {about}{exc.strerror or exc}") from exc
+
+
+def _write_nowhere() -> None:
+    # What is still to be written at exit would fail again, with a message of the interpreter.
+    with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories of what a terminal obeys, what turns text around, and what is invisible."""
+
+
+def plain(text: str) -> str:
+    r"""A text in which all can be seen: what cannot is written as ``\x1b``, ``\u200b``, ``\n``."""
+    return text if text.isprintable() else "".join(map(_written, text))
+
+
+def _written(one: str) -> str:
+    return repr(one)[1:-1] if unicodedata.category(one) in _UNSEEN else one
+
+
+def report(findings: Sequence[Finding], *, methods: int, as_json: bool, strict: bool) -> int:
+    """Print the findings of a check that examined this number of methods.
+
+    Returns:
+        1 if there is an error, or anything at all under ``strict``; else 0.
+    """
+    if as_json:
+        click.echo(json.dumps([attrs.asdict(one) for one in findings], indent=2))
+    else:
+        if sys.stdout.isatty():
+            _print_blocks(findings)
+        elif findings:
+            _print_lines(findings)
+        click.echo(_summary(findings, methods))
+    return int(any(strict or one.severity == "error" for one in findings))
+
+
+def _print_blocks(findings: Sequence[Finding]) -> None:
+    """Print findings on a terminal: only sentences are broken, and that between words."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for one in findings:
+        heading = Text(f"  {plain(one.method)} ")
+        heading.append(one.code, _COLOURS[str(one.severity)])
+        if place := _where(one):
+            console.print(Text(plain(place)), soft_wrap=True)
+        console.print(heading, soft_wrap=True)
+        lines = wrap(
+            plain(one.message),
+            max(console.width - 4, 1),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        console.print(Text(indent("\n".join(lines), "    ")), soft_wrap=True)
+
+
+def _print_lines(findings: Sequence[Finding]) -> None:
+    """Print findings to a pipe or a log: one line each, in columns, the last one unpadded."""
+    rows = [_HEADINGS, *((_where(one), one.method, one.code, one.message) for one in findings)]
+    shown = [[plain(text) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for *columns, what in shown:
+        padded = [text.ljust(width) for text, width in zip(columns, widths, strict=False)]
+        click.echo(" ".join([*padded, what]))
+
+
+def _where(finding: Finding) -> str:
+    """The place as ``file:line:column``, as far as it is known: editors and CI find it by that."""
+    known = (finding.file, finding.line, finding.column)
+    return ":".join(str(part) for part in known if part)
+
+
+def _summary(findings: Sequence[Finding], methods: int) -> str:
+    counts = Counter(str(one.severity) for one in findings)
+    shown = [_counted(counts[kind], kind) for kind in _COLOURS if counts[kind]]
+    return f"{', '.join(shown) or 'no findings'} in {_counted(methods, 'long-running method')}"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

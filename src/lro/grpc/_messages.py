@@ -1,0 +1,248 @@
+"""Requests and replies of the gRPC edge: binary form in and out, and errors (spec §12.2)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import typing
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeAlias, TypeVar
+from urllib.parse import quote
+
+import attrs
+import grpc
+from google.longrunning import operations_proto_pb2 as pb
+from google.protobuf.any_pb2 import Any as AnyProto
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+from google.rpc.error_details_pb2 import ErrorInfo
+from google.rpc.status_pb2 import Status as StatusProto
+
+from lro._base.any import Any, type_url
+from lro._base.errors import InvalidArgument, MalformedRequest, PartialSuccessNotSupported, got
+from lro._base.status import Status
+from lro._engine.service import Service
+from lro._http.public_errors import public_error
+from lro._messages.protobuf.starts import StartOptions, read_options
+from lro._messages.registry import TypeRegistry
+from lro._model.operation import ListOperationsRequest, Operation, WaitOperationRequest
+from lro.protobuf import from_proto, operation_to_proto, status_to_proto
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T", str, bool)
+
+_PARTIAL_SUCCESS: Final = 5
+
+
+def read_name(cls: type[Message], payload: bytes) -> str:
+    """The name in a request that has nothing else.
+
+    Raises:
+        MalformedRequest: The bytes are not such a request.
+    """
+    name: str = _parsed(cls, payload).name  # type: ignore[attr-defined]  # each of these has one
+    return name
+
+
+def read_list(payload: bytes) -> ListOperationsRequest:
+    """The request of ListOperations.
+
+    Raises:
+        MalformedRequest: The bytes are not such a request.
+        PartialSuccessNotSupported: It asks for ``return_partial_success`` (spec §1.6(2)).
+    """
+    found: ListOperationsRequest = from_proto(_parsed(pb.ListOperationsRequest, payload))
+    # Older versions of the package do not have the field; its number is read in any case.
+    asked: typing.Any = _parsed(_PARTIAL, payload)
+    if asked.return_partial_success:
+        raise PartialSuccessNotSupported()
+    return found
+
+
+def read_wait(payload: bytes) -> WaitOperationRequest:
+    """The request of WaitOperation.
+
+    Raises:
+        MalformedRequest: The bytes are not such a request.
+    """
+    found: WaitOperationRequest = from_proto(_parsed(pb.WaitOperationRequest, payload))
+    return found
+
+
+def read_start(
+    payload: bytes, cls: type[typing.Any], types: TypeRegistry
+) -> tuple[typing.Any, StartOptions]:
+    """The request message of a method, and what is said beside it.
+
+    Raises:
+        InvalidArgument: The bytes are not such a message, or one that the class does not allow.
+        DeclarationError: The registered classes say what proto cannot say.
+    """
+    name = types.name_of(cls)
+    said = _parsed(types.binary.message_class(name), payload)
+    message = types.unpack(Any(type_url(name), payload), cls, strict=True)
+    beside = read_options(payload)
+    request_id = _own(said, "request_id", beside.request_id)
+    validate_only = _own(said, "validate_only", beside.validate_only)
+    return message, StartOptions(request_id, validate_only)
+
+
+def _own(message: Message, name: str, beside: T) -> T:
+    """What a message says in a field of this name that its class has, else what is said beside."""
+    if name not in message.DESCRIPTOR.fields_by_name:
+        return beside
+    found = getattr(message, name)
+    if not isinstance(found, type(beside)):
+        raise InvalidArgument(name, f"must be a {type(beside).__name__}, got {got(found)}")
+    return found
+
+
+def _parsed(cls: type[M], payload: bytes) -> M:
+    try:
+        return cls.FromString(payload)
+    except DecodeError:
+        text = f"{len(payload)} bytes are no {cls.DESCRIPTOR.full_name} in binary form"
+        raise MalformedRequest("", text) from None
+
+
+def _partial() -> type[Message]:
+    file = FileDescriptorProto(name="lro/partial.proto", package="lro", syntax="proto3")
+    message = file.message_type.add(name="ListOperationsRequest")
+    message.field.add(
+        name="return_partial_success",
+        number=_PARTIAL_SUCCESS,
+        type=FieldDescriptorProto.TYPE_BOOL,
+        label=FieldDescriptorProto.LABEL_OPTIONAL,
+    )
+    pool = DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return GetMessageClass(pool.FindMessageTypeByName("lro.ListOperationsRequest"))
+
+
+_PARTIAL: Final = _partial()
+
+
+log = logging.getLogger("lro")
+
+STATUS_DETAILS: Final = "grpc-status-details-bin"
+"""The trailer that holds a ``google.rpc.Status`` (spec §12.2)."""
+
+MAX_MESSAGE: Final = 2000
+MAX_DETAILS: Final = 4000
+"""Bytes of a status message as it is sent, and of the trailer.
+
+Clients refuse trailers of more than 8 KiB in all, and then see no error but that.
+"""
+
+_KEPT: Final = 1024
+_KEPT_BYTES: Final = 16 * 1024
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+_PRINTABLE: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+
+
+@attrs.frozen
+class Refusal:
+    """An error in the form of gRPC: code, message, and the bytes of the trailer."""
+
+    code: grpc.StatusCode
+    message: str
+    details: bytes
+
+    @property
+    def trailers(self) -> tuple[tuple[str, bytes]]:
+        """The trailing metadata."""
+        return ((STATUS_DETAILS, self.details),)
+
+
+Answer: TypeAlias = bytes | Refusal
+"""What a call is answered: the response message in binary form, or an error."""
+
+
+class OperationWriter:
+    """Operations in binary form.
+
+    Those written lately are kept with their bytes, so that a poll for what has not changed converts
+    nothing. A store gives the same object until the operation changes, so identity is enough.
+    """
+
+    def __init__(self, types: TypeRegistry) -> None:
+        self._types = types
+        self._lock = threading.Lock()
+        self._kept: dict[int, tuple[Operation, bytes]] = {}
+
+    def operation(self, operation: Operation) -> bytes:
+        """A ``google.longrunning.Operation``.
+
+        Raises:
+            UnknownType, EncodingError: It has a message without a binary form.
+        """
+        kept = self._kept.get(id(operation))
+        if kept is not None:  # which keeps the object, so that its id cannot be another's
+            return kept[1]
+        written = operation_to_proto(operation, self._types).SerializeToString(deterministic=True)
+        if len(written) <= _KEPT_BYTES:
+            with self._lock:
+                self._kept[id(operation)] = (operation, written)
+                if len(self._kept) > _KEPT:
+                    del self._kept[next(iter(self._kept))]
+        return bytes(written)
+
+    def operations(self, operations: Iterable[Operation]) -> list[bytes]:
+        """Each of them as :meth:`operation` writes it.
+
+        Raises:
+            UnknownType, EncodingError: As for :meth:`operation`.
+        """
+        return [self.operation(one) for one in operations]
+
+    def page(self, written: Iterable[bytes], token: str) -> bytes:
+        """A ``google.longrunning.ListOperationsResponse`` of operations that are written."""
+        made = pb.ListOperationsResponse(next_page_token=token)
+        for one in written:
+            made.operations.add().MergeFromString(one)
+        return bytes(made.SerializeToString(deterministic=True))
+
+
+def refusal(error: Exception, service: Service, *, asked: str) -> Refusal:
+    """The error that a caller gets: code, message and details, as over HTTP.
+
+    ``asked`` is what the log calls the request.
+    """
+    types = service.types
+    status = public_error(error, types, service.domain, asked=asked).status
+    message = _clipped(status.message)
+    made = StatusProto(code=int(status.code), message=message)
+    for detail in _details(status, types, asked):
+        for form in (detail, *_shorter(detail)):
+            if made.ByteSize() + form.ByteSize() <= MAX_DETAILS:
+                made.details.append(form)
+                break
+    return Refusal(_CODES[made.code], message, made.SerializeToString(deterministic=True))
+
+
+def _details(status: Status, types: TypeRegistry, asked: str) -> list[AnyProto]:
+    try:
+        return list(status_to_proto(status, types).details)
+    except Exception as exc:  # a registered class that proto cannot say spoils all of them
+        log.error("the details of the error of %s cannot be told: %s", asked, exc, exc_info=exc)
+        return []
+
+
+def _shorter(detail: AnyProto) -> Iterator[AnyProto]:
+    if (
+        detail.TypeName() == ErrorInfo.DESCRIPTOR.full_name
+    ):  # which every error must have (spec §6.3(1))
+        info = ErrorInfo.FromString(detail.value)
+        info.ClearField("metadata")
+        yield AnyProto(type_url=detail.type_url, value=info.SerializeToString())
+
+
+def _clipped(message: str) -> str:
+    if len(quote(message, safe=_PRINTABLE)) <= MAX_MESSAGE:
+        return message
+    text = message[: MAX_MESSAGE - 3]
+    while len(quote(text, safe=_PRINTABLE)) > MAX_MESSAGE - 3:
+        text = text[: len(text) * 3 // 4]
+    return text + "..."

@@ -1,0 +1,210 @@
+"""Change notifications between processes: sent by NOTIFY, received by LISTEN."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+import psycopg
+from psycopg import Notify, sql
+
+from lro._base.errors import Unavailable
+from lro._engine.forks import after_fork
+from lro._messages.json_text import dumps, loads
+from lro.stores.postgres._connection import INHERITED, BoundedConnection, unavailable
+
+log = logging.getLogger("lro")
+
+PERIOD_SECONDS: Final = 0.01
+"""Announcements are not sent more often; the first one after a silence is sent at once.
+
+A NOTIFY takes a lock that all of the server's NOTIFYs share, until its commit is on disk.
+"""
+
+PAYLOAD_BYTES: Final = 7_900
+"""NOTIFY carries less than 8,000 bytes."""
+
+
+class Announcer:
+    """Sends names by one thread of its own, which sleeps while nothing is announced.
+
+    ``send`` is given payloads; what it raises is logged, and those announcements are lost.
+    ``sender`` stands in each payload, so that subscriptions of its own process ignore it.
+    """
+
+    def __init__(self, send: Callable[[Sequence[str]], None], sender: str) -> None:
+        self._send = send
+        self._sender = sender
+        self._changed = threading.Condition(threading.Lock())
+        self._names: dict[str, None] = {}
+        self._asleep = False
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def announce(self, name: str) -> None:
+        """Have this name sent soon."""
+        with self._changed:
+            if self._stopped:
+                return
+            self._names[name] = None
+            if self._thread is None:
+                self._thread = self._start()
+            elif self._asleep:
+                self._changed.notify()
+
+    def stop(self) -> None:
+        """Send what is left, and end the thread."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _start(self) -> threading.Thread | None:
+        thread = threading.Thread(
+            target=self._send_until_stopped, name="lro-announcer", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is ending
+            return None
+        return thread
+
+    def _send_until_stopped(self) -> None:
+        while (names := self._next()) is not None:
+            try:
+                self._send(list(payloads(self._sender, names)))
+            except Exception as exc:  # other processes poll every few seconds
+                log.warning("%d announcements were not sent: %s", len(names), exc)
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopped, PERIOD_SECONDS)
+
+    def _next(self) -> Sequence[str] | None:
+        with self._changed:
+            while not self._names:
+                if self._stopped:
+                    return None
+                self._asleep = True
+                self._changed.wait()
+                self._asleep = False
+            names = list(self._names)
+            self._names.clear()
+            return names
+
+
+def payloads(sender: str, names: Iterable[str]) -> Iterator[str]:
+    """As few texts as possible that carry these names, each a JSON list after the sender's id."""
+    start = dumps(sender)
+    parts, size = [start], len(start)
+    for name in names:
+        try:
+            part = dumps(name)
+        except ValueError:  # no record has such a name
+            continue
+        if len(parts) > 1 and size + len(part) > PAYLOAD_BYTES:
+            yield _list(parts)
+            parts, size = [start], len(start)
+        parts.append(part)
+        size += len(part) + 1
+    if len(parts) > 1:
+        yield _list(parts)
+
+
+def _list(parts: Sequence[bytes]) -> str:
+    return (b"[" + b",".join(parts) + b"]").decode()
+
+
+class NotifySubscription:
+    """Receives the notifications on a channel, but not those of ``sender``, its own process."""
+
+    def __init__(self, connection: BoundedConnection, channel: str, sender: str) -> None:
+        self._connection = connection
+        self._sender = sender
+        self._names: set[str] = set()
+        self._unnamed_changes = False
+        self._closed = False
+        self._inherited = False
+        self._receiving = threading.Lock()
+        self._wake, self._woken = socket.socketpair()
+        self._wake.setblocking(False)
+        try:
+            connection.add_notify_handler(self._notified)  # for those that come with the answer
+            connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)), prepare=False)
+        except psycopg.Error as exc:
+            self.close()
+            raise unavailable(exc) from exc
+        after_fork(self, NotifySubscription._reset_after_fork)
+
+    def next_changes(self, seconds: float) -> Collection[str] | None:
+        """The names that others have announced; none when the seconds are over."""
+        end = time.monotonic() + seconds
+        with self._receiving:
+            while True:
+                if self._closed:
+                    raise Unavailable("the subscription is closed")
+                try:
+                    self._read()
+                    if self._names or self._unnamed_changes:
+                        return self._take()
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        return ()
+                    self._wait(left)
+                except psycopg.Error as exc:
+                    raise unavailable(exc) from exc
+
+    def close(self) -> None:
+        """End a ``next_changes`` that is waiting, and the connection."""
+        if self._inherited:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):  # it is full, or closed already
+            self._wake.send(b"x")
+        with self._receiving:
+            self._connection.close()
+            self._wake.close()
+            self._woken.close()
+
+    def _wait(self, seconds: float) -> None:
+        with selectors.DefaultSelector() as selector:
+            for file in (self._connection.fileno(), self._woken):
+                selector.register(file, selectors.EVENT_READ)
+            selector.select(seconds)
+
+    def _read(self) -> None:
+        connection = self._connection.pgconn
+        connection.consume_input()  # raises where the connection is lost
+        while (notice := connection.notifies()) is not None:
+            self._add_payload(notice.extra)
+
+    def _notified(self, notice: Notify) -> None:
+        self._add_payload(notice.payload.encode())
+
+    def _add_payload(self, payload: bytes) -> None:
+        try:
+            said = loads(payload)
+        except ValueError:
+            said = None
+        if not isinstance(said, list) or not all(isinstance(word, str) for word in said):
+            self._unnamed_changes = (
+                True  # another program notifies on this channel; it may mean something
+            )
+        elif said[:1] != [self._sender]:
+            self._names.update(str(name) for name in said[1:])
+
+    def _take(self) -> Collection[str] | None:
+        names, self._names = self._names, set()
+        unsure, self._unnamed_changes = self._unnamed_changes, False
+        return None if unsure else names
+
+    def _reset_after_fork(self) -> None:
+        INHERITED.append((self._connection, self._wake, self._woken))
+        self._receiving = threading.Lock()
+        self._closed = self._inherited = True

@@ -1,0 +1,233 @@
+"""The records as one process reads, inserts and changes them; each change is a compare and set."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from lro._base.any import Any
+from lro._base.errors import OperationNotFound, TargetBusy, Unavailable
+from lro._engine.store_port import Found, Inserted, RequestKey
+from lro._messages.json_text import reread
+from lro._model.record import Record
+from lro._model.transitions import Change
+from lro.stores._record_cache import RecordCache
+from lro.stores._rows import (
+    COLUMNS,
+    from_row,
+    micros,
+    moment,
+    repeats_start,
+    stamp_of,
+    taken,
+    text_length,
+    to_row,
+)
+from lro.stores.postgres._connections import ConnectionPool
+from lro.stores.postgres._group_commit import GroupWriter
+from lro.stores.postgres._statements import FIND, FIND_FIRST, GET, GET_IF_CHANGED
+from lro.stores.postgres._writes import (
+    RecordWrite,
+    id_of,
+    ids_of,
+    insertion,
+    removal,
+    replacement,
+    sql_array,
+    start_id,
+    target_id,
+)
+
+_VERSION: Final = COLUMNS.index("version")
+_NO_STAMP: Final = None, None, None
+
+_INSERT_ATTEMPTS: Final = 10
+"""How often an insert is tried again whose obstacle is gone when it is looked for."""
+
+
+class RecordTable:
+    """The records of the schema. What this process knows of them stands in ``cache``."""
+
+    def __init__(self, connections: ConnectionPool) -> None:
+        self.cache = RecordCache()
+        self._connections = connections
+        self._writer = GroupWriter(connections)
+        self._remover = GroupWriter(connections)
+
+    def get(self, name: str) -> Record:
+        """Read a record; one that has not changed is not sent again.
+
+        Raises:
+            OperationNotFound: There is no record of this name.
+            Unavailable: The database cannot be used now.
+        """
+        known = self.cache.get(name)
+        row: typing.Any
+        if known is None:
+            row = self._stored(name)
+        else:
+            found = self._connections.rows(GET_IF_CHANGED, (*stamp_of(known), id_of(name)))
+            if found and found[0][0] is None:
+                return known
+            row = reread(found[0][0]) if found else None
+        if row is None:
+            self.cache.forget(name)
+            raise OperationNotFound(name)
+        return self._read(row)
+
+    def find(self, names: Collection[str], max_bytes: int) -> Found:
+        """Read the records of these names that exist; those that have not changed are not sent.
+
+        Raises:
+            Unavailable: The database cannot be used now.
+        """
+        asked = list(dict.fromkeys(names))
+        if not asked:
+            return Found(())
+        known = [self.cache.get(name) for name in asked]
+        stamps = zip(*[_NO_STAMP if one is None else stamp_of(one) for one in known], strict=True)
+        found: list[Record] = []
+        rest: list[str] = []
+        values = max_bytes, ids_of(asked), *map(sql_array, stamps)
+        for place, over, text in self._connections.rows(FIND, values):
+            if over:
+                rest.append(asked[place - 1])
+                continue
+            record = known[place - 1]
+            if text is not None:
+                row: typing.Any = reread(text)
+                record = self._read(row)
+            assert record is not None  # only what is known can be unchanged
+            found.append(record)
+        return Found(found, rest)
+
+    def insert(self, record: Record, request: Any, key: RequestKey | None) -> Inserted:
+        """Add a record, or find the one that the same request started before (spec §9).
+
+        Raises:
+            RequestIdConflict, TargetBusy: As :meth:`Store.insert` says.
+            InvalidArgument: The record cannot be stored, or the name is taken.
+            Unavailable: The database cannot be used now; whether it was added may be unknown.
+        """
+        row = to_row(record)
+        write = insertion(record, row, request, key)
+        for _ in range(_INSERT_ATTEMPTS):
+            if self._writer.write(write):
+                self.cache.keep(record, text_length(row))
+                return Inserted(record, fresh=True)
+            found = self.find_obstacle(record, key, write)
+            if found is not None:
+                return found
+            write = write.again()
+        raise Unavailable("others start and end the same work too fast to be told apart")
+
+    def find_obstacle(
+        self, record: Record, key: RequestKey | None, write: RecordWrite | None = None
+    ) -> Inserted | None:
+        """What an insert finds in the schema already, or None if nothing is in its way.
+
+        Raises:
+            RequestIdConflict, TargetBusy, InvalidArgument: What is there forbids the insert.
+        """
+        ids = id_of(record.name), target_id(record.target), key and start_id(key)
+        ((state, busy, *first),) = self._connections.rows(FIND_FIRST, ids)
+        ours = write is not None and write.doubtful
+        if ours and (state is not None or _is(first, record)):
+            # The attempt whose answer was lost has been carried out: no other has this name.
+            return Inserted(record, fresh=True)
+        if key is not None and first[0] is not None:
+            began = _first_record(key, first, record)
+            if began is not None:
+                return Inserted(began, fresh=False)
+        if busy:
+            raise TargetBusy(record.target)
+        if state is not None:
+            raise taken(record.name)
+        return None
+
+    def update(self, name: str, change: Change) -> Record | None:
+        """Replace or remove a record, all or nothing.
+
+        The known record is tried first: the statement that writes also compares. If it writes
+        nothing, or the change is refused, the change is decided on a record that is read again.
+
+        Raises:
+            OperationNotFound: There is no record of this name.
+            Unavailable: The database cannot be used now; whether it was changed may be unknown.
+        """
+        known = self.cache.get(name)
+        if known is not None:
+            try:
+                changed = change(known)
+            except Exception:  # perhaps only because the known record is outdated
+                changed = known
+            if _differs(changed, known) and self._write(known, changed):
+                return changed
+        while True:
+            record = self.get(name)
+            changed = change(record)
+            if not _differs(changed, record) or self._write(record, changed):
+                return changed
+
+    def _write(self, old: Record, new: Record | None) -> bool:
+        """Write a change; return False if the record was no longer as it was."""
+        if new is None:
+            write = removal(old)
+            written = self._remover.write(write)
+            # If it is gone, it does not matter which process removed it first.
+            written = written or (write.doubtful and self._stored(old.name) is None)
+            if written:
+                self.cache.forget(old.name)
+            return written
+        row = to_row(new)
+        write = replacement(old, new, row)
+        written = self._writer.write(write)
+        if not written and write.doubtful:
+            written = self._was_written(old, new, row)
+        if written:
+            self.cache.keep(new, text_length(row))
+        return written
+
+    def _was_written(self, old: Record, new: Record, row: tuple[object, ...]) -> bool:
+        """Whether an attempt was carried out whose answer was lost, and later ones were not."""
+        stored = self._stored(old.name)
+        if stored is None:
+            raise OperationNotFound(old.name)
+        if stored == row:
+            return True
+        if stored[_VERSION] > new.version:
+            raise Unavailable("the record was changed twice; which change came first is not known")
+        return False
+
+    def _stored(self, name: str) -> typing.Any:
+        """The row of this name; None if there is none."""
+        rows = self._connections.rows(GET, (id_of(name),))
+        return rows[0] if rows else None
+
+    def _read(self, row: Sequence[typing.Any]) -> Record:
+        return self.cache.keep(from_row(row), text_length(row))
+
+
+def _differs(changed: Record | None, record: Record) -> bool:
+    return changed is None or (changed is not record and changed != record)
+
+
+def _first_record(key: RequestKey, first: list[typing.Any], new: Record) -> Record | None:
+    _, fingerprint, at, stored, *row = first
+    if not repeats_start(key, fingerprint, moment(at), new.create_time):
+        return None
+    if row[0] is not None:
+        present = from_row(row)
+        if present.visible(new.create_time):
+            return present
+    remembered: typing.Any = reread(stored)
+    return from_row(remembered)
+
+
+def _is(first: list[typing.Any], record: Record) -> bool:
+    return (
+        first[0] is not None
+        and first[0].replace("-", "") == id_of(record.name)
+        and first[2] == micros(record.create_time)
+    )

@@ -1,0 +1,153 @@
+"""Writes that come while one is under way share the next transaction, and its one sync to disk."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from lro._base.errors import LroError
+from lro.stores._group_commit import GroupCommit, QueuedWrite
+from lro.stores.sqlite._errors import DATABASE_ERRORS, translate_error
+from lro.stores.sqlite._writer import Writer
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False, kw_only=True)
+class ActionWrite(QueuedWrite, Generic[T]):
+    """What one caller wants written, and the result."""
+
+    action: Callable[[sqlite3.Connection], T]
+    until: float
+    """Up to when the caller waits for locks, by :func:`time.monotonic`."""
+    answer: T = attrs.field(init=False)
+    error: BaseException | None = attrs.field(default=None, init=False)
+
+
+class Unrelated(Exception):
+    """Raised by an action in place of an error that is not of the database, but looks like it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class _HalfDone(Exception):
+    """An action failed after it had written: what it wrote must be undone, and nothing else."""
+
+
+class SharedTransactions(GroupCommit[ActionWrite[Any]]):
+    """Runs actions in transactions of one connection, each action as if it were alone.
+
+    The leader of a group runs the actions of all threads that wait by the time at which the
+    connection is free, and commits.
+    """
+
+    def __init__(self, writer: Writer, busy_seconds: float) -> None:
+        super().__init__()
+        self._writer = writer
+        self._busy_seconds = busy_seconds
+
+    def reset_after_fork(self) -> None:
+        """Forget the parent's queue and its leader."""
+        super().reset_after_fork()
+        self._leader = 0
+        self._committing = False
+
+    def run(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Run an action and return its result once what it wrote is on disk.
+
+        The action may run more than once. What it raises is raised here, and what it wrote is
+        undone.
+
+        Raises:
+            Unavailable: The store is closed, others write for too long, or the commit failed:
+                then it is unknown whether the write is on disk.
+            InvalidArgument: A value is a text that no database can keep.
+        """
+        if self._leader == threading.get_ident():
+            raise RuntimeError("a change must have no effects: it called the store that applies it")
+        write = ActionWrite(action=action, until=time.monotonic() + self._busy_seconds)
+        self._submit(write)
+        error = write.error
+        if error is None:
+            return write.answer
+        if isinstance(error, DATABASE_ERRORS):
+            raise translate_error(error) from error
+        raise error.error if isinstance(error, Unrelated) else error
+
+    def _lead(self, leader: ActionWrite[Any]) -> None:
+        connection = self._writer.begin(leader.until)
+        group: Sequence[ActionWrite[Any]] = ()
+        over = False
+        try:
+            self._leader, self._committing = threading.get_ident(), False
+            group = self._take()
+            self._write(group, connection, leader.until)
+            over = True
+        except BaseException:  # this thread was interrupted, which concerns no other caller
+            over = self._committing and not self._writer.in_transaction
+            raise
+        finally:
+            self._leader = 0
+            for write in group:
+                write.over = over
+            self._writer.end()
+
+    def _write(
+        self, group: Sequence[ActionWrite[Any]], connection: sqlite3.Connection, until: float
+    ) -> None:
+        """Run the actions of a group and commit; every write has its answer or error then."""
+        try:
+            try:
+                for write in group:
+                    _run(write, connection, alone=len(group) == 1)
+            except _HalfDone:
+                connection = self._writer.begin_again(until)
+                for write in group:
+                    _run_apart(write, connection)
+            if any(write.error is None for write in group):
+                self._committing = True
+                connection.execute("COMMIT")
+        except (sqlite3.Error, LroError) as exc:
+            for write in group:
+                write.error = write.error or exc
+
+
+def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool) -> None:
+    """Run an action without a savepoint, which would take as long as the action itself.
+
+    Most actions that fail do so before they have written anything.
+
+    Raises:
+        _HalfDone: This action failed after it had written, and is not alone in its group.
+    """
+    before = connection.total_changes
+    write.error = None
+    try:
+        write.answer = write.action(connection)
+    except KeyboardInterrupt:  # meant for this thread, whichever caller the action belongs to
+        raise
+    except BaseException as exc:
+        write.error = exc
+        if not alone and (connection.total_changes != before or not connection.in_transaction):
+            raise _HalfDone from exc
+
+
+def _run_apart(write: ActionWrite[Any], connection: sqlite3.Connection) -> None:
+    """Run an action in a savepoint, so that what it wrote can be undone."""
+    connection.execute("SAVEPOINT action")
+    write.error = None
+    try:
+        write.answer = write.action(connection)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:
+        write.error = exc
+        connection.execute("ROLLBACK TO action")
+    connection.execute("RELEASE action")

@@ -1,0 +1,187 @@
+"""The driver that obeys flows on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from lro_client._errors import again, too_late
+from lro_client._flow.drivers import Finished, advance, log_ended
+from lro_client._flow.steps import (
+    AsyncTransport,
+    Call,
+    Emit,
+    Enough,
+    Flow,
+    Gather,
+    Idle,
+    Receive,
+    Reply,
+    RunBlocking,
+    Sleep,
+    Step,
+    Stream,
+)
+
+R = TypeVar("R")
+
+
+class LoopChannel:
+    """A channel to a coroutine, for one event loop."""
+
+    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self._sleep = sleep
+        self._items: collections.deque[Any] = collections.deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, item: Any) -> None:
+        """Add an item."""
+        self._items.append(item)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def take(self, seconds: float | None) -> Any:
+        """The next item; None if there is none within ``seconds``."""
+        if not self._items:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await wait_at_most(self._waiter, seconds, self._sleep)
+        return self._items.popleft() if self._items else None
+
+
+async def wait_at_most(
+    event: Awaitable[Any],
+    seconds: float | None,
+    sleep: Callable[[float], Awaitable[None]],
+) -> None:
+    """Wait for the event, at most ``seconds``."""
+    waited = [asyncio.ensure_future(event)]
+    if seconds is not None and sleep is not asyncio.sleep:
+        waited.append(asyncio.ensure_future(sleep(seconds)))
+        seconds = None
+    try:
+        await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waited:
+            one.cancel()
+
+
+class AsyncDriver:
+    """Obeys flows on the running event loop, and background flows as tasks of it."""
+
+    def __init__(
+        self, transport: AsyncTransport, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        self.transport = transport
+        self._sleep = sleep
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._woken, self._closed = asyncio.Event(), asyncio.Event()
+        self._error = Exception()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def place(self) -> object:
+        """Where background flows run: on another event loop none of them goes on."""
+        with contextlib.suppress(RuntimeError):  # no loop runs where something is cleaned away
+            loop = asyncio.get_running_loop()
+            if loop is not self._loop:
+                self._loop, self._tasks = loop, set()
+                self._woken, self._closed = asyncio.Event(), asyncio.Event()
+        return self._loop
+
+    def close(self, error: Exception) -> None:
+        """End all pauses, which raise ``error``."""
+        self._error = error
+        self._closed.set()
+
+    async def run(self, flow: Flow[R]) -> R:
+        """What the flow returns in the end."""
+        with contextlib.closing(flow):
+            step = advance(flow, None)
+            while not isinstance(step, Finished):
+                step = advance(flow, await self._act(step))
+            return step.value
+
+    async def iterate(self, flow: Flow[R]) -> AsyncGenerator[Any, None]:
+        """The values that the flow emits."""
+        with contextlib.closing(flow):
+            step = advance(flow, None)
+            while not isinstance(step, Finished):
+                if isinstance(step, Emit):
+                    yield step.value
+                step = advance(flow, await self._act(step))
+
+    def start(self, flow: Flow[None]) -> None:
+        """Run a flow in the background."""
+        task = asyncio.get_running_loop().create_task(self.run(flow))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def wake(self) -> None:
+        """End the ``Idle`` of the one flow that sleeps."""
+        self._woken.set()
+
+    def max_lanes(self, wanted: int) -> int:
+        """Maximum number of background flows."""
+        return wanted
+
+    def channel(self) -> LoopChannel:
+        """A channel that this driver can receive from."""
+        return LoopChannel(self._sleep)
+
+    async def stop(self) -> None:
+        """End all background flows."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            log_ended((None, task.exception()))
+
+    async def _act(self, step: Step) -> object:
+        try:
+            return await self._do(step)
+        except Exception as exc:  # is thrown into the flow, whose traceback says more
+            return exc
+
+    async def _do(self, step: Step) -> object:
+        match step:
+            case Sleep(seconds):
+                if self._sleep is not asyncio.sleep:
+                    await self._sleep(seconds)
+                    return None
+                await wait_at_most(self._closed.wait(), seconds, self._sleep)
+                if self._closed.is_set():
+                    raise again(self._error)
+            case Call():
+                return await self._send(step)
+            case Gather(calls):
+                return await asyncio.gather(*map(self._act, calls))
+            case Receive(box, seconds):
+                assert isinstance(box, LoopChannel)
+                return await box.take(seconds)
+            case Idle(seconds):
+                await self._idle(seconds)
+            case Stream():
+                with contextlib.suppress(Enough):
+                    await self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
+            case RunBlocking(function):
+                return await asyncio.to_thread(function)
+        return None
+
+    async def _send(self, call: Call) -> Reply:
+        limit = asyncio.timeout(call.budget)
+        try:
+            async with limit:
+                return await self.transport.send(call)
+        except TimeoutError:
+            if limit.expired():
+                raise too_late(call.verb, call.budget) from None
+            raise
+
+    async def _idle(self, seconds: float) -> None:
+        await wait_at_most(self._woken.wait(), seconds, self._sleep)
+        self._woken.clear()

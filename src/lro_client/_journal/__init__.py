@@ -1,1 +1,0 @@
-"""A journal on disk of operations that were started and not collected."""

@@ -1,0 +1,197 @@
+"""What the arguments of a command stand for: operations, and the message of a start."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+
+import attrs
+import click
+from click.shell_completion import CompletionItem
+
+from lro import InvalidArgument, Struct
+from lro.types import Json
+from lro.wire import loads
+from lro_client._tokens import dotted, read_token
+from lro_client.cli._connection import Link, Server, read_file, split_url, take_server
+from lro_client.cli._terminal import safe_in_shells
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COMPLETION_SECONDS: Final = 1.0
+_COMPLETIONS: Final = 100
+
+
+@attrs.frozen
+class Named:
+    """An operation's name, and the server that was given with it; empty for none."""
+
+    name: str
+    server: str = ""
+
+
+def read_name(text: str, prefix: str) -> Named:
+    """Read an operation from its name, its URL, a token, or its JSON.
+
+    Raises:
+        click.UsageError: The text names no operation, or its path leads elsewhere.
+        InvalidArgument: It begins as a token does, and is not a valid one.
+    """
+    found = _parsed(text, prefix)
+    if not found.name:
+        raise click.UsageError(f"{text!r} names no operation")
+    check_path(found.name, "a name")
+    if dotted(unquote(found.server)):
+        raise click.UsageError(f"{text!r:.200} has a server with a segment '.' or '..'")
+    return found
+
+
+def check_path(name: str, what: str) -> None:
+    """Refuse a name whose path leads elsewhere: the bearer token would be sent there.
+
+    Raises:
+        click.UsageError: A segment of it is ``.``, ``..``, or empty.
+    """
+    if dotted(name) or "" in name.split("/"):
+        raise click.UsageError(f"{name!r:.200} is not {what}: a segment is '.', '..', or empty")
+
+
+def _parsed(text: str, prefix: str) -> Named:
+    if text.lstrip().startswith("{"):
+        printed = _printed_name(text)
+        if printed:
+            return Named(printed)
+        token = read_token(text)
+        server = token.server
+        if server and "://" not in server:
+            server = f"grpc://{server}"  # an address as gRPC has it
+        return Named(token.name, server)
+    before = f"/{prefix.strip('/')}/".replace("//", "/")
+    if "://" in text:
+        return _of_url(text, before)
+    return Named(text.removeprefix(before) if text.startswith("/") else text)
+
+
+def _printed_name(text: str) -> str:
+    """The name of an operation as ``--json`` prints it; empty if the text is not one."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return ""
+    name = found.get("name") if isinstance(found, dict) and "lro" not in found else None
+    return name if isinstance(name, str) else ""
+
+
+def _of_url(text: str, before: str) -> Named:
+    found = split_url(text)
+    if found.scheme.startswith("grpc"):
+        base, name = "", found.path.lstrip("/")
+    else:
+        base, between, name = found.path.partition(before)
+        if not between:
+            raise click.UsageError(f"{text!r} has no {before!r} before the name: give --prefix")
+    return Named(unquote(name), f"{found.scheme}://{found.netloc}{base}")
+
+
+def read_names(texts: Iterable[str], prefix: str) -> tuple[list[str], str]:
+    """Read the distinct names, and the server that they name; empty if they name none.
+
+    Raises:
+        click.UsageError: They name different servers, or a text names no operation.
+    """
+    found = [read_name(text, prefix) for text in texts]
+    servers = {one.server for one in found if one.server}
+    if len(servers) > 1:
+        raise click.UsageError(
+            f"these are operations of {len(servers)} servers: ask each by itself"
+        )
+    return list(dict.fromkeys(one.name for one in found)), servers.pop() if servers else ""
+
+
+def complete_names(
+    context: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Ask the server for names that begin with the incomplete word; none if that takes long.
+
+    The shell puts a name into the command line as it is: names that need quotes are left out.
+    """
+    try:
+        with context.scope(cleanup=False):
+            return _names(take_server(context, dict(context.params)), incomplete)
+    except Exception:  # the shell that completes has no place for messages
+        return []
+
+
+def _names(server: Server, incomplete: str) -> list[CompletionItem]:
+    parent, found, _ = incomplete.rpartition("/operations")
+    with server.connect(within=_COMPLETION_SECONDS) as link:
+        listed = link.client.list(parent if found else "", page_size=_COMPLETIONS)
+        return [
+            CompletionItem(one.name, help=one.state)
+            for one in islice(listed, _COMPLETIONS)
+            if one.name.startswith(incomplete) and safe_in_shells(one.name)
+        ]
+
+
+def names_argument(*, required: bool = True) -> Callable[[F], F]:
+    """Add the argument of a command that takes one or more operations."""
+    return click.argument(
+        "names", metavar="NAME...", nargs=-1, required=required, shell_complete=complete_names
+    )
+
+
+def read_message(given: str) -> dict[str, Json]:
+    """Read the JSON object of an argument: its text, ``@file``, or ``-`` for standard input.
+
+    Raises:
+        InvalidArgument: It cannot be read, or is not a JSON object.
+    """
+    named, text = "message", given.encode("utf-8", "surrogateescape")
+    if given == "-":
+        if sys.stdin is None:
+            raise InvalidArgument("-", "standard input is closed")
+        named, text = "standard input", sys.stdin.buffer.read()
+    elif given.startswith("@"):
+        named, text = given[1:], read_file(given[1:])
+    try:
+        found = loads(text)
+    except ValueError as exc:
+        raise InvalidArgument(named, f"is not JSON: {exc}") from None
+    if not isinstance(found, dict):
+        raise InvalidArgument(named, f"must be a JSON object, got {found!r:.80}")
+    return found
+
+
+def message_for(link: Link, target: str, fields: dict[str, Json]) -> object:
+    """Make the message that a start sends.
+
+    Raises:
+        InvalidArgument: Over gRPC: no descriptors, no such method in them, or no such message.
+    """
+    if not link.grpc:
+        return Struct(fields)
+    if not link.descriptors:
+        wanted = "needs --descriptors FILE over gRPC, to know the message of the method"
+        raise InvalidArgument("start", wanted)
+    name = _request_type(link.descriptors, target)
+    try:
+        return link.types.codec(name).load(fields, strict=True)
+    except InvalidArgument as exc:
+        raise InvalidArgument(f"message {name}", str(exc)) from None
+
+
+def _request_type(descriptors: bytes, target: str) -> str:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet  # needs an extra, as all of gRPC
+
+    wanted = target.strip("/").replace("/", ".")
+    for file in FileDescriptorSet.FromString(descriptors).file:
+        for service in file.service:
+            for method in service.method:
+                full = ".".join(filter(None, (file.package, service.name, method.name)))
+                if full == wanted:
+                    return method.input_type.lstrip(".")
+    raise InvalidArgument(target, "is not a method of the services in --descriptors")

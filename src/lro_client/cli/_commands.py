@@ -1,0 +1,397 @@
+"""The commands themselves: list, get, wait, watch, cancel, delete, start, completion."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Final
+from urllib.parse import unquote
+
+import click
+from click.shell_completion import get_completion_class
+
+from lro import Any, Operation
+from lro_client._errors import CallError
+from lro_client._tokens import dotted
+from lro_client.cli._arguments import (
+    check_path,
+    message_for,
+    names_argument,
+    read_message,
+    read_names,
+)
+from lro_client.cli._connection import Link, Server, server_options, span, split_url
+from lro_client.cli._exits import (
+    ClientCommand,
+    Exit,
+    exit_of,
+    sentence,
+    set_going_on,
+    set_starting,
+    tell,
+    worst,
+)
+from lro_client.cli._following import Handle, conclude, handle_of
+from lro_client.cli._printing import (
+    json_option,
+    print_end,
+    print_json,
+    print_operation,
+    state_line,
+)
+
+_MAX_PAGE: Final = 1000
+"""The most operations that one call lists."""
+
+
+_timeout_option = click.option(
+    "--timeout",
+    type=span,
+    metavar="SPAN",
+    help="Wait at most this long, such as 90, 1.5s, 10m or 2h; then end with 4.",
+)
+
+_poll_option = click.option(
+    "--poll",
+    is_flag=True,
+    help="Ask for the state again and again; for servers whose WaitOperation does not work.",
+)
+
+
+@click.command("list", cls=ClientCommand)
+@click.argument("parent", default="")
+@click.option("--filter", "wanted", metavar="FILTER", default="", help="An AIP-160 filter.")
+@click.option(
+    "--page-size", type=click.IntRange(min=1), metavar="N", help="Ask for at most N with each call."
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N.")
+@json_option
+@server_options
+def list_operations(
+    server: Server,
+    parent: str,
+    wanted: str,
+    page_size: int | None,
+    limit: int | None,
+    as_json: bool,
+) -> Exit:
+    """List operations, newest first.
+
+    PARENT is that of the names, such as projects/p; without it, those that have none.
+    """
+    if parent:
+        check_path(parent, "a parent")
+    with server.connect() as link:
+        size = page_size or min(limit or 0, 1000)
+        found = islice(link.client.list(parent, wanted, page_size=size), limit)
+        if as_json:
+            for operation in found:
+                print_json(operation, link)
+        elif sys.stdout.isatty():
+            from lro_client.cli._table import listed  # loads rich, which others do not need
+
+            listed(found, link)
+        else:
+            for operation in found:
+                click.echo(state_line(operation, link).text)
+    return Exit.DONE
+
+
+@click.command("get", cls=ClientCommand)
+@names_argument()
+@click.option(
+    "--check", is_flag=True, help="End with the state: 1 failed, 3 cancelled, 4 still running."
+)
+@json_option
+@server_options
+def get(server: Server, names: tuple[str, ...], check: bool, as_json: bool) -> Exit:
+    """Print operations as they are now.
+
+    A NAME is an operation's name, its URL, or a token of a handle.
+    """
+    wanted, said = read_names(names, server.prefix)
+    exits = []
+    with server.connect(said) as link:
+        for name in wanted:
+            try:
+                operation = link.client.get(name)
+            except CallError as exc:
+                tell(sentence(exc, name))
+                exits.append(Exit.CALL_FAILED)
+                continue
+            print_operation(operation, link, as_json=as_json)
+            exits.append(exit_of(operation) if check else Exit.DONE)
+    return worst(exits)
+
+
+@click.command("wait", cls=ClientCommand)
+@names_argument()
+@_timeout_option
+@_poll_option
+@json_option
+@server_options
+def wait(
+    server: Server, names: tuple[str, ...], timeout: float | None, poll: bool, as_json: bool
+) -> Exit:
+    """Wait until operations are done, and print each when it is.
+
+    A NAME is an operation's name, its URL, or a token of a handle.
+
+    Exit status, that of the worst: 0 done with a response, 1 failed, 3 cancelled, 4 still running,
+    5 a call failed, 130 interrupted.
+    """
+    wanted, said = read_names(names, server.prefix)
+    with server.connect(said, within=timeout, poll=poll) as link:
+        handles = [handle_of(link, name) for name in wanted]
+        show = functools.partial(print_end, link=link, as_json=as_json)
+        return conclude(handles, link, timeout, show)
+
+
+@click.command("watch", cls=ClientCommand)
+@names_argument(required=False)
+@click.option("--filter", "wanted", metavar="FILTER", help="Those that match this AIP-160 filter.")
+@click.option("--parent", metavar="PARENT", default="", help="Where the filter looks for them.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1000,
+    show_default=True,
+    help="With --filter, watch at most N, the newest.",
+)
+@_timeout_option
+@_poll_option
+@json_option
+@server_options
+def watch(
+    server: Server,
+    names: tuple[str, ...],
+    wanted: str | None,
+    parent: str,
+    limit: int,
+    timeout: float | None,
+    poll: bool,
+    as_json: bool,
+) -> Exit:
+    """Watch operations until all are done: a live table, or in a pipe a line for each change.
+
+    A NAME is an operation's name, its URL, or a token of a handle. With --filter, those are
+    watched that match when it begins.
+
+    Exit status: that of lro wait.
+    """
+    if bool(names) == (wanted is not None):
+        raise click.UsageError("give either names or --filter")
+    found, said = read_names(names, server.prefix)
+    if parent:
+        check_path(parent, "a parent")
+    with server.connect(said, within=timeout, poll=poll) as link:
+        handles = [handle_of(link, name) for name in found]
+        if wanted is not None:
+            handles = _matching(link, parent, wanted, limit)
+        return _watch_all(handles, link, timeout, as_json=as_json)
+
+
+def _matching(link: Link, parent: str, wanted: str, limit: int) -> list[Handle]:
+    listed = link.client.list(parent, wanted, page_size=min(limit + 1, _MAX_PAGE))
+    found = list(islice(listed, limit + 1))
+    if not found:
+        tell("no operation matches")
+    if len(found) > limit:
+        tell(f"more than {limit} match: only {limit} are watched; give --limit for more")
+    return [handle_of(link, one) for one in found[:limit]]
+
+
+def _watch_all(
+    handles: Sequence[Handle], link: Link, timeout: float | None, *, as_json: bool
+) -> Exit:
+    """Show operations while they run; the worst end of all."""
+    if not as_json and sys.stdout.isatty():
+        from lro_client.cli._table import LiveTable, can_redraw  # loads rich
+
+        if can_redraw():
+            with LiveTable([handle.name for handle in handles], link) as table:
+                return conclude(handles, link, timeout, table.show, changes=True, lose=table.lose)
+    show = functools.partial(print_json if as_json else _print_state, link=link)
+    return conclude(handles, link, timeout, show, changes=True)
+
+
+def _print_state(operation: Operation, link: Link) -> None:
+    click.echo(state_line(operation, link).text)
+
+
+@click.command("cancel", cls=ClientCommand)
+@names_argument()
+@click.option("--wait", "waits", is_flag=True, help="Wait until they are over, and print them.")
+@_timeout_option
+@json_option
+@server_options
+def cancel(
+    server: Server, names: tuple[str, ...], waits: bool, timeout: float | None, as_json: bool
+) -> Exit:
+    """Ask for operations to be cancelled.
+
+    A NAME is an operation's name, its URL, or a token of a handle. With --wait, the status is 0
+    for one that was cancelled, or was done before that.
+    """
+    wanted, said = read_names(names, server.prefix)
+    with server.connect(said, within=timeout) as link:
+        asked, exits = _call_each(link.client.cancel, wanted)
+        if waits:
+            handles = [handle_of(link, name) for name in asked]
+            show = functools.partial(print_end, link=link, as_json=as_json)
+            exits.append(conclude(handles, link, timeout, show, judge=_exit_as_asked))
+    return worst(exits)
+
+
+def _exit_as_asked(operation: Operation) -> Exit:
+    found = exit_of(operation)
+    return Exit.DONE if found is Exit.CANCELLED else found
+
+
+def _call_each(verb: Callable[[str], None], names: Iterable[str]) -> tuple[list[str], list[Exit]]:
+    """Call a verb for each name, and report each failure.
+
+    Returns:
+        The names for which it worked, and the exit status of each call.
+    """
+    worked, exits = [], []
+    for name in names:
+        try:
+            verb(name)
+        except CallError as exc:
+            tell(sentence(exc, name))
+            exits.append(Exit.CALL_FAILED)
+        else:
+            worked.append(name)
+            exits.append(Exit.DONE)
+    return worked, exits
+
+
+@click.command("delete", cls=ClientCommand)
+@names_argument()
+@server_options
+def delete(server: Server, names: tuple[str, ...]) -> Exit:
+    """Remove the records of operations; does not stop their work.
+
+    A NAME is an operation's name, its URL, or a token of a handle.
+    """
+    wanted, said = read_names(names, server.prefix)
+    with server.connect(said) as link:
+        _, exits = _call_each(link.client.delete, wanted)
+    return worst(exits)
+
+
+@click.command("start", cls=ClientCommand)
+@click.argument("target")
+@click.argument("message", metavar="[JSON | @FILE | -]", default="{}")
+@click.option(
+    "--request-id",
+    metavar="UUID",
+    default="",
+    help="Starts nothing twice under this id, which lets a lost call be repeated; auto makes one.",
+)
+@click.option("--wait", "waits", is_flag=True, help="Wait until it is done, and print it.")
+@click.option("--watch", "watches", is_flag=True, help="Show its progress until it is done.")
+@click.option("--validate-only", is_flag=True, help="Only check whether it could be started.")
+@_timeout_option
+@_poll_option
+@json_option
+@server_options
+def start(
+    server: Server,
+    target: str,
+    message: str,
+    request_id: str,
+    waits: bool,
+    watches: bool,
+    validate_only: bool,
+    timeout: float | None,
+    poll: bool,
+    as_json: bool,
+) -> Exit:
+    """Start an operation, and print it.
+
+    TARGET is the path of a method such as /v1/images:resize, or its URL; over gRPC its full name
+    such as acme.v1.Images.Resize, which needs --descriptors.
+
+    Exit status: 0 once it is started; with --wait or --watch that of lro wait.
+    """
+    if waits and watches:
+        raise click.UsageError("give either --wait or --watch")
+    fields = read_message(message)
+    path, said = _read_target(target)
+    if request_id == "auto":
+        request_id = str(uuid.uuid4())
+        tell(f"the request id is {request_id}")
+    with server.connect(said, poll=poll) as link:
+        set_starting("" if validate_only else _perhaps_started(request_id))
+        handle = link.client.start(
+            path,
+            message_for(link, path, fields),
+            response=Any,
+            metadata=Any,
+            request_id=request_id,
+            validate_only=validate_only,
+        )
+        set_starting("")
+        set_going_on([] if handle.done else [handle.name])
+        return _shown(handle, link, timeout, waits=waits, watches=watches, as_json=as_json)
+
+
+def _shown(
+    handle: Handle,
+    link: Link,
+    timeout: float | None,
+    *,
+    waits: bool,
+    watches: bool,
+    as_json: bool,
+) -> Exit:
+    if watches:
+        return _watch_all([handle], link, timeout, as_json=as_json)
+    if waits:
+        show = functools.partial(print_end, link=link, as_json=as_json)
+        return conclude([handle], link, timeout, show)
+    print_operation(handle.operation, link, as_json=as_json)
+    return Exit.DONE
+
+
+def _read_target(target: str) -> tuple[str, str]:
+    """The method, and the server where a URL says it."""
+    path, said = target, ""
+    if "://" in target:
+        found = split_url(target)
+        path = found.path + (f"?{found.query}" if found.query else "")
+        said = f"{found.scheme}://{found.netloc}"
+    if dotted(unquote(path.partition("?")[0])):
+        raise click.UsageError(f"{target!r:.200} is not a method: a segment is '.' or '..'")
+    return path, said
+
+
+def _perhaps_started(request_id: str) -> str:
+    if request_id:
+        again = f"the same command with --request-id {request_id} starts nothing twice"
+        return f"the operation may have been started: {again}"
+    return "the operation may have been started: look for it with: lro list"
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script by which a shell completes commands, options and names.
+
+    For bash, add this to ~/.bashrc: eval "$(lro completion bash)"; for zsh the same with zsh in
+    ~/.zshrc; for fish: lro completion fish > ~/.config/fish/completions/lro.fish. Names of
+    operations are completed where LRO_SERVER or --server names a server.
+    """
+    root = context.find_root()
+    name = root.info_name or "lro"
+    variable = f"_{name.upper().replace('-', '_')}_COMPLETE"
+    made = get_completion_class(shell)
+    assert made is not None  # the choice has only shells that click knows
+    click.echo(made(root.command, {}, name, variable).source())

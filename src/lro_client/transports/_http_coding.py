@@ -1,0 +1,556 @@
+"""Calls as HTTP requests and back: paths, bodies, errors, events (spec §5, §11.8, §11.10)."""
+
+from __future__ import annotations
+
+import codecs
+import email.utils
+import functools
+import json
+import re
+import time
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC
+from typing import Final, Generic, NoReturn, TypeVar, cast
+
+import attrs
+
+from lro import (
+    Any,
+    BatchGetOperationsResponse,
+    CancelOperationRequest,
+    Code,
+    DeclarationError,
+    DeleteOperationRequest,
+    InvalidArgument,
+    ListOperationsRequest,
+    ListOperationsResponse,
+    LroError,
+    Operation,
+    Status,
+    TypeRegistry,
+    WaitOperationRequest,
+)
+from lro.errors import RouteNotFound
+from lro.types import ErrorInfo, Json, RetryInfo
+from lro.wire import (
+    Template,
+    dumps,
+    loads,
+    operation_from_json,
+    page_from_json,
+    status_from_error_body,
+)
+from lro_client._arguments import check_segments
+from lro_client._errors import (
+    CallError,
+    NothingServed,
+    decoded,
+    empty_reply,
+    unreadable,
+)
+from lro_client._flow.single import check_operation
+from lro_client._flow.steps import (
+    BatchGetOperationsRequest,
+    Call,
+    Reply,
+    Request,
+    StartRequest,
+    WatchOperationsRequest,
+)
+from lro_client._tokens import public_address
+
+_ENDINGS: Final = {
+    "get": "",
+    "list": "",
+    "delete": "",
+    "cancel": ":cancel",
+    "wait": ":wait",
+    "batch": ":batchGet",
+    "watch": ":watch",
+}
+"""The custom verbs at the ends of paths (spec §5.4)."""
+
+_MAX_KNOWN_PATHS: Final = 256
+"""Paths that are kept: a poll asks for the same one again."""
+
+_OF_PARENTS: Final = frozenset({"list", "batch", "watch"})
+
+
+@attrs.frozen(kw_only=True)
+class Routes:
+    """The paths of the verbs, as http rules; ``name`` is the operation's, or the parent's.
+
+    Any name below ``/v1`` is what this library's servers and Google's have. Paths that are not
+    given stand below the prefix of the first one that is, in the order of the fields: with
+    ``get="/v1beta/{name=**}"`` all are below ``/v1beta``. Services that bind WaitOperation do it in
+    several ways (spec §4.10): ``wait_method`` is theirs, ``wait_body`` whether the timeout is sent
+    as JSON or, as with GET, in the query.
+    """
+
+    get: str = ""
+    list: str = ""
+    delete: str = ""
+    cancel: str = ""
+    wait: str = ""
+    batch: str = ""
+    watch: str = ""
+    wait_method: str = "POST"
+    wait_body: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        given = [path for path in (getattr(self, verb) for verb in _ENDINGS) if path]
+        prefix = given[0].partition("{")[0].rstrip("/") if given else "/v1"
+        for verb, ending in _ENDINGS.items():
+            if not getattr(self, verb):
+                # Where names are what follows "operations/", collections are what stands before.
+                base = prefix.removesuffix("/operations") if verb in _OF_PARENTS else prefix
+                object.__setattr__(self, verb, f"{base}/{{name=**}}{ending}")
+
+    @classmethod
+    def below(cls, prefix: str) -> Routes:
+        """The defaults below another prefix than ``/v1``, such as ``/v1beta`` or ``/api/v1``.
+
+        Raises:
+            InvalidArgument: It does not begin with a slash.
+        """
+        if not prefix.startswith("/"):
+            raise InvalidArgument("prefix", f"must begin with a slash, got {prefix!r:.80}")
+        return cls(get=f"{prefix.rstrip('/')}/{{name=**}}")
+
+
+@attrs.frozen(kw_only=True)
+class HttpCall:
+    """A call as HTTP: what any client library needs to send it."""
+
+    method: str
+    url: str
+    params: Mapping[str, str | int] = attrs.field(factory=dict)
+    body: bytes | None = None
+
+
+class Encoder:
+    """Makes requests of calls; ``base_url`` goes before the paths, also of starts."""
+
+    def __init__(self, routes: Routes, types: TypeRegistry, base_url: str) -> None:
+        self._routes = routes
+        self._templates = {verb: Template.parse(getattr(routes, verb)) for verb in _ENDINGS}
+        self._types = types
+        self._base = base_url.rstrip("/")
+        self._path = functools.lru_cache(maxsize=_MAX_KNOWN_PATHS)(self._expand)
+
+    def encode(self, call: Call) -> HttpCall:
+        """The HTTP request of a call.
+
+        Raises:
+            DeclarationError: A name does not fit its path, or the message cannot be encoded.
+        """
+        try:
+            asked = self._encode(call.request)
+        except DeclarationError:
+            raise
+        except InvalidArgument as exc:
+            raise DeclarationError(exc.field, exc.description) from exc
+        except LroError as exc:
+            raise DeclarationError("message", str(exc)) from exc
+        except (TypeError, ValueError) as exc:
+            raise DeclarationError("message", f"has no JSON: {exc}") from exc
+        whole = not asked.url.startswith("/")  # a start may go to another address
+        return asked if whole else attrs.evolve(asked, url=self._base + asked.url)
+
+    def _encode(self, request: Request) -> HttpCall:
+        if isinstance(request, StartRequest):
+            return self._start(request)
+        if isinstance(request, ListOperationsRequest):
+            shown: dict[str, str | int] = {
+                "filter": request.filter,
+                "pageSize": request.page_size,
+                "pageToken": request.page_token,
+            }
+            params = {key: value for key, value in shown.items() if value}
+            path = self._listed(request.name)
+            return HttpCall(method="GET", url=path, params=params)
+        if isinstance(request, WaitOperationRequest):
+            return self._wait(request)
+        if isinstance(request, (BatchGetOperationsRequest, WatchOperationsRequest)):
+            verb = "batch" if isinstance(request, BatchGetOperationsRequest) else "watch"
+            body = dumps({"names": list(request.names)})
+            return HttpCall(method="POST", url=self._path(verb, request.collection), body=body)
+        if isinstance(request, CancelOperationRequest):
+            return HttpCall(method="POST", url=self._path("cancel", request.name), body=b"{}")
+        if isinstance(request, DeleteOperationRequest):
+            return HttpCall(method="DELETE", url=self._path("delete", request.name))
+        return HttpCall(method="GET", url=self._path("get", request.name))
+
+    def _expand(self, verb: str, name: str) -> str:
+        if not name:  # which ``**`` would take for no segment at all
+            raise InvalidArgument("name", "must not be empty")
+        check_segments("name", name)
+        return self._templates[verb].expand({"name": name})
+
+    def _listed(self, name: str) -> str:
+        try:
+            return self._path("list", _collection(name))
+        except InvalidArgument:
+            parent = name.removesuffix("/operations")
+            try:  # a rule such as "/v1/{name=projects/*}/operations" takes the parent alone
+                return self._path("list", parent)
+            except InvalidArgument:
+                pass
+            raise
+
+    def _wait(self, request: WaitOperationRequest) -> HttpCall:
+        path, method = self._path("wait", request.name), self._routes.wait_method
+        fields = cast("dict[str, Json]", self._types.dump(attrs.evolve(request, name="")))
+        if self._routes.wait_body:
+            return HttpCall(method=method, url=path, body=dumps(fields))
+        return HttpCall(method=method, url=path, params={k: str(v) for k, v in fields.items()})
+
+    def _start(self, request: StartRequest) -> HttpCall:
+        message = request.message
+        if isinstance(message, Any):
+            message = self._types.readable(message).payload
+        if isinstance(message, Mapping):
+            json.dumps(message, allow_nan=False)  # faster ones send null for what has no JSON
+            message = dict(message)
+        body = message if isinstance(message, dict) else self._types.dump(message)
+        if not isinstance(body, dict):
+            raise InvalidArgument("message", f"must be an object in JSON, got {body!r:.80}")
+        if request.request_id:
+            body = {**body, "requestId": request.request_id}
+        if request.validate_only:
+            body = {**body, "validateOnly": True}
+        target = request.target
+        if target.startswith("//") or not target.startswith(("/", "http://", "https://")):
+            wanted = "must begin with a slash, or be a whole URL"
+            raise InvalidArgument("target", f"{wanted}, got {target!r:.200}")
+        return HttpCall(method="POST", url=target, body=dumps(body))
+
+
+def _collection(name: str) -> str:
+    segments = name.split("/") if name else []
+    whole = len(segments) % 2 == 1 and segments[-1] == "operations"
+    return name if whole else "/".join((*segments, "operations"))
+
+
+E = TypeVar("E")
+
+MAX_EVENT: Final = 32 * 1024 * 1024
+"""The largest event that is read, in bytes."""
+
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+class EventTooLarge(ValueError):
+    """An event is larger than :data:`MAX_EVENT`."""
+
+
+class Events(Generic[E]):
+    """Makes events of chunks: ``read`` is given the type and the data of each."""
+
+    def __init__(self, read: Callable[[str, bytes], E | None]) -> None:
+        self._read = read
+        self._rest = bytearray()
+        self._kind = ""
+        self._data: list[bytes] = []
+        self._size = 0
+        self._begun = False
+
+    def feed(self, chunk: bytes) -> Iterator[E]:
+        """The events that are complete with this chunk.
+
+        Raises:
+            EventTooLarge: An event has no end within :data:`MAX_EVENT` bytes.
+        """
+        self._rest += chunk
+        if b"\n" not in chunk and b"\r" not in chunk:
+            self._check()
+            return
+        # A carriage return at the end may be half a line's end.
+        whole, held = bytes(self._rest), b""
+        if whole.endswith(b"\r"):
+            whole, held = whole[:-1], b"\r"
+        *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._rest = bytearray(rest + held)
+        for line in lines:
+            if not self._begun:  # which a stream may begin with, and which is no part of a name
+                self._begun, line = True, line.removeprefix(_BYTE_ORDER_MARK)
+            event = self._line(line)
+            if event is not None:
+                yield event
+        self._check()
+
+    def _check(self) -> None:
+        if len(self._rest) + self._size > MAX_EVENT:
+            raise EventTooLarge(f"an event is larger than {MAX_EVENT} bytes")
+
+    def _line(self, line: bytes) -> E | None:
+        if not line:
+            return self._end()
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            self._data.append(value)
+            self._size += len(value) + 1  # a line without data takes its room too
+        elif field == b"event":
+            self._kind = value.decode("utf-8", "replace")
+        return None
+
+    def _end(self) -> E | None:
+        kind, data = self._kind, self._data
+        self._kind, self._data, self._size = "", [], 0
+        return self._read(kind, b"\n".join(data)) if data else None
+
+
+_UNFINISHED: Final = re.compile(
+    r"""
+    | -                                         # of a number
+    | (?<=[0-9]) (?: \. | \.?[0-9]*[eE][+-]? )
+    | t (?:r u?)? | f (?:a (?:l s?)?)? | n (?:u l?)?
+    | " (?: [^"\\]++ | \\. )*+ \\?              # of a text
+    | (?<=\\) u [0-9a-fA-F]{0,4}                # of an escape in a text
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""What a text may end with instead of the next token. Nothing is unfinished too."""
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def is_truncated(content: bytes) -> bool:
+    """Whether these bytes end too early, so that more of them might have been one JSON text.
+
+    Bytes that no continuation makes JSON in UTF-8 are not truncated: they can never be read.
+    """
+    try:
+        # An incremental decoder waits for the rest of a character that is cut.
+        text = codecs.getincrementaldecoder("utf-8")().decode(content)
+    except UnicodeDecodeError:
+        return False
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as exc:
+        return _UNFINISHED.fullmatch(text, exc.pos) is not None
+    except (ValueError, RecursionError):  # a number of too many digits, or too deep
+        return False
+    return False
+
+
+_PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
+_SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
+_MAX_PAUSE_SECONDS: Final = 1e9
+"""More than any pause: what a clock's sleep still takes."""
+
+_FAILURES: Final = (
+    ("InvalidURL", Code.INVALID_ARGUMENT, False),
+    ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
+    ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
+    ("TooManyRedirects", Code.UNKNOWN, False),
+    ("DecodingError", Code.UNKNOWN, True),  # the body was spoilt on its way
+    ("ConnectTimeout", Code.UNAVAILABLE, True),
+    ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
+    ("RequestError", Code.UNAVAILABLE, True),  # all others: no connection, or it was lost
+)
+"""What an exception of this name means, and whether that passes; the first that fits counts.
+
+By name, since the client may be one of httpx2, whose classes are others of the same names.
+"""
+
+
+_ELSEWHERE: Final = (
+    "look at the name, the client's base URL and routes, and where the server is mounted"
+)
+
+
+class Coder:
+    """Calls to HTTP and back, the same for both faces.
+
+    ``base_url`` goes before the paths, and before targets of starts that are paths; ``now`` is the
+    local clock, for dates in Retry-After.
+    """
+
+    def __init__(
+        self,
+        routes: Routes,
+        types: TypeRegistry,
+        *,
+        base_url: str = "",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.encode = Encoder(routes, types, base_url).encode
+        self._types = types
+        self._now = now
+
+    def decode(self, call: Call, response: typing.Any, content: bytes) -> Reply:
+        """The reply of an HTTP response with this body.
+
+        Raises:
+            CallError: The response is an error, or is not what was asked for.
+        """
+        status: int = response.status_code
+        headers: Mapping[str, str] = response.headers
+        retry_after = self._retry_after(headers)
+        if not 200 <= status < 300:
+            raise self._error(call, response, content, retry_after)
+        if isinstance(call.request, (DeleteOperationRequest, CancelOperationRequest)):
+            return Reply(None, retry_after)
+        return Reply(self._message(call, status, content), retry_after)
+
+    @contextmanager
+    def failures(self, call: Call, address: Callable[[], str]) -> Iterator[None]:
+        """Turn what httpx raises within, or what reads events, into the error of a call.
+
+        The error says which ``address()`` was asked.
+        """
+        try:
+            yield
+        except EventTooLarge as exc:
+            raise unreadable(call.verb, str(exc)) from exc
+        except Exception as exc:
+            names = [cls.__name__ for cls in type(exc).__mro__]
+            for name, code, passing in _FAILURES:
+                if name in names:
+                    text = f"{names[0]}: {exc}" if str(exc) else names[0]
+                    text += f" ({address()})"
+                    raise CallError(call.verb, Status(code, text), passing=passing) from exc
+            raise
+
+    def _message(
+        self, call: Call, status: int, content: bytes
+    ) -> Operation | ListOperationsResponse | BatchGetOperationsResponse:
+        if not content.strip():
+            raise empty_reply(call.verb, "an empty body", status)
+        try:
+            value = loads(content)
+        except ValueError as exc:
+            text, cut = f"the reply is not JSON: {exc}", is_truncated(content)
+            raise unreadable(call.verb, text, status, passing=cut) from None
+        try:
+            if isinstance(call.request, ListOperationsRequest):
+                return page_from_json(value, self._types)
+            if isinstance(call.request, BatchGetOperationsRequest):
+                return self._batch(call.request, value)
+            operation = operation_from_json(value, self._types)
+        except LroError as exc:
+            text = f"the reply is not what was asked for: {exc}"
+            raise unreadable(call.verb, text, status) from exc
+        check_operation(call, operation, status)
+        return operation
+
+    def _batch(self, request: BatchGetOperationsRequest, value: Json) -> BatchGetOperationsResponse:
+        fields = value if isinstance(value, dict) else {}
+        listed, missing = fields.get("operations", []), fields.get("missing", [])
+        if fields is not value or not isinstance(listed, list) or not isinstance(missing, list):
+            raise InvalidArgument("operations", "must be a list, beside a list of missing names")
+        told = {str(one.get("name")) for one in listed if isinstance(one, dict)}
+        untold = set(request.names).difference(told, map(str, missing))
+        if untold:  # it would be waited for for ever
+            raise InvalidArgument("operations", f"must tell of {min(untold)!r:.200} too")
+        if request.ended:  # most of many are not, and to make messages of them is most of the work
+            listed = [one for one in listed if isinstance(one, dict) and one.get("done")]
+        found = tuple(operation_from_json(one, self._types) for one in listed)
+        gone = tuple(name for name in missing if isinstance(name, str))
+        return BatchGetOperationsResponse(found, gone)
+
+    def streams(self, response: typing.Any) -> bool:
+        """Whether a response is a stream of events."""
+        kind: str = response.headers.get("content-type", "")
+        return response.status_code == 200 and kind.lower().startswith("text/event-stream")
+
+    def events(self, call: Call) -> Events[Operation | str]:
+        """What makes operations, and the names of those gone, of the chunks of a stream.
+
+        It raises a CallError for what was not asked for.
+        """
+        return Events(lambda kind, data: self._event(call, kind, data))
+
+    def _event(self, call: Call, kind: str, data: bytes) -> Operation | str | None:
+        if kind not in ("operation", "missing"):
+            return None
+        try:
+            value = loads(data)
+            fields = value if isinstance(value, dict) else {}
+            if kind == "missing":
+                return str(fields["name"])
+            wanted = call.request
+            ended = isinstance(wanted, WatchOperationsRequest) and wanted.ended
+            name = fields.get("name")
+            if ended and isinstance(name, str) and not fields.get("done"):
+                return Operation(name=name)  # metadata that nobody wants are not kept
+            return operation_from_json(value, self._types)
+        except (ValueError, KeyError, LroError) as exc:
+            text = f"an event is not what was asked for: {exc}"
+            raise unreadable(call.verb, text) from exc
+
+    def no_stream(self, call: Call, response: typing.Any, content: bytes) -> CallError:
+        """The error of a call that was to be answered with a stream."""
+        status = response.status_code
+        if not 200 <= status < 300:
+            return self._error(call, response, content, self._retry_after(response.headers))
+        text = "the reply is no stream of events"
+        return CallError(call.verb, Status(Code.UNIMPLEMENTED, text), status)
+
+    def _error(
+        self, call: Call, response: typing.Any, content: bytes, retry_after: float | None
+    ) -> CallError:
+        http: int = response.status_code
+        try:
+            body = loads(content)
+        except ValueError:
+            body = None
+        status = status_from_error_body(http, body, self._types)
+        where = f"{response.request.method} {public_address(str(response.url))}"
+        if status.message == status_from_error_body(http, None, self._types).message:
+            # Nothing was said, perhaps by another server than was meant.
+            status = attrs.evolve(status, message=f"{status.message} to {where}")
+        for detail in decoded(status.details, None):
+            if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
+                asked = min(detail.retry_delay.total_seconds(), _MAX_PAUSE_SECONDS)
+                retry_after = max(retry_after or 0.0, asked)
+        if status.code == Code.NOT_FOUND and not _says_what_is_missing(body, status):
+            status = attrs.evolve(status, message=f"nothing is served at {where}: {_ELSEWHERE}")
+            return NothingServed(call.verb, status, http, retry_after)
+        # A body without a status of its own came from a proxy, whose troubles pass.
+        passing = http in _PASSING_STATUS and not _names_its_code(body)
+        return CallError(call.verb, status, http, retry_after, passing=passing)
+
+    def _retry_after(self, headers: Mapping[str, str]) -> float | None:
+        text = headers.get("retry-after", "").strip()
+        if _SECONDS.fullmatch(text):
+            return min(float(text), _MAX_PAUSE_SECONDS)
+        moment = _moment(text) if text else None
+        if moment is None:
+            return None
+        now = _moment(headers.get("date", ""))
+        return min(moment - (self._now() if now is None else now), _MAX_PAUSE_SECONDS)
+
+
+def _moment(text: str) -> float | None:
+    try:
+        found = email.utils.parsedate_to_datetime(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _error_member(body: Json) -> Json:
+    """What the body of an error says in its ``error`` (spec §11.8)."""
+    body = body[0] if isinstance(body, list) and len(body) == 1 else body
+    return body.get("error") if isinstance(body, dict) else None
+
+
+def _names_its_code(body: Json) -> bool:
+    error = _error_member(body)
+    return isinstance(error, dict) and error.get("status") in Code.__members__
+
+
+def _says_what_is_missing(body: Json, status: Status) -> bool:
+    """Whether a NOT_FOUND is of something that was asked for, rather than of the path."""
+    # A page of a proxy, or of a framework without such a route, has no error body.
+    return _error_member(body) is not None and not any(
+        isinstance(detail, ErrorInfo) and detail.reason == RouteNotFound.reason
+        for detail in decoded(status.details, None)
+    )

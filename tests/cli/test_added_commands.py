@@ -1,0 +1,142 @@
+"""Commands that other distributions add to ``lro``, by entry points of ``lro.commands``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+
+from lro.cli import main
+
+GREET = '''
+import click
+
+@click.command()
+@click.argument("name")
+def greet(name: str) -> None:
+    """Say hello
+    to somebody.
+
+    And nothing else.
+    """
+    click.echo(f"hello {name}")
+'''
+
+
+@pytest.fixture
+def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path with a distribution, ``acme-tools``, whose modules a test writes."""
+    about = tmp_path / "acme_tools-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-tools\nVersion: 1.0\n")
+    (tmp_path / "acme_tools").mkdir()
+    (tmp_path / "acme_tools" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = {*sys.modules}
+    yield tmp_path
+    for name in {*sys.modules} - before:
+        if name.startswith("acme"):
+            del sys.modules[name]
+
+
+def write(folder: Path, source: str, *entries: str) -> None:
+    """Write the module ``acme_greet``, and the entry points of the distribution."""
+    (folder / "acme_greet.py").write_text(source)
+    lines = ["[lro.commands]", *entries, ""]
+    (folder / "acme_tools-1.0.dist-info" / "entry_points.txt").write_text("\n".join(lines))
+    importlib.invalidate_caches()
+
+
+def test_command_of_another_package_is_listed_and_runs(
+    added: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its help is the first paragraph of the docstring, which is read without importing it."""
+    write(added, GREET, "greet = acme_greet:greet")
+    assert main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    assert "Commands of other packages:\n  greet " in listed
+    assert "Say hello to somebody." in listed
+    assert "acme_greet" not in sys.modules
+    assert main(["greet", "ann"]) == 0
+    assert capsys.readouterr().out == "hello ann\n"
+    assert main(["greet", "--help"]) == 0
+    assert "And nothing else." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("source", "entry", "said"),
+    [
+        ("import missing_acme", "greet = acme_greet:greet", "No module named 'missing_acme'"),
+        ("1 / 0", "greet = acme_greet:greet", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit(7)", "greet = acme_greet:greet", "SystemExit: 7"),
+        ("greet = 7", "greet = acme_greet:greet", "acme_greet:greet is int, not a click.Command"),
+        ("def (", "greet = acme_greet:greet", "SyntaxError"),
+        ("", "greet = acme_greet:greet", "has no attribute 'greet'"),
+        ("", "greet = acme_nowhere:greet", "No module named 'acme_nowhere'"),
+        ("", "greet = acme_tools.inside:greet", "RuntimeError: imported"),
+    ],
+)
+def test_broken_command_reports_why_and_breaks_no_other(
+    source: str, entry: str, said: str, added: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is listed without help; the others run."""
+    write(added, source, entry, "good = acme_good:greet")
+    (added / "acme_good.py").write_text(GREET)
+    assert main(["--help"]) == 0
+    assert "  good " in capsys.readouterr().out
+    for arguments in (["greet"], ["greet", "--help", "x"]):
+        assert main(arguments) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("Error: the command greet of acme-tools cannot be loaded: ")
+        assert said in told
+        assert "pip install" not in told
+    assert main(["good", "bob"]) == 0
+    assert capsys.readouterr().out == "hello bob\n"
+
+
+def test_command_without_its_extra_says_what_to_install(
+    added: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The entry point names the extra."""
+    write(added, "import missing_acme", "greet = acme_greet:greet [fast]")
+    assert main(["greet"]) == 2
+    assert "pip install 'acme-tools[fast]'" in capsys.readouterr().err
+
+
+def test_error_of_this_library_is_one_sentence(
+    added: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As from a module that asks for another extra when it is imported."""
+    source = "from lro.errors import MissingExtra\nraise MissingExtra('the greeting', 'grpc')"
+    write(added, source, "greet = acme_greet:greet")
+    assert main(["greet"]) == 2
+    told = capsys.readouterr().err
+    assert "cannot be loaded: the greeting needs the extra 'grpc': pip install 'lro[grpc]'" in told
+
+
+def test_commands_of_this_package_cannot_be_replaced(
+    added: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither those that are built in, nor those that its own entry points add."""
+    write(added, GREET, "lint = acme_greet:greet", "get = acme_greet:greet")
+    assert main(["lint", "--help"]) == 0
+    assert "operation_info" in capsys.readouterr().out
+    assert main(["get", "--help"]) == 0
+    assert "Say hello" not in capsys.readouterr().out
+
+
+def test_entry_point_without_a_distribution(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finder of another kind may give one; its module stands in the sentence."""
+    entry = importlib.metadata.EntryPoint("greet", "acme_nowhere:greet", "lro.commands")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: (entry,))
+    assert main(["greet"]) == 2
+    assert "the command greet of acme_nowhere cannot be loaded" in capsys.readouterr().err

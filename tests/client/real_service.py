@@ -1,0 +1,166 @@
+"""A real service, whose work goes step by step as the test says, and the ways to reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+
+import lro
+import lro.asgi
+import lro.wsgi
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro_client import AsyncLocalTransport, LocalTransport
+from tests.client.faces import URL, Face
+from tests.client.messages import ResizeMetadata, ResizeRequest, ResizeResponse
+
+PATH = "/v1/images:resize"
+FULL_NAME = "acme.images.v1.Images.Resize"
+
+
+class House:
+    """The service. The work of its method takes each ``step`` that the test puts in.
+
+    Metadata is reported, a response or an error ends the work, None waits to be cancelled.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.steps: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.service = lro.Service(MemoryStore(), ThreadExecutor(4), domain="acme.test", **options)
+
+        @self.service.method(FULL_NAME, validate=refuse_nothing)
+        def resize(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse:
+            while True:
+                step = self.steps.get()
+                if isinstance(step, ResizeMetadata):
+                    job.report(step)
+                elif isinstance(step, ResizeResponse):
+                    return step
+                elif step is None:
+                    job.sleep(60)
+                else:
+                    raise step
+
+        self.resize = resize
+
+    def say(self, *steps: Any) -> None:
+        """The next steps of whatever work takes them first."""
+        for step in steps:
+            self.steps.put(step)
+
+    def close(self) -> None:
+        self.say(*[ResizeResponse()] * 8)  # for work that is still waiting
+        self.service.close(timedelta(seconds=1))
+
+
+def refuse_nothing(request: ResizeRequest) -> None:
+    """The method's own check of a request.
+
+    Raises:
+        InvalidArgument: There is nothing to resize.
+    """
+    if not request.source:
+        raise lro.InvalidArgument("source", "must not be empty")
+
+
+@attrs.define
+class Way:
+    """A way to a house: what its clients need, and what they call its method."""
+
+    house: House
+    face: Face
+    target: str
+    options: dict[str, Any]
+
+    def client(self, **more: Any) -> Any:
+        """A client of the house."""
+        return self.face.client(**{**self.options, **more})
+
+    def start(self, client: Any, request: ResizeRequest | None = None, **more: Any) -> Any:
+        """A new operation."""
+        return client.start(
+            self.target,
+            request or ResizeRequest(source="a.png"),
+            response=ResizeResponse,
+            metadata=ResizeMetadata,
+            **more,
+        )
+
+
+class Switch:
+    """An ASGI application that can be changed while it is served."""
+
+    app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+@contextlib.contextmanager
+def serving(app: Any) -> Iterator[str]:
+    """Serve an application by uvicorn on a free port; its URL."""
+    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is needed to serve on a socket")
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", ws="none"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        while not server.started:
+            time.sleep(0.001)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join(10)
+
+
+Listen = Callable[[], tuple[Switch, str]]
+
+
+def local(house: House, face: Face, listen: Listen) -> Way:
+    """Calls of functions, without HTTP."""
+    made = {"sync": LocalTransport, "async": AsyncLocalTransport}[face.name]
+    return Way(house, face, FULL_NAME, {"transport": made(house.service)})
+
+
+def in_process(house: House, face: Face, listen: Listen) -> Way:
+    """HTTP without sockets: WSGI for the blocking client, ASGI for the other."""
+    edge: Any = lro.wsgi if face.name == "sync" else lro.asgi
+    wrap: Any = RawWSGITransport if face.name == "sync" else httpx.ASGITransport
+    transport = wrap(app=application(edge, house))
+    return Way(house, face, PATH, {"base_url": URL, "http": face.http(transport=transport)})
+
+
+def sockets(house: House, face: Face, listen: Listen) -> Way:
+    """HTTP through uvicorn."""
+    switch, url = listen()
+    switch.app = application(lro.asgi, house)
+    return Way(house, face, PATH, {"base_url": url, "http": face.http(verify=False)})
+
+
+def application(edge: Any, house: House) -> Any:
+    """The operations of a house, and its method at its own path."""
+    starts = {PATH: house.resize}
+    return edge.OperationsApp(house.service, parents=["projects/*"], starts=starts)
+
+
+class RawWSGITransport(httpx.WSGITransport):
+    """Hands over the path as real servers do: raw, and decoded as bytes in Latin-1's guise."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        path = {"RAW_URI": url.raw_path.decode(), "PATH_INFO": url.path.encode().decode("latin-1")}
+        app: Any = lambda environ, start: self.app({**environ, **path}, start)  # noqa: E731
+        return httpx.WSGITransport(app=app).handle_request(request)
+
+
+WAYS = {"local": local, "in process": in_process, "sockets": sockets}

@@ -1,0 +1,105 @@
+"""Threads for calls that must end by a given time."""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lro_client._flow import threads
+from lro_client._flow.threads import CallThreads, Late, _CallThread
+
+
+@pytest.fixture
+def call_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallThreads]:
+    """Call threads of one test, which end after half a second."""
+    monkeypatch.setattr(threads, "MAX_IDLE_SECONDS", 0.5)
+    before = {*threading.enumerate()}
+    yield CallThreads()
+    for one in {*threading.enumerate()} - before:
+        one.join(10)
+        assert not one.is_alive()
+
+
+def test_what_a_call_gives_or_raises(call_threads: CallThreads) -> None:
+    """It comes back to the caller, from a daemon thread."""
+    assert call_threads.call(lambda: threading.current_thread().daemon, 10, set())
+    with pytest.raises(ZeroDivisionError):
+        call_threads.call(lambda: 1 // 0, 10, set())
+
+
+def test_an_idle_thread_is_taken_again(call_threads: CallThreads) -> None:
+    """One thread does one call after the other."""
+    first, second = (call_threads.call(threading.current_thread, 10, set()) for _ in range(2))
+    assert first is second
+
+
+def test_few_threads_are_kept(call_threads: CallThreads, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those above their number end with their call, however many were lent at once."""
+    monkeypatch.setattr(threads, "MAX_IDLE_THREADS", 2)
+    over = threading.Event()
+    reports: queue.SimpleQueue[object] = queue.SimpleQueue()
+    before = {*threading.enumerate()}
+    for _ in range(5):
+        call_threads.start(over.wait, reports.put)
+    lent = {*threading.enumerate()} - before
+    over.set()
+    assert [reports.get(timeout=10) for _ in range(5)] == [(True, None)] * 5
+    assert len(lent) == 5
+    assert len(call_threads._idle) <= 2
+
+
+def test_late(call_threads: CallThreads) -> None:
+    """The caller goes on; what the call gives in the end is dropped."""
+    over = threading.Event()
+    with pytest.raises(Late):
+        call_threads.call(over.wait, 0.01, set())
+    over.set()
+    assert call_threads.call(lambda: 1, 10, set()) == 1
+
+
+def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays for the task that is on the way."""
+    monkeypatch.setattr(threads, "MAX_IDLE_SECONDS", 0.001)
+    leaving, reported = threading.Event(), threading.Event()
+
+    class Taken(list[_CallThread]):
+        def remove(self, thread: _CallThread) -> None:
+            leaving.set()
+            raise ValueError  # as a list does that does not have it
+
+    thread = _CallThread(Taken())
+    assert leaving.wait(10)
+    thread._idle = []
+    thread.tasks.put((contextvars.copy_context(), lambda: 2, lambda _: reported.set()))
+    assert reported.wait(10)
+
+
+def test_a_forked_process_has_no_idle_threads(
+    call_threads: CallThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stayed with the parent."""
+    first = call_threads.call(threading.current_thread, 10, set())
+    monkeypatch.setattr(threads.os, "getpid", lambda: -1)
+    assert call_threads.call(threading.current_thread, 10, set()) is not first
+
+
+def test_another_may_answer(call_threads: CallThreads) -> None:
+    """Whoever is waiting is reports, instead of what the call gives later."""
+    waiting: set[threads.AnswerQueue] = set()
+    over, begun = threading.Event(), threading.Event()
+
+    def call() -> None:
+        [answer] = waiting
+        answer.put((None, ZeroDivisionError()))
+        begun.set()
+        over.wait(10)
+
+    with pytest.raises(ZeroDivisionError):
+        call_threads.call(call, 10, waiting)
+    assert begun.is_set()
+    assert waiting == set()
+    over.set()

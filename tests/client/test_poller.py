@@ -1,0 +1,634 @@
+"""Waiting for many operations together, in virtual time (spec §3.11, §11.2-§11.5)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import lro
+from lro_client import CallError, OperationGone, Polling, Reply
+from lro_client._flow.single import BATCH, LIST, WAIT, WATCH
+from lro_client._flow.steps import Call
+from lro_client._watch.registry import Seen, Unreachable, Want
+from lro_client._watch.strategy import Scheduler, Strategy
+from tests.client.schedules import Tally, main, run_schedule
+from tests.client.virtual_server import ALL, ENTIRELY, World, error
+
+OFFERS = {
+    "watch": ALL,
+    "batch": frozenset({WAIT, BATCH, LIST}),
+    "list": frozenset({WAIT, LIST}),
+    "get": frozenset[str](),
+}
+
+
+def names(count: int) -> list[str]:
+    """So many names."""
+    return [f"operations/{number}" for number in range(count)]
+
+
+def spread(world: World, count: int, first: float = 20.0, last: float = 40.0) -> list[int]:
+    """Operations that end one after the other, each waited for."""
+    for number, name in enumerate(names(count)):
+        world.plan(name, first + (last - first) * number / count)
+    return [world.watch(name) for name in names(count)]
+
+
+def excess(world: World, numbers: list[int]) -> float:
+    """How long after its end somebody heard of it at the latest."""
+    found = []
+    for number in numbers:
+        [(at, news)] = world.ends(number)
+        assert isinstance(news, Seen)
+        found.append(at - world.operations[news.name].ends_at)
+    return max(found)
+
+
+@pytest.mark.parametrize(
+    ("way", "count", "late", "calls"),
+    [
+        ("watch", 1000, 0.02, 1),
+        ("watch", 3000, 0.02, 3),
+        ("batch", 1000, 0.6, 120),
+        ("list", 300, 1.0, 500),
+        ("get", 100, 10.1, 4000),
+    ],
+)
+def test_each_way_is_quick_and_thrifty(way: str, count: int, late: float, calls: int) -> None:
+    """By what a server offers, the end is heard of within this time, with so many calls."""
+    world = World(offers=OFFERS[way])
+    numbers = spread(world, count)
+    world.run()
+    assert excess(world, numbers) <= late
+    assert len(world.asked) <= calls
+    assert world.most_flying <= 8
+    assert world.registry.entries == {}
+
+
+def test_operations_beyond_stream_capacity_fall_back_to_batch_get() -> None:
+    """Six streams, and what is left by BatchGet, over eight connections at most."""
+    world = World()
+    numbers = spread(world, 7500)
+    world.run()
+    assert world.verbs()[:6] == ["WatchOperations"] * 6
+    assert "BatchGetOperations" in world.verbs()
+    assert "GetOperation" not in world.verbs()
+    assert world.most_flying <= 8
+    assert excess(world, numbers) <= 0.8
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_few_are_held(count: int) -> None:
+    """A Wait each costs nothing more than the end."""
+    world = World()
+    numbers = spread(world, count, 5.0, 6.0)
+    world.run()
+    assert set(world.verbs()) == {"WaitOperation"}
+    assert excess(world, numbers) <= 0.011
+
+
+@pytest.mark.parametrize("ends", [0.0, 0.3, 7.0, 100.0, 4000.0])
+@pytest.mark.parametrize("count", [1, 4, 5, 40])
+def test_polls_lose_a_quarter_of_the_time_at_most(count: int, ends: float) -> None:
+    """Or 20 seconds, where nothing but Get is there (spec §11.2(2))."""
+    world = World(offers=frozenset(), latency=0.0)
+    for name in names(count):
+        world.plan(name, ends)
+    numbers = [world.watch(name) for name in names(count)]
+    world.run()
+    assert excess(world, numbers) <= min(max(0.25 * ends, 0.2), 20.0) + 0.02
+    polls = world.verbs().count("GetOperation") / count
+    assert polls <= 30 + ends / 20 + 45 * (ends > 1)
+
+
+def test_a_server_that_learns_a_verb_is_asked_again() -> None:
+    """What it did not offer is tried again after ten minutes."""
+    world = World(offers=frozenset({WAIT}))
+    for name in names(9):
+        world.plan(name, 2000.0)
+    for name in names(9):
+        world.watch(name)
+    world.run(300)
+    tried = world.verbs().count("WatchOperations")
+    world.offers = ALL
+    world.run(400)
+    assert tried == 1
+    assert world.verbs().count("WatchOperations") > 1
+
+
+def test_an_unknown_verb_costs_one_call() -> None:
+    """However many are waited for, and however long."""
+    world = World(offers=frozenset({LIST}))
+    spread(world, 500)
+    world.run()
+    assert [world.verbs().count(v) for v in ("WatchOperations", "BatchGetOperations")] == [1, 1]
+    assert "GetOperation" not in world.verbs()
+
+
+def test_a_server_that_ignores_filters() -> None:
+    """Its lists are no answer: each operation is got by itself."""
+    world = World(offers=frozenset({LIST}), ignores_filters=True)
+    numbers = spread(world, 200)
+    world.run()
+    assert world.verbs().count("ListOperations") == 1
+    assert excess(world, numbers) <= 10.1
+
+
+def test_what_a_list_leaves_out_is_asked_for() -> None:
+    """It may be gone, or not be listed for another reason: Get tells."""
+    world = World(offers=frozenset({LIST}))
+    numbers = spread(world, 20)
+    world.operations["operations/3"].gone_at = world.now
+    world.run()
+    [(_, news)] = world.ends(numbers[3])
+    assert isinstance(news, Unreachable)
+    assert isinstance(news.error, OperationGone)
+    asked = [call.request for _, call in world.asked]
+    assert asked.count(lro.GetOperationRequest("operations/3")) == 1
+
+
+@pytest.mark.parametrize("way", OFFERS)
+def test_what_is_gone(way: str) -> None:
+    """Who waits for it is told so, once; the others hear of their ends."""
+    world = World(offers=OFFERS[way])
+    numbers = spread(world, 30)
+    for number in (0, 7, 29):
+        world.operations[f"operations/{number}"].gone_at = world.now + 10.0
+    world.run()
+    for number in numbers:
+        [(_, news)] = world.ends(number)
+        assert isinstance(news, Unreachable) is (number in (0, 7, 29))
+        if isinstance(news, Unreachable):
+            assert isinstance(news.error, OperationGone)
+            assert news.error.code is lro.Code.NOT_FOUND
+
+
+@pytest.mark.parametrize("way", ["batch", "list"])
+def test_one_that_is_refused_does_not_spoil_the_others(way: str) -> None:
+    """While others are waited for together, it alone hears the truth about it."""
+
+    def refuse(_: float, call: Call) -> CallError | None:
+        asked = getattr(call.request, "names", (getattr(call.request, "name", ""),))
+        listed = getattr(call.request, "filter", "")
+        mine = "operations/5" in asked or '"operations/5"' in listed
+        return error(lro.Code.PERMISSION_DENIED) if mine and world.now > 1010 else None
+
+    world = World(offers=OFFERS[way], fault=refuse)
+    numbers = spread(world, 20)
+    world.run()
+    lost = [
+        news
+        for number in numbers
+        for _, news in world.ends(number)
+        if isinstance(news, Unreachable)
+    ]
+    [refused] = lost
+    assert refused.name == "operations/5"
+    assert isinstance(refused.error, CallError)
+    assert refused.error.code is lro.Code.PERMISSION_DENIED
+    assert all(len(world.ends(number)) == 1 for number in numbers)
+
+
+def test_a_stream_that_something_on_the_way_keeps() -> None:
+    """What is not heard of within five seconds is read in batches."""
+    world = World(deaf=True)
+    numbers = spread(world, 100)
+    world.run()
+    assert excess(world, numbers) <= 5.7
+    assert world.verbs().count("WatchOperations") >= 1
+
+
+def test_a_stream_that_breaks_is_made_again() -> None:
+    """With what is not done yet."""
+    world = World(cuts=0.01)
+    numbers = spread(world, 200)
+    world.run()
+    assert excess(world, numbers) <= 6.0
+    assert world.verbs().count("WatchOperations") > 1
+
+
+def test_a_stream_ends_without_listeners() -> None:
+    """At its next sign of life."""
+    world = World()
+    numbers = spread(world, 10, 2000.0, 2000.0)
+    world.run(1)
+    assert world.flying == 1
+    for number in numbers:
+        world.leave(number)
+    world.run(16)
+    assert world.flying == 0
+    assert all(world.told[number] == [] for number in numbers)
+
+
+def test_listeners_that_want_progress_get_changes() -> None:
+    """The others of the end alone."""
+    world = World()
+    for name in names(10):
+        world.plan(name, 30.0, changes=(world.now + 5.0, world.now + 12.0))
+    curious = [world.watch(name, curious=True) for name in names(10)]
+    others = [world.watch(name) for name in names(10)]
+    world.run()
+    for number in curious:
+        percents = [news.operation.metadata.payload["percent"] for _, news in world.told[number]]
+        assert percents == [0, 1, 2, 2]
+    assert all(len(world.told[number]) == 1 for number in others)
+
+
+@pytest.mark.parametrize("way", OFFERS)
+def test_one_last_look_when_patience_ends(way: str) -> None:
+    """Where a poll was not due yet (spec §11.4(1))."""
+    world = World(offers=OFFERS[way] - {WATCH}, latency=0.0)
+    for name in names(8):
+        world.plan(name, 999.5)
+    numbers = [world.watch(name, seconds=1000.0) for name in names(8)]
+    world.run(1000.02)
+    for number in numbers:
+        [(at, _)] = world.ends(number)
+        assert at <= 2000.0 + 0.02
+
+
+def test_pressure_slows_everything_down() -> None:
+    """A server that has too much to do is left alone for as long as it asks (429, 503)."""
+
+    def storm(now: float, _: Call) -> CallError | None:
+        if now < 1100:
+            return error(lro.Code.RESOURCE_EXHAUSTED, http_status=429, retry_after=7.0)
+        return None
+
+    world = World(offers=frozenset({BATCH}), fault=storm)
+    numbers = spread(world, 5000)
+    world.run()
+    early = [at for at, _ in world.asked if at < 1100]
+    assert len(early) <= 100 / 7 * 8
+    assert {news.operation.done for number in numbers for _, news in world.ends(number)} == {True}
+
+
+def test_pressure_without_a_time_doubles_the_pauses() -> None:
+    """From half a second to half a minute."""
+    world = World(offers=frozenset(), fault=lambda *_: error(lro.Code.UNAVAILABLE))
+    spread(world, 1)
+    world.run(300)
+    moments = [at for at, _ in world.asked]
+    gaps = [round(b - a, 1) for a, b in itertools.pairwise(moments)]
+    assert gaps[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
+    assert max(gaps) == 30.0
+
+
+def test_nothing_but_failures_for_ten_minutes() -> None:
+    """Then the last one is raised, unless everybody has a deadline (spec §11.5(2))."""
+    world = World(fault=lambda *_: error(lro.Code.UNAVAILABLE, passing=True))
+    world.plan("operations/0", 5.0)
+    endless = world.watch("operations/0")
+    world.run(599)
+    assert world.told[endless] == []
+    world.run(100)
+    [(_, news)] = world.ends(endless)
+    assert isinstance(news, Unreachable)
+    patient = world.watch("operations/0", seconds=7000.0)
+    world.run(6000)
+    assert world.told[patient] == []
+
+
+def test_a_defect_is_reported_to_the_listeners() -> None:
+    """What a transport raises that is no failed call ends the wait of those it was for."""
+    world = World(fault=lambda *_: ZeroDivisionError("inside"))  # type: ignore[arg-type,return-value]
+    numbers = spread(world, 3)
+    world.run()
+    for number in numbers:
+        [(_, news)] = world.ends(number)
+        assert isinstance(news, Unreachable)
+        assert isinstance(news.error, ZeroDivisionError)
+
+
+def test_closing_notifies_all_listeners() -> None:
+    """Also those who come afterwards."""
+    world = World()
+    numbers = spread(world, 12)
+    world.run(1)
+    gone = error(lro.Code.CANCELLED)
+    world.registry.close(gone)
+    numbers.append(world.watch("operations/1"))
+    world.run(20)
+    for number in numbers:
+        [(_, news)] = world.ends(number)
+        assert isinstance(news, Unreachable)
+        assert news.error is gone
+    assert world.flying == 0
+
+
+def test_names_of_several_parents() -> None:
+    """Each call is for one collection."""
+    world = World()
+    several = [f"{parent}/operations/{n}" for n in range(10) for parent in ("a/b", "c/d")]
+    for name in several:
+        world.plan(name, 10.0)
+    numbers = [world.watch(name) for name in several]
+    world.run()
+    asked = [call.request for _, call in world.asked]
+    assert {one.collection for one in asked} == {"a/b/operations", "c/d/operations"}
+    assert excess(world, numbers) <= 0.02
+
+
+def test_long_names_are_listed_in_short_calls() -> None:
+    """An address that every proxy takes."""
+    world = World(offers=frozenset({LIST}))
+    several = [f"{'p' * 300}/x/operations/{number}" for number in range(60)]
+    for name in several:
+        world.plan(name, 3.0)
+    numbers = [world.watch(name) for name in several]
+    world.run()
+    asked = [call.request for _, call in world.asked]
+    filters = [one.filter for one in asked if isinstance(one, lro.ListOperationsRequest)]
+    assert max(map(len, filters)) < 4500
+    assert excess(world, numbers) <= 1.0
+
+
+def test_one_connection_is_enough() -> None:
+    """Nothing starves where there may be but one call at once."""
+    world = World(polling=Polling(jitter=0.0, connections=1))
+    numbers = spread(world, 1500)
+    world.run()
+    assert world.most_flying == 1
+    assert excess(world, numbers) <= 2.0
+
+
+def test_no_held_calls_by_choice() -> None:
+    """Where Wait is switched off, nothing is held: no stream either."""
+    world = World(polling=Polling(jitter=0.0, wait_first=False))
+    spread(world, 3)
+    world.run()
+    spread(world, 30)
+    world.run()
+    assert set(world.verbs()) == {"GetOperation", "BatchGetOperations"}
+
+
+def test_a_transport_without_extensions() -> None:
+    """Such as gRPC: lists by names."""
+    world = World(transport=ENTIRELY - {Strategy.STREAM, Strategy.BATCH})
+    numbers = spread(world, 50)
+    world.run()
+    assert set(world.verbs()) == {"ListOperations", "WaitOperation"}
+    assert excess(world, numbers) <= 1.0
+
+
+def test_each_listener_is_notified_once() -> None:
+    """Whatever fails for a while: the end, or that it is gone, once; nothing to who has left."""
+    tally = Tally()
+    for seed in range(300):
+        run_schedule(seed, tally)
+    assert tally["told of an end"] > 1000
+    assert min(tally["told that it is gone"], tally["left before"], tally["calls failed"]) > 100
+
+
+def test_the_long_form_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the seed to go on from."""
+    main(["--count", "3", "--seed", "5"])
+    assert capsys.readouterr().out.startswith("3 schedules from seed 5: ")
+
+
+def test_the_first_stream_holds_up_no_other_operation() -> None:
+    """Who comes while it is not known what comes of it is asked for in another way."""
+    world = World(deaf=True)
+    numbers = spread(world, 20)
+
+    def come() -> None:
+        for number in range(100, 110):
+            world.plan(f"operations/{number}", 3.0)
+            numbers.append(world.watch(f"operations/{number}"))
+
+    world.later(0.5, come)
+    world.later(8.0, come)
+    world.run()
+    assert excess(world, numbers) <= 11.0
+
+
+def test_operations_that_join_during_the_first_try() -> None:
+    """They go on as soon as the server is known to stream."""
+    world = World(latency=0.5)
+    numbers = spread(world, 6)
+
+    def come() -> None:
+        for number in range(100, 110):
+            world.plan(f"operations/{number}", 1.0)
+            numbers.append(world.watch(f"operations/{number}"))
+
+    world.later(0.2, come)
+    world.run()
+    assert world.verbs()[:2] == ["WatchOperations"] * 2
+    assert excess(world, numbers) <= 1.1
+
+
+def test_no_call_outlasts_the_last_patience() -> None:
+    """What comes after that holds up others only; nothing is learned from such a call."""
+    cut = error(lro.Code.DEADLINE_EXCEEDED, passing=True)
+    world = World(transport=ENTIRELY - {Strategy.STREAM}, latency=0.2, fault=lambda *_: cut)
+    for name in names(6):
+        world.plan(name, 30.0)
+    numbers = [world.watch(name, seconds=0.15) for name in names(6)]
+    world.later(0.15, lambda: [world.leave(number) for number in numbers])
+    world.run()
+    [(_, call)] = world.asked
+    assert call.budget == pytest.approx(0.17)
+    assert world.server.lacking == {}
+
+
+def test_lanes_that_cannot_be_started() -> None:
+    """Where there can be no more threads: the next who comes tries again."""
+    world = World()
+    world.plan("operations/0", 1.0)
+    hire, world.registry._start_lane = world.registry._start_lane, lambda: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        world.watch("operations/0")
+    world.registry._start_lane = hire
+    number = world.watch("operations/0")
+    world.run()
+    assert len(world.ends(number)) == 1
+
+
+def test_waits_that_come_back_at_once() -> None:
+    """After three of them there are pauses between them."""
+    world = World(offers=frozenset({WAIT}), max_hold=0.0)
+    numbers = spread(world, 2, 60.0, 61.0)
+    world.run()
+    assert set(world.verbs()) == {"WaitOperation"}
+    assert len(world.asked) < 100
+    assert excess(world, numbers) <= 16.0
+
+
+def test_a_transport_that_gives_something_else() -> None:
+    """Those who wait for it are told, rather than left to wait for ever."""
+    world = World()
+    world._answer = lambda _: Reply(None)  # type: ignore[method-assign]
+    world.plan("operations/0", 1.0)
+    number = world.watch("operations/0")
+    world.run()
+    [(_, news)] = world.ends(number)
+    assert isinstance(news, Unreachable)
+    assert isinstance(news.error, AssertionError)
+
+
+def test_calls_that_fail_together_are_one_pressure() -> None:
+    """A hiccup of a tenth of a second is no reason to be silent for half a minute."""
+    hiccup = error(lro.Code.UNAVAILABLE, http_status=503)
+    world = World(
+        offers=frozenset(),
+        fault=lambda now, _: hiccup if 1003.0 <= now <= 1003.1 else None,
+    )
+    numbers = spread(world, 60, 1.0, 8.0)
+    world.run()
+    assert world.most_flying == 8
+    assert excess(world, numbers) <= 3.0
+
+
+def test_what_one_answer_asks_for_does_not_silence_the_others() -> None:
+    """A Retry-After of a day is kept for the operation that it was about."""
+    day = error(lro.Code.UNAVAILABLE, http_status=503, retry_after=86_400.0)
+
+    def fault(_: float, call: Call) -> CallError | None:
+        return day if getattr(call.request, "name", "") == "operations/3" else None
+
+    world = World(offers=frozenset(), fault=fault)
+    numbers = spread(world, 10, 5.0, 6.0)
+    world.run(200)
+    assert [len(world.told[number]) for number in numbers] == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
+
+
+def test_a_listener_that_raises_does_not_stop_the_others() -> None:
+    """The others are told, and the lanes go on."""
+    world = World()
+    numbers = spread(world, 10, 5.0, 6.0)
+
+    def raises(_: object) -> None:
+        raise ZeroDivisionError
+
+    world.registry.subscribe("operations/0", raises, Want())
+    world.run()
+    assert excess(world, numbers) <= 0.02
+    assert spread(world, 3, 1.0, 2.0)
+    world.run()
+    assert world.registry.entries == {}
+
+
+def test_a_lane_that_fails_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody is told why, and the next ones get a new lane."""
+    world = World()
+    numbers = spread(world, 3, 5.0, 6.0)
+    with monkeypatch.context() as defect:
+        defect.setattr(Scheduler, "next_batch", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            world.run()
+    for number in numbers:
+        [(_, news)] = world.ends(number)
+        assert isinstance(news, Unreachable)
+        assert isinstance(news.error, ZeroDivisionError)
+    more = spread(world, 3, 5.0, 6.0)
+    world.run()
+    assert excess(world, more) <= 0.02
+
+
+@pytest.mark.parametrize("way", OFFERS)
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_listener_that_joins_gets_the_present_state(count: int, way: str) -> None:
+    """Soon, though somebody else's Wait is held for twenty seconds."""
+    world = World(offers=OFFERS[way])
+    spread(world, count, 100.0, 100.0)
+    world.run(50)
+    curious = [world.watch(name, curious=True) for name in names(count)]
+    world.run(2)
+    for number in curious:
+        assert len(world.told[number]) == 1
+        assert not world.ends(number)
+
+
+def test_a_stream_that_falls_silent_is_not_trusted_for_ever() -> None:
+    """What it told of once is read each minute, and when somebody's patience ends."""
+    world = World(mute_after=1)
+    numbers = spread(world, 20, 100.0, 100.0)
+    late = world.watch("operations/0", seconds=105.0)
+    world.run(104.9)
+    assert world.told[late] == []
+    world.run(0.2)
+    assert len(world.ends(late)) == 1
+    world.run(60)
+    assert excess(world, numbers) <= 61.0
+    assert len(world.asked) < 10
+
+
+def test_one_forbidden_name_is_found_by_halves() -> None:
+    """It is told so by itself; all others stay together, as the verb is there."""
+
+    def refuse(_: float, call: Call) -> CallError | None:
+        mine = "operations/77" in getattr(call.request, "names", ())
+        lone = getattr(call.request, "name", "") == "operations/77"
+        return error(lro.Code.PERMISSION_DENIED) if mine or lone else None
+
+    for way in ("watch", "batch"):
+        world = World(offers=OFFERS[way], fault=refuse)
+        numbers = spread(world, 500)
+        world.run()
+        lost = [number for number in numbers if isinstance(world.ends(number)[0][1], Unreachable)]
+        assert lost == [77]
+        assert world.verbs().count("GetOperation") <= 2
+        assert world.verbs().count("ListOperations") == 0
+
+
+def test_a_verb_that_is_forbidden_to_all_is_given_up() -> None:
+    """After a dozen tries."""
+
+    def refuse(_: float, call: Call) -> CallError | None:
+        return error(lro.Code.PERMISSION_DENIED) if hasattr(call.request, "names") else None
+
+    world = World(fault=refuse)
+    numbers = spread(world, 500)
+    world.run()
+    assert excess(world, numbers) <= 1.5
+    assert world.verbs().count("WatchOperations") <= 14
+    assert world.verbs().count("BatchGetOperations") <= 14
+
+
+def test_a_server_that_forgets_a_verb() -> None:
+    """An older release takes over: what is no more there is no more asked for."""
+    world = World()
+    numbers = spread(world, 100, 50.0, 60.0)
+    world.run(5)
+    world.offers = frozenset({BATCH})
+    world.break_streams()
+    world.run()
+    assert excess(world, numbers) <= 1.5
+    assert world.verbs().count("WatchOperations") == 2
+    assert "GetOperation" not in world.verbs()
+
+
+def test_lists_that_are_cut_short() -> None:
+    """What is not on the page is asked for in the next call, not one by one."""
+    world = World(offers=frozenset({LIST}), page_most=10)
+    numbers = spread(world, 100)
+    world.run()
+    assert world.verbs().count("GetOperation") <= 5
+    assert excess(world, numbers) <= 2.0
+
+
+def test_thousands_of_parents() -> None:
+    """Each needs a call of its own, of which there are twenty a second at most."""
+    world = World(offers=frozenset({BATCH}))
+    many = [f"parents/{number}/operations/1" for number in range(600)]
+    for name in many:
+        world.plan(name, 200.0)
+    numbers = [world.watch(name) for name in many]
+    world.run()
+    assert excess(world, numbers) <= 40.0
+    assert len(world.asked) <= 25 * 240
+
+
+@pytest.mark.parametrize("way", ["batch", "get"])
+def test_a_server_says_when_to_ask_again(way: str) -> None:
+    """Of reads of many, too (spec §11.3)."""
+    world = World(offers=OFFERS[way], retry_after=10.0)
+    spread(world, 30, 60.0, 60.0)
+    world.run()
+    moments = {round(at) for at, call in world.asked if call.verb in SLOWED}
+    assert len(moments) <= 10
+
+
+SLOWED = ("BatchGetOperations", "GetOperation")

@@ -1,0 +1,69 @@
+"""The cache of records that SQL stores keep: how much of it stays, and what counts as current."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import attrs
+import pytest
+
+from lro.stores import _record_cache
+from lro.stores._record_cache import RecordCache
+from lro.stores._rows import stamp_of
+from lro.testing import ManualClock
+from lro.testing._samples import held, record_of
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def test_the_oldest_records_are_dropped(clock: ManualClock) -> None:
+    """Those kept fit into the limit together; a very large record is not kept at all."""
+    cache = RecordCache()
+    length = _record_cache.MAX_BYTES // 20 // 8
+    for number in range(30):
+        cache.keep(record_of(clock, str(number)), length)
+    assert 15 < len(cache._kept) < 20
+    assert cache.get("operations/0") is None
+    assert cache.get("operations/29") is not None
+    cache.keep(record_of(clock, "29"), _record_cache.MAX_BYTES)
+    assert cache.get("operations/29") is None
+    for name in ("operations/29", "operations/28", "operations/28"):
+        cache.forget(name)
+    assert cache.get("operations/28") is None
+    for name in list(cache._kept):
+        cache.forget(name)
+    assert cache._bytes == 0
+
+
+def test_a_record_is_current_with_its_stamp_only(clock: ManualClock) -> None:
+    """A version of the same number that was written at another time is another one."""
+    cache = RecordCache()
+    record = cache.keep(record_of(clock), 7)
+    assert cache.current(record.name, stamp_of(record)) is record
+    assert cache.text_length(record.name) == 7
+    clock.advance(1)
+    other = attrs.evolve(record, update_time=clock())
+    assert cache.current(record.name, stamp_of(other)) is None
+    assert cache.current("operations/b", stamp_of(record)) is None
+    assert cache.text_length("operations/b") == 0
+    cache.reset_after_fork()
+    assert cache.get(record.name) is None
+
+
+def test_a_renewal_changes_only_leases_of_its_owner(clock: ManualClock) -> None:
+    """It is of a known record with a lease, and the record is current with its new stamp."""
+    cache = RecordCache()
+    until = clock() + timedelta(hours=1)
+    for record in (held(clock, "a"), record_of(clock, "b", owner="us")):
+        cache.keep(record, 0)
+    for owner, name in (("us", "x"), ("them", "a"), ("us", "b"), ("us", "a")):
+        cache.renewed(owner, until, f"operations/{name}")
+    renewed, other = cache.get("operations/a"), cache.get("operations/b")
+    assert renewed is not None
+    assert other is not None
+    assert renewed.lease_until == until
+    assert cache.current(renewed.name, stamp_of(renewed)) is renewed
+    assert other.lease_until is None

@@ -1,0 +1,86 @@
+"""A message with the kinds of fields that the vectors' messages lack, and filters of it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from datetime import datetime
+
+import attrs
+import pytest
+
+from lro import message
+from lro._base.any import Any, Json, type_url
+from lro._base.errors import InvalidFilter
+from lro._filters.filter import Filter, compile_filter
+from lro._filters.types import MessageType
+from lro._messages.schema import Float, Int32, Int64, UInt32, shape_of
+from lro._messages.wellknown import BytesValue, FieldMask, ListValue, Struct, Value
+from tests.filters.messages import Row
+
+NAME = "acme.v1.Everything"
+
+
+@message("acme.v1.Node")
+@attrs.frozen
+class Node:
+    label: str = ""
+    below: Node | None = None
+    links: tuple[Node, ...] = ()
+
+
+class Colour(enum.Enum):
+    RED = 0
+    GREEN = 1
+    VERT = GREEN
+
+
+@message(NAME)
+@attrs.frozen
+class Everything:
+    """The kinds of fields that the vectors' messages lack."""
+
+    value: Value | None = None
+    loose: object | None = None
+    listed: ListValue | None = None
+    values: tuple[Value, ...] = ()
+    structs: tuple[Struct, ...] = ()
+    lists: tuple[ListValue, ...] = ()
+    by_key: Mapping[str, Value] = attrs.field(factory=dict)
+    flags: Mapping[bool, str] = attrs.field(factory=dict)
+    by_id: Mapping[UInt32, str] = attrs.field(factory=dict)
+    by_long: Mapping[Int64, Node] = attrs.field(factory=dict)
+    open: Mapping[str, object] = attrs.field(factory=dict)
+    colour: Colour = Colour.RED
+    maybe: Colour | None = None
+    limit: Int32 = 5
+    ratio: Float = 0.0
+    rate: float = 0.0
+    ratios: tuple[Float, ...] = ()
+    blob: BytesValue | None = None
+    raw: bytes | None = None
+    blobs: tuple[bytes, ...] = ()
+    mask: FieldMask | None = None
+    packed: tuple[Any, ...] = ()
+    node: Node | None = None
+    when: tuple[datetime, ...] = ()
+
+
+EVERYTHING = MessageType(NAME, shape_of(Everything))
+
+
+def compiled(text: str) -> Filter:
+    """The filter, with the type registered for metadata."""
+    return compile_filter(text, metadata=[EVERYTHING], response=[])
+
+
+def matches(text: str, payload: Json | bytes) -> bool:
+    """Whether the filter matches an operation with this metadata."""
+    return compiled(text).matches(Row(metadata=Any(type_url(NAME), payload)))
+
+
+def refusal(text: str) -> str:
+    """What is said of a filter that does not fit."""
+    with pytest.raises(InvalidFilter) as caught:
+        compiled(text)
+    return caught.value.description
