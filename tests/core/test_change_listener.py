@@ -1,4 +1,4 @@
-"""What a process hears of the others on its store, and what it asks the store while it listens."""
+"""The change listener: what reaches a process, and what it asks the store meanwhile."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NAME = "acme.v1.Works.Work"
 
 
 class Shared(MemoryStore):
-    """A store that others might write to; ears hear what the test lets them hear."""
+    """A store that others might write to; subscriptions give the changes that the test puts in."""
 
     shared = True
 
     def __init__(self):
         super().__init__()
         self.said = []
-        self.glances = []
+        self.looks = []
         self.over = set()
         self.asked = set()
         self.ears = []
@@ -42,15 +42,15 @@ class Shared(MemoryStore):
         if self.refusal is not None:
             refusal, self.refusal = self.refusal, None
             raise refusal
-        self.ears.append(Ear(self))
+        self.ears.append(Subscription(self))
         return self.ears[-1]
 
     def poll_states(self, names):
-        self.glances.append(set(names))
+        self.looks.append(set(names))
         return StateSummary(frozenset(self.over & set(names)), frozenset(self.asked & set(names)))
 
 
-class Ear:
+class Subscription:
     """Gives what the test has put in, and then what ends the test's patience."""
 
     def __init__(self, store):
@@ -68,7 +68,7 @@ class Ear:
 
 
 class House:
-    """A hearing on a clock that the test moves, and all that it has done."""
+    """A listener on a clock that the test moves, and all that it has done."""
 
     def __init__(self):
         self.now = 0.0
@@ -92,7 +92,7 @@ def house():
     return House()
 
 
-def test_what_is_announced_rings(house):
+def test_named_changes_notify_listeners_without_a_look(house):
     """Without any look at the store, where it is not about work of this process."""
     ear = house.store.listen()
     house.change_listener._look()
@@ -100,19 +100,19 @@ def test_what_is_announced_rings(house):
     for _ in range(3):
         house.change_listener.receive(ear)
     assert house.notified == ["a", "b"]
-    assert house.store.glances == [{"a", "b"}]  # the sweep's
+    assert house.store.looks == [{"a", "b"}]  # the sweep's
     assert ear.waits == [LOOK_AGAIN_SECONDS] * 3
 
 
-def test_watchers_are_heard_for_too(house):
-    """By name where one is told; they learn of ends by looks, and that much may have changed."""
+def test_watchers_are_notified_too(house):
+    """By name where one is given; of ends by looks; and that more may have changed."""
     updater, seen = house.updater, []
     for name in "wx":
         updater.notifier.listen(name, lambda _, name=name: seen.append(name))
     house.store.over = {"w"}
     ear = house.store.listen()
     house.change_listener._look()
-    assert house.store.glances == [{"a", "b", "w", "x"}]
+    assert house.store.looks == [{"a", "b", "w", "x"}]
     assert (seen, updater.unnamed_changes) == (["w"], 0)
     house.store.said = [("x",), None]
     house.change_listener.receive(ear)
@@ -131,7 +131,7 @@ def test_an_announcement_about_work_in_hand_may_be_a_cancellation(house):
     house.workers.names, house.store.asked = {"h", "i"}, {"h", "x"}
     house.store.said = [("h", "i", "x", "a")]
     house.change_listener.receive(ear)
-    assert house.store.glances[-1] == {"h", "i"}
+    assert house.store.looks[-1] == {"h", "i"}
     assert (house.workers.cancelled, house.notified) == (["h"], ["a"])
 
 
@@ -146,7 +146,7 @@ def test_a_look_at_everything(house, how):
     else:
         house.now = LOOK_AGAIN_SECONDS
     house.change_listener.receive(ear)
-    assert house.store.glances == [{"a", "b", "h"}]
+    assert house.store.looks == [{"a", "b", "h"}]
     assert (house.notified, house.workers.cancelled) == (["a"], ["h"])
 
 
@@ -155,18 +155,18 @@ def test_nothing_to_look_for(house):
     for name in "ab":
         house.notifier._listeners.pop(name)
     house.change_listener._look()
-    assert house.store.glances == []
+    assert house.store.looks == []
 
 
-def test_a_process_on_its_own_listens_to_nobody():
-    """No thread, no ear."""
+def test_process_on_its_own_does_not_listen():
+    """No thread, no subscription."""
     hearing = ChangeListener(RecordUpdater(MemoryStore()), FakeWorkers())
     hearing.ensure_running()
     assert hearing._thread is None
     hearing.stop()
 
 
-def test_the_ear_is_closed_when_nobody_needs_it(house):
+def test_subscription_is_closed_when_it_is_not_needed(house):
     """After a while; and opened again with the next need."""
     quiet = threading.Event()
 
@@ -196,7 +196,7 @@ def test_the_ear_is_closed_when_nobody_needs_it(house):
 
 
 def test_need_that_comes_at_the_last_moment(house):
-    """Just when the ear is about to close: it stays open."""
+    """Just when the subscription is about to be closed: it stays open."""
     heard = threading.Event()
     needs = iter([True, False, True, True])
 
@@ -225,7 +225,7 @@ def test_need_that_comes_at_the_last_moment(house):
     [(Unavailable("away"), "not heard now"), (ZeroDivisionError(), "hearing other processes")],
 )
 def test_the_thread_outlives_errors(house, error, said, caplog, monkeypatch):
-    """It logs them, and opens another ear a moment later."""
+    """It logs them, and subscribes again a moment later."""
     opened = threading.Event()
     pauses = []
     house.store.refusal = error
@@ -240,7 +240,7 @@ def test_the_thread_outlives_errors(house, error, said, caplog, monkeypatch):
 
 
 def test_a_stop_ends_the_thread(house, caplog):
-    """While it listens, with or without an error of the ear that is closed; twice is once."""
+    """While it listens, with or without an error of the closed subscription; twice is once."""
     begun, closed = threading.Event(), threading.Event()
 
     def hear():
@@ -336,7 +336,7 @@ def test_a_cancellation_reaches_the_process_that_works(both):
     assert one.wait(name, PATIENCE).error.code == Code.CANCELLED
 
 
-def test_what_nobody_holds_is_cancelled_at_once(both):
+def test_unclaimed_work_is_cancelled_at_once(both):
     """Work that was handed back waits for a worker, and a cancellation need not."""
     one, two = both
     begun = threading.Event()
@@ -354,7 +354,7 @@ def test_what_nobody_holds_is_cancelled_at_once(both):
     assert two.get(name).error.code == Code.CANCELLED
 
 
-def test_a_cancellation_just_as_somebody_claims_it(both):
+def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(both):
     """The claim wins, and its worker learns of the request."""
     one, _ = both
     method = declared(one)
@@ -364,7 +364,7 @@ def test_a_cancellation_just_as_somebody_claims_it(both):
     assert not one.get(name).done
 
 
-def test_closing_sends_the_waiters_home(both):
+def test_close_ends_all_waits(both):
     """Of both colours, with the truth."""
     one, _ = both
     name = declared(one).start(WorkRequest()).name

@@ -135,7 +135,7 @@ def test_leases_are_renewed_in_time(hung, store, clock):
     assert one.service.run_maintenance() <= 15
 
 
-def test_nobody_takes_what_is_renewed(hung, build, clock):
+def test_renewed_work_is_not_taken_over(hung, build, clock):
     """Another service looks for orphans again and again, and finds none."""
     one, other = hung(), build(never)
     name = one.start().name
@@ -279,7 +279,7 @@ def test_a_stale_worker_is_refused(hung, build, store, clock, caplog):
 
 
 def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
-    """After so many lost ones the operation ends ABORTED, lest it take down every process."""
+    """After ``max_lost`` lost workers the operation ends ABORTED."""
     name = hung(worker_lost=WorkerLost.RETRY, max_lost=3).start().name
     for lost in (1, 2):
         clock.advance(15)
@@ -354,7 +354,7 @@ def test_an_orphan_waits_for_room(hung, build, store, clock):
 
 
 def test_of_two_services_one_takes_an_orphan(hung, build, store, clock, caplog):
-    """Whoever comes second is told, and takes the next one."""
+    """The service that comes second gets an error, and takes the next one."""
     name = hung(worker_lost=WorkerLost.RETRY).start().name
     clock.advance(15)
     one = build(worker_lost=WorkerLost.RETRY)
@@ -758,8 +758,8 @@ def away(clock):
     return Away(clock)
 
 
-def test_after_an_outage_the_living_renew_before_anybody_hunts(away, make_service, clock):
-    """Leases that ran out while nobody could renew them say nothing of who lives."""
+def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, make_service, clock):
+    """Leases that ran out while the store could not be written do not prove that a process died."""
     worker, hunter = (make_service(away, Held()) for _ in range(2))
     for service in (worker, hunter):
         method_of(service, never)
@@ -1029,7 +1029,7 @@ def test_the_thread_outlives_errors(error, said, pause, caplog, monkeypatch):
 
 
 def test_the_thread_may_stop_itself():
-    """A function may close the service that runs it, even from within upkeep."""
+    """A function may close the service that runs it, even from within maintenance."""
     stopped = threading.Event()
 
     class Last(MemoryStore):

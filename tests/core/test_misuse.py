@@ -19,6 +19,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from lro.testing import job_for
 from lro.testing._samples import REQUEST, held
 from tests.core.kit import (
     PATIENCE,
@@ -310,3 +311,12 @@ def test_close_without_work_logs_nothing(make_service, store, caplog):
     with caplog.at_level(logging.INFO, "lro"):
         make_service(store).close()
     assert caplog.records == []
+
+
+def test_job_for_tests_reports_to_a_function():
+    """It begins with the metadata given, and shows the last report."""
+    reports = []
+    job = job_for(reports.append, metadata=WorkMetadata(1))
+    assert (job.name, job.attempt, job.metadata) == ("operations/test", 1, WorkMetadata(1))
+    job.report(WorkMetadata(2))
+    assert (job.metadata, reports) == (WorkMetadata(2), [WorkMetadata(2)])

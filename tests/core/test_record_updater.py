@@ -1,4 +1,4 @@
-"""Records and who waits for them: who is woken by which change, and who is told of it."""
+"""The record updater: which change notifies listeners, here and in other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watchers: what they are told, when it is read, and what is freed (spec §3.11)."""
+"""Watches: what streams send, when it is read, and what is freed (spec §3.11)."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def test_a_store_that_was_away():
     assert house.quiet
 
 
-def test_a_lost_ring_is_made_good(caplog):
+def test_lost_notification_is_made_good(caplog):
     """Changes, ends and removals that nobody told of are seen within seconds of the next look."""
     house = House()
     first, second, third = house.start(3)
@@ -485,8 +485,8 @@ def test_the_service_closes():
     assert house.quiet
 
 
-def test_whoever_leaves_leaves_nothing():
-    """Also amid waiting, and beside others that watch the same."""
+def test_stream_that_ends_early_leaves_no_listener():
+    """Also while it waits, and beside others that watch the same."""
     house = House()
     first, second = house.start(2)
 
@@ -515,7 +515,7 @@ def test_whoever_leaves_leaves_nothing():
     assert house.quiet
 
 
-def test_rings_from_other_threads_and_loops():
+def test_notifications_from_other_threads_reach_all_loops():
     """Two loops watch one name; a third thread ends it."""
     house = House()
     (name,) = house.start()
@@ -539,7 +539,7 @@ def test_rings_from_other_threads_and_loops():
 
 
 def test_a_loop_that_is_closed():
-    """A ring for somebody who watched on it is no error."""
+    """A notification for a stream that was on it is not an error."""
     house = House()
     (name,) = house.start()
     loop = asyncio.new_event_loop()
@@ -582,7 +582,7 @@ def test_a_blocking_store_is_read_in_threads():
     assert here not in readers
 
 
-# -- changes that ring ------------------------------------------------------------------------
+# -- values -----------------------------------------------------------------------------------
 
 
 def test_values():

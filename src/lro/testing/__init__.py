@@ -2,7 +2,8 @@
 
 Nothing here needs a test framework. :func:`check_store` and :func:`check_executor` run every check
 and fail with an AssertionError that names the promise which was not kept; with pytest, parametrise
-over ``STORE_CHECKS`` and ``EXECUTOR_CHECKS`` to see each check as a test.
+over ``STORE_CHECKS`` and ``EXECUTOR_CHECKS`` to see each check as a test. :func:`job_for` makes a
+job for tests that call the function of a method by itself.
 """
 
 from lro.testing._clock import START, ManualClock
@@ -14,6 +15,7 @@ from lro.testing._executors import (
     check_executor,
     run_executor_check,
 )
+from lro.testing._jobs import job_for
 from lro.testing._remote import (
     REMOTE_CHECKS,
     MakeRemoteExecutor,
@@ -40,6 +42,7 @@ __all__ = [
     "check_executor",
     "check_remote_executor",
     "check_store",
+    "job_for",
     "run_executor_check",
     "run_remote_check",
     "run_store_check",
