@@ -336,7 +336,9 @@ def test_the_example_shows_what_users_write() -> None:
     imported = re.findall(r"^\s*(?:from|import) (lro\S*)", "\n".join(sources), re.MULTILINE)
     assert set(imported) == {
         "lro",
+        "lro.adapters",
         "lro.asgi",
+        "lro.errors",
         "lro.executors.celery",
         "lro.executors.processes",
         "lro.executors.threads",
@@ -344,5 +346,6 @@ def test_the_example_shows_what_users_write() -> None:
         "lro.http",
         "lro.stores.postgres",
         "lro.stores.sqlite",
+        "lro.types",
         "lro_client",
     }

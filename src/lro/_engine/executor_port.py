@@ -68,7 +68,7 @@ class Slot(Protocol):
     """Room for one task, reserved before anything is stored. Used up by either call."""
 
     @property
-    def at_once(self) -> bool:
+    def worker_idle(self) -> bool:
         """Whether a worker is free to begin the task: it is then stored as begun, in one write.
 
         True is no promise: what is stored so and then has to wait for a worker does no harm.

@@ -150,7 +150,7 @@ class Starter:
             if known.fresh or self._waits(known.record):
                 raise
             return known.record.operation
-        at_once = slot.at_once and spec.options.concurrency is None
+        at_once = slot.worker_idle and spec.options.concurrency is None
         if at_once:
             record = _begun(record, spec)
         with self._workers.starting(spec, record, request, begun=at_once) as run:

@@ -75,7 +75,7 @@ class Backlog:
                 text = f"the queue is full: {inside} operations are running or waiting"
                 raise ResourceExhausted(text, timedelta(seconds=1))
             self._reserved += 1
-        return BacklogSlot(self, at_once=inside < self._at_once)
+        return BacklogSlot(self, worker_idle=inside < self._at_once)
 
     def withdraw(self, name: str) -> bool:
         """Take a waiting task back."""
@@ -146,9 +146,9 @@ class Backlog:
 class BacklogSlot:
     """Reserved room for one task, and whether a worker was free when it was."""
 
-    def __init__(self, backlog: Backlog, *, at_once: bool) -> None:
+    def __init__(self, backlog: Backlog, *, worker_idle: bool) -> None:
         self._backlog = backlog
-        self.at_once = at_once
+        self.worker_idle = worker_idle
 
     def submit(self, task: Task) -> None:
         """Queue the task."""

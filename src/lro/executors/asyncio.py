@@ -185,7 +185,7 @@ class _LoopSlot:
     def __init__(self, slot: BacklogSlot, executor: AsyncioExecutor) -> None:
         self._slot = slot
         self._executor = executor
-        self.at_once = slot.at_once
+        self.worker_idle = slot.worker_idle
 
     def submit(self, task: Task) -> None:
         self._slot.submit(task)

@@ -200,7 +200,7 @@ class CeleryExecutor:
 
 
 class _Slot:
-    at_once = False
+    worker_idle = False
     """False: the worker that begins the work claims it."""
 
     def __init__(self, executor: CeleryExecutor) -> None:

@@ -30,7 +30,7 @@ class InlineExecutor(LocalExecutor):
         self._inside: list[int] = []
 
     @property
-    def at_once(self) -> bool:
+    def worker_idle(self) -> bool:
         """The caller's thread is there."""
         return True
 
