@@ -92,6 +92,20 @@ def test_package_has_no_other_names() -> None:
         exec("from lro import Servce")
 
 
+def test_face_loads_the_modules_that_it_shows() -> None:
+    """``lro.errors`` needs no import of its own."""
+    lro = importlib.import_module("lro")
+    for name in ("errors", "types"):
+        assert lro.__getattr__(name) is importlib.import_module(f"lro.{name}")
+
+
+@pytest.mark.parametrize("face", ["lro", "lro_client"])
+def test_dir_has_the_names_of_the_face(face: str) -> None:
+    """An interactive shell completes names that are not loaded yet."""
+    module = importlib.import_module(face)
+    assert set(module.__all__) <= set(dir(module))
+
+
 @pytest.mark.parametrize("name", ["", "errors", "types"])
 def test_face_loads_nothing_before_a_name_is_used(name: str) -> None:
     """A program that uses only errors and values does not load the service."""

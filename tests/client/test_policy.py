@@ -9,6 +9,7 @@ import pytest
 import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
+from tenacity import RetryCallState, wait_fixed
 
 from lro_client import Polling, wait_exponential, wait_proportional
 from lro_client._flow.policy import Wait
@@ -132,3 +133,11 @@ def test_an_hour_passes_quickly() -> None:
     simulation.wait(PLAIN)
     assert 3600 <= simulation.now <= 3620
     assert time.perf_counter() - began < 1.0
+
+
+def test_waits_are_added_as_those_of_tenacity_are() -> None:
+    """A sum waits for both; ``sum`` itself begins with zero."""
+    state = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
+    both = wait_exponential(1.0, 1.0) + wait_fixed(2.0)
+    assert both(state) == 3.0
+    assert sum([wait_exponential(1.0, 1.0), wait_fixed(2.0)])(state) == 3.0

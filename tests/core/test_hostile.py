@@ -42,7 +42,7 @@ class DoResponse:
 class Waiting(InlineExecutor):
     """Keeps its tasks, begun by nobody; ``refused`` makes it stop as they come."""
 
-    at_once = False
+    worker_idle = False
 
     def __init__(self):
         super().__init__()

@@ -568,7 +568,7 @@ def test_a_coroutine_whose_loop_is_shut_down_is_handed_back(store, make_service)
 class Held(InlineExecutor):
     """Keeps the task for the test to run."""
 
-    at_once = False
+    worker_idle = False
 
     def submit(self, task):
         self.task = task

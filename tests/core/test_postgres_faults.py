@@ -995,7 +995,7 @@ def test_what_was_inherited_is_left_alone(server, clock):
         for one in (store, ear):
             one._reset_after_fork()
         ear.close()
-        with pytest.raises(Unavailable, match="the ear is closed"):
+        with pytest.raises(Unavailable, match="the subscription is closed"):
             ear.next_changes(PATIENCE)
         assert not ear._connection.closed
         assert store.get("operations/a")

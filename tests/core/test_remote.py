@@ -39,7 +39,7 @@ class Sending:
 
     cancel_support = CancelSupport.COOPERATIVE
     redelivery = MINUTE
-    at_once = False
+    worker_idle = False
 
     def __init__(self):
         self.sent = []

@@ -31,7 +31,7 @@ LEASE = timedelta(seconds=15)
 class Held(InlineExecutor):
     """Keeps all tasks, and does none: their operations live for as long as the service turns."""
 
-    at_once = False
+    worker_idle = False
 
     def submit(self, task):
         """Do nothing."""

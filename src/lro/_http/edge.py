@@ -177,7 +177,7 @@ class OperationsEdge:
         if isinstance(found, Allowed):
             return allow_reply(found.allow)
         if request.method in CHANGING:
-            check_site(request.method, request.headers, request.scheme, self._trusted_origins)
+            check_site(request.headers, request.scheme, self._trusted_origins)
         start = self._starts.get(found.rpc)
         if start is None:
             self.service.require(found.rpc)

@@ -62,21 +62,18 @@ def trusted(trusted_origins: Collection[str]) -> frozenset[tuple[str, str]]:
 
 
 def check_site(
-    method: str,
     headers: Mapping[str, str],
     scheme: str,
     trusted_origins: frozenset[tuple[str, str]],
 ) -> None:
-    """Do nothing unless a page of another site makes a call that may change something.
+    """Refuse the call of a page of another site, unless that site is trusted.
 
-    ``scheme`` is that of the connection, as the server knows it. Other programs
+    For calls whose method is one of ``CHANGING``. ``scheme`` is that of the connection, as the server knows it. Other programs
     than browsers send no ``Sec-Fetch-Site`` and no ``Origin``, and pass.
 
     Raises:
         CrossSiteRequest: The page is of another site, which is not trusted.
     """
-    if method not in CHANGING:
-        return
     site, text = headers.get("sec-fetch-site"), headers.get("origin")
     if site in _SAME_SITE or (site is None and text is None):
         return

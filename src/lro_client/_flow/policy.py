@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -18,12 +19,12 @@ Wait: TypeAlias = "Callable[[tenacity.RetryCallState], float]"
 """A pause in seconds for a state: ``attempt_number`` from 1, ``seconds_since_start``."""
 
 
-class _PlainWait:
+class _PlainWait(abc.ABC):
     """A wait that depends on the attempt and the time alone; it can be added to tenacity's."""
 
+    @abc.abstractmethod
     def pause(self, attempt: int, seconds: float, /) -> float:
         """The pause after this attempt, ``seconds`` after the first one began."""
-        raise NotImplementedError
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
         """The same, as tenacity asks for it."""
