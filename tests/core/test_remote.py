@@ -294,7 +294,7 @@ class Elsewhere(ThreadExecutor):
         super().__init__(1)
         self._through = through
 
-    def _do(self, task):
+    def _run_task(self, task):
         task.run(self._through)
 
 

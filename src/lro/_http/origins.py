@@ -68,8 +68,9 @@ def check_site(
 ) -> None:
     """Refuse the call of a page of another site, unless that site is trusted.
 
-    For calls whose method is one of ``CHANGING``. ``scheme`` is that of the connection, as the server knows it. Other programs
-    than browsers send no ``Sec-Fetch-Site`` and no ``Origin``, and pass.
+    For calls whose method is one of ``CHANGING``. ``scheme`` is that of the connection, as the
+    server knows it. Other programs than browsers send no ``Sec-Fetch-Site`` and no ``Origin``, and
+    pass.
 
     Raises:
         CrossSiteRequest: The page is of another site, which is not trusted.
