@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
+import httpx
 import pytest
 
 import lro
@@ -18,6 +20,7 @@ from lro_client import (
     AsyncLocalTransport,
     CallError,
     Client,
+    HttpTransport,
     LocalTransport,
     OperationGone,
     Polling,
@@ -344,3 +347,28 @@ def test_a_refused_start_keeps_its_reason() -> None:
     with pytest.raises(CallError, match="no such method"):
         handle.result()
     client.close()
+
+
+def test_call_that_connects_after_the_close_keeps_no_connection() -> None:
+    """Its reply is not read, so that its connection is closed and not kept for the next call."""
+    given_up = threading.Event()
+    read: list[bytes] = []
+
+    class Body(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            read.append(b"{}")
+            yield b"{}"
+
+        def close(self) -> None:
+            given_up.set()
+
+    class Slow(httpx.BaseTransport):
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            transport.close()
+            return httpx.Response(200, stream=Body())
+
+    transport = HttpTransport(httpx.Client(transport=Slow()), base_url="http://localhost", own=True)
+    with pytest.raises(CallError, match="closed"):
+        transport.send(Call(request=lro.GetOperationRequest(NAME), budget=10.0))
+    assert given_up.wait(10)
+    assert read == []

@@ -88,7 +88,8 @@ class HttpTransport:
         self._given = client
         self._requests = RequestCache()
         self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
-        self._own = own
+        self._own = own or client is None
+        self._closed = False
         self._asking: set[AnswerQueue] = set()
         self.address = base_url or str(getattr(client, "base_url", ""))
 
@@ -127,7 +128,8 @@ class HttpTransport:
 
     def close(self) -> None:
         """End the calls in flight, and close the HTTP client if it was made here."""
-        if self._own or self._given is None:
+        self._closed = True
+        if self._own:
             self._client.close()
         for answer in list(self._asking):  # which may hear nothing of it by themselves
             answer.put((None, _Closed()))
@@ -154,6 +156,9 @@ class HttpTransport:
         while True:
             hop += 1
             with self._failures(call, asked), self._answer(asked) as response:
+                if self._closed and self._own:
+                    # It connected after the close: given back whole, the connection stays open.
+                    raise _Closed()
                 there = _redirected(call, asked, response, hop)
                 if there is None:
                     content = _read(response, call, until)
