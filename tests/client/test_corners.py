@@ -75,7 +75,7 @@ def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
     def hear() -> None:
         gathering = GroupWatch(state, [handle], None, wants_progress=True)
         # It is not entered, which would ask the server for the state as well, in another thread.
-        gathering._entries = {NAME: WatchedOperation(NAME, 0.0)}
+        gathering._entries = {NAME: WatchedOperation(name=NAME, since=0.0)}
         gathering._channel.put = box.append
         for percent in range(1000):
             packed = types.pack(ResizeMetadata(percent=percent))
@@ -117,7 +117,7 @@ def test_an_operation_given_up_twice_is_reported_once(face: Face) -> None:
     """By whoever comes first."""
     state = face.inside(client_of(face, ScriptedServer()))._state
     with state.registry.lock:
-        entry = WatchedOperation(NAME, 0.0)
+        entry = WatchedOperation(name=NAME, since=0.0)
         entry.listeners[print] = Want()
         assert state.registry.give_up(entry, ZeroDivisionError()) == []
 

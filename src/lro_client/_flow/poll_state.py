@@ -104,7 +104,7 @@ class Doubt:
             server.lacks(WAIT, now)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class PollState:
     """What the polls of one operation have shown. Times are in seconds by the client's clock."""
 

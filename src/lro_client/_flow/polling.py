@@ -54,7 +54,14 @@ def until_done(
         if every is not None:
             yield Emit(first)
         return first
-    wait = _SingleWait(name, config.clock(), first, config=config, timeout=timeout, every=every)
+    wait = _SingleWait(
+        name=name,
+        since=config.clock(),
+        operation=first,
+        config=config,
+        timeout=timeout,
+        every=every,
+    )
     shown: Operation | None = None
     while True:
         hold = wait.hold()

@@ -172,10 +172,10 @@ class WatchRegistry:
         now, entry = self.clock(), self.entries.get(name)
         if self.closed is not None:
             news.append(Unreachable(name, self.closed))
-            return WatchedOperation(name, now, known)
+            return WatchedOperation(name=name, since=now, operation=known)
         if entry is None:
             entry = self.entries[name] = WatchedOperation(
-                name, now, known, due=now + GATHER_SECONDS
+                name=name, since=now, operation=known, due=now + GATHER_SECONDS
             )
             self._count_of(entry, 1)
         elif want.wants_progress:
