@@ -17,7 +17,7 @@ PAGE: Final = Path(__file__).resolve().parent.parent / "docs/explanation/archite
 @pytest.mark.platform
 def test_each_call_enters_the_modules_that_the_page_lists() -> None:
     """A new module on the way of a call is a decision, which the page records."""
-    pytest.importorskip("google.protobuf", reason="the lists are those of a full installation")
+    pytest.importorskip("markdown_it", reason="the lists are those of a full installation")
     lists = entered()
     assert {call: len(modules) for call, modules in lists.items()} == {
         call: min(len(modules), MODULES_AT_MOST[call]) for call, modules in lists.items()
