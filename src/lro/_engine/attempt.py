@@ -6,7 +6,6 @@ import contextlib
 import contextvars
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -510,17 +509,25 @@ class Attempt:
         Raises:
             Unavailable: The store has not come back before the work was to be handed back.
         """
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                return action()
-            except Unavailable as exc:
-                if self._handing_back or self.revoked:
-                    raise
-                if pause == _FIRST_PAUSE_SECONDS:
-                    log.warning("%s: repeated until the store is there: %s", self.name, exc)
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+        try:
+            return action()
+        except Unavailable as exc:
+            if self._must_stop():
+                raise
+            log.warning("%s: repeated until the store is there: %s", self.name, exc)
+        import tenacity  # with the first outage: it brings asyncio along
+
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(Unavailable),
+            wait=tenacity.wait_exponential(multiplier=_FIRST_PAUSE_SECONDS, max=_MAX_PAUSE_SECONDS),
+            stop=lambda _: self._must_stop(),
+            reraise=True,
+        )
+        return again(action)
+
+    def _must_stop(self) -> bool:
+        """Whether other processes are to do the work."""
+        return self._handing_back or self.revoked
 
 
 async def _in_thread(action: Callable[..., T], *arguments: Any) -> T:
