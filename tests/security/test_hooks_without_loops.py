@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -191,6 +192,42 @@ def test_signal_handler_that_exits_ends_a_verb() -> None:
     with pytest.raises(SystemExit):
         service.get("operations/a")
     service.close()
+
+
+def leave(*_: object) -> None:
+    """End the program, as a signal handler may."""
+    raise SystemExit(7)
+
+
+class Leaving:
+    """Handlers of other kinds than a function."""
+
+    def __call__(self, number: int, frame: object) -> None:
+        leave()
+
+    def method(self, number: int, frame: object) -> None:
+        leave()
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [leave, Leaving(), Leaving().method, functools.partial(leave, "a")],
+    ids=["function", "object", "method", "partial"],
+)
+def test_signal_handler_that_exits_ends_a_hook(handler: Callable[[int, object], None]) -> None:
+    """The signal may come while the hook runs; that is no mistake of the hook."""
+
+    def authorize(caller: str, verb: str, name: str) -> None:
+        signal.raise_signal(signal.SIGUSR2)
+
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, authorize=authorize)
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        with pytest.raises(SystemExit):
+            service.get("operations/a")
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+        service.close()
 
 
 class Lying:

@@ -176,8 +176,7 @@ R = TypeVar("R")
 def contained(name: str, function: Callable[..., R], *arguments: object) -> R:
     """Call a function of the application, and give what it returns.
 
-    Only the function itself is guarded: an exception that a signal handler raises elsewhere, such
-    as SystemExit, is to end the program.
+    What a signal handler raises meanwhile is not the function's: it is to end the program.
 
     Raises:
         HookFailed: The function raised what would stop a server, such as SystemExit.

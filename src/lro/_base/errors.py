@@ -5,9 +5,13 @@ Plain classes: each keeps exactly its arguments in ``args``, so that unpickling 
 
 from __future__ import annotations
 
+import functools
+import signal
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from types import CodeType
 from typing import ClassVar, Final
 
 from lro._base.details import (
@@ -609,6 +613,24 @@ def got(value: object) -> str:
 
 
 def interrupts(error: BaseException) -> bool:
-    """Whether this is Ctrl-C, which Python raises in the main thread, wherever that is."""
-    main = threading.current_thread() is threading.main_thread()
-    return main and isinstance(error, KeyboardInterrupt)
+    """Whether a signal raised this in the main thread, in whose code it may come up anywhere.
+
+    Such are Ctrl-C, and what a signal handler of the application raises to end the program.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    return isinstance(error, KeyboardInterrupt) or _is_of_signal_handler(error)
+
+
+def _is_of_signal_handler(error: BaseException) -> bool:
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _code(function: object) -> CodeType | None:
+    """Give the code that runs when a function, method, partial or callable object is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__code__"):  # methods show that of their functions
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - its code is asked
+    return getattr(function, "__code__", None)
