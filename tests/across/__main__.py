@@ -85,7 +85,7 @@ def wait(options: argparse.Namespace) -> None:
 def records(options: argparse.Namespace) -> None:
     """Random traces of calls, of stores and of services, so many of each: equal on all stores."""
     from tests.across.test_records import run_traces as run_store_traces
-    from tests.core.test_model import run_traces as run_service_traces
+    from tests.stores.test_model import run_traces as run_service_traces
 
     chosen: dict[str, Any] = {"derandomize": False, "database": None}
     for what, run in (("stores", run_store_traces), ("services", run_service_traces)):

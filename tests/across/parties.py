@@ -13,9 +13,9 @@ from typing import IO, Any, Protocol
 
 import attrs
 
-from tests.across.house import SWITCH_SECONDS, House, asked
 from tests.across.places import Place
-from tests.core.kit import PATIENCE
+from tests.across.service_host import SWITCH_SECONDS, House, asked
+from tests.service_steps import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,8 +11,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tests.across.house import SWITCH_SECONDS, House, asked
 from tests.across.places import Place
+from tests.across.service_host import SWITCH_SECONDS, House, asked
 
 
 def main(executor: str, *place: str) -> None:

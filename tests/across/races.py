@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.across.house import REPORTS, View
 from tests.across.parties import Party
+from tests.across.service_host import REPORTS, View
 from tests.across.works import RETURNED, RUNNING, STOPPED, UNBEGUN, Traces
 
 AT_ONCE = 8

@@ -6,11 +6,11 @@ import contextlib
 
 import pytest
 
-from tests.across.house import REPORTS
 from tests.across.parties import Apart, Inside
 from tests.across.places import Place
 from tests.across.races import report_races, work_races
-from tests.core.kit import PATIENCE
+from tests.across.service_host import REPORTS
+from tests.service_steps import PATIENCE
 
 RACES = 80
 REPORTED = 40

@@ -15,8 +15,9 @@ from lro._model.transitions import request_cancel
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.core.engine_parts import FakeWorkers
-from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
+from tests.engine.engine_parts import FakeWorkers
+from tests.service_steps import PATIENCE
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 class Earless(SQLiteStore):

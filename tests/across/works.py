@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from lro._base.errors import Cancelled
 from lro._engine.job import Job
-from tests.core.kit import PATIENCE, WorkMetadata, WorkRequest, WorkResponse
+from tests.service_steps import PATIENCE
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 UNBEGUN: Final = 0
 RUNNING: Final = 1

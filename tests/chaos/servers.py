@@ -154,7 +154,7 @@ async def nursery(log: Path) -> AsyncIterator[Nursery]:
     with log.open("ab") as errors:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "tests.chaos.nursery"),
+            *("-m", "tests.chaos.fork_server"),
             cwd=ROOT,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

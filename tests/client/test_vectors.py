@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,8 +21,7 @@ from lro_client import (
 )
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, failed, refusal, reply, running, succeeded
-
-VECTORS = Path(__file__).parent.parent / "vectors"
+from tests.vector_files import vectors
 
 ROUNDING = 2e-6
 """The vectors have six digits, and are rounded half up where a float rounds half to even."""
@@ -32,7 +29,7 @@ ROUNDING = 2e-6
 
 def cases(file: str, *kinds: str) -> list[Any]:
     """The cases of a file, of these kinds if any are given, each with its id."""
-    found = json.loads((VECTORS / f"{file}.json").read_text())["cases"]
+    found = vectors(file)["cases"]
     wanted = [case for case in found if not kinds or case["kind"] in kinds]
     return [pytest.param(case, id=case["id"]) for case in wanted]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,9 +21,9 @@ from examples.analysis.router import (
 )
 from lro import LroError
 from lro.errors import HttpMethodNotAllowed, MalformedRequest, MethodNotSupported, RouteNotFound
+from tests.vector_files import vectors
 
-VECTORS = Path(__file__).parents[1] / "vectors" / "service_routers.json"
-CASES = json.loads(VECTORS.read_text("utf-8"))["cases"]
+CASES = vectors("service_routers")["cases"]
 ROUTE_CASES = [case for case in CASES if case.get("kind") != "health"]
 HEALTH_CASES = [case for case in CASES if case.get("kind") == "health"]
 

@@ -20,9 +20,10 @@ from lro._base.errors import InvalidFilter
 from lro._base.status import Status
 from lro._filters.filter import Filter, compile_filter
 from tests.filters.every_field_kind import EVERYTHING, NAME
-from tests.filters.messages import START, TYPES, Row, row, vectors
+from tests.filters.messages import START, TYPES, Row, row
+from tests.vector_files import vectors
 
-EVAL: Final[typing.Any] = vectors("filter_eval.json")
+EVAL: Final[typing.Any] = vectors("filter_eval")
 METADATA: Final = [*TYPES.values(), EVERYTHING]
 RESPONSE: Final = [TYPES[name] for name in EVAL["response_types"]]
 HANGS_SECONDS: Final = 10.0

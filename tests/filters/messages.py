@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import attrs
 
@@ -16,14 +14,6 @@ from lro._base.status import Status
 from lro._filters.types import MessageType
 from lro._messages.schema import Float, Int32, UInt64, shape_of
 from lro._messages.wellknown import BoolValue, Empty, FieldMask, Int32Value, StringValue
-
-VECTORS = Path(__file__).parent.parent / "vectors"
-
-
-def vectors(file: str) -> dict[str, Json]:
-    """The content of a file of test vectors."""
-    content: dict[str, Json] = json.loads((VECTORS / file).read_text(encoding="utf-8"))
-    return content
 
 
 class Stage(enum.Enum):

@@ -7,12 +7,13 @@ import pytest
 from lro._base.errors import Code, InvalidFilter
 from lro._filters.filter import compile_filter
 from lro._filters.parse import parse
-from tests.filters.messages import Row, row, types, vectors
+from tests.filters.messages import Row, row, types
 from tests.filters.tree_printing import to_json
+from tests.vector_files import vectors
 
-PARSE_OK = vectors("filter_parse_ok.json")["cases"]
-PARSE_ERROR = vectors("filter_parse_error.json")["cases"]
-EVAL = vectors("filter_eval.json")
+PARSE_OK = vectors("filter_parse_ok")["cases"]
+PARSE_ERROR = vectors("filter_parse_error")["cases"]
+EVAL = vectors("filter_eval")
 ROWS = [row(record) for record in EVAL["records"]]
 
 

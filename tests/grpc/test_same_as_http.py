@@ -26,9 +26,16 @@ import lro
 import lro.asgi
 import lro.wire
 from lro.protobuf import operation_from_proto, status_from_proto
-from tests.edges.house import CountMetadata, CountRequest, CountResponse, House, Wrapped, build
-from tests.edges.servers import HOST, uvicorn_serving
 from tests.grpc.serving import serving
+from tests.http.counting_service import (
+    CountMetadata,
+    CountRequest,
+    CountResponse,
+    House,
+    Wrapped,
+    build,
+)
+from tests.http.servers import HOST, uvicorn_serving
 
 START = "/acme.v1.Things.Count"
 REPLIES = {

@@ -19,8 +19,8 @@ import grpc
 import lro
 import lro.grpc
 from lro.grpc._messages import MAX_DETAILS, MAX_MESSAGE, OperationWriter
-from tests.edges.house import CountMetadata, CountRequest, CountResponse, build
 from tests.grpc.serving import serving
+from tests.http.counting_service import CountMetadata, CountRequest, CountResponse, build
 
 OPERATIONS = "/google.longrunning.Operations/"
 COUNT = "/acme.v1.Things/Count"

@@ -23,8 +23,8 @@ import grpc.aio
 from lro.grpc._messages import OperationWriter
 from lro.grpc._rpcs import OperationsRpc
 from lro.grpc._server import _Threaded
-from tests.edges.house import CountMetadata, House, Wrapped, build
 from tests.grpc.serving import serving
+from tests.http.counting_service import CountMetadata, House, Wrapped, build
 
 MANY = 2000
 LONG = Duration(seconds=30)

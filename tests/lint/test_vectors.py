@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import json
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
+
+from tests.vector_files import vectors
 
 pytest.importorskip("google.longrunning.operations_pb2")
 
@@ -16,12 +16,10 @@ from lro.lint import Finding, breaking, lint, operation_infos
 from lro.lint._descriptors import DescriptorSet
 from lro.lint._lint import resolved_info
 
-VECTORS: Final = Path(__file__).resolve().parent.parent / "vectors"
-
 
 def cases(name: str) -> list[Any]:
     """The cases of a file, each with the imports that are common to all."""
-    content = json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))
+    content = vectors(name)
     assert len(content["cases"]) == content["count"]
     base = base64.b64decode(content["base_files"])
     return [pytest.param(case, base, id=case["id"]) for case in content["cases"]]

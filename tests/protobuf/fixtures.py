@@ -6,9 +6,9 @@ import base64
 
 from lro._messages.registry import TypeRegistry
 from lro.protobuf import register_file_set
-from tests.core.kit import vectors
-from tests.core.scalars_message import Scalars
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata
+from tests.messages.scalars_message import Scalars
+from tests.vector_files import vectors
 
 FILE_SET = base64.b64decode(vectors("fixtures")["descriptor_set"])
 

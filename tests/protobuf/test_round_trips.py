@@ -10,7 +10,7 @@ from hypothesis import given
 
 from lro._base.any import Any, type_url
 from lro._messages.json_text import dumps, loads
-from tests.core.scalars_message import METADATA, SCALARS
+from tests.messages.scalars_message import METADATA, SCALARS
 from tests.protobuf.fixtures import of_attrs, of_protobuf
 
 ATTRS, PROTOBUF = of_attrs(), of_protobuf()

@@ -16,8 +16,8 @@ from lro._messages.json_text import loads_strict
 from lro._messages.protobuf.binary import parsed, serialized
 from lro._model.json import operation_from_json, operation_to_json, page_to_json
 from lro.protobuf import from_proto, operation_from_proto, operation_to_proto, to_proto
-from tests.core.kit import by_id, vectors
 from tests.protobuf.fixtures import of_attrs, of_protobuf
+from tests.vector_files import by_id, vectors
 
 KINDS = {"attrs": of_attrs(), "protobuf": of_protobuf()}
 BY_NUMBER = {"anyjson-064", "anyjson-114"}

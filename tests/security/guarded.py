@@ -28,8 +28,8 @@ import lro.wsgi
 from lro.http import OperationsEdge
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.edges.house import House, build
 from tests.grpc.serving import serving
+from tests.http.counting_service import House, build
 
 START: Final = "acme.v1.Things.Count"
 FIVE: Final = (

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import attrs
 
 from lro.asgi import OperationsApp
-from tests.edges.house import CountMetadata, CountResponse, House, build
+from tests.http.counting_service import CountMetadata, CountResponse, House, build
 
 KB, MB = 1024, 1024 * 1024
 START: Final = "/v1/things:count"

@@ -50,10 +50,11 @@ from lro.http import DEFAULT_MAX_BODY, HttpRequest, OperationsEdge, error_reply
 from lro.stores._rows import from_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.core.kit import WorkMetadata, WorkRequest, WorkResponse, run_virtual
-from tests.edges.house import ask, build
-from tests.edges.test_asgi import scope_of
+from tests.http.counting_service import ask, build
+from tests.http.test_asgi import scope_of
 from tests.security.memory import SIZE, Served, together
+from tests.virtual_loop import run_virtual
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 TABLE: Final = Path(__file__).parent.parent.parent / "docs/reference/limits.md"
 DEFAULTS: Final = lro.Limits()
@@ -315,7 +316,7 @@ ELSEWHERE: Final = {
     "details of an error's reply, bytes",
     "message of an error over gRPC, bytes",  # tests/grpc/test_server.py
     "code, message and details of an error over gRPC, bytes",  # tests/grpc/test_server.py
-    "challenge of an `Unauthenticated`, characters",  # tests/edges/test_operations_edge.py
+    "challenge of an `Unauthenticated`, characters",  # tests/http/test_operations_edge.py
     "request ids kept in memory, each for 24 hours",
 }
 """Those that refuse nothing; each has a test of its own."""

@@ -13,8 +13,8 @@ import pytest
 
 import lro
 from lro import asgi, wsgi
-from tests.edges.house import CountRequest, House, build, details_of
-from tests.edges.servers import environ_of_wsgiref
+from tests.http.counting_service import CountRequest, House, build, details_of
+from tests.http.servers import environ_of_wsgiref
 
 HOST = "api.example.com"
 OWN = f"http://{HOST}"

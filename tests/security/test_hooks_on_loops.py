@@ -26,9 +26,9 @@ from lro._engine.budget import LARGE_AT_ONCE
 from lro_client import AsyncLocalTransport
 from lro_client._errors import CallError
 from lro_client._flow.steps import BatchGetOperationsRequest, Call, StartRequest
-from tests.edges.house import CountRequest, House, build
-from tests.edges.servers import HOST, uvicorn_serving
 from tests.grpc.serving import serving
+from tests.http.counting_service import CountRequest, House, build
+from tests.http.servers import HOST, uvicorn_serving
 from tests.security.guarded import (
     ASYNC,
     KINDS,

@@ -30,7 +30,7 @@ from lro._model.record import Record
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import LocalTransport
-from tests.edges.house import CountRequest, ask, build
+from tests.http.counting_service import CountRequest, ask, build
 from tests.security.guarded import ASYNC, KINDS, PLAIN, START, edge_of
 
 each_async = pytest.mark.parametrize("kind", ASYNC)

@@ -13,7 +13,7 @@ import pytest
 import lro
 from lro import Code, asgi, wsgi
 from lro.http import OperationsEdge
-from tests.edges.house import House, build
+from tests.http.counting_service import House, build
 from tests.security.guarded import START, STORES, VERBS, Place, guarded
 
 SEEN = {"BatchGetOperations", "ListOperations", "WatchOperations", "WatchMany", START}

@@ -18,7 +18,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
 from lro.testing._samples import REQUEST, end_of, record_of
-from tests.edges.house import DOMAIN, CountMetadata, CountRequest, CountResponse
+from tests.http.counting_service import DOMAIN, CountMetadata, CountRequest, CountResponse
 
 SRC: Final = Path(__file__).resolve().parents[2] / "src"
 SECRET: Final = "hunter2-and-more"

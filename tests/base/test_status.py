@@ -1,0 +1,110 @@
+"""Codes, statuses and error bodies: the vectors of §5.11, §5.12 and §11.8, through the wire."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lro._base.any import Any
+from lro._base.status import HTTP_STATUS, Code, Status, code_from_http
+from lro._messages.json_text import loads
+from lro._messages.registry import TypeRegistry
+from lro._model.json import error_body, status_from_error_body, status_from_json, status_to_json
+from tests.vector_files import by_id, vectors
+
+CASES = vectors("status_http")["cases"]
+TYPES = TypeRegistry()
+
+
+def cases(kind):
+    return pytest.mark.parametrize("case", [c for c in CASES if c["kind"] == kind], ids=by_id)
+
+
+def read_body(text):
+    """What a client makes of the text of a reply: JSON, or None."""
+    try:
+        return loads(text)
+    except ValueError:
+        return None
+
+
+@cases("code_to_http")
+def test_code_to_http(case):
+    """Every code has its HTTP status; a number that is not listed counts as UNKNOWN."""
+    code = Code.of(case["code"])
+    assert (code.name, code.http) == (case["name"], case["http"])
+
+
+@cases("http_to_code")
+def test_http_to_code(case):
+    """A reply without a usable error body has the code of its HTTP status."""
+    assert code_from_http(case["http"]).name == case["name"]
+    status = status_from_error_body(case["http"], read_body(case["body"]), TYPES)
+    assert Code(status.code).name == case["name"]
+
+
+@cases("error_body")
+def test_error_body(case):
+    """A status becomes this body, compared as values."""
+    status = status_from_json(case["status"], TYPES, strict=True)
+    assert error_body(status, TYPES) == case["body"]
+    assert Code.of(status.code).http == case["http"]
+    assert status_to_json(status, TYPES) == case["status"]
+
+
+@cases("parse_error_body")
+def test_parse_error_body(case):
+    """A client reads this from a reply, whoever sent it."""
+    status = status_from_error_body(case["http"], read_body(case["body_text"]), TYPES)
+    expected = case["expect"]
+    assert (status.code, Code(status.code).name) == (expected["code"], expected["name"])
+    assert len(status.details) == expected["details"]
+    if "message" in expected:
+        assert status.message == expected["message"]
+
+
+def test_the_vectors_are_all_used():
+    """No kind of the file is left out."""
+    kinds = {"code_to_http", "http_to_code", "error_body", "parse_error_body"}
+    assert {case["kind"] for case in CASES} == kinds
+
+
+def test_every_code_has_an_http_status():
+    """All seventeen."""
+    assert set(HTTP_STATUS) == set(Code)
+
+
+@pytest.mark.parametrize(
+    ("http", "name"), [(418, "FAILED_PRECONDITION"), (599, "INTERNAL"), (600, "UNKNOWN")]
+)
+def test_other_http_statuses(http, name):
+    """What is not in the table goes by its class (spec §11.8(2))."""
+    assert code_from_http(http).name == name
+
+
+def test_an_own_http_status():
+    """405, 413 and 415 are HTTP's alone: the code's name stays (spec §5.12)."""
+    body = error_body(Status(Code.UNIMPLEMENTED, "no"), TYPES, 405)
+    assert body == {"error": {"code": 405, "message": "no", "status": "UNIMPLEMENTED"}}
+
+
+def test_unreadable_details_do_not_hide_the_error():
+    """A foreign server's detail is dropped if it is none, and kept if only its type is foreign."""
+    url = "type.googleapis.com/foreign.Detail"
+    body = {"error": {"status": "ABORTED", "details": [5, {"a": 1}, {"@type": url, "a": 1}]}}
+    status = status_from_error_body(409, body, TYPES)
+    assert status == Status(Code.ABORTED, "the server answered HTTP 409", (Any(url, {"a": 1}),))
+
+
+@pytest.mark.parametrize("body", [None, [], [1, 2], {}, {"error": 5}, {"error": None}, "x"])
+def test_any_other_body(body):
+    """Whatever came, the HTTP status tells something."""
+    status = status_from_error_body(503, body, TYPES)
+    assert status == Status(Code.UNAVAILABLE, "the server answered HTTP 503")
+
+
+def test_a_body_in_a_list():
+    """Some servers wrap the body of a streaming method's error in a list."""
+    body = json.loads('[{"error": {"status": "NOT_FOUND", "message": "gone", "details": 7}}]')
+    assert status_from_error_body(404, body, TYPES) == Status(Code.NOT_FOUND, "gone")

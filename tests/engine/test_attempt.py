@@ -1,0 +1,1029 @@
+"""Functions as methods: how they end, and how cancellation and limits reach them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from datetime import timedelta
+
+import pytest
+
+from lro._base.any import Any
+from lro._base.details import Help, HelpLink
+from lro._base.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArgument,
+    LeaseLost,
+    OperationNotFound,
+    PermissionDenied,
+    StatusError,
+    Unavailable,
+)
+from lro._base.status import Code
+from lro._engine import attempt
+from lro._engine.job import Job, JobControl
+from lro._messages.registry import TypeRegistry
+from lro._messages.wellknown import Empty
+from lro._model.transitions import request_cancel
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.service_steps import PATIENCE, Step, answer, ended, reason, unpacked
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+EXECUTORS = {"threads": lambda: ThreadExecutor(2), "asyncio": AsyncioExecutor}
+EACH = pytest.mark.parametrize("colour", ["sync", "async"])
+
+
+@pytest.fixture(params=EXECUTORS)
+def service(request, store, make_service):
+    """A service on each store and each executor that works in the background."""
+    return make_service(store, EXECUTORS[request.param]())
+
+
+@pytest.fixture
+def quick(make_service):
+    """A service in memory that does the work at once."""
+    return make_service(executor=InlineExecutor())
+
+
+def method_of(service, colour, body, **options):
+    """A method whose function calls ``body(request, job)``, in either colour."""
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return body(request, job)
+
+    async def awork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return body(request, job)
+
+    return service.method(NAME, **options)(work if colour == "sync" else awork)
+
+
+def raising(error):
+    def body(request, job):
+        raise error
+
+    return body
+
+
+# -- endings --------------------------------------------------------------------------------------
+
+
+@EACH
+def test_a_function_returns(service, colour):
+    """Its result is the response, its reports the metadata, its job knows both names."""
+    jobs = []
+
+    def body(request, job):
+        jobs.append(job)
+        assert job.metadata is None
+        job.report(WorkMetadata(percent=50))
+        assert job.metadata == WorkMetadata(percent=50)
+        assert not job.cancel_requested
+        return WorkResponse(request.text + "!")
+
+    method = method_of(service, colour, body)
+    operation = method.start(WorkRequest("hello"))
+    assert not operation.done or service.store.get(operation.name).done
+    found = ended(service, operation)
+    assert answer(service, found) == "hello!"
+    assert unpacked(service, found).percent == 50
+    assert (jobs[0].name, jobs[0].attempt) == (operation.name, 1)
+    assert method.full_name == NAME
+
+
+class Odd(BaseException):
+    """Nothing that anybody expects."""
+
+
+@EACH
+@pytest.mark.parametrize("error", [ValueError("hunter2"), SystemExit("hunter2"), Odd("hunter2")])
+def test_a_function_that_raises(service, colour, error, caplog):
+    """INTERNAL, for this operation alone; what went wrong is in the log and nowhere else."""
+    method = method_of(service, colour, raising(error))
+    with caplog.at_level(logging.INFO, "lro"):
+        operation = method.start(WorkRequest())
+        found = ended(service, operation)
+    assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
+    assert "hunter2" not in str(found)
+    (record,) = [one for one in caplog.records if one.exc_info]
+    assert operation.name in record.getMessage()
+    assert record.exc_info[1] is error
+    assert ended(service, method.start(WorkRequest())).state == "FAILED"
+
+
+@EACH
+def test_a_function_chooses_its_error(service, colour):
+    """An error of ours goes out with its code, text and details."""
+    link = Help((HelpLink("more", "https://example.test"),))
+    chosen = StatusError(Code.NOT_FOUND, "no such picture", (link,), "PICTURE_MISSING")
+    found = ended(service, method_of(service, colour, raising(chosen)).start(WorkRequest()))
+    assert reason(found) == (Code.NOT_FOUND, "PICTURE_MISSING")
+    assert found.error.message == "no such picture"
+    assert service.types.unpack(found.error.details[1], Help) == link
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (PermissionDenied("not yours"), (Code.PERMISSION_DENIED, "PERMISSION_DENIED")),
+        (StatusError(Code.OK, "fine"), (Code.INTERNAL, "METHOD_FAILED")),
+        (Unavailable("later"), (Code.UNAVAILABLE, "UNAVAILABLE")),
+    ],
+)
+def test_errors_of_ours(quick, error, wanted):
+    """OK is no error, and anything else is what it says."""
+    assert reason(method_of(quick, "sync", raising(error)).start(WorkRequest())) == wanted
+
+
+class Untellable(StatusError):
+    """Raises what it was given when it is asked what it says."""
+
+    def __init__(self, asked):
+        super().__init__(Code.ABORTED, "no")
+        self.asked = asked
+
+    def details(self, domain):
+        raise self.asked
+
+
+class Uncoded(StatusError):
+    """Has a code that is no code, or raises."""
+
+    def __init__(self, given):
+        super().__init__(Code.ABORTED, "no")
+        self.given = given
+
+    @property
+    def status_code(self):
+        if isinstance(self.given, BaseException):
+            raise self.given
+        return self.given
+
+
+@EACH
+@pytest.mark.parametrize(
+    "error",
+    [
+        Untellable(SystemExit()),
+        Untellable(GeneratorExit()),
+        Untellable(ValueError()),
+        Uncoded(SystemExit()),
+        Uncoded(ValueError()),
+        Uncoded("ABORTED"),
+        Uncoded(99),
+    ],
+)
+def test_error_that_cannot_be_told_ends_operation_with_internal(service, colour, error, caplog):
+    """Whatever comes of asking it what it says, the operation is over, and the worker lives."""
+    method = method_of(service, colour, raising(error))
+    found = ended(service, method.start(WorkRequest()))
+    assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
+    assert f"{found.name}: attempt 1: its error cannot be told" in caplog.text
+    assert ended(service, method.start(WorkRequest())).state == "FAILED"
+
+
+@EACH
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda request, job: None,
+        lambda request, job: "hunter2",
+        lambda request, job: WorkResponse(5),
+        lambda request, job: WorkResponse("\ud800 hunter2"),
+        lambda request, job: job.report(WorkMetadata(percent="hunter2")),
+        lambda request, job: job.report("hunter2"),
+        lambda request, job: job.report(WorkMetadata(percent=2**40)),
+    ],
+    ids=["None", "str", "field", "surrogate", "metadata", "no metadata", "range"],
+)
+def test_what_cannot_be_encoded(service, colour, body, caplog):
+    """It ends the operation with INTERNAL, and nothing else."""
+    method = method_of(service, colour, body)
+    with caplog.at_level(logging.ERROR, "lro"):
+        operation = method.start(WorkRequest())
+        found = ended(service, operation)
+    assert reason(found) == (Code.INTERNAL, "ENCODING_FAILED")
+    assert "hunter2" not in str(found)
+    assert operation.name in caplog.text
+    service.store.get(operation.name)
+
+
+def test_a_method_without_an_answer(quick):
+    """A function that returns None gives Empty, where that is the response."""
+
+    @quick.method("acme.v1.Works.DeleteWork", response=Empty, metadata=WorkMetadata)
+    def work(request: WorkRequest):
+        return None
+
+    operation = work.start(WorkRequest())
+    assert quick.types.unpack(operation.response, Empty) == Empty()
+
+
+class Foreign:
+    """A message of another library."""
+
+
+def test_a_codec_that_gives_what_json_has_not(make_service, store):
+    """A class of another library may print as NaN: INTERNAL, not a record that cannot be read."""
+
+    class Codec:
+        python, shape = Foreign, None
+
+        def dump(self, message):
+            return {"value": float("nan")}
+
+        def load(self, payload, *, strict):
+            return Foreign()
+
+    types = TypeRegistry(factories=[lambda cls: Codec() if cls is Foreign else None])
+    types.register(Foreign, "acme.v1.Foreign")
+    service = make_service(store, InlineExecutor(), types=types)
+
+    @service.method(NAME, metadata=WorkMetadata)
+    def work(request: WorkRequest) -> Foreign:
+        return Foreign()
+
+    assert reason(work.start(WorkRequest())) == (Code.INTERNAL, "ENCODING_FAILED")
+
+
+@pytest.mark.parametrize("error", [ValueError("hunter2"), InvalidArgument("", "hunter2")])
+def test_a_store_that_cannot_write_the_result(make_service, error, caplog):
+    """If it fails only there, the operation still ends, and says that it was not the caller."""
+
+    class Picky(MemoryStore):
+        def update(self, name, change):
+            def checked(record):
+                changed = change(record)
+                if changed is not None and changed.response is not None:
+                    raise error
+                return changed
+
+            return super().update(name, checked)
+
+    service = make_service(Picky(), InlineExecutor())
+    method = method_of(service, "sync", lambda request, job: WorkResponse())
+    with caplog.at_level(logging.ERROR, "lro"):
+        operation = method.start(WorkRequest())
+    assert reason(operation) == (Code.INTERNAL, "ENCODING_FAILED")
+    assert "hunter2" not in str(operation)
+
+
+# -- too late -------------------------------------------------------------------------------------
+
+
+def test_reports_after_the_end_are_dropped(service):
+    """Silently: the work has no use for the news (spec §2.10)."""
+    jobs = []
+
+    def body(request, job):
+        jobs.append(job)
+        return WorkResponse()
+
+    operation = method_of(service, "sync", body).start(WorkRequest(), metadata=WorkMetadata(1))
+    found = ended(service, operation)
+    jobs[0].report(WorkMetadata(99))
+    assert service.get(operation.name) == found
+
+
+def test_a_deleted_operation_stays_away(service):
+    """Its work goes on unseen, reports and result are dropped (spec §2.7)."""
+    step, over = Step(), threading.Event()
+
+    def body(request, job):
+        step()
+        job.report(WorkMetadata(50))
+        over.set()
+        return WorkResponse()
+
+    operation = method_of(service, "sync", body).start(WorkRequest())
+    step.reached()
+    service.delete(operation.name)
+    step.go.set()
+    assert over.wait(PATIENCE)
+    service.workers.stop(timedelta(seconds=PATIENCE))
+    with pytest.raises(OperationNotFound):
+        service.get(operation.name)
+
+
+def test_a_queued_operation_that_was_deleted_is_still_done(make_service, store):
+    """Deleting the record does not cancel the work (spec §2.7); with its end all is gone."""
+    service = make_service(store, ThreadExecutor(1))
+    steps = {text: Step() for text in ("first", "second")}
+
+    def body(request, job):
+        steps[request.text]()
+        return WorkResponse()
+
+    method = method_of(service, "sync", body)
+    method.start(WorkRequest("first"))
+    steps["first"].reached()
+    second = method.start(WorkRequest("second"))
+    service.delete(second.name)
+    with pytest.raises(OperationNotFound):
+        service.get(second.name)
+    steps["first"].go.set()
+    steps["second"].reached()
+    steps["second"].go.set()
+    service.workers.stop(timedelta(seconds=PATIENCE))
+    with pytest.raises(OperationNotFound):
+        store.get(second.name)
+
+
+# -- cancellation ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["report", "raise_if_cancelled", "sleep"])
+def test_cancellation_reaches_a_function(service, way):
+    """At its next report, look or pause."""
+    step = Step()
+
+    def body(request, job):
+        if way == "sleep":
+            step.begun.set()
+            job.sleep(PATIENCE)
+        else:
+            step()
+            if way == "report":
+                job.report(WorkMetadata(50))
+            job.raise_if_cancelled()
+        return WorkResponse("not reached")
+
+    operation = method_of(service, "sync", body).start(WorkRequest(), metadata=WorkMetadata(1))
+    step.reached()
+    service.cancel(operation.name)
+    step.go.set()
+    found = ended(service, operation)
+    assert reason(found) == (Code.CANCELLED, "CANCELLED")
+    assert unpacked(service, found).cancel_requested
+    assert unpacked(service, found).percent == 1
+
+
+def test_cancellation_reaches_a_coroutine(service):
+    """As CancelledError at its await, once, however often it is asked."""
+    begun, tidied = threading.Event(), []
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            await asyncio.to_thread(service.cancel, job.name)
+            service.cancel(job.name)
+            await asyncio.sleep(0)
+            tidied.append(job.cancel_requested)
+            raise
+        return WorkResponse("not reached")
+
+    operation = work.start(WorkRequest())
+    assert begun.wait(PATIENCE)
+    service.cancel(operation.name)
+    assert ended(service, operation).state == "CANCELLED"
+    assert tidied == [True]
+
+
+def test_a_coroutine_hears_of_it_by_its_job_too(service):
+    """Whichever comes first: here it is the report."""
+    step = Step()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        step()  # on purpose without an await
+        job.report(WorkMetadata())
+        return WorkResponse("not reached")
+
+    operation = work.start(WorkRequest())
+    step.reached()
+    service.cancel(operation.name)
+    step.go.set()
+    assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
+
+
+@EACH
+def test_a_function_may_ignore_cancellation(service, colour):
+    """Then its result stands (spec §2.6)."""
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse("done")
+
+    operation = method_of(service, colour, body).start(WorkRequest())
+    step.reached()
+    service.cancel(operation.name)
+    step.go.set()
+    found = ended(service, operation)
+    assert answer(service, found) == "done"
+    assert service.store.get(operation.name).cancel_requested
+
+
+def test_a_coroutine_may_ignore_cancellation(service):
+    """A result given in spite of the CancelledError stands."""
+    begun = threading.Event()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            return WorkResponse("nearly done")
+        return WorkResponse("not reached")
+
+    operation = work.start(WorkRequest())
+    assert begun.wait(PATIENCE)
+    service.cancel(operation.name)
+    assert answer(service, ended(service, operation)) == "nearly done"
+
+
+def test_a_coroutine_that_cancels_itself_has_failed(service):
+    """Nobody asked it to: that is its own mistake, and its work is not done once more."""
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        child = asyncio.ensure_future(asyncio.sleep(PATIENCE))
+        child.cancel()
+        await child
+        return WorkResponse("not reached")
+
+    found = ended(service, work.start(WorkRequest()))
+    assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
+
+
+@EACH
+def test_a_function_may_cancel_its_operation(service, colour):
+    """A worker may end with CANCELLED unasked (spec §2.3)."""
+    method = method_of(service, colour, raising(Cancelled()))
+    assert ended(service, method.start(WorkRequest())).state == "CANCELLED"
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_queued_work_is_cancelled_at_once(make_service, store, colour):
+    """It is withdrawn, never begun, and CANCELLED before ``cancel`` returns."""
+    service = make_service(store, ThreadExecutor(1))
+    step, calls = Step(), []
+
+    def body(request, job):
+        calls.append(request.text)
+        step()
+        return WorkResponse()
+
+    method = method_of(service, colour, body)
+    first = method.start(WorkRequest("first"))
+    step.reached()
+    second = method.start(WorkRequest("second"), metadata=WorkMetadata())
+    service.cancel(second.name)
+    found = service.get(second.name)
+    assert reason(found) == (Code.CANCELLED, "CANCELLED")
+    assert unpacked(service, found).cancel_requested
+    assert service.workers.held()
+    step.go.set()
+    ended(service, first)
+    assert calls == ["first"]
+
+
+def test_who_cancels_second_waits_for_the_end(make_service, store, monkeypatch):
+    """A thread that hears of a cancellation may be quicker than the caller, who is told the end."""
+    service = make_service(store, ThreadExecutor(1))
+    step, seen = Step(), []
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    method = method_of(service, "sync", body)
+    method.start(WorkRequest("first"))
+    step.reached()
+    second = method.start(WorkRequest("second"))
+    running = service.workers
+    run = running._attempts[second.name]
+    end = run.end_not_started
+
+    def caller():
+        service.cancel(second.name)
+        seen.append(service.get(second.name).done)
+
+    thread = threading.Thread(target=caller)
+
+    def slowly():
+        thread.start()
+        thread.join(0.1)  # does not end before the operation has
+        end()
+
+    monkeypatch.setattr(run, "end_not_started", slowly)
+    service.store.update(second.name, request_cancel(service.store.now()))
+    running.cancel_held(second.name)
+    thread.join(PATIENCE)
+    assert seen == [True]
+    step.go.set()
+
+
+def test_a_request_to_cancel_before_the_claim_is_seen_by_it(make_service, store):
+    """Another process marks the record while the work still waits: it is never called."""
+    service = make_service(store, ThreadExecutor(1))
+    other = make_service(store, InlineExecutor())
+    step, calls = Step(), []
+
+    def body(request, job):
+        calls.append(request.text)
+        step()
+        return WorkResponse()
+
+    method = method_of(service, "sync", body)
+    first = method.start(WorkRequest("first"))
+    step.reached()
+    second = method.start(WorkRequest("second"))
+    other.cancel(second.name)
+    step.go.set()
+    ended(service, first)
+    assert ended(service, second).state == "CANCELLED"
+    assert calls == ["first"]
+
+
+# -- limits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["report", "sleep", "raise_if_cancelled"])
+def test_a_function_over_its_time(quick, clock, way):
+    """It ends with DEADLINE_EXCEEDED at its next report, look or pause."""
+    quick.store._clock = clock
+
+    def body(request, job):
+        clock.advance(9)
+        job.raise_if_cancelled()
+        job.sleep(0)
+        if way == "sleep":
+            job.sleep(3600)
+        clock.advance(1)
+        if way == "report":
+            job.report(WorkMetadata())
+        job.raise_if_cancelled()
+        return WorkResponse("not reached")
+
+    method = method_of(quick, "sync", body, time_limit=timedelta(seconds=10))
+    if way == "sleep":
+        # The pause is cut to what is left, here by a clock that has gone on meanwhile.
+        waits = []
+        whole = threading.Event.wait
+
+        def wait(event, seconds=None):
+            waits.append(seconds)
+            return whole(event, 0)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Event, "wait", wait)
+            found = method.start(WorkRequest())
+        assert waits == [0, 1.0]
+    else:
+        found = method.start(WorkRequest())
+    assert reason(found) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
+    assert found.error.message == "the time limit of the method is over"
+
+
+def test_a_coroutine_over_its_time(service):
+    """It is cancelled where it awaits."""
+    ends = []
+
+    @service.method(NAME, time_limit=timedelta(milliseconds=20))
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            ends.append(request.text)
+        return WorkResponse("not reached")
+
+    found = ended(service, work.start(WorkRequest("x")))
+    assert reason(found) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
+    assert ends == ["x"]
+
+
+@pytest.mark.parametrize("way", ["return", "raise"])
+def test_a_coroutine_that_overstays(service, way):
+    """What it gives late still counts as a result, but what it raises late is the lateness."""
+
+    @service.method(NAME, time_limit=timedelta(milliseconds=20))
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            if way == "raise":
+                raise ValueError from None
+        return WorkResponse("late")
+
+    found = ended(service, work.start(WorkRequest()))
+    if way == "return":
+        assert answer(service, found) == "late"
+    else:
+        assert found.error.code == Code.DEADLINE_EXCEEDED
+
+
+@pytest.fixture
+def no_pauses(monkeypatch):
+    """Retries at once; what the pauses would have been."""
+    import tenacity
+
+    pauses = []
+
+    def wait(self, state):
+        pauses.append(state.attempt_number)
+        return 0.0
+
+    monkeypatch.setattr(tenacity.wait_random_exponential, "__call__", wait)
+    return pauses
+
+
+@EACH
+def test_work_is_tried_again(service, colour, no_pauses, caplog):
+    """As often as the method says, while it raises what the method names; the log says so."""
+    calls = []
+
+    def body(request, job):
+        calls.append(job.attempt)
+        if len(calls) < 3:
+            raise ConnectionError("not yet")
+        return WorkResponse("at last")
+
+    method = method_of(service, colour, body, attempts=3, retry_on=(ConnectionError,))
+    operation = method.start(WorkRequest())
+    assert answer(service, ended(service, operation)) == "at last"
+    assert [(one.name, one.levelname, one.getMessage()) for one in caplog.records] == [
+        (
+            "lro",
+            "WARNING",
+            f"{operation.name}: call {number} of 3 raised ConnectionError, "
+            "the next one follows in 0.00 s",
+        )
+        for number in (1, 2)
+    ]
+    assert calls == [1, 1, 1]
+    assert no_pauses == [1, 2]
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("error", "retry_on", "count"),
+    [
+        (ConnectionError(), (ConnectionError,), 2),
+        (ValueError(), (ConnectionError,), 1),
+        (Cancelled(), (Exception,), 1),
+        (LeaseLost("n", 1, 2), (Exception,), 1),
+        (SystemExit(), (Exception,), 1),
+    ],
+    ids=["same", "other", "cancelled", "lease", "exit"],
+)
+def test_what_is_not_tried_again(make_service, colour, error, retry_on, count, no_pauses):
+    """After the last attempt, for other errors, and whenever the work is to stop."""
+    service = make_service(executor=InlineExecutor())
+    calls = []
+
+    def body(request, job):
+        calls.append(1)
+        raise error
+
+    method_of(service, colour, body, attempts=2, retry_on=retry_on).start(WorkRequest())
+    assert len(calls) == count
+
+
+def test_cancellation_ends_the_pause_between_attempts(service, monkeypatch):
+    """Nobody waits for a retry that is not wanted any more."""
+    import tenacity
+
+    pausing = threading.Event()
+
+    def wait(self, state):
+        pausing.set()
+        return PATIENCE
+
+    monkeypatch.setattr(tenacity.wait_random_exponential, "__call__", wait)
+    method = method_of(
+        service, "sync", raising(ConnectionError()), attempts=2, retry_on=(ConnectionError,)
+    )
+    operation = method.start(WorkRequest())
+    assert pausing.wait(PATIENCE)
+    service.cancel(operation.name)
+    assert ended(service, operation).state == "CANCELLED"
+
+
+@EACH
+def test_a_method_keeps_its_limit(make_service, colour):
+    """So many of its functions run at once, and those of other methods beside them."""
+    service = make_service(executor=ThreadExecutor(4))
+    lock, running, most = threading.Lock(), [0], [0]
+    free = Step()
+
+    def body(request, job):
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        with lock:
+            running[0] -= 1
+        return WorkResponse()
+
+    method = method_of(service, colour, body, concurrency=1)
+
+    @service.method("acme.v1.Works.Other", metadata=WorkMetadata)
+    def other(request: WorkRequest) -> WorkResponse:
+        free()
+        return WorkResponse()
+
+    beside = other.start(WorkRequest())
+    free.reached()
+    for operation in [method.start(WorkRequest()) for _ in range(20)]:
+        ended(service, operation)
+    free.go.set()
+    ended(service, beside)
+    assert most == [1]
+
+
+# -- metadata -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "state"),
+    [
+        (lambda request, job: WorkResponse(), "SUCCEEDED"),
+        (raising(ValueError()), "FAILED"),
+        (raising(Cancelled()), "CANCELLED"),
+    ],
+)
+def test_the_last_metadata_is_settled(service, body, state):
+    """The hook is given the present one and the state to come, and its answer is stored."""
+
+    def settle(metadata, coming):
+        return WorkMetadata(percent=100, note=f"{metadata.percent} {coming.value}")
+
+    def reporting(request, job):
+        job.report(WorkMetadata(40))
+        return body(request, job)
+
+    method = method_of(service, "sync", reporting, final_metadata=settle)
+    found = ended(service, method.start(WorkRequest()))
+    metadata = unpacked(service, found)
+    assert (found.state, metadata.percent, metadata.note) == (state, 100, f"40 {state}")
+    assert metadata.end_time is not None
+
+
+def test_without_metadata_there_is_nothing_to_settle(quick):
+    """The hook is not asked."""
+
+    def settle(metadata, state):
+        raise AssertionError
+
+    method = method_of(quick, "sync", lambda request, job: WorkResponse(), final_metadata=settle)
+    assert method.start(WorkRequest()).metadata is None
+
+
+@pytest.mark.parametrize(
+    "settle",
+    [
+        lambda metadata, state: 1 / 0,
+        lambda metadata, state: WorkMetadata(percent="x"),
+        raising(Unavailable("hunter2")),
+        raising(LeaseLost("hunter2", 1, 2)),
+    ],
+    ids=["raises", "unencodable", "unavailable", "lease"],
+)
+def test_a_hook_that_fails(service, settle, caplog):
+    """Whatever it raises: INTERNAL, logged, and with the metadata of the last report."""
+
+    def body(request, job):
+        job.report(WorkMetadata(40))
+        return WorkResponse()
+
+    method = method_of(service, "sync", body, final_metadata=settle)
+    with caplog.at_level(logging.ERROR, "lro"):
+        operation = method.start(WorkRequest())
+        found = ended(service, operation)
+    assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
+    assert found.error.message == "the last metadata of the method cannot be made"
+    assert unpacked(service, found).percent == 40
+    assert operation.name in caplog.text
+
+
+def test_conventional_fields_are_filled_in(quick, clock):
+    """Times and the cancel flag, by the store's clock, with every report anew (spec §9.6)."""
+    start = clock()
+    seen = []
+
+    def body(request, job):
+        clock.advance(5)
+        job.report(WorkMetadata(50))
+        seen.append(unpacked(quick, quick.get(job.name)))
+        quick.cancel(job.name)
+        seen.append(unpacked(quick, quick.get(job.name)))
+        clock.advance(5)
+        return WorkResponse()
+
+    method = method_of(quick, "sync", body, keep_for=timedelta(hours=1))
+    found = method.start(WorkRequest())
+    times = {"create_time": start, "start_time": start}
+    assert seen[0] == WorkMetadata(50, **times)
+    assert seen[1] == WorkMetadata(50, cancel_requested=True, **times)
+    end = start + timedelta(seconds=10)
+    last = {"end_time": end, "expire_time": end + timedelta(hours=1)}
+    assert unpacked(quick, found) == WorkMetadata(50, cancel_requested=True, **times, **last)
+
+
+def test_what_the_work_says_itself_stays(quick, clock):
+    """A time that a report gives is not overwritten."""
+    own = clock() - timedelta(days=1)
+
+    def body(request, job):
+        job.report(WorkMetadata(create_time=own))
+        return WorkResponse()
+
+    found = method_of(quick, "sync", body).start(WorkRequest())
+    assert unpacked(quick, found).create_time == own
+
+
+# -- the store goes away --------------------------------------------------------------------------
+
+
+class Failing(MemoryStore):
+    """A store that cannot be reached for so many writes, of those it would else make."""
+
+    failures = 0
+    writes_block = True
+
+    def update(self, name, change):
+        if self.failures:
+            type(self).failures -= 1
+            raise Unavailable("gone for a moment")
+        return super().update(name, change)
+
+
+@pytest.fixture
+def no_patience(monkeypatch):
+    """Asks the store again at once."""
+    monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+@EACH
+def test_a_result_waits_for_its_store(make_service, kind, colour, no_patience, monkeypatch):
+    """It is offered for as long as it takes; so is the claim at the beginning."""
+    store = Failing()
+    service = make_service(store, EXECUTORS[kind]())
+
+    def body(request, job):
+        monkeypatch.setattr(Failing, "failures", 50)
+        return WorkResponse("kept")
+
+    method = method_of(service, colour, body)
+    monkeypatch.setattr(Failing, "failures", 50)
+    assert answer(service, ended(service, method.start(WorkRequest()))) == "kept"
+    assert Failing.failures == 0
+
+
+def test_a_result_is_given_up_when_the_service_closes(
+    make_service, no_patience, monkeypatch, caplog
+):
+    """The store has not come back: others will do the work, when the lease has run out."""
+    store = Failing()
+    service = make_service(store, ThreadExecutor(1))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    operation = method_of(service, "sync", body).start(WorkRequest())
+    step.reached()
+    monkeypatch.setattr(Failing, "failures", 10**9)
+    step.go.set()
+    with caplog.at_level(logging.WARNING, "lro"):
+        service.close(timedelta(milliseconds=10))
+    assert f"{operation.name}: its result could not be stored" in caplog.text
+    record = store.get(operation.name)
+    assert (record.state, record.attempt) == ("IN_PROGRESS", 1)
+
+
+def test_work_that_never_began_is_left_to_others(make_service, no_patience, monkeypatch):
+    """Closing while the claim is still being offered."""
+    store = Failing()
+    service = make_service(store, ThreadExecutor(1))
+    method = method_of(service, "sync", lambda request, job: WorkResponse(), concurrency=1)
+    monkeypatch.setattr(Failing, "failures", 10**9)
+    operation = method.start(WorkRequest())
+    service.close(timedelta(milliseconds=10))
+    assert store.get(operation.name).attempt == 0
+
+
+@EACH
+def test_a_report_waits_for_its_store(make_service, colour, no_patience, monkeypatch):
+    """That it cannot be stored just now is no failure of the work."""
+    service = make_service(Failing(), ThreadExecutor(1))
+
+    def body(request, job):
+        monkeypatch.setattr(Failing, "failures", 50)
+        job.report(WorkMetadata(50))
+        return WorkResponse("kept")
+
+    found = ended(service, method_of(service, colour, body).start(WorkRequest()))
+    assert answer(service, found) == "kept"
+    assert unpacked(service, found).percent == 50
+
+
+def test_a_report_is_given_up_when_the_service_closes(make_service, no_patience, monkeypatch):
+    """The function is stopped, and its operation left to others."""
+    store = Failing()
+    service = make_service(store, ThreadExecutor(1))
+    step = Step()
+    told = []
+
+    def body(request, job):
+        step()
+        try:
+            job.report(WorkMetadata())
+        except Cancelled as exc:
+            told.append(exc)
+            raise
+
+    operation = method_of(service, "sync", body).start(WorkRequest())
+    step.reached()
+    monkeypatch.setattr(Failing, "failures", 10**9)
+    step.go.set()
+    service.close(timedelta(milliseconds=10))
+    assert len(told) == 1
+    assert store.get(operation.name).state == "IN_PROGRESS"
+
+
+# -- jobs -----------------------------------------------------------------------------------------
+
+
+def test_a_job_that_lost_its_lease_is_told(quick):
+    """The report raises, the attempt counts for nothing, and no result is written."""
+    from lro._model.transitions import claim, take_over
+
+    def body(request, job):
+        now = quick.store.now() + timedelta(hours=1)
+        quick.store.update(job.name, take_over("them", now + timedelta(hours=1), now))
+        quick.store.update(job.name, claim("them", now + timedelta(hours=1), now))
+        with pytest.raises(LeaseLost):
+            job.report(WorkMetadata())
+        if request.text == "return":
+            return WorkResponse()
+        job.report(WorkMetadata())
+        raise AssertionError
+
+    method = method_of(quick, "sync", body)
+    for text in ("return", "raise"):
+        operation = method.start(WorkRequest(text))
+        assert not operation.done
+        assert quick.store.get(operation.name).owner == "them"
+    assert quick.late_writes == 4
+
+
+def test_a_pause_within_the_limit_is_a_pause():
+    """A job whose limit is far away sleeps as long as it is told."""
+    now = [0.0]
+    job = JobControl(
+        name="n",
+        attempt=1,
+        recall=lambda: None,
+        publish=print,
+        clock=lambda: now[0],
+        stop_at=10.0,
+    ).job
+    job.sleep(0.001)
+    now[0] = 20.0
+    with pytest.raises(DeadlineExceeded):
+        job.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "wanted"),
+    [
+        (WorkMetadata(7), 7),
+        (None, None),
+        (Any("x/foreign.Type", {"percent": 1}), None),
+    ],
+)
+def test_a_job_begins_with_what_callers_see(quick, metadata, wanted):
+    """The metadata of the start; nothing, where that is none of the method's."""
+    seen = []
+
+    def body(request, job):
+        seen.append(job.metadata)
+        return WorkResponse()
+
+    method_of(quick, "sync", body).start(WorkRequest(), metadata=metadata)
+    assert [found and found.percent for found in seen] == [wanted]
+
+
+def test_async_work_ends_where_no_thread_can_be_lent(make_service, monkeypatch, tmp_path):
+    """As at the end of the interpreter: what would block the loop is then done on it."""
+    service = make_service(SQLiteStore(tmp_path / "operations.db"), AsyncioExecutor())
+
+    def lend(*_):
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "run_in_executor", lend)
+    method = method_of(service, "async", lambda request, job: WorkResponse("done"))
+    assert answer(service, ended(service, method.start(WorkRequest()))) == "done"

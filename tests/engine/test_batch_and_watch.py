@@ -1,0 +1,333 @@
+"""BatchGet and Watch of a service, over every store (spec §3.11)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lro._base.errors import (
+    InvalidArgument,
+    InvalidOperationName,
+    InvalidParent,
+    MalformedRequest,
+    MethodNotSupported,
+    NameRefused,
+    PermissionDenied,
+    Unavailable,
+)
+from lro._engine.access import VERBS
+from lro._engine.service import Service
+from lro._engine.store_port import Store
+from lro._model.names import parse_names
+from lro._model.operation import BatchGetOperationsResponse, MissingOperation
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from tests.service_fixtures import MakeService
+from tests.service_steps import PATIENCE
+from tests.services.postgres import shared_server, store_maker
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
+    """An empty store of each kind."""
+    if request.param == "memory":
+        made: Store = MemoryStore(clock)
+    elif request.param == "sqlite":
+        made = SQLiteStore(tmp_path / "operations.db", clock=clock)
+    else:
+        pytest.importorskip("psycopg")
+        made = store_maker(shared_server())(clock)
+    yield made
+    made.close()
+
+
+SHARED = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+
+
+class House:
+    """A service with a method whose work is done by the test."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.method = service.declare(
+            "acme.v1.Work.Do", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+        )
+
+    def start(self, parent: str = "", caller: str = "") -> str:
+        return self.method.start(WorkRequest(), parent=parent, caller=caller).name
+
+    def report(self, name: str, percent: int) -> None:
+        self.service.reporter(name).report(WorkMetadata(percent=percent))
+
+    def finish(self, name: str) -> None:
+        assert self.service.reporter(name).complete(WorkResponse("done"))
+
+
+@pytest.fixture
+def house(store: Store, make_service: MakeService) -> House:
+    """A house on each store."""
+    return House(make_service(store, InlineExecutor()))
+
+
+# -- names ------------------------------------------------------------------------------------
+
+
+def test_names_are_taken_once_and_in_order() -> None:
+    """Of any parent, unless one is wanted."""
+    names = ["operations/b", "projects/p/operations/a", "operations/b"]
+    assert parse_names(names) == ("operations/b", "projects/p/operations/a")
+    assert parse_names(["projects/p/operations/a"], "projects/p") == ("projects/p/operations/a",)
+
+
+@pytest.mark.parametrize(
+    ("names", "parent", "error", "field", "words"),
+    [
+        ([], None, MalformedRequest, "names", "got 0"),
+        (["operations/a"] * 1001, None, MalformedRequest, "names", "got 1001"),
+        (["operations/a", "operations/"], None, InvalidOperationName, "names[1]", "empty"),
+        (["operations/a"] * 3 + [""], None, InvalidOperationName, "names[3]", "names no operation"),
+        (["operations"], None, InvalidOperationName, "names[0]", "no collection"),
+        (["p/q/operations/a"], "", InvalidParent, "names[0]", "not in 'operations'"),
+        (["operations/a"], "p/q", InvalidParent, "names[0]", "not in 'p/q/operations'"),
+        (["p/q/r/s/operations/a"], "p/q", InvalidParent, "names[0]", "the collection of the path"),
+    ],
+)
+def test_names_that_are_refused(
+    names: list[str], parent: str | None, error: type[InvalidArgument], field: str, words: str
+) -> None:
+    """The error says which of them, and why."""
+    with pytest.raises(error, match=words) as caught:
+        parse_names(names, parent)
+    assert type(caught.value) is error
+    assert caught.value.field == field
+
+
+def test_a_thousand_names() -> None:
+    """As many as there may be, and they may all be the same."""
+    names = [f"operations/{n}" for n in range(1000)]
+    assert parse_names(names) == tuple(names)
+    assert parse_names(names[:1] * 1000) == ("operations/0",)
+
+
+# -- BatchGet ---------------------------------------------------------------------------------
+
+
+def test_a_batch(house: House, clock: ManualClock) -> None:
+    """In the order asked for, each once; what is deleted, expired or unknown is missing."""
+    running, done, deleted, expired = (house.start("projects/p") for _ in range(4))
+    house.finish(expired)
+    clock.advance(days=29)
+    house.finish(done)
+    clock.advance(days=1)
+    house.service.delete(deleted)
+    asked = [done, "operations/none", expired, running, deleted, done, "operations/none"]
+    found = house.service.batch_get(asked)
+    wanted = (house.service.get(done), house.service.get(running))
+    assert found == BatchGetOperationsResponse(wanted, ("operations/none", expired, deleted))
+
+
+def test_a_thousand_at_once(house: House) -> None:
+    """One call of the store."""
+    names = [house.start() for _ in range(20)]
+    others = [f"operations/{n}" for n in range(980)]
+    found = house.service.batch_get([*names, *others])
+    assert [one.name for one in found.operations] == names
+    assert found.missing == tuple(others)
+
+
+def test_other_peoples_operations_are_missing(store: Store, make_service: MakeService) -> None:
+    """Where operations belong to whoever started them."""
+    house = House(make_service(store, InlineExecutor(), owner_only=True))
+    hers, his = house.start(caller="ann"), house.start(caller="bob")
+    found = house.service.batch_get([hers, his], caller="ann")
+    assert [one.name for one in found.operations] == [hers]
+    assert found.missing == (his,)
+    (seen, missing) = asyncio.run(two_of(house.service, [hers, his], caller="ann"))
+    assert (seen.name, missing) == (hers, MissingOperation(his))
+
+
+class Guard:
+    """Refuses what is secret, and notes what it was asked."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.asked: list[tuple[str, str, str]] = []
+
+    def __call__(self, caller: str, verb: str, name: str) -> None:
+        self.asked.append((caller, verb, name))
+        if name.endswith("secret"):
+            raise self.error
+
+
+def test_each_name_is_asked_for(make_service: MakeService) -> None:
+    """As a Get of it, after all are known to be well-formed; a refusal names the name."""
+    guard = Guard(PermissionDenied("not you"))
+    service = make_service(authorize=guard)
+    for call in (service.batch_get, lambda *a, **k: asyncio.run(service.watch(*a, **k))):
+        guard.asked.clear()
+        with pytest.raises(MalformedRequest):
+            call([], caller="ann")
+        with pytest.raises(InvalidOperationName):
+            call(["operations/secret", "x"], caller="ann")
+        assert guard.asked == []
+        with pytest.raises(NameRefused, match="operations/secret: not you") as caught:
+            call(["operations/a", "operations/secret", "operations/b"], caller="ann")
+        assert guard.asked == [
+            ("ann", "GetOperation", "operations/a"),
+            ("ann", "GetOperation", "operations/secret"),
+        ]
+        info, resource = caught.value.details("acme.test")
+        assert (info.reason, info.metadata) == ("PERMISSION_DENIED", {"name": "operations/secret"})
+        assert resource.resource_name == "operations/secret"
+        again = NameRefused(*caught.value.args)
+        assert (str(again), again.name) == (str(caught.value), "operations/secret")
+
+
+def test_what_else_a_hook_raises_is_left_alone(make_service: MakeService) -> None:
+    """The application's own errors say what they say."""
+
+    class Embargoed(PermissionDenied):
+        reason = "EMBARGOED"
+
+    for error in (Embargoed("secret"), Unavailable("no directory"), ZeroDivisionError()):
+        with pytest.raises(type(error)) as caught:
+            make_service(authorize=Guard(error)).batch_get(["operations/secret"])
+        assert caught.value is error
+
+
+def test_the_extensions_can_be_switched_off(make_service: MakeService) -> None:
+    """Each by its name; they are offered unless somebody says otherwise."""
+    assert VERBS[5:] == ("BatchGetOperations", "WatchOperations")
+    service = make_service(verbs=["ListOperations", "WatchOperations"])
+    with pytest.raises(MethodNotSupported, match="BatchGetOperations"):
+        service.batch_get([])
+    asyncio.run(service.watch(["operations/a"]))
+    service = make_service(verbs=set(VERBS) - {"WatchOperations"})
+    with pytest.raises(MethodNotSupported, match="WatchOperations"):
+        asyncio.run(service.watch([]))
+    assert service.batch_get(["operations/a"]).missing == ("operations/a",)
+
+
+# -- Watch ------------------------------------------------------------------------------------
+
+
+async def two_of(service: Service, names: list[str], **options: Any) -> list[Any]:
+    """The first two sightings."""
+    stream = aiter(await service.watch(names, **options))
+    found = [await anext(stream) for _ in range(2)]
+    await stream.aclose()
+    return found
+
+
+def test_a_watch(house: House) -> None:
+    """Over every store: snapshots, progress, ends, and then it is over."""
+    first, second = house.start(), house.start()
+    acts = [
+        lambda: house.report(first, 50),
+        lambda: house.finish(first),
+        lambda: house.service.delete(second),
+    ]
+
+    async def main() -> list[Any]:
+        seen = []
+        watching = await house.service.watch([first, "operations/none", second])
+        async for sighting in watching:
+            seen.append(sighting)
+            if len(seen) >= 3 and acts:
+                assert house.service.watching == 1
+                await asyncio.to_thread(acts.pop(0))
+        return seen
+
+    seen = asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    names = [one.name for one in seen]
+    assert sorted(names[:3]) == sorted([first, "operations/none", second])
+    assert names[3:] == [first, first, second]
+    assert [one.done for one in seen[3:5]] == [False, True]
+    assert seen[5] == MissingOperation(second)
+    assert house.service.watching == 0
+
+
+@SHARED
+def test_a_store_that_is_away_is_told_of_at_once(house: House) -> None:
+    """Before the stream begins."""
+    name = house.start()
+    house.service.store.close()
+    with pytest.raises(Unavailable):
+        asyncio.run(house.service.watch([name]))
+
+
+def test_closing_the_service_ends_watches(house: House) -> None:
+    """Those that run, and those that come later."""
+    name = house.start()
+
+    async def main() -> None:
+        stream = aiter(await house.service.watch([name]))
+        await anext(stream)
+        following = asyncio.ensure_future(anext(stream))
+        await asyncio.to_thread(house.service.close, timedelta(0))
+        with pytest.raises(Unavailable, match="stopping"):
+            await asyncio.wait_for(following, PATIENCE)
+
+    asyncio.run(main())
+    assert house.service.watching == 0
+
+
+def test_a_watch_of_a_closed_service(make_service: MakeService) -> None:
+    """In memory nothing else would say so."""
+    service = make_service()
+    service.close()
+
+    async def main() -> None:
+        with suppress(StopAsyncIteration):
+            await anext(aiter(await service.watch(["operations/a"])))
+
+    with pytest.raises(Unavailable, match="stopping"):
+        asyncio.run(main())
+
+
+def test_watching_is_over_in_a_forked_child(make_service: MakeService) -> None:
+    """Nobody watches there, and one who does is a watcher of its own."""
+    service = make_service()
+    asyncio.run(two_of(service, ["operations/a", "operations/b"]))
+    before = service.waiters._hub
+    service._reset_after_fork()
+    assert service.watching == 0
+    asyncio.run(two_of(service, ["operations/a", "operations/b"]))
+    assert service.waiters._hub is not before
+
+
+@SHARED
+def test_another_process_on_the_store(store: Store, tmp_path: Path, clock: ManualClock) -> None:
+    """What one service writes, a watcher of another hears: progress and end."""
+    if isinstance(store, SQLiteStore):
+        other: Store = SQLiteStore(tmp_path / "operations.db", clock=clock)
+    else:
+        url, schema = store._address.url, store._address.schema
+        other = type(store)(url, schema=schema, clock=clock)
+    with (
+        closing(Service(store, InlineExecutor(), maintenance=False)) as here,
+        closing(Service(other, InlineExecutor(), maintenance=False)) as there,
+    ):
+        house, far = House(here), House(there)
+        name = far.start()
+
+        async def main() -> list[Any]:
+            seen = []
+            async for sighting in await house.service.watch([name]):
+                seen.append(sighting)
+                act = [lambda: far.report(name, 7), lambda: far.finish(name), None][len(seen) - 1]
+                if act is not None:
+                    await asyncio.to_thread(act)
+            return seen
+
+        seen = asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert [one.done for one in seen] == [False, False, True]

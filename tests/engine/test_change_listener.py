@@ -1,0 +1,406 @@
+"""The change listener: what reaches a process, and what it asks the store meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from lro._base.errors import OperationNotFound, Unavailable
+from lro._base.status import Code
+from lro._engine.change_listener import LINGER_SECONDS, LOOK_AGAIN_SECONDS, ChangeListener
+from lro._engine.job import Job
+from lro._engine.notifier import RecordUpdater
+from lro._engine.store_port import StateSummary
+from lro._model.transitions import request_cancel
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.engine.engine_parts import FakeWorkers
+from tests.service_steps import PATIENCE
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+
+
+class Shared(MemoryStore):
+    """A store that others might write to; subscriptions give the changes that the test puts in."""
+
+    shared = True
+
+    def __init__(self):
+        super().__init__()
+        self.said = []
+        self.looks = []
+        self.over = set()
+        self.asked = set()
+        self.ears = []
+        self.refusal = None
+
+    def listen(self):
+        if self.refusal is not None:
+            refusal, self.refusal = self.refusal, None
+            raise refusal
+        self.ears.append(Subscription(self))
+        return self.ears[-1]
+
+    def poll_states(self, names):
+        self.looks.append(set(names))
+        return StateSummary(frozenset(self.over & set(names)), frozenset(self.asked & set(names)))
+
+
+class Subscription:
+    """Gives what the test has put in, and then what ends the test's patience."""
+
+    def __init__(self, store):
+        self.store = store
+        self.closed = False
+        self.waits = []
+
+    def next_changes(self, seconds):
+        self.waits.append(seconds)
+        said = self.store.said.pop(0) if self.store.said else ()
+        return said() if callable(said) else said
+
+    def close(self):
+        self.closed = True
+
+
+class House:
+    """A listener on a clock that the test moves, and all that it has done."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.store = Shared()
+        self.updater = RecordUpdater(self.store)
+        self.notifier = self.updater.notifier
+        self.notified = []
+        self.workers = FakeWorkers()
+        self.change_listener = self.listener()
+        for name in "ab":
+            self.notifier.listen(name, lambda _, name=name: self.notified.append(name))
+
+    def listener(self, kind=ChangeListener):
+        made = kind(self.updater, self.workers)
+        made._clock = lambda: self.now
+        return made
+
+
+@pytest.fixture
+def house():
+    return House()
+
+
+def test_named_changes_notify_listeners_without_a_look(house):
+    """Without any look at the store, where it is not about work of this process."""
+    ear = house.store.listen()
+    house.change_listener._look()
+    house.store.said = [("a", "x"), ("b",), ()]
+    for _ in range(3):
+        house.change_listener.receive(ear)
+    assert house.notified == ["a", "b"]
+    assert house.store.looks == [{"a", "b"}]  # the sweep's
+    assert ear.waits == [LOOK_AGAIN_SECONDS] * 3
+
+
+def test_watchers_are_notified_too(house):
+    """By name where one is given; of ends by looks; and that more may have changed."""
+    updater, seen = house.updater, []
+    for name in "wx":
+        updater.notifier.listen(name, lambda _, name=name: seen.append(name))
+    house.store.over = {"w"}
+    ear = house.store.listen()
+    house.change_listener._look()
+    assert house.store.looks == [{"a", "b", "w", "x"}]
+    assert (seen, updater.unnamed_changes) == (["w"], 0)
+    house.store.said = [("x",), None]
+    house.change_listener.receive(ear)
+    assert (seen, updater.unnamed_changes) == (["w", "x"], 0)
+    house.change_listener.receive(ear)
+    assert (seen, updater.unnamed_changes) == (["w", "x", "w"], 1)
+    for name in "ab":
+        house.notifier._listeners.pop(name)
+    assert house.change_listener._needed
+
+
+def test_an_announcement_about_work_in_hand_may_be_a_cancellation(house):
+    """One look at those tells; and only those that are held are cancelled."""
+    ear = house.store.listen()
+    house.change_listener._look()
+    house.workers.names, house.store.asked = {"h", "i"}, {"h", "x"}
+    house.store.said = [("h", "i", "x", "a")]
+    house.change_listener.receive(ear)
+    assert house.store.looks[-1] == {"h", "i"}
+    assert (house.workers.cancelled, house.notified) == (["h"], ["a"])
+
+
+@pytest.mark.parametrize("how", ["anything", "time"])
+def test_a_look_at_everything(house, how):
+    """When anything may have changed, and every few seconds, in case an announcement was lost."""
+    ear = house.store.listen()
+    house.workers.names, house.store.over, house.store.asked = {"h"}, {"a"}, {"h", "b"}
+    house.change_listener._look_at = LOOK_AGAIN_SECONDS
+    if how == "anything":
+        house.store.said = [None]
+    else:
+        house.now = LOOK_AGAIN_SECONDS
+    house.change_listener.receive(ear)
+    assert house.store.looks == [{"a", "b", "h"}]
+    assert (house.notified, house.workers.cancelled) == (["a"], ["h"])
+
+
+def test_nothing_to_look_for(house):
+    """No look then."""
+    for name in "ab":
+        house.notifier._listeners.pop(name)
+    house.change_listener._look()
+    assert house.store.looks == []
+
+
+def test_process_on_its_own_does_not_listen():
+    """No thread, no subscription."""
+    hearing = ChangeListener(RecordUpdater(MemoryStore()), FakeWorkers())
+    hearing.ensure_running()
+    assert hearing._thread is None
+    hearing.stop()
+
+
+def test_subscription_is_closed_when_it_is_not_needed(house):
+    """After a while; and opened again with the next need."""
+    quiet = threading.Event()
+
+    def past():
+        house.now += LINGER_SECONDS
+        for name in "ab":
+            house.notifier._listeners.pop(name, None)
+        return ()
+
+    whole = house.store.listen
+
+    def listen():
+        ear = whole()
+        ear.close = lambda: (setattr(ear, "closed", True), quiet.set())
+        return ear
+
+    house.store.listen = listen
+    for number in (1, 2):
+        house.store.said = [past]
+        house.notifier.listen("a", print)
+        house.change_listener.ensure_running()
+        house.change_listener.ensure_running()
+        assert quiet.wait(PATIENCE)
+        quiet.clear()
+        assert len(house.store.ears) == number
+    house.change_listener.stop()
+
+
+def test_need_that_comes_at_the_last_moment(house):
+    """Just when the subscription is about to be closed: it stays open."""
+    heard = threading.Event()
+    needs = iter([True, False, True, True])
+
+    class Moment(ChangeListener):
+        @property
+        def _needed(self):
+            if (need := next(needs, None)) is None:
+                heard.set()
+                return True
+            return need
+
+    def past():
+        house.now += LINGER_SECONDS
+        return ()
+
+    house.store.said = [past]
+    hearing = house.listener(Moment)
+    hearing.ensure_running()
+    assert heard.wait(PATIENCE)
+    hearing.stop()
+    assert len(house.store.ears) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(Unavailable("away"), "not heard now"), (ZeroDivisionError(), "hearing other processes")],
+)
+def test_the_thread_outlives_errors(house, error, said, caplog, monkeypatch):
+    """It logs them, and subscribes again a moment later."""
+    opened = threading.Event()
+    pauses = []
+    house.store.refusal = error
+    house.store.said = [lambda: opened.set() or ()]
+    monkeypatch.setattr(house.change_listener._stopping, "wait", pauses.append)
+    with caplog.at_level(logging.INFO, "lro"):
+        house.change_listener.ensure_running()
+        assert opened.wait(PATIENCE)
+        house.change_listener.stop()
+    assert said in caplog.text
+    assert pauses[0] == 1.0
+
+
+def test_a_stop_ends_the_thread(house, caplog):
+    """While it listens, with or without an error of the closed subscription; twice is once."""
+    begun, closed = threading.Event(), threading.Event()
+
+    def hear():
+        begun.set()
+        assert closed.wait(PATIENCE)
+        raise Unavailable("closed")
+
+    house.store.said = [hear]
+    house.change_listener.ensure_running()
+    assert begun.wait(PATIENCE)
+    house.store.ears[0].close = closed.set
+    with caplog.at_level(logging.WARNING, "lro"):
+        house.change_listener.stop()
+        house.change_listener.stop()
+    assert not house.change_listener._thread.is_alive()
+    assert caplog.text == ""
+    house.change_listener.ensure_running()
+    assert not house.change_listener._thread.is_alive()
+
+
+def test_the_thread_may_stop_itself(house):
+    """A cancelled function may close the service."""
+    stopped = threading.Event()
+    house.workers.names = house.store.asked = {"h"}
+    house.workers.cancel_held = lambda name: (house.change_listener.stop(), stopped.set())
+    house.change_listener.ensure_running()
+    assert stopped.wait(PATIENCE)
+    house.change_listener._thread.join(PATIENCE)
+    assert not house.change_listener._thread.is_alive()
+
+
+# -- two services on one file ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def both(tmp_path, make_service):
+    """Two services on one file, as two processes would have them."""
+    return [make_service(SQLiteStore(tmp_path / "a.db"), ThreadExecutor(2)) for _ in range(2)]
+
+
+def declared(service):
+    return service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
+
+
+@pytest.mark.parametrize("ending", ["complete", "delete"])
+@pytest.mark.parametrize("colour", ["thread", "coroutine"])
+def test_a_waiter_hears_of_another_process(both, ending, colour):
+    """Of the end, and of the deletion."""
+    one, two = both
+    name = declared(one).start(WorkRequest()).name
+    declared(two)
+
+    def act():
+        one.reporter(name).complete(WorkResponse("x")) if ending == "complete" else one.delete(name)
+
+    async def main():
+        waiter = asyncio.create_task(two.wait_async(name, PATIENCE))
+        while not two.waiting:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(act)
+        return await waiter
+
+    def wait():
+        actor = threading.Timer(0, act)
+        actor.start()
+        try:
+            return two.wait(name, PATIENCE)
+        finally:
+            actor.join()
+
+    try:
+        found = asyncio.run(main()) if colour == "coroutine" else wait()
+    except OperationNotFound:
+        assert ending == "delete"
+    else:
+        assert (found.done, ending) == (True, "complete")
+
+
+def test_a_cancellation_reaches_the_process_that_works(both):
+    """Without waiting for the renewal of its lease."""
+    one, two = both
+    begun = threading.Event()
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        job.sleep(PATIENCE)
+        raise AssertionError
+
+    name = one.method(NAME)(work).start(WorkRequest()).name
+    assert begun.wait(PATIENCE)
+    two.method(NAME)(work)
+    two.cancel(name)
+    assert one.wait(name, PATIENCE).error.code == Code.CANCELLED
+
+
+def test_unclaimed_work_is_cancelled_at_once(both):
+    """Work that was handed back waits for a worker, and a cancellation need not."""
+    one, two = both
+    begun = threading.Event()
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        job.sleep(PATIENCE)
+        raise AssertionError
+
+    name = one.method(NAME)(work).start(WorkRequest()).name
+    assert begun.wait(PATIENCE)
+    one.close(0)
+    two.method(NAME)(work)
+    two.cancel(name)
+    assert two.get(name).error.code == Code.CANCELLED
+
+
+def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(both):
+    """The claim wins, and its worker learns of the request."""
+    one, _ = both
+    method = declared(one)
+    name = method.start(WorkRequest()).name
+    one.store.update(name, request_cancel(one.store.now()))
+    one.workers._end_unclaimed(name, method.spec)
+    assert not one.get(name).done
+
+
+def test_close_ends_all_waits(both):
+    """Of both colours, with the truth."""
+    one, _ = both
+    name = declared(one).start(WorkRequest()).name
+    found = []
+
+    def wait():
+        try:
+            one.wait(name, PATIENCE)
+        except Unavailable as exc:
+            found.append(str(exc))
+
+    async def main():
+        waiter = asyncio.create_task(one.wait_async(name, PATIENCE))
+        thread = threading.Thread(target=wait)
+        thread.start()
+        while one.waiting < 1 or len(one._runtime.updater.notifier) < 2:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(one.close, 0)
+        await asyncio.to_thread(thread.join)
+        with pytest.raises(Unavailable, match="the service is stopping"):
+            await waiter
+
+    asyncio.run(main())
+    assert found == ["the service is stopping"]
+
+
+def test_the_store_of_announcements_is_told(make_service):
+    """Every change is announced once it is stored, and the name is all that is said."""
+    store = Shared()
+    told = []
+    store.notify_others = told.append
+    service = make_service(store)
+    name = declared(service).start(WorkRequest(), metadata=WorkMetadata(1)).name
+    service.reporter(name).report(WorkMetadata(2))
+    service.cancel(name)
+    service.reporter(name).complete(WorkResponse())
+    service.delete(name)
+    assert told == [name] * 4

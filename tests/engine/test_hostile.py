@@ -1,0 +1,287 @@
+"""What a hostile tester found, held down: stores that go away, errors that cannot be told."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from datetime import timedelta
+
+import attrs
+import pytest
+
+import lro
+from lro._messages.json_text import loads_strict
+from lro._messages.registry import TypeRegistry
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.http import error_reply
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from tests.service_steps import recovered
+
+LEASE = timedelta(seconds=15)
+
+
+@attrs.frozen
+class DoRequest:
+    """A request."""
+
+
+@attrs.frozen
+class DoMetadata:
+    """Metadata."""
+
+
+@attrs.frozen
+class DoResponse:
+    """A response."""
+
+
+class Waiting(InlineExecutor):
+    """Keeps its tasks, begun by nobody; ``refused`` makes it stop as they come."""
+
+    worker_idle = False
+
+    def __init__(self):
+        super().__init__()
+        self.tasks = []
+        self.service = None
+
+    def submit(self, task):
+        """Keep it, or refuse as one that has stopped meanwhile."""
+        if self.service is not None:
+            self.service.workers.stopping = True
+            raise lro.errors.Unavailable("the executor is stopping")
+        self.tasks.append(task)
+
+    def stop(self):
+        """What is kept."""
+        super().stop()
+        return self.tasks
+
+    def join(self, seconds):
+        """Never over."""
+        return False
+
+
+class Away(MemoryStore):
+    """A store that can be told to refuse its writes."""
+
+    error: Exception | None = None
+    asked = 0
+
+    def update(self, name, change):
+        """Refuse, if told to."""
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return super().update(name, change)
+
+    def renew(self, owner, until, names=None):
+        """Refuse, if told to."""
+        if self.error is not None:
+            raise self.error
+        return super().renew(owner, until, names)
+
+
+def make(store, executor, function=None, **options):
+    def seconds():
+        return store.now().timestamp()
+
+    service = lro.Service(store, executor, maintenance=False, lease=LEASE, clock=seconds)
+    method = service.method(
+        "acme.v1.Dos.Do",
+        request=DoRequest,
+        response=DoResponse,
+        metadata=DoMetadata,
+        **options,
+    )(function or (lambda request: DoResponse()))
+    return service, method
+
+
+def test_live_work_is_not_lost_with_its_lease():
+    """The store refused to renew for longer than a lease: the process does not end its own work."""
+    clock = ManualClock()
+    store, executor = Away(clock), Waiting()
+    service, method = make(store, executor)
+    name = method.start(DoRequest()).name
+    service.run_maintenance()
+    store.error = lro.errors.Unavailable("away")
+    for _ in range(20):
+        clock.advance(1)
+        if clock() >= store.get(name).create_time + LEASE / 3:
+            with pytest.raises(lro.errors.Unavailable):
+                service.run_maintenance()
+    store.error = None
+    service._background.maintenance.recover(store.get(name))
+    assert store.get(name).state == "IN_PROGRESS"
+    service.run_maintenance()
+    assert store.get(name).lease_until == clock() + LEASE
+
+
+def test_work_that_was_dropped_is_found():
+    """Only what this process still works on is renewed, so that the rest runs out."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    service, method = make(store, Waiting())
+    names = [method.start(DoRequest()).name for _ in range(2)]
+    service.workers._attempts.pop(names[0])
+    service.run_maintenance()
+    clock.advance(5)
+    service.run_maintenance()
+    assert [store.get(name).lease_until - clock() for name in names] == [
+        timedelta(seconds=10),
+        LEASE,
+    ]
+
+
+def test_work_that_never_began_is_begun():
+    """Its worker died before the claim: doing it cannot be doing it twice."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    _, method = make(store, Waiting())
+    name = method.start(DoRequest()).name
+    clock.advance(LEASE.total_seconds())
+    other, _ = make(store, InlineExecutor())
+    recovered(other, clock)
+    assert other.get(name).state == "SUCCEEDED"
+
+
+def test_a_start_that_meets_the_end_is_kept():
+    """Stopping between storing and submitting: the next process does what was answered."""
+    clock = ManualClock()
+    store, executor = MemoryStore(clock), Waiting()
+    service, method = make(store, executor)
+    executor.service = service
+    operation = method.start(DoRequest())
+    assert store.get(operation.name).owner == ""
+
+
+@pytest.mark.parametrize("error", [lro.errors.Unavailable("away"), OSError("no disk")])
+def test_closing_asks_a_store_that_is_away_once(error):
+    """And closes all the same; the leases run out by themselves."""
+    store, executor = Away(ManualClock()), Waiting()
+    service, method = make(store, executor)
+    for _ in range(3):
+        method.start(DoRequest())
+    extra = executor.tasks.pop()
+    store.asked, store.error = 0, error
+    service.close(0)
+    assert store.asked == 1
+    assert extra._handing_back
+
+
+class Untellable(lro.LroError):
+    """An error whose facts cannot be had."""
+
+    code = lro.Code.ABORTED
+    fact_names = ("missing",)
+
+
+def test_an_error_that_cannot_be_told(caplog):
+    """It is INTERNAL, and the operation over."""
+
+    def fail(_: DoRequest):
+        raise Untellable
+
+    service, method = make(MemoryStore(), InlineExecutor(), fail)
+    with caplog.at_level(logging.ERROR, "lro"):
+        operation = method.start(DoRequest())
+    assert operation.error.code == lro.Code.INTERNAL
+    assert operation.name in caplog.text
+    service.close()
+
+
+def test_words_with_surrogates_are_told():
+    """A file name that is no text does not keep an operation from being printed."""
+    error = lro.StatusError(lro.Code.ABORTED, "no file \udcff.png")
+    assert TypeRegistry().status_of(error, "d").message == "no file \\udcff.png"
+
+
+def test_details_with_surrogates_are_told():
+    """So is which field is wrong: the caller is told INVALID_ARGUMENT, not INTERNAL."""
+    told = "no file \\udcff.png"
+    error = lro.InvalidArgument("half\ud800", "no file \udcff.png")
+    types = TypeRegistry()
+    status = types.status_of(error, "d")
+    info, wrong = (detail.payload for detail in status.details)
+    assert info["metadata"] == {"field": "half\\ud800"}
+    assert wrong["fieldViolations"] == [{"field": "half\\ud800", "description": told}]
+    reply = error_reply(error, types, "d")
+    assert reply.status == 400
+    assert told in json.loads(reply.body)["error"]["message"]
+
+
+def test_an_async_method_without_a_loop(monkeypatch):
+    """No event loop can be made: the work is dropped, for its lease to run out."""
+
+    async def work(_: DoRequest):
+        return DoResponse()
+
+    tried = threading.Event()
+
+    def no_loop(coroutine):
+        coroutine.close()
+        tried.set()
+        raise OSError("too many open files")
+
+    monkeypatch.setattr("asyncio.run", no_loop)
+    executor = ThreadExecutor(1)
+    service, method = make(MemoryStore(), executor, work)
+    method.start(DoRequest())
+    assert tried.wait(20)
+    assert executor.join(20)
+    assert not service.workers.held()
+    service.close()
+
+
+def test_a_key_twice_is_found_in_time():
+    """Also among many keys, by one pass over them; a long one is not echoed whole."""
+    keys = ",".join(f'"{n:06}":0' for n in range(100_000))
+    with pytest.raises(ValueError, match="stands twice"):
+        loads_strict(f'{{{keys},"x":0,"x":0}}')
+    long = "k" * 1000
+    with pytest.raises(ValueError, match="stands twice") as caught:
+        loads_strict(f'{{"{long}":0,"{long}":0}}')
+    assert len(str(caught.value)) < 120
+
+
+def test_a_number_of_too_many_digits():
+    """Python's advice to itself is not passed on."""
+    with pytest.raises(ValueError, match="too many digits"):
+        loads_strict("1" * 5000)
+
+
+def test_long_paths_are_not_echoed_whole():
+    """Neither in the sentence nor in the facts."""
+    long = "/" + "x" * 5000
+    for error in (
+        lro.errors.RouteNotFound(long),
+        lro.errors.HttpMethodNotAllowed("PUT", long, ("GET",)),
+    ):
+        assert len(str(error)) < 300
+        assert len(error.facts()["path"]) < 300
+
+
+@pytest.mark.parametrize(
+    "make_it",
+    [
+        lambda: AsyncioExecutor(0),
+        lambda: AsyncioExecutor(1, queue=-1),
+        lambda: ThreadExecutor(1, queue=-1),
+        lambda: lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, lease=timedelta()),
+        lambda: lro.Service(
+            MemoryStore(), InlineExecutor(), maintenance=False, max_wait=timedelta(seconds=-1)
+        ),
+        lambda: lro.Service(
+            MemoryStore(), InlineExecutor(), maintenance=False, keep_for=timedelta(days=99_999_999)
+        ),
+        lambda: lro.Options(keep_for=timedelta(days=99_999_999)),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(make_it):
+    """Where they are given, and not when the first operation meets them."""
+    with pytest.raises((ValueError, lro.DeclarationError)):
+        make_it()

@@ -1,0 +1,1150 @@
+"""Leases, orphans and the thread that sees to them; services that stop and services that die."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from datetime import timedelta
+
+import attrs
+import pytest
+
+from lro._base.errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
+from lro._base.status import Code
+from lro._engine.job import Job
+from lro._engine.method_spec import WorkerLost
+from lro._engine.store_port import Expired
+from lro._model.record import State
+from lro._model.transitions import claim, lose, release, request_cancel, take_over
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from lro.testing._executors import Work
+from lro.testing._samples import REQUEST, held
+from tests.engine.engine_parts import maintenance_over
+from tests.filters.messages import Book
+from tests.service_steps import PATIENCE, Step, answer, ended, reason, recovered, swap, unpacked
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+LEASE = timedelta(seconds=15)
+NOW = timedelta(0)
+
+
+def method_of(service, body, **options):
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return body(request, job)
+
+    return service.method(NAME, **options)(work)
+
+
+def never(request, job):
+    raise AssertionError("this work must not be done")
+
+
+class Hung:
+    """A service whose work hangs, and which is not turned any more: to others it is dead."""
+
+    def __init__(self, service, **options):
+        self.service = service
+        self.step = Step()
+        self.told = []
+        self.method = method_of(service, self.work, **options)
+
+    def work(self, request, job):
+        job.report(WorkMetadata(50))
+        self.step()
+        try:
+            job.report(WorkMetadata(51))
+        except LeaseLost as exc:
+            self.told.append(exc)
+            if request.text == "raise":
+                raise
+        return WorkResponse("stale")
+
+    def start(self, text="", **options):
+        operation = self.method.start(WorkRequest(text), **options)
+        self.step.reached()
+        return operation
+
+
+@pytest.fixture
+def hung(store, make_service):
+    """Makes a service that hangs, over the store of the test."""
+    made = []
+
+    def make(**options):
+        one = Hung(make_service(store, ThreadExecutor(1)), **options)
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.step.go.set()
+
+
+@pytest.fixture
+def build(store, make_service):
+    """Makes another service over the same store: its method, with this function."""
+
+    def make(body=None, executor=None, **options):
+        service = make_service(store, executor if executor is not None else ThreadExecutor(1))
+        method_of(service, body or (lambda request, job: WorkResponse(request.text)), **options)
+        return service
+
+    return make
+
+
+# -- leases ---------------------------------------------------------------------------------------
+
+
+def test_leases_are_renewed_in_time(hung, store, clock):
+    """Three times a lease, while there is work; by the store's clock."""
+    one = hung()
+    assert one.service.run_maintenance() == 5
+    name = one.start().name
+    assert store.get(name).lease_until == clock() + LEASE
+    for _ in range(5):
+        assert one.service.run_maintenance() == 5
+        clock.advance(5)
+        one.service.run_maintenance()
+        assert store.get(name).lease_until == clock() + LEASE
+    one.step.go.set()
+    ended(one.service, name)
+    assert store.get(name).lease_until is None
+    one.service._runtime.executor.join(PATIENCE)
+    clock.advance(5)
+    assert one.service.run_maintenance() <= 15
+
+
+def test_renewed_work_is_not_taken_over(hung, build, clock):
+    """Another service looks for orphans again and again, and finds none."""
+    one, other = hung(), build(never)
+    name = one.start().name
+    for _ in range(20):
+        clock.advance(5)
+        one.service.run_maintenance()
+        other.run_maintenance()
+    one.step.go.set()
+    assert answer(one.service, ended(one.service, name)) == "stale"
+
+
+def test_new_work_is_found_in_time(store, make_service, clock):
+    """It wakes nobody: who renews leases looks three times a lease, without asking the store."""
+    service = make_service(store, Held())
+    method = method_of(service, never)
+    clock.advance(5)
+    assert service.run_maintenance() <= 5
+    name = method.start(WorkRequest()).name
+    clock.advance(5)
+    service.run_maintenance()
+    assert store.get(name).lease_until == clock() + LEASE
+
+
+def test_a_cancellation_by_another_process_arrives(hung, build, clock):
+    """With the next renewal (spec §2.6)."""
+    one, other = hung(), build(never)
+    name = one.start(text="raise").name
+    other.cancel(name)
+    one.service.run_maintenance()
+    clock.advance(5)
+    one.service.run_maintenance()
+    one.step.go.set()
+    assert reason(ended(one.service, name)) == (Code.CANCELLED, "CANCELLED")
+
+
+# -- orphans --------------------------------------------------------------------------------------
+
+
+def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog):
+    """ABORTED, reason WORKER_LOST, from exactly the end of the lease; its own result is void."""
+
+    def settle(metadata, state):
+        return WorkMetadata(percent=metadata.percent, note=f"settled {state}")
+
+    one = hung(final_metadata=settle)
+    other = build(never, final_metadata=settle)
+    name = one.start().name
+    other.run_maintenance()
+    clock.advance(15)
+    with caplog.at_level(logging.INFO, "lro"):
+        recovered(other, clock)
+        found = other.get(name)
+        assert reason(found) == (Code.ABORTED, "WORKER_LOST")
+        assert found.error.details[0].payload["domain"] == "acme.test"
+        assert unpacked(other, found).note == "settled FAILED"
+        assert unpacked(other, found).end_time == clock()
+        one.step.go.set()
+        one.service._runtime.executor.join(PATIENCE)
+    assert other.get(name) == found
+    assert f"{name}: the result of attempt 1 was refused" in caplog.text
+    assert len(one.told) == 1  # its report has raised LeaseLost
+    assert one.service.late_writes == 2
+
+
+def test_what_becomes_of_an_orphan_goes_by_what_it_is(store, make_service, clock):
+    """Work that was begun since the look is no orphan that was never begun, whatever its lease."""
+    service = make_service(store, Held())
+    method_of(service, never)
+    operation = service.start(NAME, WorkRequest())
+    clock.advance(15)
+    (seen,) = store.orphans([NAME], 10).records
+    store.update(operation.name, take_over("them", clock() + LEASE, clock()))
+    store.update(operation.name, claim("them", clock() + LEASE, clock()))
+    clock.advance(15)
+    service.workers._attempts.clear()  # as in another process
+    with pytest.raises(LeaseLost, match="attempt 0 lost its lease to attempt 1"):
+        service._background.maintenance.recover(seen)
+    assert store.get(operation.name).owner == "them"
+    recovered(service, clock)
+    assert reason(service.get(operation.name)) == (Code.ABORTED, "WORKER_LOST")
+
+
+def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, caplog):
+    """The operation ends all the same, with the metadata of the last report."""
+
+    def settle(metadata, state):
+        raise ValueError("hunter2")
+
+    name = hung().start().name
+    other = build(never, final_metadata=settle)
+    clock.advance(15)
+    with caplog.at_level(logging.ERROR, "lro"):
+        recovered(other, clock)
+    found = other.get(name)
+    assert reason(found) == (Code.ABORTED, "WORKER_LOST")
+    assert unpacked(other, found).percent == 50
+    assert "last metadata could not be made" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["return", "raise"])
+def test_work_that_may_run_twice_is_done_again(hung, build, store, clock, caplog, text):
+    """With the request from the store; who held it before is told, and writes nothing."""
+    one = hung(worker_lost=WorkerLost.RETRY)
+    jobs = []
+
+    def body(request, job):
+        jobs.append(job)
+        return WorkResponse(f"{request.text} again")
+
+    other = build(body, worker_lost=WorkerLost.RETRY)
+    name = one.start(text=text).name
+    clock.advance(15)
+    recovered(other, clock)
+    found = ended(other, name)
+    assert answer(other, found) == f"{text} again"
+    assert jobs[0].attempt == 2
+    record = store.get(name)
+    assert (record.attempt, record.lost_attempts, record.done) == (2, 1, True)
+    one.step.go.set()
+    one.service._runtime.executor.join(PATIENCE)
+    assert other.get(name) == found
+
+
+def test_a_stale_worker_is_refused(hung, build, store, clock, caplog):
+    """While the new one works: report and result of the old one meet LeaseLost."""
+    one = hung(worker_lost=WorkerLost.RETRY)
+    two = hung(worker_lost=WorkerLost.RETRY)
+    name = one.start().name
+    clock.advance(15)
+    recovered(two.service, clock)
+    two.step.reached()
+    with caplog.at_level(logging.WARNING, "lro"):
+        one.step.go.set()
+        one.service._runtime.executor.join(PATIENCE)
+    (told,) = one.told
+    assert (told.name, told.attempt, told.current) == (name, 1, 2)
+    assert "attempt 1 lost its lease to attempt 2" in caplog.text
+    assert store.get(name).state == "IN_PROGRESS"
+    two.step.go.set()
+    assert answer(two.service, ended(two.service, name)) == "stale"
+
+
+def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
+    """After ``max_lost`` lost workers the operation ends ABORTED."""
+    name = hung(worker_lost=WorkerLost.RETRY, max_lost=3).start().name
+    for lost in (1, 2):
+        clock.advance(15)
+        two = hung(worker_lost=WorkerLost.RETRY, max_lost=3)
+        recovered(two.service, clock)
+        two.step.reached()
+        assert store.get(name).lost_attempts == lost
+    clock.advance(15)
+    other = build(never, worker_lost=WorkerLost.RETRY, max_lost=3)
+    recovered(other, clock)
+    assert reason(other.get(name)) == (Code.ABORTED, "WORKER_LOST")
+
+
+@pytest.mark.parametrize("policy", list(WorkerLost))
+def test_a_deleted_orphan_frees_its_target(hung, build, clock, policy):
+    """It is invisible, but its target was busy until its worker counted as lost (spec §9.5)."""
+    one = hung(worker_lost=policy)
+    name = one.start(target="t").name
+    one.service.delete(name)
+    calls = []
+
+    def body(request, job):
+        calls.append(job.attempt)
+        return WorkResponse()
+
+    other = build(body, InlineExecutor(), worker_lost=policy)
+    with pytest.raises(TargetBusy):
+        other.start(NAME, WorkRequest(), target="t")
+    clock.advance(15)
+    recovered(other, clock)
+    assert calls == ([2] if policy is WorkerLost.RETRY else [])
+    with pytest.raises(OperationNotFound):
+        other.store.get(name)
+    assert ended(other, other.start(NAME, WorkRequest(), target="t")).state == "SUCCEEDED"
+
+
+def test_work_of_unknown_methods_is_left_to_others(hung, make_service, build, store, clock):
+    """A service that does not know a method neither does nor ends its work."""
+    name = hung().start().name
+    stranger = make_service(store, ThreadExecutor(1))
+    declared = make_service(store, InlineExecutor())
+    declared.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
+    clock.advance(15)
+    for service in (stranger, declared):
+        recovered(service, clock)
+    assert store.get(name).state == "IN_PROGRESS"
+    recovered(build(never), clock)
+    assert store.get(name).state == "FAILED"
+
+
+def test_an_orphan_waits_for_room(hung, build, store, clock):
+    """A full queue keeps it where it is, for the next look."""
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse(request.text)
+
+    other = build(body, ThreadExecutor(1, queue=0), worker_lost=WorkerLost.RETRY)
+    busy = other.start(NAME, WorkRequest("busy"))
+    step.reached()
+    clock.advance(15)
+    recovered(other, clock)
+    assert store.get(name).lost_attempts == 0
+    step.go.set()
+    ended(other, busy)
+    other._runtime.executor.join(PATIENCE)
+    clock.advance(1)
+    other.run_maintenance()
+    assert ended(other, name).state == "SUCCEEDED"
+
+
+def test_of_two_services_one_takes_an_orphan(hung, build, store, clock, caplog):
+    """The service that comes second gets an error, and takes the next one."""
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+    clock.advance(15)
+    one = build(worker_lost=WorkerLost.RETRY)
+    two = build(never, worker_lost=WorkerLost.RETRY)
+    orphans = store.orphans({NAME}, 9)
+    store.orphans = lambda methods, limit: orphans  # both have looked at the same time
+    recovered(one, clock)
+    ended(one, name)
+    with caplog.at_level(logging.INFO, "lro"):
+        recovered(two, clock)
+    assert f"{name}: not taken over now" in caplog.text
+
+
+def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, clock, caplog):
+    """An unexpected error with one orphan is logged; the next one is looked at."""
+    names = [hung().start().name for _ in range(2)]
+    other = build(never)
+    whole = other._background.maintenance.recover
+    refused = []
+
+    def recover(record):
+        if not refused:
+            refused.append(record.name)
+            raise ZeroDivisionError
+        whole(record)
+
+    other._background.maintenance.recover = recover
+    clock.advance(15)
+    with caplog.at_level(logging.ERROR, "lro"):
+        recovered(other, clock)
+    (left,) = set(names) - set(refused)
+    assert other.get(left).done
+    assert f"{refused[0]}: cannot be taken over" in caplog.text
+
+
+def test_what_cannot_be_run_is_not_kept(hung, build, store, clock):
+    """The executor stops between the take-over and the submit: others need not wait a lease."""
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+
+    class Stopping(InlineExecutor):
+        def submit(self, task):
+            raise Unavailable("stopping")
+
+    other = build(never, Stopping(), worker_lost=WorkerLost.RETRY)
+    clock.advance(15)
+    recovered(other, clock)
+    record = store.get(name)
+    assert (record.owner, record.lease_until, record.attempt) == ("", clock(), 1)
+    third = build(worker_lost=WorkerLost.RETRY)
+    third.run_maintenance()
+    assert ended(third, name).state == "SUCCEEDED"
+
+
+def test_a_request_that_cannot_be_read_any_more(hung, make_service, store, clock, caplog):
+    """A new version of the method has another request class: INTERNAL, and not for ever."""
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+    other = make_service(store, ThreadExecutor(1))
+
+    @other.method(NAME, worker_lost=WorkerLost.RETRY)
+    def work(request: Book, job: Job[WorkMetadata]) -> WorkResponse:
+        raise AssertionError
+
+    clock.advance(15)
+    with caplog.at_level(logging.ERROR, "lro"):
+        recovered(other, clock)
+        found = ended(other, name)
+    assert reason(found) == (Code.INTERNAL, "REQUEST_UNREADABLE")
+    assert name in caplog.text
+
+
+def test_a_request_deleted_between_claim_and_reading(hung, build, store, clock):
+    """The operation is gone: there is nothing to do, and nobody to tell."""
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+    other = build(never, InlineExecutor(), worker_lost=WorkerLost.RETRY)
+    whole = store.request
+
+    def request(asked):
+        store.update(asked, lambda record: None)
+        return whole(asked)
+
+    store.request = request
+    clock.advance(15)
+    recovered(other, clock)
+    with pytest.raises(OperationNotFound):
+        store.get(name)
+
+
+# -- stopping -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def next_store(store, tmp_path, clock):
+    """The store as the next process finds it."""
+    if isinstance(store, MemoryStore):
+        yield store
+        return
+    with closing(SQLiteStore(tmp_path / "operations.db", clock=clock)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("policy", list(WorkerLost))
+def test_a_service_that_stops_hands_its_work_back(store, next_store, build, make_service, policy):
+    """Running and queued, at once, with no worker lost; the next one does it from the store."""
+    begun = threading.Event()
+
+    def sleep(request, job):
+        begun.set()
+        job.sleep(PATIENCE)
+        raise AssertionError
+
+    one = build(sleep, worker_lost=policy)
+    running = one.start(NAME, WorkRequest("running"))
+    assert begun.wait(PATIENCE)
+    queued = one.start(NAME, WorkRequest("queued", rest={"a": [1, {"b": None}]}))
+    one.close(NOW)
+    for operation, attempt in ((running, 1), (queued, 0)):
+        record = next_store.get(operation.name)
+        assert (record.state, record.owner, record.attempt) == (State.IN_PROGRESS, "", attempt)
+        assert record.lease_until == next_store.now()
+    requests = []
+
+    def body(request, job):
+        requests.append(request)
+        return WorkResponse(request.text)
+
+    other = make_service(next_store, ThreadExecutor(1))
+    method_of(other, body, worker_lost=policy)
+    other.run_maintenance()
+    for operation in (running, queued):
+        assert answer(other, ended(other, operation)) == operation_text(operation, running)
+        assert next_store.get(operation.name).lost_attempts == 0
+    assert WorkRequest("queued", rest={"a": [1, {"b": None}]}) in requests
+
+
+def operation_text(operation, running):
+    return "running" if operation is running else "queued"
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadExecutor(2), AsyncioExecutor])
+def test_work_may_end_while_the_service_stops(store, next_store, make_service, make):
+    """Within the time to drain nothing is interrupted."""
+    service = make_service(store, make())
+    step = Step()
+
+    def body(request, job):
+        step()
+        job.report(WorkMetadata(99))
+        return WorkResponse("in time")
+
+    operation = method_of(service, body).start(WorkRequest())
+    step.reached()
+    whole = service._runtime.executor.join
+
+    def join(seconds):
+        step.go.set()
+        return whole(seconds)
+
+    service._runtime.executor.join = join
+    service.close()
+    assert answer(service, next_store.get(operation.name).operation) == "in time"
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadExecutor(1), AsyncioExecutor])
+def test_a_coroutine_is_interrupted_by_the_stop(store, next_store, make_service, make):
+    """It gets its CancelledError; the operation is not cancelled by that, but handed back."""
+    service = make_service(store, make())
+    begun, tidied = threading.Event(), threading.Event()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            tidied.set()
+        return WorkResponse("not reached")
+
+    operation = work.start(WorkRequest())
+    assert begun.wait(PATIENCE)
+    service.close(NOW)
+    assert tidied.is_set()
+    record = next_store.get(operation.name)
+    assert (record.state, record.owner, record.cancel_requested) == ("IN_PROGRESS", "", False)
+
+
+def test_a_coroutine_whose_loop_is_shut_down_is_handed_back(store, make_service):
+    """Whoever ends the loop does not cancel the operation by it."""
+    service = make_service(store, ThreadExecutor(1))
+    begun = threading.Event()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+        return WorkResponse("not reached")
+
+    async def main():
+        slot = Held()
+        swap(service, slot)
+        operation = work.start(WorkRequest())
+        task = asyncio.ensure_future(slot.task.arun())
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        task.cancel()
+        await asyncio.wait({task})
+        return operation.name
+
+    record = store.get(asyncio.run(main()))
+    assert (record.state, record.owner, record.attempt) == ("IN_PROGRESS", "", 1)
+
+
+class Held(InlineExecutor):
+    """Keeps the task for the test to run."""
+
+    worker_idle = False
+
+    def submit(self, task):
+        self.task = task
+
+
+def test_what_is_claimed_during_the_stop_is_given_back(store, make_service):
+    """A worker takes the operation again that was handed back under its hands."""
+    service = make_service(store, Held())
+    operation = method_of(service, never).start(WorkRequest())
+    run = service._runtime.executor.task
+    whole = store.update
+    done = []
+
+    def update(name, change):
+        if not done:
+            done.append(1)
+            run.release()
+        return whole(name, change)
+
+    store.update = update
+    run.run()
+    record = store.get(operation.name)
+    assert (record.state, record.owner, record.attempt) == ("IN_PROGRESS", "", 1)
+
+
+def test_handing_back_what_is_over_is_nothing(store, make_service):
+    """Ended, deleted or taken over meanwhile: it is not ours to give."""
+    service = make_service(store, Held())
+    method = method_of(service, never)
+    ended_one, deleted = (method.start(WorkRequest()) for _ in range(2))
+    executor = service._runtime.executor
+    service.reporter(ended_one.name).finish()
+    executor.task.release()
+    service.delete(deleted.name)
+    executor.task.release()
+    assert service.get(ended_one.name).done
+
+
+def taken_over_in_the_queue(store, make_service, clock):
+    """Work that waits here, which another process holds since the lease was over; its task here."""
+    service = make_service(store, Held())
+    operation = method_of(service, never).start(WorkRequest())
+    clock.advance(60)
+    store.update(operation.name, take_over("them", clock() + LEASE, clock()))
+    taken = store.update(operation.name, claim("them", clock() + LEASE, clock()))
+    return service._runtime.executor.task, taken
+
+
+def test_stop_of_stalled_process_leaves_work_that_another_has_taken_over(
+    store, make_service, clock
+):
+    """Its lease is not ended: a third process would do the work beside the second."""
+    task, taken = taken_over_in_the_queue(store, make_service, clock)
+    task.release()
+    assert store.get(taken.name) == taken
+
+
+def test_cancel_by_stalled_process_leaves_work_that_another_has_taken_over(
+    store, make_service, clock
+):
+    """Who holds it ends it: it is not over while it runs."""
+    task, taken = taken_over_in_the_queue(store, make_service, clock)
+    asked = store.update(taken.name, request_cancel(clock()))
+    task.end_not_started()
+    assert store.get(taken.name) == asked
+
+
+def test_hand_back_of_queued_work_is_fenced_by_what_was_seen(store, make_service, clock):
+    """Another process takes it over between the look and the write."""
+    service = make_service(store, Held())
+    operation = method_of(service, never).start(WorkRequest())
+    whole = store.update
+
+    def update(name, change):
+        clock.advance(60)
+        store.update = whole
+        whole(name, take_over("them", clock() + LEASE, clock()))
+        return whole(name, change)
+
+    store.update = update
+    service._runtime.executor.task.release()
+    assert store.get(operation.name).owner == "them"
+
+
+def test_a_run_that_ended_late_does_not_retire_a_later_one(store, make_service, clock):
+    """The same operation may be held twice by one process, after a lost lease."""
+    service = make_service(store, Held())
+    method_of(service, lambda request, job: WorkResponse(), worker_lost=WorkerLost.RETRY)
+    operation = service.start(NAME, WorkRequest())
+    executor = service._runtime.executor
+    first = executor.task
+    clock.advance(60)
+    service.workers.resume(service.specs[NAME], service.store.get(operation.name))
+    second = executor.task
+    assert first is not second
+    first.run()
+    assert service.workers.held()
+    second.run()
+    assert not service.workers.held()
+    assert service.get(operation.name).done
+
+
+PROGRAM = """
+import signal, sys, threading
+import attrs
+import lro
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+
+@lro.message("acme.v1.WorkRequest")
+@attrs.frozen
+class WorkRequest:
+    text: str = ""
+
+@lro.message("acme.v1.WorkMetadata")
+@attrs.frozen
+class WorkMetadata:
+    percent: lro.Int32 = 0
+
+@lro.message("acme.v1.WorkResponse")
+@attrs.frozen
+class WorkResponse:
+    text: str = ""
+
+service = lro.Service(SQLiteStore(sys.argv[1]), ThreadExecutor(1))
+begun, leave = threading.Event(), threading.Event()
+
+@service.method("acme.v1.Works.Work")
+def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    job.report(WorkMetadata(50))
+    begun.set()
+    while True:
+        job.sleep(30)
+
+signal.signal(signal.SIGTERM, lambda *_: leave.set())
+print(work.start(WorkRequest("running")).name, flush=True)
+begun.wait()
+print(work.start(WorkRequest("queued")).name, flush=True)
+leave.wait()
+import datetime
+service.close(datetime.timedelta(0))
+"""
+
+
+def test_work_survives_sigterm(tmp_path, make_service):
+    """A real process on a real file is told to go; the next one finishes its work at once."""
+    path = tmp_path / "operations.db"
+    command = [sys.executable, "-c", PROGRAM, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        running, queued = process.stdout.readline().strip(), process.stdout.readline().strip()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    service = make_service(SQLiteStore(path), ThreadExecutor(2))
+    method_of(service, lambda request, job: WorkResponse(f"{request.text}, {job.attempt}"))
+    service.run_maintenance()
+    assert answer(service, ended(service, running)) == "running, 2"
+    assert answer(service, ended(service, queued)) == "queued, 1"
+    for name in (running, queued):
+        assert service.store.get(name).lost_attempts == 0
+
+
+# -- outages --------------------------------------------------------------------------------------
+
+
+class Away(MemoryStore):
+    """A store that is away at times: neither written nor read, or only not ``written``."""
+
+    away = unwritten = False
+
+    def orphans(self, methods, limit):
+        found = super().orphans(methods, limit)
+        self._look(write=bool(found.records))
+        return found
+
+    def renew(self, owner, until, names=None):
+        self._look(write=True)
+        return super().renew(owner, until, names)
+
+    def _look(self, *, write):
+        if self.away or (write and self.unwritten):
+            raise Unavailable("away")
+
+
+@pytest.fixture
+def away(clock):
+    """A store that is away when the test says so."""
+    return Away(clock)
+
+
+def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, make_service, clock):
+    """Leases that ran out while the store could not be written do not prove that a process died."""
+    worker, hunter = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, hunter):
+        method_of(service, never)
+        service.run_maintenance()
+    name = worker.start(NAME, WorkRequest()).name
+    away.away = True
+    for _ in range(2):
+        clock.advance(20)
+        for service in (hunter, worker):
+            with pytest.raises(Unavailable):
+                service.run_maintenance()
+    away.away = False
+    hunter.run_maintenance()  # which is calm for a third of a lease, and a second
+    worker.run_maintenance()
+    for seconds in (6, 9, 1):  # then the worker falls silent
+        assert away.get(name).owner == worker.workers.owner
+        clock.advance(seconds)
+        hunter.run_maintenance()
+    assert away.get(name).owner == hunter.workers.owner
+
+
+def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
+    away, make_service, clock
+):
+    """A process that wanted to write nothing meanwhile knows of no outage (defects 6)."""
+    worker, hunter = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, hunter):
+        method_of(service, never)
+        service.run_maintenance()
+    name = worker.start(NAME, WorkRequest()).name
+    away.unwritten = True
+    for _ in range(6):
+        clock.advance(5)
+        with pytest.raises(Unavailable):
+            worker.run_maintenance()
+    away.unwritten = False
+    hunter.run_maintenance()  # which is the first to come
+    assert away.get(name).owner == worker.workers.owner
+    worker.run_maintenance()
+    for _ in range(3):
+        clock.advance(1)
+        hunter.run_maintenance()
+    assert away.get(name).owner == worker.workers.owner
+
+
+def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
+    """That the store can be read says nothing, and the calm counts from the write (defects 6)."""
+    service = make_service(away, Held())
+    method_of(service, never)
+    service.run_maintenance()
+    lost = service.start(NAME, WorkRequest()).name
+    away.update(lost, lose(0, clock()))
+    service.workers._attempts.clear()
+    away.away = True
+    clock.advance(15)
+    with pytest.raises(Unavailable):
+        service.run_maintenance()
+    away.away, away.unwritten = False, True
+    for _ in range(10):
+        clock.advance(1)
+        with pytest.raises(Unavailable):
+            service.run_maintenance()
+    assert "there again" not in caplog.text
+    away.unwritten = False
+    service.run_maintenance()
+    assert "there again" in caplog.text
+    clock.advance(5)
+    service.run_maintenance()
+    assert away.get(lost).version == 2
+    clock.advance(1)
+    service.run_maintenance()
+    assert away.get(lost).version == 3  # taken over
+
+
+def test_a_look_that_had_to_wait_proves_nothing(away, make_service, clock):
+    """Whoever wanted to renew a lease had to wait as long, so that the grace begins again."""
+    worker, hunter = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, hunter):
+        method_of(service, never)
+        service.run_maintenance()
+    name = worker.start(NAME, WorkRequest()).name
+    clock.advance(15)
+    hunter.run_maintenance()
+    whole = away.orphans
+
+    def orphans(methods, limit):
+        clock.advance(0.6)
+        return whole(methods, limit)
+
+    away.orphans = orphans
+    clock.advance(1)
+    hunter.run_maintenance()
+    assert away.get(name).owner == worker.workers.owner
+    away.orphans = whole
+    clock.advance(1)
+    hunter.run_maintenance()
+    assert away.get(name).owner == hunter.workers.owner
+
+
+def test_two_looks_that_are_far_apart_prove_nothing(away, make_service, clock):
+    """The process that looks may have stood still, and all others with it."""
+    worker, hunter = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, hunter):
+        method_of(service, never)
+        service.run_maintenance()
+    name = worker.start(NAME, WorkRequest()).name
+    for seconds in (15, 60, 0.5):
+        clock.advance(seconds)
+        hunter.run_maintenance()
+        assert away.get(name).owner == worker.workers.owner
+    clock.advance(0.5)
+    hunter.run_maintenance()
+    assert away.get(name).owner == hunter.workers.owner
+
+
+def test_what_takes_long_to_take_over_keeps_no_other_alive(away, make_service, clock):
+    """The looks are far apart then, and the process is busy all the time."""
+    worker, hunter = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, hunter):
+        method_of(service, never)
+        service.run_maintenance()
+    lost, slow = (worker.start(NAME, WorkRequest()).name for _ in range(2))
+    away.update(slow, release(0, clock()))
+
+    def recover(record):
+        if record.name == slow:
+            clock.advance(5)
+            raise Unavailable("the queue does not answer")
+        adopted.append(record.name)
+
+    adopted = []
+    hunter._background.maintenance.recover = recover
+    clock.advance(15)
+    for _ in range(3):
+        hunter.run_maintenance()
+        clock.advance(1)
+    assert adopted[:1] == [lost]
+
+
+def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, clock):
+    """Little is left of its lease when it is stored, less than until the next renewal."""
+    service = make_service(away, Held())
+    method = method_of(service, never)
+    first = method.start(WorkRequest()).name
+    service.run_maintenance()
+    whole = away.insert
+
+    def insert(record, request, key, **options):
+        clock.advance(4)
+        away.renew(service.workers.owner, clock() + LEASE)  # the first one's
+        clock.advance(5)
+        return whole(record, request, key, **options)
+
+    away.insert = insert
+    service._background.maintenance._renew_at += 60
+    second = method.start(WorkRequest()).name
+    service.run_maintenance()
+    assert away.get(first).lease_until == away.get(second).lease_until == clock() + LEASE
+
+
+def test_one_lease_that_cannot_be_renewed_is_tried_again_soon(away, make_service, clock, caplog):
+    """The others are renewed, and it is said which one is not, once (defects 5)."""
+    service = make_service(away, Held())
+    method = method_of(service, never)
+    names = [method.start(WorkRequest()).name for _ in range(2)]
+    whole = away.renew
+    asked = []
+
+    def renew(owner, until, of):
+        asked.append(sorted(of))
+        found = whole(owner, until, set(of) - {names[0]})
+        return attrs.evolve(found, left=[names[0]])
+
+    away.renew = renew
+    with caplog.at_level(logging.WARNING, "lro"):
+        assert service.run_maintenance() == pytest.approx(0.2)
+        clock.advance(0.2)
+        assert service.run_maintenance() == pytest.approx(0.2)
+    assert asked == [sorted(names), [names[0]]]
+    assert caplog.text.count("its lease cannot be renewed now") == 1
+    away.renew = whole
+    clock.advance(0.2)
+    service.run_maintenance()
+    assert away.get(names[0]).lease_until == clock() + LEASE
+    assert service.run_maintenance() > 4
+
+
+def test_a_renewal_that_took_long_is_followed_by_another(away, make_service, clock):
+    """Before anything else: what it has written was out of date by then."""
+    service = make_service(away, Held())
+    method_of(service, never)
+    service.run_maintenance()
+    name = service.start(NAME, WorkRequest()).name
+    whole_renew, whole_orphans = away.renew, away.orphans
+
+    def renew(owner, until, names=None):
+        away.renew = whole_renew
+        clock.advance(5)
+        return whole_renew(owner, until, names)
+
+    away.renew = renew
+    away.orphans = lambda methods, limit: pytest.fail("leases come first")
+    clock.advance(15)
+    assert service.run_maintenance() == 0.01
+    assert away.get(name).lease_until == clock() + LEASE - timedelta(seconds=5)
+    away.orphans = whole_orphans
+    service.run_maintenance()
+    assert away.get(name).lease_until == clock() + LEASE
+
+
+# -- when it begins -------------------------------------------------------------------------------
+
+
+def test_handed_back_work_begins_soon_after_its_method_is_declared(store, make_service, clock):
+    """Not one lease later, though this process has looked before it knew of it (defects 7)."""
+    first = make_service(store, Held())
+    name = method_of(first, never).start(WorkRequest()).name
+    store.update(name, release(0, clock()))
+    service = make_service(store, Held())
+    service.run_maintenance()
+    method_of(service, never)
+    clock.advance(0.5)
+    service.run_maintenance()
+    assert store.get(name).owner == service.workers.owner
+
+
+# -- the thread -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "pause"),
+    [
+        (Unavailable("away"), "maintenance: away", 0.2),
+        (ZeroDivisionError(), "maintenance failed and goes on", 1.0),
+    ],
+)
+def test_the_thread_outlives_errors(error, said, pause, caplog, monkeypatch):
+    """It logs them, and turns again soon."""
+    turned = threading.Event()
+    pauses = []
+
+    class Away(MemoryStore):
+        def orphans(self, methods, limit):
+            if not pauses:
+                raise error
+            turned.set()
+            return super().orphans(methods, limit)
+
+        def renew(self, owner, until, names=None):
+            turned.set()  # with which an outage ends
+            return super().renew(owner, until, names)
+
+    maintenance = maintenance_over(Away())
+    whole = maintenance._wake.wait
+
+    def wait(seconds):
+        pauses.append(seconds)
+        return whole(0 if len(pauses) == 1 else seconds)
+
+    monkeypatch.setattr(maintenance._wake, "wait", wait)
+    with caplog.at_level(logging.WARNING, "lro"):
+        maintenance.start()
+        assert turned.wait(PATIENCE)
+        maintenance.stop()
+    assert said in caplog.text
+    assert pauses[0] == pause
+
+
+def test_the_thread_may_stop_itself():
+    """A function may close the service that runs it, even from within maintenance."""
+    stopped = threading.Event()
+
+    class Last(MemoryStore):
+        def orphans(self, methods, limit):
+            maintenance.stop()
+            stopped.set()
+            return super().orphans(methods, limit)
+
+    maintenance = maintenance_over(Last())
+    maintenance.stop()  # before it has begun: nothing to end
+    maintenance._stopped = False
+    maintenance.start()
+    assert stopped.wait(PATIENCE)
+    maintenance._thread.join(PATIENCE)
+    assert not maintenance._thread.is_alive()
+
+
+def test_leases_come_before_orphans(clock):
+    """However many there are, and however long each takes: the rest is found again at once."""
+    store, seen = MemoryStore(clock), []
+    for number in range(3):
+        store.insert(held(clock, str(number), seconds=0), REQUEST, None)
+    clock.advance(1)
+    at = [0.0]
+
+    def recover(record):
+        seen.append(record.name)
+        at[0] += 3.0
+        clock.advance(3)
+
+    maintenance = maintenance_over(
+        store, seconds=lambda: at[0], held=["operations/mine"], methods=["M"], recover=recover
+    )
+    maintenance.run_due()
+    at[0] += 1.0
+    clock.advance(1)
+    maintenance.run_due()
+    assert len(seen) == 2  # the lease was due after five seconds
+    for _ in range(3):
+        due = maintenance.run_due()
+        at[0] += due
+        clock.advance(due)
+    assert len(seen) >= 3
+
+
+def test_expiry_goes_on_in_batches(clock):
+    """A full batch is followed by the next one at once."""
+    removed = [
+        Expired(tuple(f"operations/{n}" for n in range(1000)), more=True),
+        Expired((), more=False),
+    ]
+
+    class Expiring(MemoryStore):
+        def expire(self, limit):
+            return removed.pop(0)
+
+    maintenance = maintenance_over(Expiring(clock))
+    assert maintenance.run_due() == 0.01
+    assert maintenance.run_due() == 5
+
+
+def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
+    """Its end stands; who wanted to end it is told so."""
+    one = hung()
+    name = one.start().name
+    other = build(never)
+    clock.advance(15)
+    orphans = store.orphans({NAME}, 9)
+    store.orphans = lambda methods, limit: orphans
+    one.step.go.set()
+    found = ended(one.service, name)
+    with caplog.at_level(logging.INFO, "lro"):
+        recovered(other, clock)
+    assert f"{name}: not taken over now" in caplog.text
+    assert other.get(name) == found
+
+
+def test_queued_work_that_was_deleted_before_its_cancellation(store, make_service):
+    """Withdrawn, and gone: nothing is left to end."""
+    service = make_service(store, Held())
+    operation = method_of(service, never).start(WorkRequest())
+    run = service._runtime.executor.task
+    store.forget(operation.name)
+    run.end_not_started()
+    assert not service.workers.held()
+
+
+def test_a_request_that_cannot_be_had_while_the_service_closes(store, make_service, clock):
+    """The work is left to others, and not ended as unreadable."""
+    service = make_service(store, Held())
+    method_of(service, never, worker_lost=WorkerLost.RETRY)
+    operation = service.start(NAME, WorkRequest())
+    clock.advance(60)
+    service.workers.resume(service.specs[NAME], service.store.get(operation.name))
+    run = service._runtime.executor.task
+
+    def request(name):
+        run.release()
+        raise Unavailable("closed")
+
+    store.request = request
+    run.run()
+    record = store.get(operation.name)
+    assert (record.state, record.owner) == ("IN_PROGRESS", "")
+
+
+def test_a_stop_leaves_the_tasks_of_others_alone(make_service):
+    """An executor may give back what this service never gave it."""
+    service = make_service(executor=ThreadExecutor(1))
+    step, other = Step(), []
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    operation = method_of(service, body).start(WorkRequest())
+    step.reached()
+    foreign = Work("operations/foreign")
+    service._runtime.executor.reserve().submit(foreign)
+    whole = service._runtime.executor.join
+
+    def join(seconds):
+        step.go.set()
+        return whole(seconds)
+
+    service._runtime.executor.join = join
+    service.close()
+    assert service.store.get(operation.name).done
+    assert (foreign.begun.is_set(), other) == (False, [])

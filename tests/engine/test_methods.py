@@ -1,0 +1,353 @@
+"""Methods: names, OperationInfo, what annotations say, and conventional metadata."""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime
+
+import attrs
+import pytest
+
+from lro._base.any import Any
+from lro._base.errors import DeclarationError
+from lro._base.status import Code, Status
+from lro._engine.job import Job
+from lro._messages.schema import shape_of
+from lro._model.method_names import (
+    MethodName,
+    OperationInfoRegistry,
+    Signature,
+    convention_findings,
+)
+from lro._model.operation import Operation, OperationInfo, validate
+from lro._model.standard_metadata import StandardMetadata
+from lro._model.transitions import Record
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+EMPTY = "google.protobuf.Empty"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("acme.images.v1.Images.Resize", ("acme.images.v1", "Images", "Resize")),
+        ("Images.Resize", ("", "Images", "Resize")),
+        ("a_1.B_2.C_3", ("a_1", "B_2", "C_3")),
+    ],
+)
+def test_a_method_name(text, parts):
+    """Package, service and method; the package may be missing."""
+    name = MethodName.parse(text)
+    assert (name.package, name.service, name.name) == parts
+    assert str(name) == text
+
+
+@pytest.mark.parametrize("text", ["", "Resize", "a.", ".a.b", "a..b", "a.b.1c", "a.b c", "a.é"])
+def test_what_is_no_method_name(text):
+    """Refused with an example of one."""
+    with pytest.raises(DeclarationError, match=r"such as acme\.images\.v1\.Images\.Resize"):
+        MethodName.parse(text)
+
+
+def test_type_names_of_a_method():
+    """As a proto file resolves them (spec §8.3)."""
+    name = MethodName.parse("acme.v1.Works.Do")
+    assert name.qualify("DoResponse") == "acme.v1.DoResponse"
+    assert name.qualify("other.v1.Thing") == "other.v1.Thing"
+    assert name.qualify(".Thing") == "Thing"
+    assert MethodName.parse("Works.Do").qualify("DoResponse") == "DoResponse"
+
+
+FINDINGS = [
+    ("Do", "DoResponse", "DoMetadata", []),
+    ("Do", "acme.v1.DoResponse", "DoMetadata", []),
+    ("Do", "Thing", "DoMetadata", ["response-type-convention"]),
+    ("Do", EMPTY, "DoMetadata", ["response-type-empty"]),
+    ("Do", EMPTY, EMPTY, ["response-type-empty", "metadata-type-empty"]),
+    ("CreateThing", "Thing", "M", []),
+    ("UpdateThing", "Thing", "M", []),
+    ("CreateThing", "CreateThingResponse", "M", ["response-type-convention"]),
+    ("CreateThing", EMPTY, "M", ["response-type-empty"]),
+    ("DeleteThing", EMPTY, "M", []),
+    ("DeleteThing", "Thing", "M", []),
+    ("DeleteThing", "Other", "M", ["response-type-convention"]),
+    ("Getaway", "GetawayResponse", "M", []),
+]
+
+
+@pytest.mark.parametrize(("name", "response", "metadata", "findings"), FINDINGS)
+def test_conventions_of_types(name, response, metadata, findings):
+    """AIP-151's names of response and metadata types (spec §8.4)."""
+    method = MethodName("acme.v1", "Works", name)
+    assert convention_findings(method, OperationInfo(response, metadata)) == findings
+
+
+def test_the_registry_of_methods():
+    """Both types by their full names; each method once (spec §8.2)."""
+    methods = OperationInfoRegistry()
+    assert methods.register("acme.v1.Works.Do", OperationInfo("DoResponse", "M")) == []
+    assert methods["acme.v1.Works.Do"] == OperationInfo("acme.v1.DoResponse", "acme.v1.M")
+    assert "acme.v1.Works.Do" in methods
+    assert list(methods) == ["acme.v1.Works.Do"]
+    found = methods.register("acme.v1.Works.Undo", OperationInfo("DoResponse", "M"))
+    assert found == ["response-type-convention"]
+
+
+@pytest.mark.parametrize(
+    ("name", "info", "why"),
+    [
+        ("acme.v1.Works.Do", OperationInfo("R", "M"), "is declared twice"),
+        ("acme.v1.Works.Undo", OperationInfo("", "M"), "response-type-missing"),
+        ("acme.v1.Works.Undo", OperationInfo("R", ""), "metadata-type-missing"),
+        ("Undo", OperationInfo("R", "M"), "is not a method's full name"),
+    ],
+)
+def test_what_is_not_registered(name, info, why):
+    """The reason is a code of spec §8.2 where there is one."""
+    methods = OperationInfoRegistry()
+    methods.register("acme.v1.Works.Do", OperationInfo("DoResponse", "M"))
+    with pytest.raises(DeclarationError, match=why):
+        methods.register(name, info)
+    assert list(methods) == ["acme.v1.Works.Do"]
+
+
+def test_a_method_that_is_not_there():
+    """Its code is missing-operation-info."""
+    with pytest.raises(DeclarationError, match="missing-operation-info"):
+        OperationInfoRegistry()["acme.v1.Works.Do"]
+
+
+# -- signatures -----------------------------------------------------------------------------------
+
+
+def plain(request: WorkRequest) -> WorkResponse: ...
+
+
+def with_job(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse: ...
+
+
+async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse: ...
+
+
+def bare(request, job): ...
+
+
+def nothing(request: WorkRequest, job: Job) -> None: ...
+
+
+def union(request: WorkRequest | None) -> WorkResponse | None: ...
+
+
+SIGNATURES = [
+    (plain, (WorkRequest, WorkResponse, None, False, False)),
+    (with_job, (WorkRequest, WorkResponse, WorkMetadata, True, False)),
+    (coroutine, (WorkRequest, WorkResponse, WorkMetadata, True, True)),
+    (bare, (None, None, None, True, False)),
+    (nothing, (WorkRequest, type(None), None, True, False)),
+    (union, (WorkRequest | None, WorkResponse | None, None, False, False)),
+]
+
+
+@pytest.mark.parametrize(("function", "wanted"), SIGNATURES)
+def test_what_annotations_say(function, wanted):
+    """Request, response and metadata; whether the job is wanted; the colour."""
+    said = Signature.of(function)
+    classes = [part.annotation for part in (said.request, said.response, said.metadata)]
+    assert (*classes, said.takes_job, said.is_async) == wanted
+
+
+def no_arguments(): ...
+
+
+def three(a, b, c): ...
+
+
+def swapped(job: Job[WorkMetadata], request: WorkRequest) -> WorkResponse: ...
+
+
+def bare_swapped(job, request): ...
+
+
+def lost(request: Missing) -> None: ...  # noqa: F821 - that is the point
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (no_arguments, "must take the request"),
+        (three, "must take the request"),
+        (swapped, "^swapped: must take the request first, and then the job$"),
+        (bare_swapped, "^bare_swapped: must take the request first, and then the job$"),
+        (lost, "name 'Missing' is not defined"),
+        (functools.partial(plain), "cannot be read"),
+    ],
+)
+def test_what_annotations_cannot_say(function, why):
+    """The function is named where it has a name."""
+    with pytest.raises(DeclarationError, match=why):
+        Signature.of(function)
+
+
+def struct(request: dict[str, object]) -> WorkResponse: ...
+
+
+def bare_dict(request: WorkRequest) -> dict: ...
+
+
+def bare_list(request: WorkRequest) -> list: ...
+
+
+def texts(request: WorkRequest) -> list[str]: ...
+
+
+def progress(request: WorkRequest, job: Job[dict[str, int]]) -> WorkResponse: ...
+
+
+class Model:
+    """A class of another library, as pydantic's are."""
+
+
+def model(request: Model) -> WorkResponse: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (
+            struct,
+            "the parameter 'request' of struct is annotated dict[str, object], which is no message"
+            " class; lro.Struct is the one for any JSON object",
+        ),
+        (
+            bare_dict,
+            "the return of bare_dict: dict: is no message class; lro.Struct is the one for any"
+            " JSON object",
+        ),
+        (
+            bare_list,
+            "the return of bare_list: list: is no message class; put the list into a field of one,"
+            " such as items: list[str]",
+        ),
+        (
+            texts,
+            "the return of texts is annotated list[str], which is no message class; put the list"
+            " into a field of one, such as items: list[str]",
+        ),
+        (
+            progress,
+            "the parameter 'job' of progress is annotated dict[str, int], which is no message"
+            " class; lro.Struct is the one for any JSON object",
+        ),
+        (
+            union,
+            f"the parameter 'request' of union is annotated {WorkRequest | None},"
+            " which is no class",
+        ),
+        (
+            model,
+            "the parameter 'request' of model: Model: is neither an attrs class nor a dataclass;"
+            " write it as one, or give a codec factory: lro.TypeRegistry(factories=...)",
+        ),
+    ],
+)
+def test_an_annotation_that_is_no_message_class(function, sentence, make_service):
+    """Is refused with the method, the function, where it stands, and what to write instead."""
+    with pytest.raises(DeclarationError) as caught:
+        make_service().method("acme.v1.Works.Odd", metadata=classes_of(function))(function)
+    assert str(caught.value) == f"acme.v1.Works.Odd: {sentence}"
+
+
+def classes_of(function):
+    return None if function is progress else WorkMetadata
+
+
+def test_a_given_class_that_is_no_message_class(make_service):
+    """Is named alone: no annotation says it."""
+    with pytest.raises(DeclarationError, match=r"^Model: is neither"):
+        make_service().method("acme.v1.Works.Odd", request=Model, metadata=WorkMetadata)(plain)
+
+
+# -- conventional metadata ------------------------------------------------------------------------
+
+
+def record(**fields):
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    known = {"create_time": moment, "update_time": moment, **fields}
+    return Record(name="operations/a", parent="", method="M", **known)
+
+
+@attrs.frozen
+class Other:
+    """Has the conventional names, but other types; and the other flag."""
+
+    create_time: str = ""
+    end_time: datetime | None = None
+    cancel_requested: str = ""
+    requested_cancellation: bool = False
+
+
+def test_conventional_fields():
+    """Times that are Timestamps, and one flag that is a bool (spec §9.6)."""
+    known = StandardMetadata.of(shape_of(WorkMetadata))
+    assert known.times == {
+        "create_time": "createTime",
+        "start_time": "startTime",
+        "end_time": "endTime",
+        "expire_time": "expireTime",
+    }
+    assert known.cancel_flag == "cancelRequested"
+    other = StandardMetadata.of(shape_of(Other))
+    assert (other.times, other.cancel_flag) == ({"end_time": "endTime"}, "requestedCancellation")
+    assert StandardMetadata.of(None) == StandardMetadata({}, "")
+
+
+def test_stamping():
+    """What the record knows, where the work has not said it; the same Any if nothing is new."""
+    known = StandardMetadata.of(shape_of(WorkMetadata))
+    stamped = known.stamp(record(metadata=Any("x/a.M", {"percent": 1, "endTime": "mine"})))
+    create = {"createTime": "2030-01-01T00:00:00Z"}
+    assert stamped == Any("x/a.M", {"percent": 1, "endTime": "mine", **create})
+    cancelled = known.stamp(record(metadata=stamped, cancel_requested=True))
+    assert cancelled.payload["cancelRequested"] is True
+    assert known.stamp(record(metadata=cancelled, cancel_requested=True)) is cancelled
+    assert known.stamp(record(metadata=stamped)) is stamped
+    for untouched in (None, Any("x/a.M", b"\x08"), Any("x/google.protobuf.Duration", "1s")):
+        assert known.stamp(record(metadata=untouched)) is untouched
+
+
+# -- operations -----------------------------------------------------------------------------------
+
+
+def test_an_operation_in_words():
+    """Its result as response or error, its state by the code (spec §2.1)."""
+    done = Any("x/a.Done")
+    assert (Operation(done=True, result=done).response, Operation().response) == (done, None)
+    failed = Status(Code.ABORTED)
+    assert (Operation(done=True, result=failed).error, Operation().error) == (failed, None)
+    states = [
+        Operation(result=failed),
+        Operation(done=True),
+        Operation(done=True, result=done),
+        Operation(done=True, result=failed),
+        Operation(done=True, result=Status(Code.CANCELLED)),
+        Operation(done=True, result=Status(1)),
+    ]
+    assert [one.state for one in states] == [
+        "IN_PROGRESS", "SUCCEEDED", "SUCCEEDED", "FAILED", "CANCELLED", "CANCELLED",
+    ]  # fmt: skip
+
+
+def test_every_problem_at_once():
+    """Sorted (spec §1.15)."""
+    worst = Operation(metadata=Any(), result=Status(0))
+    assert validate(worst) == (
+        "ANY_TYPE_MISSING",
+        "ERROR_CODE_INVALID",
+        "NAME_MISSING",
+        "RESULT_BEFORE_DONE",
+    )
+    assert validate(Operation(name="x", done=True, result=Any())) == (
+        "ANY_TYPE_MISSING",
+        "NAME_INVALID",
+    )
+    assert validate(Operation(done=True)) == ()

@@ -1,0 +1,194 @@
+"""Lists in pages: the vectors, on both stores, by the clock of the test."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import datetime, timedelta
+
+import pytest
+
+from lro._base.any import Any
+from lro._base.errors import LroError
+from lro._base.status import Code
+from lro._messages.registry import TypeRegistry
+from lro._messages.wellknown import Empty
+from lro._model.names import parse_name
+from lro._model.operation import ListOperationsRequest, ListOperationsResponse
+from lro._model.record import Record
+from lro._model.transitions import delete, end
+from lro.executors.inline import InlineExecutor
+from tests.vector_files import by_id, vectors
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+CONTENT = vectors("paging")
+EMPTY = TypeRegistry().pack(Empty())
+MUTATIONS = {
+    "append": lambda token: token + "A",
+    "truncate": lambda token: token[:-1],
+    "flip": lambda token: ("C" if token[0] == "B" else "B") + token[1:],
+}
+
+
+class Walk:
+    """One case as it goes along: its service, and the tokens that it has kept."""
+
+    def __init__(self, service, clock):
+        self.service, self.clock = service, clock
+        self.tokens = {}
+
+    def insert(self, name, create_time):
+        moment = datetime.fromisoformat(create_time)
+        record = Record(
+            name=name,
+            parent=parse_name(name).parent,
+            method="acme.v1.Works.Work",
+            create_time=moment,
+            update_time=moment,
+        )
+        self.service.store.insert(record, EMPTY, None)
+
+    def fill(self, case):
+        for record in case.get("store", ()):
+            self.insert(record["name"], record["create_time"])
+        if "generate" in case:
+            plan = case["generate"]
+            start = datetime.fromisoformat(plan["start"])
+            for number in range(plan["count"]):
+                moment = start + timedelta(seconds=number * plan["step_seconds"])
+                self.insert(f"{plan['prefix']}{number:04d}", moment.isoformat())
+
+    def step(self, step):
+        match step["do"]:
+            case "list":
+                self.list(step)
+            case "insert":
+                self.insert(**step["record"])
+            case "delete":
+                self.service.store.update(step["name"], delete(self.clock()))
+            case "complete":
+                change = end(EMPTY, now=self.clock(), keep_for=timedelta(days=30))
+                self.service.store.update(step["name"], change)
+            case "advance":
+                self.clock.advance(step["seconds"])
+            case other:
+                raise AssertionError(other)
+
+    def list(self, step):
+        request = dict(step["request"])
+        token = request.get("page_token", "")
+        if isinstance(token, dict):
+            kept = self.tokens[token["saved"]]
+            request["page_token"] = MUTATIONS.get(token.get("mutate"), str)(kept)
+        expected = step["expect"]
+        if "error" in expected:
+            with pytest.raises(LroError) as caught:
+                self.service.list(ListOperationsRequest(**request))
+            assert caught.value.code is Code[expected["error"]]
+            return
+        page = self.service.list(ListOperationsRequest(**request))
+        names = [operation.name for operation in page.operations]
+        if "names" in expected:
+            assert names == expected["names"]
+        else:
+            found = (len(names), names[0], names[-1])
+            assert found == (expected["count"], expected["first"], expected["last"])
+        assert bool(page.next_page_token) is expected["next"]
+        self.tokens[step.get("save_token", "")] = page.next_page_token
+
+
+@pytest.mark.parametrize("case", CONTENT["cases"], ids=by_id)
+def test_pages(case, store, clock, make_service):
+    """Each step of the walk shows these operations, and a token just when more follow."""
+    service = make_service(store, InlineExecutor())
+    declare(service)
+    walk = Walk(service, clock)
+    walk.fill(case)
+    for step in case["steps"]:
+        walk.step(step)
+
+
+def declare(service):
+    return service.declare(
+        "acme.v1.Works.Work", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+    )
+
+
+def test_the_numbers_are_those_of_the_vectors():
+    """Page sizes and the life of tokens."""
+    from lro._model import page_tokens
+
+    wanted = [CONTENT[key] for key in ("default_page_size", "max_page_size", "token_ttl_seconds")]
+    life = page_tokens.TOKEN_LIFE.total_seconds()
+    assert [page_tokens.DEFAULT_PAGE_SIZE, page_tokens.MAX_PAGE_SIZE, life] == wanted
+    assert set(CONTENT["mutations"]) == set(MUTATIONS)
+
+
+def test_a_filter_walks_on_through_what_does_not_match(store, make_service, clock):
+    """A rare match is found behind many that are none, and each exactly once (spec §3.4(7))."""
+    service = make_service(store, InlineExecutor())
+    method = declare(service)
+    names = []
+    for number in range(450):
+        clock.advance(1)
+        operation = method.start(WorkRequest(), metadata=WorkMetadata(percent=number))
+        names.append(operation.name)
+    wanted = "metadata.percent = 3 OR metadata.percent = 444 OR metadata.percent = 200"
+    found, token = [], ""
+    while True:
+        request = ListOperationsRequest(filter=wanted, page_size=1, page_token=token)
+        page = service.list(request)
+        found += [operation.name for operation in page.operations]
+        token = page.next_page_token
+        if not token:
+            break
+    assert found == [names[444], names[200], names[3]]
+
+
+def test_a_walk_of_quick_looks_has_an_end(store, make_service, clock):
+    """However often a store is asked for more, and however little comes of it."""
+    service = make_service(store, InlineExecutor(), clock=lambda: 0.0)
+    method = declare(service)
+    for _ in range(60):
+        method.start(WorkRequest(), metadata=WorkMetadata(percent=5))
+    page, asked = service.store.page, []
+
+    def short(parent, after, limit, narrowing, scan, max_bytes):
+        asked.append(scan)
+        return page(parent, after, 1, narrowing, scan, max_bytes)
+
+    service.store.page = short
+    found = service.list(ListOperationsRequest(filter="metadata.percent < 5"))
+    assert found == ListOperationsResponse()
+    assert len(asked) > 60
+    assert max(asked) < 2**31
+
+
+def test_a_page_ends_in_time(store, make_service, clock):
+    """Short, with the token of the place it has come to, and always a step further."""
+    at = itertools.count(step=0.2)  # each look at the clock takes so many seconds
+    service = make_service(store, InlineExecutor(), clock=lambda: next(at))
+    method = declare(service)
+    names = []
+    for number in range(20):
+        clock.advance(1)
+        names.append(method.start(WorkRequest(), metadata=WorkMetadata(percent=number % 7)).name)
+    found, sizes, token = [], [], ""
+    while token or not sizes:
+        request = ListOperationsRequest(filter="-metadata.percent < 6", page_token=token)
+        page = service.list(request)
+        found += [operation.name for operation in page.operations]
+        sizes.append(len(page.operations))
+        token = page.next_page_token
+        assert len(sizes) < 30
+    assert found == [names[13], names[6]]
+    assert 0 in sizes
+
+
+def test_a_metadata_any_is_no_obstacle(store, make_service):
+    """An operation without metadata, or of another type, is simply no match."""
+    service = make_service(store, InlineExecutor())
+    method = declare(service)
+    method.start(WorkRequest())
+    method.start(WorkRequest(), metadata=Any("x/foreign.Type", {"percent": 1}))
+    page = service.list(ListOperationsRequest(filter="metadata.percent = 1"))
+    assert page.operations == ()

@@ -1,0 +1,780 @@
+"""Starting: what is checked, in which order, and what a start that fails leaves behind."""
+
+from __future__ import annotations
+
+import re
+import threading
+from datetime import timedelta
+
+import pytest
+
+from lro._base.any import Any
+from lro._base.errors import (
+    DeclarationError,
+    HookFailed,
+    InvalidArgument,
+    InvalidParent,
+    InvalidRequestId,
+    RequestIdConflict,
+    ResourceExhausted,
+    TargetBusy,
+    Unavailable,
+)
+from lro._base.status import Code
+from lro._engine.job import Job
+from lro._engine.method_spec import WorkerLost
+from lro._messages.registry import TypeRegistry
+from lro._messages.wellknown import Empty
+from lro._model.operation import ListOperationsRequest, Operation
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.service_steps import PATIENCE, Step, answer, ended, reason, recovered, swap, unpacked
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
+
+
+def method_of(service, body=None, **options):
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return WorkResponse(request.text) if body is None else body(request, job)
+
+    return service.method(NAME, **options)(work)
+
+
+def stored(service):
+    """How many operations callers can see at the root."""
+    return len(service.list(ListOperationsRequest()).operations)
+
+
+@pytest.fixture
+def quick(store, make_service):
+    """A service that does the work at once."""
+    return make_service(store, InlineExecutor())
+
+
+@pytest.fixture
+def full(store, make_service):
+    """A service that works on one operation, with no room for another; and its method."""
+    service = make_service(store, ThreadExecutor(1, queue=0))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    method = method_of(service, body)
+    first = method.start(WorkRequest("first"), request_id=ID)
+    step.reached()
+    yield service, method, first
+    step.go.set()
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+
+def test_an_operation_is_returned_at_once(store, make_service):
+    """In progress, with what callers see before the first report (spec §9.8)."""
+    service = make_service(store, ThreadExecutor(1))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    operation = method_of(service, body).start(WorkRequest(), metadata=WorkMetadata(1))
+    step.reached()
+    assert re.fullmatch(r"operations/[A-Za-z0-9_-]{23}", operation.name)
+    assert (operation.done, operation.result) == (False, None)
+    assert unpacked(service, operation).percent == 1
+    assert unpacked(service, operation).create_time == service.store.now()
+    assert service.get(operation.name).done is False
+    step.go.set()
+    ended(service, operation)
+
+
+class Kept(InlineExecutor):
+    """Has somebody free for a task, whose turn comes when the test says."""
+
+    def submit(self, task):
+        self.task = task
+
+    def join(self, seconds):
+        return False
+
+
+@pytest.fixture
+def kept(store, make_service):
+    """A service whose work was stored as begun, and its operation."""
+    service = make_service(store, Kept())
+    return service, method_of(service).start(WorkRequest("x")).name
+
+
+def test_where_somebody_is_free_work_is_stored_as_begun(kept, store):
+    """One write less for every operation: no claim follows."""
+    service, name = kept
+    record = store.get(name)
+    assert (record.attempt, record.start_time) == (1, record.create_time)
+    assert record.owner == service.workers.owner
+    service._runtime.executor.task.run()
+    assert answer(service, service.get(name)) == "x"
+    assert (store.get(name).attempt, store.get(name).version) == (1, record.version + 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"concurrency": 1}])
+def test_what_has_to_wait_is_claimed(store, make_service, options):
+    """Behind other work, or behind its own method's limit."""
+    service = make_service(store, ThreadExecutor(1 if not options else 2))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse(str(job.attempt))
+
+    method = method_of(service, body, **options)
+    method.start(WorkRequest("first"))
+    step.reached()
+    waiting = method.start(WorkRequest("second")).name
+    assert store.get(waiting).attempt == 0
+    step.go.set()
+    assert answer(service, ended(service, waiting)) == "1"
+
+
+def test_work_is_stopped_between_its_start_and_its_beginning(kept, store):
+    """The function is not called."""
+    service, name = kept
+    service.cancel(name)
+    service._runtime.executor.task.run()
+    assert service.get(name).state == "CANCELLED"
+
+
+def test_work_is_handed_back_between_its_start_and_its_beginning(kept, store, make_service):
+    """The service stops just then: the next process does it, and no worker counts as lost."""
+    service, name = kept
+    service.workers.stop(timedelta())
+    service._runtime.executor.task.run()
+    assert (store.get(name).done, store.get(name).owner) == (False, "")
+    other = make_service(store, InlineExecutor())
+    method_of(other)
+    other.run_maintenance()
+    assert answer(other, other.get(name)) == "x"
+    assert (store.get(name).attempt, store.get(name).lost_attempts) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("worker_lost", "state"), [(WorkerLost.FAIL, "FAILED"), (WorkerLost.RETRY, "SUCCEEDED")]
+)
+def test_a_worker_dies_between_the_start_and_the_beginning(
+    store, make_service, clock, worker_lost, state
+):
+    """Nobody can tell that the function was not called: the method's choice holds."""
+    services = [make_service(store, executor) for executor in (Kept(), InlineExecutor())]
+    methods = [method_of(service, worker_lost=worker_lost) for service in services]
+    name = methods[0].start(WorkRequest("x")).name
+    clock.advance(15)
+    recovered(services[1], clock)
+    assert services[1].get(name).state == state
+
+
+class Doubtful(MemoryStore):
+    """Stores what is inserted, and then says that nobody knows; or something else happens then."""
+
+    then = None
+
+    def insert(self, record, request, key, *, check_only=False):
+        found = super().insert(record, request, key, check_only=check_only)
+        if self.then is not None:
+            self.then(record)
+        return found
+
+
+@pytest.fixture
+def doubtful(make_service, clock):
+    """A service on such a store, and a method of it."""
+    store = Doubtful(clock)
+    service = make_service(store, InlineExecutor())
+    return service, store, method_of(service)
+
+
+def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
+    """It may have been stored; whoever repeats it is told of it, so it must not be lost."""
+    service, store, method = doubtful
+
+    def away(record):
+        store.then = None
+        raise Unavailable("the connection was lost")
+
+    store.then = away
+    with pytest.raises(Unavailable):
+        method.start(WorkRequest("x"), request_id=ID)
+    again = method.start(WorkRequest("x"), request_id=ID)
+    assert not again.done
+    service.run_maintenance()
+    assert answer(service, service.get(again.name)) == "x"
+    assert store.get(again.name).lost_attempts == 0
+
+
+def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
+    """Nobody has heard of its name."""
+    service, _, method = doubtful
+    method.start(WorkRequest("x"), target="t")
+    swap(service, Kept())
+    method.start(WorkRequest("y"), target="t")
+    with pytest.raises(TargetBusy):
+        method.start(WorkRequest("z"), target="t")
+    assert len(service.workers._not_started) == 1
+    service.run_maintenance()
+    assert service.workers._not_started == []
+    assert len(service.workers.held()) == 1
+
+
+def test_work_that_is_cancelled_while_it_is_stored(doubtful):
+    """Its name is known from a list: the function is not called, and the truth is told at once."""
+    service, store, method = doubtful
+    store.then = lambda record: service.cancel(record.name)
+    assert method.start(WorkRequest("x")).state == "CANCELLED"
+
+
+def test_a_start_that_took_long_is_claimed(doubtful, clock):
+    """Its lease counts from before it was stored, and may be over for others."""
+    service, store, method = doubtful
+    store.then = lambda record: clock.advance(5)
+    operation = method.start(WorkRequest("x"))
+    assert answer(service, operation) == "x"
+    assert store.get(operation.name).attempt == 2
+
+
+def test_a_start_while_the_service_closes(make_service, clock):
+    """What is being stored then is handed back before the store is closed."""
+    store = Doubtful(clock)
+    service = make_service(store, ThreadExecutor(1))
+    method = method_of(service)
+    inside, go, found = threading.Event(), threading.Event(), []
+
+    def wait(record):
+        inside.set()
+        assert go.wait(PATIENCE)
+
+    store.then = wait
+    starting = threading.Thread(target=lambda: found.append(method.start(WorkRequest("x"))))
+    starting.start()
+    assert inside.wait(PATIENCE)
+    stop, stopped = service._runtime.executor.stop, threading.Event()
+
+    def told():
+        try:
+            return stop()
+        finally:
+            stopped.set()
+
+    service._runtime.executor.stop = told
+    closing = threading.Thread(target=service.close)
+    closing.start()
+    assert stopped.wait(PATIENCE)
+    go.set()
+    closing.join(PATIENCE)
+    starting.join(PATIENCE)
+    record = store.get(found[0].name)
+    assert (record.done, record.owner, record.attempt) == (False, "", 1)
+
+
+@pytest.mark.parametrize("begins", ["before the close", "under its eyes"])
+def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service, clock, begins):
+    """Inline, work is done within the start: it has the time that work has."""
+    store, step = Doubtful(clock), Step()
+    service = make_service(store, InlineExecutor())
+
+    def body(request, job):
+        step()
+        return WorkResponse("done")
+
+    method = method_of(service, body)
+    inside, go, found = threading.Event(), threading.Event(), []
+
+    def wait(record):
+        inside.set()
+        assert go.wait(PATIENCE)
+
+    store.then = wait
+    starting = threading.Thread(target=lambda: found.append(method.start(WorkRequest())))
+    starting.start()
+    assert inside.wait(PATIENCE)
+    (run,) = service.workers._starting
+    waiting = threading.Thread(target=run.await_start, args=(PATIENCE,))
+    if begins == "under its eyes":
+        watched = threading.Event()
+
+        class Watch(threading.Event):
+            def wait(self, timeout=None):
+                watched.set()
+                return super().wait(timeout)
+
+        run._start_watch = Watch()
+        waiting.start()
+        assert watched.wait(PATIENCE)
+    go.set()
+    step.reached()
+    if begins == "before the close":
+        waiting.start()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+    step.go.set()
+    starting.join(PATIENCE)
+    assert answer(service, found[0]) == "done"
+
+
+def test_a_start_that_is_interrupted_when_its_work_has_begun(store, make_service, monkeypatch):
+    """By Ctrl-C, say: what runs must have a record."""
+    service = make_service(store, ThreadExecutor(1))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse("done")
+
+    def interrupted():
+        step.reached()
+        raise KeyboardInterrupt
+
+    method = method_of(service, body)
+    monkeypatch.setattr(service._background, "new_work", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        method.start(WorkRequest())
+    (operation,) = service.list(ListOperationsRequest()).operations
+    step.go.set()
+    assert answer(service, ended(service, operation)) == "done"
+
+
+def test_a_start_that_is_interrupted_before_its_work_begins(store, make_service, monkeypatch):
+    """Nobody has the record, and whoever takes the task finds that there is nothing to do."""
+    executor = Kept()
+    service = make_service(store, executor)
+    method = method_of(service, lambda request, job: pytest.fail("it was forgotten"))
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(service._background, "new_work", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        method.start(WorkRequest())
+    assert stored(service) == 0
+    executor.task.run()
+    assert not service.workers.held()
+
+
+def test_quick_work_may_be_over(quick):
+    """The operation is then returned as it is (spec §9.8)."""
+    operation = method_of(quick).start(WorkRequest("hello"))
+    assert answer(quick, operation) == "hello"
+
+
+def test_work_may_delete_itself(quick):
+    """What is returned is then the operation as it was started."""
+
+    def body(request, job):
+        quick.delete(job.name)
+        return WorkResponse()
+
+    operation = method_of(quick, body).start(WorkRequest(), metadata=WorkMetadata(1))
+    assert not operation.done
+    assert stored(quick) == 0
+
+
+@pytest.mark.parametrize("parent", ["projects/p", "projects/p/operations"])
+def test_a_parent(quick, parent):
+    """Both spellings mean the same (spec §3.3(2))."""
+    operation = method_of(quick).start(WorkRequest(), parent=parent)
+    assert operation.name.startswith("projects/p/operations/")
+    page = quick.list(ListOperationsRequest(name="projects/p"))
+    assert page.operations == (operation,)
+
+
+def test_a_method_by_its_name(quick):
+    """The service starts it too; an undeclared one is an error of the server."""
+    method_of(quick)
+    assert answer(quick, quick.start(NAME, WorkRequest("x"), parent="projects/p")) == "x"
+    with pytest.raises(DeclarationError, match="not declared"):
+        quick.start("acme.v1.Works.Other", WorkRequest())
+
+
+def refuse_big(request):
+    if request.size > 9:
+        raise InvalidArgument("size", "must be at most 9")
+
+
+WRONG = [
+    ({"request": "x"}, InvalidArgument, "request"),
+    ({"request": WorkRequest(text=5)}, InvalidArgument, "request.text"),
+    ({"request": WorkRequest(rest={"a": float("nan")})}, InvalidArgument, "request.rest"),
+    ({"request": WorkRequest(size=10)}, InvalidArgument, "size"),
+    ({"metadata": WorkRequest()}, InvalidArgument, "metadata"),
+    ({"parent": "projects"}, InvalidParent, "parent"),
+    ({"parent": "operations/x"}, InvalidParent, "parent"),
+    ({"request_id": "x"}, InvalidRequestId, "request_id"),
+    ({"request_id": ID + "0"}, InvalidRequestId, "request_id"),
+    ({"request_id": "00000000-0000-0000-0000-000000000000"}, InvalidRequestId, "request_id"),
+    ({"request_id": ID.replace("6", "٦")}, InvalidRequestId, "request_id"),
+]
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize(("wrong", "error", "field"), WRONG)
+def test_a_wrong_argument(quick, wrong, error, field, validate_only):
+    """It is named, and nothing is stored; ``validate_only`` says the same (spec §9.7)."""
+    calls = []
+    method = method_of(quick, lambda *_: calls.append(1), validate=refuse_big)
+    arguments = {"request": WorkRequest(), **wrong}
+    with pytest.raises(error) as caught:
+        method.start(arguments.pop("request"), validate_only=validate_only, **arguments)
+    assert caught.value.field == field
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    assert (stored(quick), calls) == (0, [])
+
+
+def refused_by(error):
+    def refuse(request):
+        raise error
+
+    return refuse
+
+
+@pytest.mark.parametrize("verdict", [None, True])
+def test_validate_accepts_with_none_and_true(quick, verdict):
+    """The operation is started."""
+    assert method_of(quick, validate=lambda request: verdict).start(WorkRequest()).name
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+@pytest.mark.parametrize(
+    ("validate", "sentence"),
+    [
+        (lambda request: False, "request: is refused by the method"),
+        (refused_by(ValueError("too large")), "request: too large"),
+        (refused_by(ValueError()), "request: is refused by the method"),
+        (refused_by(UnicodeError("no text")), "request: no text"),
+        (refused_by(InvalidArgument("text", "too long")), "text: too long"),
+    ],
+)
+def test_validate_refuses_with_invalid_argument(quick, validate, sentence, validate_only):
+    """By False, by a ValueError or by an error of the library; nothing is stored."""
+    method = method_of(quick, validate=validate)
+    with pytest.raises(InvalidArgument) as caught:
+        method.start(WorkRequest(), validate_only=validate_only)
+    assert (str(caught.value), stored(quick)) == (sentence, 0)
+
+
+async def forgotten(request):
+    """A coroutine function, where a plain one must be called."""
+
+
+@pytest.mark.parametrize("found", [0, 1, "", "too large", [], forgotten])
+def test_validate_that_returns_no_verdict_starts_nothing(quick, found):
+    """A text is no refusal, and no consent: the mistake is the application's."""
+    result = (lambda: found(None)) if callable(found) else (lambda: found)
+    method = method_of(quick, validate=lambda request: result())
+    with pytest.raises(HookFailed, match="validate must return None or True to accept") as caught:
+        method.start(WorkRequest())
+    assert (caught.value.code, stored(quick)) == (Code.INTERNAL, 0)
+
+
+@pytest.mark.parametrize("error", [DeclarationError("x", "y"), ZeroDivisionError("x")])
+def test_what_else_validate_raises_passes(quick, error):
+    """An error of the library keeps its code, also where it is a ValueError."""
+    with pytest.raises(type(error)):
+        method_of(quick, validate=refused_by(error)).start(WorkRequest())
+
+
+def test_packed_metadata_is_taken_as_it_is(quick):
+    """Of whatever type: it is what callers see first."""
+
+    def body(request, job):
+        assert quick.get(job.name).metadata == Any("x/foreign.Type", {"a": 1})
+        return WorkResponse()
+
+    packed = Any("x/foreign.Type", {"a": 1})
+    operation = method_of(quick, body).start(WorkRequest(), metadata=packed)
+    assert (operation.state, operation.metadata) == ("SUCCEEDED", packed)
+
+
+# -- repeats --------------------------------------------------------------------------------------
+
+
+def test_a_repeated_start_does_nothing_more(quick):
+    """It returns the same operation in its present state, in whatever letter case (spec §9.1)."""
+    calls = []
+
+    def body(request, job):
+        calls.append(1)
+        return WorkResponse()
+
+    method = method_of(quick, body)
+    first = method.start(WorkRequest("x"), request_id=ID)
+    assert method.start(WorkRequest("x"), request_id=ID.upper()) == first
+    with pytest.raises(RequestIdConflict):
+        method.start(WorkRequest("y"), request_id=ID)
+    with pytest.raises(RequestIdConflict):
+        method.start(WorkRequest("x"), request_id=ID, parent="projects/p")
+    assert method.start(WorkRequest("y"), request_id=ID, caller="other").name != first.name
+    assert calls == [1, 1]
+
+
+def test_a_full_queue_stores_nothing(full):
+    """RESOURCE_EXHAUSTED, with a time to come again, before anything is stored."""
+    service, method, _ = full
+    with pytest.raises(ResourceExhausted, match="the queue is full") as caught:
+        method.start(WorkRequest(), request_id=ID.replace("6", "7"))
+    assert caught.value.retry_after == timedelta(seconds=1)
+    assert stored(service) == 1
+
+
+def test_a_full_queue_still_knows_its_requests(full):
+    """A repeated start needs no room; one that conflicts is told so; a new one stays new."""
+    service, method, first = full
+    assert method.start(WorkRequest("first"), request_id=ID).name == first.name
+    with pytest.raises(RequestIdConflict):
+        method.start(WorkRequest("other"), request_id=ID)
+    other = ID.replace("6", "7")
+    for _ in range(2):
+        with pytest.raises(ResourceExhausted):
+            method.start(WorkRequest(), request_id=other)
+    assert stored(service) == 1
+
+
+# -- validate only --------------------------------------------------------------------------------
+
+
+def test_a_validation_stores_nothing(quick):
+    """A done operation without a name, and with an empty response (spec §9.7)."""
+    calls = []
+    method = method_of(quick, lambda *_: calls.append(1))
+    for _ in range(2):
+        operation = method.start(WorkRequest(), request_id=ID, validate_only=True)
+        assert operation == Operation(done=True, result=quick.types.pack(Empty()))
+    assert (stored(quick), calls) == (0, [])
+
+
+def test_a_validation_fails_as_the_real_call_would(store, make_service):
+    """On a busy target, and on a request id that was used otherwise."""
+    service = make_service(store, ThreadExecutor(1))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    method = method_of(service, body)
+    first = method.start(WorkRequest(), target="t", request_id=ID)
+    step.reached()
+    with pytest.raises(TargetBusy, match="'t'"):
+        method.start(WorkRequest(), target="t", validate_only=True)
+    with pytest.raises(RequestIdConflict):
+        method.start(WorkRequest("other"), request_id=ID, validate_only=True)
+    assert method.start(WorkRequest(), target="u", validate_only=True).done
+    step.go.set()
+    ended(service, first)
+
+
+# -- targets --------------------------------------------------------------------------------------
+
+
+def test_a_target_is_free_when_the_work_has_ended(store, make_service):
+    """Deleting the record does not free it, the end of the work does (spec §9.5)."""
+    service = make_service(store, ThreadExecutor(2))
+    step = Step()
+
+    def body(request, job):
+        step()
+        job.report(WorkMetadata())
+        return WorkResponse()
+
+    method = method_of(service, body, exclusive_target=lambda request: request.text)
+    first = method.start(WorkRequest("t"))
+    step.reached()
+    for _ in range(2):
+        with pytest.raises(TargetBusy):
+            method.start(WorkRequest("t"))
+        if not store.get(first.name).visible(store.now()):
+            break
+        service.delete(first.name)
+    beside = method.start(WorkRequest("u"))
+    without = method.start(WorkRequest(""))
+    other = method.start(WorkRequest("t"), target="v")
+    gone = threading.Event()
+    service._runtime.updater.notifier.listen(first.name, lambda ended: gone.set())
+    step.go.set()
+    for operation in (beside, without, other):
+        ended(service, operation)
+    service._runtime.executor.join(PATIENCE)
+    assert gone.is_set()
+    assert ended(service, method.start(WorkRequest("t"))).state == "SUCCEEDED"
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+class Refusing(InlineExecutor):
+    """Has room, and then fails to take the task."""
+
+    error: BaseException = Unavailable("the broker is away")
+
+    def submit(self, task):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), RuntimeError("loop"), KeyboardInterrupt()])
+def test_a_start_that_fails_is_not_remembered(store, make_service, error):
+    """Neither the record nor its target, where no request id lets others be answered with it."""
+    executor = Refusing()
+    executor.error = error
+    service = make_service(store, executor)
+    method = method_of(service)
+    for text in ("one", "two"):
+        with pytest.raises(type(error)):
+            method.start(WorkRequest(text), target="t")
+    assert stored(service) == 0
+    assert not service.workers.held()
+    swap(service, InlineExecutor())
+    assert method.start(WorkRequest("three"), request_id=ID, target="t").done
+
+
+class Meanwhile(Refusing):
+    """Fails to take the task, after another call with the same request id was answered."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+        self.answers = []
+
+    def submit(self, task):
+        other = threading.Thread(target=lambda: self.answers.append(self.again()))
+        other.start()
+        other.join(PATIENCE)
+        raise self.error
+
+
+REFUSALS = pytest.mark.parametrize(
+    "error",
+    [Unavailable("away"), ResourceExhausted("full"), RuntimeError("bug"), KeyboardInterrupt()],
+    ids=lambda error: type(error).__name__,
+)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("at_once", [True, False])
+@REFUSALS
+def test_an_answered_operation_survives_when_the_executor_refuses(
+    store, make_service, monkeypatch, error, at_once
+):
+    """A second caller with the request id got it: it is done later, or ends (defects 23)."""
+    monkeypatch.setattr(Meanwhile, "worker_idle", at_once)
+    executor = Meanwhile(error)
+    service = make_service(store, executor)
+    method = method_of(service)
+
+    def start():
+        return method.start(WorkRequest("one"), request_id=ID, target="t")
+
+    executor.again = start
+    if isinstance(error, Exception):
+        executor.answers.append(start())
+    else:
+        with pytest.raises(type(error)):
+            start()
+    assert not service.workers.held()
+    (name,) = {answered.name for answered in executor.answers}
+    swap(service, InlineExecutor())
+    service.run_maintenance()
+    found = service.get(name)
+    if isinstance(error, RuntimeError):
+        assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
+        assert [one.done for one in executor.answers] == [False, True]
+    else:
+        assert answer(service, found) == "one"
+    assert start().name == name
+    assert method.start(WorkRequest("two"), target="t").done
+
+
+def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store, make_service):
+    """Then there is nothing to end, and the start answers with what it has stored."""
+    executor = Meanwhile(RuntimeError("bug"))
+    service = make_service(store, executor)
+    method = method_of(service)
+    executor.again = lambda: service.delete(
+        service.list(ListOperationsRequest()).operations[0].name
+    )
+    assert not method.start(WorkRequest("one"), request_id=ID).done
+    assert stored(service) == 0
+
+
+def test_a_start_that_is_refused_takes_no_room(store, make_service):
+    """What was reserved is given back, also after an error of the store."""
+    service = make_service(store, ThreadExecutor(1, queue=1))
+    step = Step()
+
+    def body(request, job):
+        step()
+        return WorkResponse()
+
+    method = method_of(service, body)
+    first = method.start(WorkRequest("first"), target="t", request_id=ID)
+    step.reached()
+    for _ in range(3):
+        with pytest.raises(TargetBusy):
+            method.start(WorkRequest(), target="t")
+        assert method.start(WorkRequest("first"), request_id=ID, target="t").name == first.name
+    second = method.start(WorkRequest())
+    step.go.set()
+    ended(service, second)
+
+
+@pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
+def test_a_closed_service_starts_nothing(store, make_service, make):
+    """UNAVAILABLE, as somebody else may take the call."""
+    service = make_service(store, make())
+    method = method_of(service)
+    service.close()
+    service.close()
+    with pytest.raises(Unavailable, match="stopping"):
+        method.start(WorkRequest())
+
+
+def test_an_executor_that_stopped_by_itself(quick):
+    """The start fails, and stores nothing."""
+    method = method_of(quick)
+    quick._runtime.executor.stop()
+    with pytest.raises(Unavailable, match="the executor is stopping"):
+        method.start(WorkRequest())
+    assert stored(quick) == 0
+
+
+class Blob:
+    """A request of another library, packed as bytes."""
+
+
+class BlobCodec:
+    python, shape = Blob, None
+
+    def dump(self, message):
+        return b"\x08\x01"
+
+    def load(self, payload, *, strict):
+        return Blob()
+
+
+def test_a_request_in_binary_form(store, make_service):
+    """Its request id is remembered by its bytes, and its work finds it again."""
+    types = TypeRegistry(factories=[lambda cls: BlobCodec() if cls is Blob else None])
+    types.register(Blob, "acme.v1.Blob")
+    service = make_service(store, InlineExecutor(), types=types)
+    requests = []
+
+    @service.method(NAME, metadata=WorkMetadata)
+    def work(request: Blob) -> WorkResponse:
+        requests.append(request)
+        return WorkResponse()
+
+    first = work.start(Blob(), request_id=ID)
+    assert work.start(Blob(), request_id=ID) == first
+    assert [type(one) for one in requests] == [Blob]

@@ -1,0 +1,389 @@
+"""How a service stops: who is told what, in which order, and by which signal."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lro._base.details import RetryInfo
+from lro._base.errors import DeclarationError, Unavailable
+from lro._engine import exits
+from lro._engine.job import Job
+from lro._engine.service import Service
+from lro._engine.stop_signals import StopSignals
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+
+
+def build(**options: Any) -> Service:
+    """A service whose method is worked by nobody."""
+    service = Service(MemoryStore(), InlineExecutor(), maintenance=False, **options)
+    service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
+    return service
+
+
+def in_thread(action: Callable[[], object]) -> Callable[[], object]:
+    """Do this in a thread; what is returned waits for its result, or raises its error."""
+    results: queue.Queue[tuple[object, BaseException | None]] = queue.Queue()
+
+    def run() -> None:
+        try:
+            results.put((action(), None))
+        except BaseException as exc:
+            results.put((None, exc))
+
+    threading.Thread(target=run, daemon=True).start()
+
+    def result() -> object:
+        value, error = results.get(timeout=30)
+        if error is not None:
+            raise error
+        return value
+
+    return result
+
+
+# -- closing ----------------------------------------------------------------------------------
+
+
+class Draining(InlineExecutor):
+    """An executor that says how long it was given, and takes until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[float] = []
+        self.entered, self.go = threading.Event(), threading.Event()
+
+    def join(self, seconds: float) -> bool:
+        self.given.append(seconds)
+        self.entered.set()
+        return self.go.wait(30)
+
+
+@pytest.mark.parametrize(
+    ("drain", "seconds"), [(None, 3), (timedelta(seconds=2), 2), (0.5, 0.5), (0, 0)]
+)
+def test_close_drains_as_long_as_the_service_says(drain: Any, seconds: float) -> None:
+    """The option of the service holds unless the call says otherwise (defects 51)."""
+    executor = Draining()
+    executor.go.set()
+    service = Service(MemoryStore(), executor, maintenance=False, drain=timedelta(seconds=3))
+    service.close(drain)
+    assert executor.given == [seconds]
+
+
+@pytest.mark.parametrize("drain", [timedelta(-1), 5, "10s", None])
+def test_drain_that_is_no_span_is_refused(drain: Any) -> None:
+    """With the sentence that its neighbours have."""
+    with pytest.raises(DeclarationError, match="drain: must be a timedelta from zero"):
+        build(drain=drain)
+
+
+def test_close_from_several_threads_closes_once() -> None:
+    """All of them return when it is closed, and not before."""
+    executor = Draining()
+    closed = []
+
+    class Store(MemoryStore):
+        def close(self) -> None:
+            closed.append(1)
+
+    service = Service(Store(), executor, maintenance=False)
+    first = in_thread(service.close)
+    assert executor.entered.wait(30)
+    others = [in_thread(lambda: (service.close(), list(closed))[1]) for _ in range(3)]
+    executor.go.set()
+    assert [first(), *(other() for other in others)] == [None, [1], [1], [1]]
+    assert executor.given == [10.0]
+
+
+def test_close_within_close_returns_at_once() -> None:
+    """As where the end of the work, or an interruption, closes the service once more."""
+
+    class Executor(InlineExecutor):
+        def join(self, seconds: float) -> bool:
+            service.close()
+            return super().join(seconds)
+
+    service = Service(MemoryStore(), Executor(), maintenance=False)
+    service.close()
+
+
+@pytest.mark.parametrize("step", ["stop", "join"])
+def test_second_signal_during_drain_hands_work_back(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an interrupt of the drain finds running is not lost with its worker."""
+    begun, go = threading.Event(), threading.Event()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    store, executor = MemoryStore(), ThreadExecutor(1)
+    service = Service(store, executor, maintenance=False)
+    monkeypatch.setattr(executor, step, interrupted)
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        assert go.wait(30)
+        return WorkResponse()
+
+    name = work.start(WorkRequest()).name
+    assert begun.wait(30)
+    with pytest.raises(KeyboardInterrupt):
+        service.close()
+    record = store.get(name)
+    go.set()
+    assert (record.done, record.owner, record.lost_attempts) == (False, "", 0)
+
+
+def test_forked_while_it_closes_a_service_closes_in_the_child() -> None:
+    """The thread that closed it is the parent's."""
+    executor = Draining()
+    service = Service(MemoryStore(), executor, maintenance=False)
+    closing = in_thread(service.close)
+    assert executor.entered.wait(30)
+    service._reset_after_fork()
+    executor.go.set()
+    service.close()
+    assert len(executor.given) == 2
+    closing()
+
+
+def test_closed_service_stays_closed_after_a_fork() -> None:
+    """There is nothing to be closed again."""
+    executor = Draining()
+    executor.go.set()
+    service = Service(MemoryStore(), executor, maintenance=False)
+    service.close()
+    service._reset_after_fork()
+    service.close()
+    assert len(executor.given) == 1
+
+
+def test_start_is_refused_when_the_service_stops() -> None:
+    """UNAVAILABLE, with when to try again."""
+    service = Service(MemoryStore(), ThreadExecutor(1), maintenance=False)
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        raise AssertionError
+
+    service.close()
+    with pytest.raises(Unavailable, match="the service is stopping") as caught:
+        work.start(WorkRequest())
+    retry = caught.value.details("acme")[1]
+    assert isinstance(retry, RetryInfo)
+    assert retry.retry_delay == timedelta(seconds=1)
+
+
+# -- exits ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def left() -> Iterator[Any]:
+    """What is open at the end of the interpreter: of this test only."""
+    others = list(exits._open)
+    exits._open.clear()
+    yield exits._open
+    exits._open.clear()
+    exits._open.update(others)
+
+
+def test_exit_closes_all_services_within_one_drain(
+    left: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that fails is logged, and the next ones have only what is left of the time."""
+    now = [100.0]
+    monkeypatch.setattr(exits.time, "monotonic", lambda: now[0])
+    given = []
+
+    class Closing:
+        drain = timedelta(seconds=10)
+
+        def close(self, drain: float) -> None:
+            given.append(drain)
+            now[0] += 7
+            if len(given) == 1:
+                raise OSError("it cannot")
+
+    services = [Closing() for _ in range(3)]
+    for one in services:
+        exits.close_at_exit(one)
+    exits._close_all()
+    assert given == [10, 3, 0]
+    assert "could not be closed at the end of the process" in caplog.text
+
+
+def test_closed_or_collected_service_is_not_closed_at_exit(left: Any) -> None:
+    """The end of the process keeps nothing alive."""
+    closed, collected = build(), build()
+    assert len(left) == 2
+    closed.close()
+    del collected
+    import gc
+
+    gc.collect()
+    assert len(left) == 0
+
+
+# -- waits ------------------------------------------------------------------------------------
+
+
+def test_end_waits_tells_threads() -> None:
+    """Who waits, and who comes later, hears that the service stops; what is done is answered."""
+    service = build()
+    name, done = (service.start(NAME, WorkRequest()).name for _ in range(2))
+    service.reporter(done).complete(WorkResponse())
+    waiting = in_thread(lambda: service.wait(name, 60))
+    while len(service._runtime.updater.notifier) == 0:
+        threading.Event().wait(0.001)
+    service.end_waits()
+    with pytest.raises(Unavailable, match="the service is stopping"):
+        waiting()
+    with pytest.raises(Unavailable, match="the service is stopping"):
+        service.wait(name, 60)
+    assert service.wait(done, 60).done
+    assert not service.wait(name, 0).done
+
+
+def test_end_waits_tells_a_coroutine_that_joins_those_being_told() -> None:
+    """It comes between the moment when the others are told and that at which they leave."""
+    service = build()
+    name = service.start(NAME, WorkRequest()).name
+
+    async def both() -> None:
+        first = asyncio.ensure_future(service.wait_async(name, 60))
+        while service.waiting == 0:
+            await asyncio.sleep(0)
+        service.end_waits()
+        second = asyncio.ensure_future(service.wait_async(name, 60))
+        for waiter in (first, second):
+            with pytest.raises(Unavailable, match="the service is stopping"):
+                await asyncio.wait_for(waiter, 30)
+
+    asyncio.run(both())
+
+
+# -- signals ----------------------------------------------------------------------------------
+
+
+class Waited:
+    """What has waiters, and notes that they were told."""
+
+    def __init__(self) -> None:
+        self.told = threading.Semaphore(0)
+
+    def end_waits(self) -> None:
+        self.told.release()
+
+    def heard(self) -> bool:
+        """Whether it was told."""
+        return self.told.acquire(timeout=30)
+
+
+@pytest.fixture
+def handlers() -> Iterator[Callable[[Any, Any], None]]:
+    """Sets the handlers of SIGTERM and SIGINT, for this test."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def put(term: Any, interrupt: Any) -> None:
+        signal.signal(signal.SIGTERM, term)
+        signal.signal(signal.SIGINT, interrupt)
+
+    yield put
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+Put = Callable[[Any, Any], None]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_waits_and_reaches_the_server(number: signal.Signals, handlers: Put) -> None:
+    """The handler of the server is called once, with what it expects, however often we look."""
+    seen: list[int] = []
+    handlers(lambda *given: seen.append(given[0]), lambda *given: seen.append(given[0]))
+    signals, waited, other = StopSignals(), Waited(), Waited()
+    for one in (waited, waited, other):
+        signals.end_waits_of(one)
+    signal.raise_signal(number)
+    assert waited.heard()
+    assert other.heard()
+    assert seen == [number]
+
+
+def test_signal_that_ends_the_process_is_left_alone(handlers: Put) -> None:
+    """Where no server handles SIGTERM, no handler of ours changes what it does."""
+    handlers(signal.SIG_DFL, signal.default_int_handler)
+    StopSignals().end_waits_of(Waited())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_interrupt_without_handler_is_left_alone(handlers: Put) -> None:
+    """Control-C still raises KeyboardInterrupt where the server has only handled SIGTERM."""
+    handlers(lambda *_: None, signal.default_int_handler)
+    signals, waited = StopSignals(), Waited()
+    signals.end_waits_of(waited)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.raise_signal(signal.SIGTERM)
+    assert waited.heard()
+
+
+def test_signals_cannot_be_handled_in_another_thread(handlers: Put) -> None:
+    """Python sets handlers in the main thread only; elsewhere nothing is done."""
+
+    def handle(*_: object) -> None: ...
+
+    handlers(handle, handle)
+    in_thread(lambda: StopSignals().end_waits_of(Waited()))()
+    assert signal.getsignal(signal.SIGTERM) is handle
+
+
+def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers: Put) -> None:
+    """The handler has come along, the thread has not."""
+    seen: list[int] = []
+    handlers(lambda *given: seen.append(given[0]), signal.default_int_handler)
+    signals, waited = StopSignals(), Waited()
+    signals.end_waits_of(waited)
+    signals._forked()
+    signals.end_waits_of(waited)
+    signal.raise_signal(signal.SIGTERM)
+    assert waited.heard()
+    assert seen == [signal.SIGTERM]
+
+
+def test_process_with_too_many_threads_leaves_signals_alone(
+    handlers: Put, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Waiters are not told then, and a call later tries again."""
+
+    def handle(*_: object) -> None: ...
+
+    handlers(handle, handle)
+    signals, waited = StopSignals(), Waited()
+
+    def full(_: threading.Thread) -> None:
+        raise RuntimeError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", full)
+        signals.end_waits_of(waited)
+    assert signal.getsignal(signal.SIGTERM) is handle
+    assert "waits cannot be ended at a stop: full" in caplog.text
+    signals.end_waits_of(waited)
+    signal.raise_signal(signal.SIGTERM)
+    assert waited.heard()

@@ -1,0 +1,559 @@
+"""Waiting: the vectors in virtual time, and what waiters cost, hear and leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from datetime import timedelta
+
+import pytest
+
+from lro._base.errors import InvalidTimeout, LroError, OperationNotFound, Unavailable
+from lro._base.status import Code
+from lro._engine import watching
+from lro._engine.service import VERBS
+from lro._engine.waiting import wait_limit
+from lro._messages.times import Duration, parse_duration
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro.testing import START, ManualClock
+from tests.service_steps import PATIENCE
+from tests.vector_files import by_id, vectors
+from tests.virtual_loop import VirtualLoop, run_virtual
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+CASES = vectors("wait_timeouts")["cases"]
+DONE = WorkResponse("done")
+TICK = 1e-6
+"""Seconds by which a virtual clock may be late, floats being what they are."""
+
+
+def declare(service):
+    return service.declare(
+        "acme.v1.Works.Work", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+    )
+
+
+class Wait:
+    """One vector: a service over a clock, an operation, and what shall happen to it, and when."""
+
+    def __init__(self, case, make_service, seconds):
+        self.case, self.seconds = case, seconds
+        options = {"max_wait": parse_duration(case["default_max"]).to_timedelta()}
+        if not case.get("supported", True):
+            options["verbs"] = [verb for verb in VERBS if verb != "WaitOperation"]
+        store = MemoryStore(lambda: START + timedelta(seconds=seconds()))
+        self.service = make_service(store, InlineExecutor(), **options)
+        self.name = "operations/missing"
+        declare(self.service)
+        if not case.get("missing"):
+            started = self.service.start("acme.v1.Works.Work", WorkRequest())
+            self.name = started.name
+        if case["already_done"]:
+            self.complete()
+
+    def complete(self):
+        self.service.reporter(self.name).complete(DONE)
+
+    def delete(self):
+        self.service.delete(self.name)
+
+    @property
+    def events(self):
+        """What happens, as pairs (seconds, action)."""
+        planned = (("completes_after", self.complete), ("deleted_after", self.delete))
+        return [(self.span(key), act) for key, act in planned if self.case[key] is not None]
+
+    def span(self, key):
+        return None if self.case[key] is None else parse_duration(self.case[key]).total_seconds
+
+    @property
+    def timeout(self):
+        given = self.case["timeout"]
+        if isinstance(given, dict):
+            return Duration(given.get("seconds", 0), given.get("nanos", 0))
+        return None if given is None else parse_duration(given)
+
+    def check(self, outcome):
+        """Whether the answer is the one wanted, and came in time."""
+        expected = self.case["expect"]
+        if "error" in expected:
+            assert isinstance(outcome, LroError)
+            assert outcome.code is Code[expected["error"]]
+        else:
+            assert outcome.done is expected["done"]
+        latest = parse_duration(expected.get("returns_by", "0s")).total_seconds
+        assert self.seconds() <= latest + TICK
+        events = [at for at, _ in self.events if at <= latest]
+        if expected.get("done") is False and not events and latest:
+            assert self.seconds() >= latest * 0.9 - TICK  # not much too early either
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_id)
+def test_coroutines_wait(case, make_service):
+    """``wait_async`` answers so, and no later."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        wait = Wait(case, make_service, loop.time)
+        for at, act in wait.events:
+            loop.call_at(at, act)
+        try:
+            outcome = await wait.service.wait_async(
+                wait.name, wait.timeout, deadline_seconds=wait.span("deadline")
+            )
+        except LroError as exc:
+            outcome = exc
+        wait.check(outcome)
+        assert wait.service.waiting == 0
+        assert len(wait.service._runtime.updater.notifier) == 0
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_id)
+def test_threads_wait(case, make_service):
+    """``wait`` answers so, and no later; its clock and its pauses are the test's."""
+    now = [0.0]
+    wait = Wait(case, make_service, lambda: now[0])
+    events = sorted(wait.events, key=lambda event: event[0])
+
+    def park(rung, seconds):
+        if events and events[0][0] <= now[0] + seconds:
+            now[0], act = events.pop(0)
+            act()
+            assert rung.is_set()
+            return True
+        now[0] += seconds
+        return False
+
+    wait.service.waiters._clock = lambda: now[0]
+    wait.service.waiters._park = park
+    try:
+        outcome = wait.service.wait(wait.name, wait.timeout, deadline_seconds=wait.span("deadline"))
+    except LroError as exc:
+        outcome = exc
+    wait.check(outcome)
+    assert len(wait.service._runtime.updater.notifier) == 0
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "effective" in c["expect"]], ids=by_id)
+def test_the_limit(case):
+    """The smallest of maximum, timeout and deadline (spec §4.1)."""
+    spans = {
+        key: None if case[key] is None else parse_duration(case[key])
+        for key in ("default_max", "timeout", "deadline")
+    }
+    deadline = None if spans["deadline"] is None else spans["deadline"].total_seconds
+    limit = wait_limit(spans["timeout"], deadline, spans["default_max"].to_timedelta())
+    assert limit == parse_duration(case["expect"]["effective"]).total_seconds
+
+
+def test_a_timedelta_is_a_timeout():
+    """So are seconds; every form is checked."""
+    minute = timedelta(minutes=1)
+    assert wait_limit(timedelta(seconds=2), None, minute) == 2
+    assert wait_limit(timedelta(), None, minute) == 0
+    assert wait_limit(2.5, None, minute) == 2.5
+    assert wait_limit(0, None, minute) == 0
+    wrongs = (timedelta(seconds=-1), timedelta.max, Duration(0, -1), -1, math.nan, 1e300, "5s")
+    for wrong in wrongs:
+        with pytest.raises(InvalidTimeout):
+            wait_limit(wrong, None, minute)
+
+
+def test_a_deadline_is_not_waited_out(make_service):
+    """The answer comes slightly before it, so that it arrives in time (spec §4.4)."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        service = make_service(MemoryStore(ManualClock()), InlineExecutor())
+        operation = declare(service).start(WorkRequest())
+        await service.wait_async(operation.name, deadline_seconds=10)
+        assert 9.9 < loop.time() < 10
+
+    run_virtual(main())
+
+
+@pytest.fixture
+def service(make_service):
+    made = make_service(executor=InlineExecutor())
+    declare(made)
+    return made
+
+
+def start(service):
+    return service.start("acme.v1.Works.Work", WorkRequest()).name
+
+
+async def settle():
+    """Let every coroutine go as far as it can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_thousands_wait_without_threads(service):
+    """2,000 coroutines, half of them for one operation: no thread more, and all are woken."""
+
+    async def main():
+        names = [start(service) for _ in range(1001)]
+        waits = [names[0]] * 1000 + names[1:]
+        before = threading.active_count()
+        tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
+        await settle()
+        assert service.waiting == 2000
+        assert len(service._runtime.updater.notifier) == 1001  # one listener a name
+        assert threading.active_count() <= before
+        for name in names:
+            service.reporter(name).complete(DONE)
+        found = await asyncio.gather(*tasks)
+        assert [operation.name for operation in found] == waits
+        assert all(operation.done for operation in found)
+        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
+
+    run_virtual(main())
+
+
+def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
+    """One call of the store reads them; what is too much for one call is read by the next."""
+    calls = []
+
+    class Counting(MemoryStore):
+        def find(self, names, max_bytes):
+            calls.append(list(names))
+            return super().find(names, max_bytes)
+
+    service = make_service(Counting(ManualClock()), InlineExecutor())
+    declare(service)
+
+    async def ended(names):
+        tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
+        await settle()
+        calls.clear()
+        for name in names:
+            service.reporter(name).complete(DONE)
+        found = await asyncio.gather(*tasks)
+        assert [operation.name for operation in found] == names
+        return calls[:]
+
+    names = [start(service) for _ in range(3)]
+    assert run_virtual(ended(names)) == [names]
+    monkeypatch.setattr(watching, "READ_BYTES", 1)
+    names = [start(service) for _ in range(3)]
+    assert run_virtual(ended(names)) == [names, names[1:], names[2:]]
+
+
+def test_other_threads_wake_coroutines(service):
+    """The notification by a worker's thread reaches the loop."""
+
+    async def main():
+        name = start(service)
+        task = asyncio.create_task(service.wait_async(name))
+        await settle()
+        await asyncio.to_thread(service.reporter(name).complete, DONE)
+        assert (await task).done
+
+    asyncio.run(main())
+
+
+def test_a_report_does_not_end_a_wait(service):
+    """Waiters go on waiting while the operation is not done."""
+
+    async def main():
+        name = start(service)
+        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=9)))
+        await settle()
+        service.reporter(name).report(WorkMetadata(1))
+        service.cancel(name)
+        await settle()
+        assert not task.done()
+        service.reporter(name).acknowledge_cancel()
+        assert (await task).state == "CANCELLED"
+
+    run_virtual(main())
+
+
+def test_cancelled_waiter_leaves_no_listener(service):
+    """A cancelled waiter is freed at once; the others and the operation stay (spec §4.8)."""
+
+    async def main():
+        name = start(service)
+        tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
+        await settle()
+        tasks[0].cancel()
+        await settle()
+        assert service.waiting == 2
+        for task in tasks[1:]:
+            task.cancel()
+        await settle()
+        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
+        assert not service.get(name).done
+
+    run_virtual(main())
+
+
+def test_a_deleted_operation_is_not_waited_for(service):
+    """Every waiter gets an error of its own (spec §4.6)."""
+
+    async def main():
+        name = start(service)
+        tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
+        await settle()
+        service.delete(name)
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(one) for one in found] == [OperationNotFound] * 3
+        assert len(set(map(id, found))) == 3
+        assert service.waiting == 0
+
+    run_virtual(main())
+
+
+def test_an_operation_that_expires_at_once_is_not_found(make_service):
+    """With an expiry of nothing its end is also its going (spec §9.4)."""
+    service = make_service(executor=InlineExecutor(), keep_for=timedelta(0))
+    declare(service)
+
+    async def main():
+        name = start(service)
+        task = asyncio.create_task(service.wait_async(name))
+        await settle()
+        service.reporter(name).complete(DONE)
+        with pytest.raises(OperationNotFound):
+            await task
+
+    run_virtual(main())
+
+
+def test_expiry_wakes_blocked_threads_too(make_service, clock):
+    """Maintenance notifies waiters of what it removes."""
+    service = make_service(MemoryStore(clock), InlineExecutor(), keep_for=timedelta(seconds=1))
+    declare(service)
+    name = start(service)
+    heard = threading.Event()
+    service._runtime.updater.notifier.listen(name, lambda ended: heard.set())
+    service.run_maintenance()
+    service.reporter(name).complete(DONE)
+    heard.clear()
+    clock.advance(minutes=2)
+    service.run_maintenance()
+    assert heard.is_set()
+
+
+def test_two_event_loops_at_once(service):
+    """Each thread's loop has its own waiters, and one notification wakes both."""
+    name = start(service)
+    ready = threading.Barrier(3)
+    found = []
+
+    def live():
+        async def main():
+            task = asyncio.create_task(service.wait_async(name))
+            await settle()
+            await asyncio.to_thread(ready.wait, PATIENCE)
+            found.append(await task)
+
+        asyncio.run(main())
+
+    threads = [threading.Thread(target=live) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    ready.wait(PATIENCE)
+    assert service.waiting == 2
+    service.reporter(name).complete(DONE)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert [operation.done for operation in found] == [True, True]
+    assert service.waiting == 0
+
+
+class ActingStore(MemoryStore):
+    """A store in which something happens just after a look at an operation."""
+
+    act = None
+
+    def get(self, name):
+        found = super().get(name)
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+        return found
+
+
+@pytest.mark.parametrize("colour", ["thread", "coroutine"])
+@pytest.mark.parametrize("event", ["complete", "delete"])
+def test_end_between_first_look_and_listening_ends_the_wait(make_service, colour, event):
+    """It changes after the first look, before a listener is there: no waiter waits in vain."""
+    store = ActingStore(ManualClock())
+    service = make_service(store, InlineExecutor())
+    declare(service)
+    name = start(service)
+    reporter = service.reporter(name)
+    store.act = {
+        "complete": lambda: reporter.complete(DONE),
+        "delete": lambda: service.delete(name),
+    }[event]
+
+    async def main():
+        # By the room itself: the service looks once more, for the permission, before it.
+        return await service.waiters.wait_async(name, 3600)
+
+    def wait():
+        return service.waiters.wait(name, 3600)
+
+    if event == "complete":
+        assert (wait() if colour == "thread" else run_virtual(main())).done
+    else:
+        with pytest.raises(OperationNotFound):
+            wait() if colour == "thread" else run_virtual(main())
+
+
+def test_store_that_fails_when_notified_keeps_waiters_waiting(make_service):
+    """They look by themselves; a store that is back again costs them nothing but the early answer.
+
+    Waiting is best effort (spec §4.7).
+    """
+
+    class Failing(MemoryStore):
+        failures = 0
+
+        def find(self, names, most):
+            if self.failures:
+                self.failures -= 1
+                raise Unavailable("for a moment")
+            return super().find(names, most)
+
+        def get(self, name):
+            if self.failures:
+                self.failures -= 1
+                raise Unavailable("for a moment")
+            return super().get(name)
+
+    async def main(failures):
+        store = Failing(ManualClock())
+        service = make_service(store, InlineExecutor())
+        declare(service)
+        name = start(service)
+        task = asyncio.create_task(service.wait_async(name))
+        await settle()
+        store.failures = failures
+        service._runtime.updater.notifier.notify(name)
+        return await task
+
+    assert not run_virtual(main(1)).done
+    with pytest.raises(Unavailable):
+        run_virtual(main(2))
+
+
+def test_notification_skips_a_closed_event_loop(service):
+    """A loop that ended with its waiters in it is skipped."""
+    name = start(service)
+    loop = VirtualLoop()
+    task = loop.create_task(service.wait_async(name))
+    loop.run_until_complete(settle())
+    assert service.waiting == 1
+    loop.close()
+    assert service.reporter(name).complete(DONE)
+    task._log_destroy_pending = False
+    del task, loop
+
+
+def test_a_loop_that_is_gone_is_forgotten(service):
+    """Nothing of an event loop is kept once it has gone."""
+    name = start(service)
+
+    async def main():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(service.wait_async(name), 1)
+
+    for _ in range(3):
+        run_virtual(main())
+    assert service.waiting == 0
+    assert len(service.waiters._hub._loops) <= 1
+    assert len(service._runtime.updater.notifier) == 0
+
+
+def test_a_thread_waits_for_another(service):
+    """Without any double: a real thread, a real event."""
+    name = start(service)
+    found = []
+    thread = threading.Thread(
+        target=lambda: found.append(service.wait(name, timedelta(seconds=PATIENCE)))
+    )
+    thread.start()
+    service.reporter(name).complete(DONE)
+    thread.join(PATIENCE)
+    assert found[0].done
+
+
+def test_waiting_is_zero_before_the_first_wait(service):
+    """Before the first coroutine there is nothing to count."""
+    assert service.waiting == 0
+
+
+def test_leaving_twice_is_leaving():
+    """To remove a listener that is not there does nothing."""
+    from lro._engine.notifier import Notifier
+
+    bell = Notifier()
+    heard = []
+    bell.listen("a", heard.append)
+    bell.leave("a", print)
+    bell.leave("b", print)
+    bell.notify("b")
+    bell.notify("a")
+    assert (heard, len(bell)) == ([True], 1)
+
+
+def test_notification_after_all_waiters_have_left_reads_nothing(service):
+    """A read that was planned before is not made any more."""
+
+    async def main():
+        name = start(service)
+        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
+        await settle()
+        service.reporter(name).report(WorkMetadata(1))  # the look comes with the next turn
+        room = service.waiters._hub._loops[asyncio.get_running_loop()]
+        task.cancel()
+        await settle()
+        room._may_have_ended(name)
+        assert service.waiting == 0
+
+    run_virtual(main())
+
+
+def test_an_answer_after_the_last_moment(service):
+    """A waiter that was answered is not answered again."""
+
+    async def main():
+        name = start(service)
+        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
+        await settle()
+        service.reporter(name).complete(DONE)
+        service.delete(name)
+        room = service.waiters._hub._loops[asyncio.get_running_loop()]
+        for _ in range(2):
+            room._tell({name: None})
+        with pytest.raises(OperationNotFound):
+            await task
+
+    run_virtual(main())
+
+
+def test_a_listener_outlives_its_loop(service):
+    """The loop was thrown away with its waiters: the notification reaches none."""
+    name = start(service)
+    loop = VirtualLoop()
+    task = loop.create_task(service.wait_async(name))
+    loop.run_until_complete(settle())
+    task._log_destroy_pending = False
+    (heard,) = service._runtime.updater.notifier._listeners[name]
+    room = heard.__closure__
+    cell = next(c.cell_contents for c in room if hasattr(c.cell_contents, "_loop"))
+    loop.close()
+    cell._loop = lambda: None
+    assert service.reporter(name).complete(DONE)
+    del task
+
+
+# -- several processes ----------------------------------------------------------------------------

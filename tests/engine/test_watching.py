@@ -1,0 +1,592 @@
+"""Watches: what streams send, when it is read, and what is freed (spec §3.11)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from datetime import timedelta
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro._base.any import Any
+from lro._base.errors import Unavailable
+from lro._engine.access import Seen
+from lro._engine.budget import ByteBudget
+from lro._engine.change_listener import LOOK_AGAIN_SECONDS
+from lro._engine.notifier import RecordUpdater
+from lro._engine.watching import BATCH, GATHER_SECONDS, WatchHub, WatchList
+from lro._model.operation import MissingOperation
+from lro._model.record import State
+from lro._model.transitions import delete, report
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from lro.testing._samples import end_of, held, insert, record_of
+from tests.service_steps import PATIENCE
+from tests.virtual_loop import run_virtual
+
+URL = "type.googleapis.com/google.protobuf.Value"
+
+
+# -- what is told -----------------------------------------------------------------------------
+
+
+def progress(value):
+    return Any(URL, value)
+
+
+def told(watched, *records):
+    """What a list tells of all that it takes, given these records."""
+    return watched.read(watched.take(99), {record.name: record for record in records})
+
+
+def test_a_snapshot_comes_first():
+    """Of each name, once; what is done or missing is over with it."""
+    clock = ManualClock()
+    running, done = record_of(clock, "a"), record_of(clock, "b", state=State.SUCCEEDED)
+    watched = WatchList([running.name, done.name, "operations/c", done.name])
+    assert watched.take(2) == [running.name, done.name]
+    assert watched.take(2) == ["operations/c"]
+    assert watched.take(2) == []
+    for name in (running.name, done.name, "operations/c"):
+        watched.changed(name)
+    missing = MissingOperation("operations/c")
+    assert told(watched, running, done) == [running.operation, done.operation, missing]
+    assert list(watched.left) == [running.name]
+    assert not watched.over
+    watched.changed(done.name)  # neither is ever told again
+    watched.changed("operations/never")
+    assert watched.take(9) == []
+
+
+def test_an_equal_state_is_not_repeated():
+    """A claim, or the wish to cancel, makes another version that callers cannot tell apart."""
+    clock = ManualClock()
+    record = record_of(clock, metadata=progress(1))
+    watched = WatchList([record.name])
+    assert told(watched, record) == [record.operation]
+    for _ in range(2):  # told of the version, and not read further
+        watched.changed(record.name)
+        assert told(watched, record) == []
+    claimed = record.next_version(owner="us")
+    watched.changed(record.name)
+    assert told(watched, claimed) == []
+    assert not watched.differs(record.name, claimed.edition)
+
+
+def test_values_that_python_holds_equal_are_told_apart():
+    """1, 1.0 and true are three values in JSON; text is no number; bytes are no text."""
+    clock = ManualClock()
+    record = record_of(clock)
+    watched = WatchList([record.name])
+    told(watched, record)
+    for value in (1, True, 1.0, "1", b"1", {"a": [1]}, {"a": [True]}, "\ud800"):
+        record = record.next_version(metadata=progress(value))
+        watched.changed(record.name)
+        assert told(watched, record) == [record.operation]
+
+
+def test_what_differs_is_older_than_the_store():
+    """Not what was never taken, is to be read anyway, or is over."""
+    clock = ManualClock()
+    record, other = record_of(clock), record_of(clock, "b")
+    now = record.update_time
+    watched = WatchList([record.name, other.name])
+    assert not watched.differs(record.name, (7, now))  # due from the start
+    watched.take(9)
+    assert watched.differs(other.name, (1, now))  # being read, perhaps too early
+    watched.read([record.name], {record.name: record})
+    assert not watched.differs(record.name, (1, now))
+    assert watched.differs(record.name, (2, now))
+    assert watched.differs(record.name, (1, now + timedelta(microseconds=1)))  # of another past
+    assert watched.differs(record.name, None)
+    watched.changed(record.name)
+    assert not watched.differs(record.name, (2, now))
+    assert not watched.differs("operations/x", (2, now))
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("set"), st.integers(0, 3), st.integers(0, 2)),
+            st.tuples(st.just("claim"), st.integers(0, 3), st.just(0)),
+            st.tuples(st.just("end"), st.integers(0, 3), st.integers(0, 2)),
+            st.tuples(st.just("remove"), st.integers(0, 3), st.just(0)),
+            st.tuples(st.just("read"), st.integers(1, 4), st.just(0)),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_happens_the_last_state_is_told(events):
+    """Each name ends with its last state, nothing is repeated, nothing follows an end."""
+    clock = ManualClock()
+    names = [f"operations/{n}" for n in range(4)]
+    store = {name: record_of(clock, name[-1]) for name in names}
+    watched, heard = WatchList(names), {name: [] for name in names}
+
+    def read(limit):
+        for one in watched.read(watched.take(limit), store):
+            heard[one.name].append(one)
+
+    for kind, number, value in events:
+        name = names[number % 4]
+        if kind == "read":
+            read(number)
+            continue
+        record = store.get(name)
+        if record is None or (record.done and kind != "remove"):
+            continue
+        if kind == "set":
+            store[name] = record.next_version(metadata=progress(value))
+        elif kind == "claim":
+            store[name] = record.next_version(owner="us")
+        elif kind == "end":
+            store[name] = record.next_version(state=State.SUCCEEDED, result=progress(value))
+        else:
+            del store[name]
+        watched.changed(name)
+    while watched._due:
+        read(3)
+    for name, sightings in heard.items():
+        last = store[name].operation if name in store else MissingOperation(name)
+        over = isinstance(sightings[-1], MissingOperation) or sightings[-1].done
+        assert sightings[-1] == last or (over and name not in store)
+        assert over == (name not in watched.left)
+        assert all(a != b for a, b in itertools.pairwise(sightings))
+        assert not any(isinstance(one, MissingOperation) or one.done for one in sightings[:-1])
+
+
+# -- when it is read --------------------------------------------------------------------------
+
+
+class House:
+    """WatchHub over a store in memory whose finds are counted, and may fail."""
+
+    def __init__(self, store=None):
+        self.clock = ManualClock()
+        self.store = store or MemoryStore(self.clock)
+        self.updater = RecordUpdater(self)
+        self.needed = 0
+        self.finds = []
+        self.fault = None
+        self.replies = ByteBudget(10_000_000)
+        self.hub = WatchHub(self.updater, self, self.replies, 1_000_000)
+
+    def ensure_running(self):
+        self.needed += 1
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def find(self, names, most):
+        self.finds.append(list(names))
+        if self.fault is not None:
+            raise self.fault
+        return self.store.find(names, most)
+
+    def see(self, names, most):
+        now = self.store.now()
+        found = self.find(names, most)
+        return Seen({one.name: one for one in found.records if one.visible(now)}, found.rest)
+
+    def close(self):
+        self.hub.closed = True
+        self.updater.notifier.notify_all()
+
+    def start(self, count=1):
+        return [insert(self.store, held(self.clock, f"n{n}")).record.name for n in range(count)]
+
+    def watch(self, names):
+        return self.hub.watch(names, self.see)
+
+    def end(self, name):
+        self.updater.apply(name, end_of(self.clock))
+
+    def report(self, name, value):
+        self.updater.apply(name, report(progress(value), 0, self.clock()))
+
+    @property
+    def quiet(self):
+        return len(self.updater.notifier) == 0 and self.hub.watching == 0
+
+
+async def one(batches):
+    """The only sighting of the next batch."""
+    (found,) = await anext(batches)
+    return found
+
+
+def test_a_watch_from_first_to_last():
+    """Snapshot, progress, end of each; then the stream ends, and nothing is held."""
+    house = House()
+    first, second = house.start(2)
+
+    async def main():
+        seen = []
+        async for sighting in house.watch([first, second, "operations/none"]):
+            seen.append(sighting)
+            if len(seen) == 3:
+                assert house.hub.watching == 1
+                house.report(first, 1)
+            if len(seen) == 4:
+                house.end(first)
+            if len(seen) == 5:
+                house.updater.apply(second, delete(house.clock()))
+        return seen
+
+    seen = run_virtual(main())
+    assert [one.name for one in seen] == [
+        first,
+        second,
+        "operations/none",
+        first,
+        first,
+        second,
+    ]
+    assert [isinstance(one, MissingOperation) or one.done for one in seen] == [
+        False,
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert house.quiet
+    assert house.needed == 1
+
+
+def test_changes_are_gathered():
+    """Those of a short time are read together; those of one name are one state."""
+    house = House()
+    names = house.start(50)
+
+    async def main():
+        batches = house.watch(names).batches(60)
+        assert len(await anext(batches)) == 50
+        house.report(names[0], 0)
+        assert await one(batches) == house.store.get(names[0]).operation
+        house.finds.clear()
+        for value in range(20):
+            house.report(names[0], value + 1)
+        for name in names[1:]:
+            house.end(name)
+        found = await anext(batches)
+        assert len(found) == 50
+        assert house.finds == [names]
+        await batches.aclose()
+
+    run_virtual(main())
+    assert house.quiet
+
+
+def test_a_lone_change_is_told_at_once():
+    """Only what follows soon after another one is held back, and only for so long."""
+    house = House()
+    (name,) = house.start()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        batches = house.watch([name]).batches(60)
+        await anext(batches)
+        await asyncio.sleep(1)
+        moments = [loop.time()]
+        for value in range(3):
+            house.report(name, value)
+            await anext(batches)
+            moments.append(loop.time())
+        await batches.aclose()
+        return [after - before for before, after in itertools.pairwise(moments)]
+
+    pauses = run_virtual(main())
+    assert pauses == pytest.approx([0, GATHER_SECONDS, GATHER_SECONDS])
+
+
+def test_a_slow_reader_costs_nothing():
+    """Nothing is read for who does not take it; then it gets the last state only."""
+    house = House()
+    names = house.start(BATCH + 7)
+
+    async def main():
+        batches = house.watch(names).batches(60)
+        assert len(await anext(batches)) == BATCH
+        for value in range(5):
+            for name in names:
+                house.report(name, value)
+            await asyncio.sleep(0.1)
+        assert house.finds == [names[:BATCH]]
+        assert len(await anext(batches)) == BATCH
+        assert len(await anext(batches)) == 7
+        assert await anext(batches) == []
+        await batches.aclose()
+
+    run_virtual(main())
+
+
+def test_a_quiet_stream_says_so():
+    """An empty list, every so many seconds after what was told last, the store away or not."""
+    house = House()
+    (name,) = house.start()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        batches = house.watch([name]).batches(15)
+        await anext(batches)
+        moments = []
+        for fault in (None, None, Unavailable("away")):
+            house.fault = fault
+            house.updater.notifier.notify(name)  # of a change that callers cannot see
+            assert await anext(batches) == []
+            moments.append(loop.time())
+        await batches.aclose()
+        return moments
+
+    assert run_virtual(main()) == pytest.approx([15, 30, 45], abs=1)
+
+
+def test_a_store_that_was_away():
+    """What was to be read then is read when it is back."""
+    house = House()
+    (name,) = house.start()
+
+    async def main():
+        batches = house.watch([name]).batches(60)
+        await anext(batches)
+        house.fault = Unavailable("away")
+        house.end(name)
+        asyncio.get_running_loop().call_later(5, setattr, house, "fault", None)
+        found = await one(batches)
+        assert found.done
+        assert asyncio.get_running_loop().time() == pytest.approx(5, abs=1)
+        with pytest.raises(StopAsyncIteration):
+            await anext(batches)
+
+    run_virtual(main())
+    assert house.quiet
+
+
+def test_lost_notification_is_made_good(caplog):
+    """Changes, ends and removals that nobody told of are seen within seconds of the next look."""
+    house = House()
+    first, second, third = house.start(3)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        batches, other = (house.watch([first, second, third]).batches(60) for _ in range(2))
+        await anext(batches)
+        await anext(other)
+        for change in (report(progress(1), 0, house.clock()), end_of(house.clock)):
+            house.store.update(first, change)
+            began = loop.time()
+            for stream in (batches, other):
+                assert (await one(stream)).name == first
+            assert loop.time() - began <= LOOK_AGAIN_SECONDS + 1
+        house.store.update(second, lambda record: None)
+        for fault in (Unavailable("away"), ZeroDivisionError()):
+            house.fault = fault
+            await asyncio.sleep(2 * LOOK_AGAIN_SECONDS)
+        house.fault = None
+        assert await one(batches) == MissingOperation(second)
+        assert "looking at what is watched failed" in caplog.text
+        await batches.aclose()
+        await other.aclose()
+
+    run_virtual(main())
+    assert house.quiet
+
+
+def test_what_others_have_stirred_is_looked_at_soon():
+    """Much sooner than every look; and not over and over, where looking takes long."""
+    house = House()
+    (name,) = house.start()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        batches = house.watch([name]).batches(60)
+        await anext(batches)
+        house.store.update(name, report(progress(1), 0, house.clock()))
+        house.updater.unnamed_changes += 1
+        began = loop.time()
+        await anext(batches)
+        assert loop.time() - began <= 0.5
+        await batches.aclose()
+
+    run_virtual(main())
+
+
+def test_a_look_is_followed_by_a_rest():
+    """Twenty times its length, however much the others write."""
+    house = House()
+    (name,) = house.start()
+    looks = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+
+        async def slow(call):
+            looks.append(loop.time())
+            await asyncio.sleep(0.5)
+            return call()
+
+        batches = house.watch([name]).batches(60)
+        await anext(batches)
+        house.hub.read = slow
+        for _ in range(100):
+            house.updater.unnamed_changes += 1
+            await asyncio.sleep(0.25)
+        await batches.aclose()
+
+    run_virtual(main())
+    pauses = [after - before for before, after in itertools.pairwise(looks)]
+    assert pauses
+    assert min(pauses) >= 10
+
+
+def test_many_names_are_looked_at_in_pieces():
+    """No call of the store has more than a thousand."""
+    house = House()
+    names = house.start(1500)
+
+    async def main():
+        streams = [house.watch(some).batches(60) for some in (names[:1000], names[500:])]
+        for stream in streams:
+            for _ in range(10):
+                await anext(stream)
+        house.finds.clear()
+        await asyncio.sleep(LOOK_AGAIN_SECONDS + 1)
+        assert [len(some) for some in house.finds] == [1000, 500]
+        for stream in streams:
+            await stream.aclose()
+
+    run_virtual(main())
+    assert house.quiet
+
+
+# -- ends -------------------------------------------------------------------------------------
+
+
+def test_the_service_closes():
+    """Every stream ends soon, with an error for those in this process."""
+    house = House()
+    (name,) = house.start()
+
+    async def main():
+        batches, single = house.watch([name]).batches(60), aiter(house.watch([name]))
+        await anext(batches)
+        await anext(single)
+        asyncio.get_running_loop().call_later(1, house.close)
+        for stream in (batches, single):
+            with pytest.raises(Unavailable, match="stopping"):
+                await anext(stream)
+        assert asyncio.get_running_loop().time() < 2
+
+    run_virtual(main())
+    assert house.quiet
+
+
+def test_stream_that_ends_early_leaves_no_listener():
+    """Also while it waits, and beside others that watch the same."""
+    house = House()
+    first, second = house.start(2)
+
+    async def main():
+        staying = house.watch([first, second]).batches(60)
+        await anext(staying)
+
+        async def leave():
+            async for _ in house.watch([second, first]):
+                pass
+
+        task = asyncio.create_task(leave())
+        await asyncio.sleep(1)
+        assert house.hub.watching == 2
+        assert len(house.updater.notifier) == 2  # one listener a name
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert house.hub.watching == 1
+        house.end(first)
+        house.end(second)
+        assert len(await anext(staying)) == 2
+        await staying.aclose()
+
+    run_virtual(main())
+    assert house.quiet
+
+
+def test_notifications_from_other_threads_reach_all_loops():
+    """Two loops watch one name; a third thread ends it."""
+    house = House()
+    (name,) = house.start()
+    watching = threading.Barrier(3)
+
+    async def main():
+        batches = house.watch([name]).batches(PATIENCE)
+        await anext(batches)
+        await asyncio.to_thread(watching.wait, PATIENCE)
+        return await one(batches)
+
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(asyncio.run(main()))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    watching.wait(PATIENCE)
+    house.end(name)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert [operation.done for operation in found] == [True, True]
+
+
+def test_a_loop_that_is_closed():
+    """A notification for a stream that was on it is not an error."""
+    house = House()
+    (name,) = house.start()
+    loop = asyncio.new_event_loop()
+    batches = house.watch([name]).batches(60)
+    loop.run_until_complete(anext(batches))
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    house.updater.notifier.notify(name)
+    house.updater.notifier.notify(name)
+    with pytest.raises(StopIteration):
+        batches.aclose().__await__().send(None)
+    assert len(house.updater.notifier) == 0
+
+
+def test_a_blocking_store_is_read_in_threads():
+    """Neither reading nor looking again blocks the loop."""
+    here = threading.current_thread()
+    readers = set()
+
+    class Slow(MemoryStore):
+        writes_block = True
+
+        def find(self, names, most):
+            readers.add(threading.current_thread())
+            return super().find(names, most)
+
+    house = House(Slow())
+    (name,) = house.start()
+
+    async def main():
+        async for sighting in house.watch([name]):
+            if not sighting.done:
+                await house.hub.here()._look()
+                house.end(name)
+
+    asyncio.run(main())
+    assert readers
+    assert here not in readers
+
+
+# -- values -----------------------------------------------------------------------------------
+
+
+def test_values():
+    """A sighting of what is missing is a value."""
+    assert MissingOperation("operations/a") == MissingOperation("operations/a")
+    assert attrs.asdict(MissingOperation("operations/a")) == {"name": "operations/a"}

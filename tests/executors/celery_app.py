@@ -1,0 +1,93 @@
+"""The application that the Celery tests share: servers build it, and workers import it.
+
+``celery -A tests.executors.celery_app worker`` finds the broker and the store in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import celery
+
+import lro
+from lro._engine.service import Service
+from lro._engine.store_port import Store
+from lro.executors.celery import CeleryExecutor
+from lro.stores.sqlite import SQLiteStore
+from tests.service_steps import PATIENCE
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+LEASE = timedelta(seconds=3)
+
+
+def build(broker: str, store: str, queue: str, redelivery: str) -> tuple[celery.Celery, Service]:
+    """The application on this broker and this store; ``redelivery`` is in seconds.
+
+    ``store`` is the path of a SQLite file, or the URL of a PostgreSQL server.
+    """
+    app = celery.Celery("tests", broker=broker)
+    app.conf.broker_connection_retry_on_startup = True
+    app.conf.worker_prefetch_multiplier = 1
+    app.conf.task_default_queue = queue
+    service = Service(
+        store_at(store),
+        CeleryExecutor(app, queue=queue, redelivery=timedelta(seconds=float(redelivery))),
+        domain="acme.test",
+        lease=LEASE,
+    )
+    add_methods(service)
+    return app, service
+
+
+def store_at(place: str) -> Store:
+    """A store of the kind that has such places."""
+    if not place.startswith("postgresql:"):
+        return SQLiteStore(place)
+    from lro.stores.postgres import PostgresStore  # only where there is a server
+
+    return PostgresStore(place, schema="celery")
+
+
+def add_methods(service: Service) -> None:
+    """The methods of the application. Texts of requests are paths of files, but for Echo's."""
+
+    @service.method("acme.v1.Works.Echo")
+    def echo(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        job.report(WorkMetadata(percent=100, note=str(os.getpid())))
+        return WorkResponse(text=request.text[::-1])
+
+    @service.method("acme.v1.Works.Hold")
+    def hold(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        return held(request, job)
+
+    @service.method("acme.v1.Works.Again", worker_lost=lro.WorkerLost.RETRY)
+    def again(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        return held(request, job)
+
+    @service.method("acme.v1.Works.Count")
+    def count(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        with Path(request.text).open("a", encoding="utf-8") as tally:
+            tally.write(f"{job.name}\n")
+        return WorkResponse()
+
+
+def held(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Work that tells who does it, then goes on until the file of the request is there."""
+    job.report(WorkMetadata(percent=job.attempt, note=str(os.getpid())))
+    for _ in range(round(PATIENCE / 0.02)):
+        if Path(request.text).exists():
+            return WorkResponse(text=f"{os.getpid()}")
+        job.sleep(0.02)  # wakes up at once for a cancellation
+    raise AssertionError("nobody let the work end")
+
+
+SETTINGS = "LRO_TEST_CELERY"
+"""The environment variable that a worker finds the four arguments of :func:`build` in."""
+
+_made: tuple[Any, Any] = (None, None)
+if SETTINGS in os.environ:
+    _made = build(*os.environ[SETTINGS].split("|"))
+app, service = _made

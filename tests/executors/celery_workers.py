@@ -1,0 +1,119 @@
+"""Celery workers as they are run in earnest: processes of their own, which can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+from lro._model.operation import ListOperationsRequest, Operation
+from tests.executors import celery_app
+from tests.service_steps import PATIENCE, unpacked
+from tests.work_messages import WorkMetadata, WorkRequest
+
+
+class Worker:
+    """``celery worker`` with a pool of this kind, for two at once."""
+
+    def __init__(self, pool: str, settings: str) -> None:
+        options = ["--pool", pool, "--concurrency", "2", "--loglevel", "INFO"]
+        options += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", celery_app.__name__, "worker", *options],
+            env={**os.environ, celery_app.SETTINGS: settings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._said: list[str] = []
+        self._heard = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def says(self, text: str, times: int = 1) -> None:
+        """Return when it has logged so many lines with this text."""
+        with self._heard:
+            said = self._heard.wait_for(lambda: self.count(text) >= times, PATIENCE)
+            assert said, f"{text!r} came {self.count(text)} times in: {''.join(self._said)}"
+
+    def count(self, text: str) -> int:
+        """How many lines with this text it has logged."""
+        return sum(text in line for line in self._said)
+
+    def end(self, how: signal.Signals) -> int:
+        """Send this signal; the exit code."""
+        self.process.send_signal(how)
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        """Kill it if it still runs."""
+        if self.process.poll() is None:
+            self.end(signal.SIGKILL)
+        self._reader.join(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._heard:
+                self._said.append(line)
+                self._heard.notify_all()
+
+
+class House:
+    """A broker, a store, a queue; this process as the web server, and workers at will."""
+
+    def __init__(
+        self, broker: str, directory: Path, redelivery: float = 1.0, store: str = ""
+    ) -> None:
+        self.directory = directory
+        self.queue = f"queue-{directory.name}"
+        store = store or str(directory / "operations.db")
+        settings = broker, store, self.queue, str(redelivery)
+        self._settings = "|".join(settings)
+        self.app, self.service = celery_app.build(*settings)
+
+    @contextlib.contextmanager
+    def worker(self, pool: str) -> Iterator[Worker]:
+        """A worker, ready to work; killed after the block, if it is there still."""
+        worker = Worker(pool, self._settings)
+        try:
+            worker.says("ready.")
+            yield worker
+        finally:
+            worker.close()
+
+    def start(self, method: str, text: str, **options: str) -> str:
+        """Start an operation; its name."""
+        request = WorkRequest(text=text)
+        return self.service.start(f"acme.v1.Works.{method}", request, **options).name
+
+    def gate(self, name: str) -> Path:
+        """The path of a file that is not there yet."""
+        return self.directory / name
+
+    def begun(self, name: str, attempt: int = 1) -> WorkMetadata:
+        """What the function reports in this attempt, once it has."""
+        for _ in range(round(PATIENCE / 0.05)):
+            found = self.service.wait(name, timedelta(seconds=0.05))
+            assert not found.done, found
+            if found.metadata is not None:
+                metadata = unpacked(self.service, found)
+                if metadata.percent == attempt:
+                    return metadata
+        raise AssertionError(f"{name} has not begun attempt {attempt}")
+
+    def stored(self) -> list[Operation]:
+        """All operations."""
+        return list(self.service.list(ListOperationsRequest(name="operations")).operations)
+
+    def close(self) -> None:
+        """End the web server."""
+        self.service.close(timedelta())

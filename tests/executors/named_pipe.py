@@ -1,0 +1,43 @@
+"""Lines that functions in other processes write to a test, by a named pipe."""
+
+from __future__ import annotations
+
+import os
+import select
+
+from tests.service_steps import PATIENCE
+
+
+class Mail:
+    """A named pipe on which the functions of children write lines."""
+
+    def __init__(self, path):
+        self.path = str(path)
+        os.mkfifo(path)
+        self._inbox = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self._open = [os.open(path, os.O_WRONLY)]  # or the end of a writer would be that of all
+        self._text = b""
+
+    def line(self):
+        """The next line."""
+        while b"\n" not in self._text:
+            found = self._read()
+            assert found, "nothing more will come"
+            self._text += found
+        line, _, self._text = self._text.partition(b"\n")
+        return line.decode()
+
+    def end(self):
+        """Return when every process that held the pipe is gone."""
+        os.close(self._open.pop())
+        while self._read():
+            pass
+
+    def close(self):
+        """Read no more."""
+        for end in (*self._open, self._inbox):
+            os.close(end)
+
+    def _read(self):
+        assert select.select([self._inbox], [], [], PATIENCE)[0], "nobody has written"
+        return os.read(self._inbox, 1000)

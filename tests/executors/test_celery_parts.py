@@ -1,0 +1,535 @@
+"""The parts of the Celery executor, without a broker or with one in memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import logging
+import signal
+import socket
+import sys
+import threading
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+
+pytest.importorskip("celery")
+
+import celery
+from celery.contrib.testing.worker import start_worker
+from celery.exceptions import Reject, SoftTimeLimitExceeded
+from celery.signals import worker_ready
+from kombu.exceptions import OperationalError
+
+import lro.executors.celery as module
+from lro._base.errors import DeclarationError, MissingExtra, Unavailable
+from lro._engine.executor_port import CancelSupport
+from lro._engine.service import Service
+from lro.executors import _celery_broker, _celery_worker
+from lro.executors._celery_broker import NamePublisher
+from lro.executors._celery_worker import CeleryWorkerTask
+from lro.executors.celery import CeleryExecutor
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro.testing._executors import Work
+from lro.testing._remote import REMOTE_CHECKS, Desk, check_remote_executor, run_remote_check
+from tests.service_steps import PATIENCE
+
+NUMBERS = itertools.count()
+NAME = "operations/a"
+
+
+def app_on(broker):
+    """An app that leaves logging as it is."""
+    app = celery.Celery(f"app{next(NUMBERS)}", broker=broker, set_as_current=False)
+    app.conf.worker_hijack_root_logger = False
+    app.conf.worker_redirect_stdouts = False
+    app.conf.broker_connection_retry_on_startup = True
+    return app
+
+
+@pytest.fixture
+def nobody():
+    """The address of a port at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def level():
+    """A worker sets the level of the root logger; the next test wants it as it was."""
+    before = logging.root.level
+    yield
+    logging.root.setLevel(before)
+
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch):
+    """A worker gives a message back without a rest."""
+    monkeypatch.setattr(_celery_worker, "REJECT_PAUSE_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def make_remote():
+    """Makes executors on a broker in memory, each with a worker of two threads."""
+    with ExitStack() as workers:
+
+        def make(work):
+            app = app_on("memory://")
+            app.conf.task_default_queue = app.main
+            app.conf.broker_transport_options = {"polling_interval": 0.01}
+            executor = CeleryExecutor(app)
+            executor.attach(work)
+            worker = start_worker(app, 2, "threads", perform_ping_check=False, loglevel="CRITICAL")
+            workers.enter_context(worker)
+            return executor
+
+        yield make
+
+
+@pytest.mark.parametrize("check", REMOTE_CHECKS, ids=lambda check: check.__name__)
+def test_it_keeps_the_promises_of_its_kind(check, make_remote):
+    """What the function's name says."""
+    run_remote_check(check, make_remote)
+
+
+def test_all_promises_at_once(make_remote):
+    """Without a test framework, as the owner of another executor would check them."""
+    check_remote_executor(make_remote)
+
+
+def test_every_remote_check_says_its_promise():
+    """By its name and a sentence, each only once."""
+    assert all(check.__doc__ for check in REMOTE_CHECKS)
+    assert len({check.__name__ for check in REMOTE_CHECKS}) == len(REMOTE_CHECKS)
+
+
+def test_a_broken_remote_executor_is_found():
+    """The failure names the promise that was not kept."""
+    with pytest.raises(AssertionError, match="how_long_a_name_may_take"):
+        check_remote_executor(lambda work: InlineExecutor())
+
+
+def test_without_celery_it_says_what_to_install(monkeypatch):
+    """The extra is named."""
+    monkeypatch.setitem(sys.modules, "celery", None)
+    spec = importlib.util.spec_from_file_location("another", module.__file__)
+    with pytest.raises(MissingExtra, match=r"lro\[celery\]"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("redelivery", timedelta()), ("broker_timeout", 1), ("connections", 0)],
+)
+def test_an_option_is_refused_where_it_is_given(name, value):
+    """Not with the first start."""
+    with pytest.raises(DeclarationError, match=name):
+        CeleryExecutor(app_on("memory://"), **{name: value})
+
+
+def test_what_it_says_of_itself():
+    """Its reach and its time for redelivery; that nothing runs before it is attached."""
+    executor = CeleryExecutor(app_on("memory://"), redelivery=timedelta(minutes=5))
+    assert (executor.cancel_support, executor.redelivery) == (
+        CancelSupport.COOPERATIVE,
+        timedelta(minutes=5),
+    )
+    assert executor.join(0)
+    assert executor.stop() == ()
+
+
+def test_two_services_on_an_app_need_two_names():
+    """Else the names of one would be worked on by the other."""
+    app = app_on("memory://")
+    CeleryExecutor(app).attach(print)
+    with pytest.raises(DeclarationError, match=r"lro\.work"):
+        CeleryExecutor(app).attach(print)
+    CeleryExecutor(app, task_name="acme.work").attach(print)
+    assert {"lro.work", "acme.work"} <= set(app.tasks)
+
+
+def test_settings_of_the_app_do_not_change_the_task():
+    """What the promises rest on is ours to say."""
+    app = app_on("memory://")
+    app.conf.update(
+        task_acks_late=False,
+        task_reject_on_worker_lost=False,
+        task_serializer="yaml",
+        task_ignore_result=False,
+    )
+    CeleryExecutor(app).attach(print)
+    task = app.tasks["lro.work"]
+    assert (task.acks_late, task.reject_on_worker_lost) == (True, True)
+    assert (task.serializer, task.ignore_result) == ("json", True)
+
+
+def test_an_eager_app_does_the_work_at_once():
+    """As Celery's users have it in their tests, without any broker."""
+    done = []
+    app = app_on("redis://nowhere.invalid")
+    app.conf.task_always_eager = True
+    executor = CeleryExecutor(app)
+    executor.attach(done.append)
+    executor.reserve().submit(Work(NAME))
+    assert done == [NAME]
+
+
+# -- the broker ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["redis", "amqp"])
+def test_a_broker_that_is_not_there(nobody, scheme):
+    """A start is refused; those right after it too, without another attempt."""
+    executor = CeleryExecutor(app_on(f"{scheme}://{nobody}"))
+    with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
+        executor.reserve()
+    executor._publisher.publish = None
+    with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
+        executor.reserve()
+
+
+def test_every_broker_of_a_list_is_tried(nobody):
+    """The app names several; each gets its turn before a start is refused."""
+    broker = NamePublisher(app_on([f"redis://{nobody}", "memory://"]), timedelta(seconds=1), 1)
+    broker.check_reachable()
+
+
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [("redis://x", "socket_timeout"), ("amqp://x", "read_timeout"), ("memory://", None)],
+)
+def test_limits_are_those_of_our_connections_only(url, option):
+    """Settings of the app for its broker stay as they are, and are heeded."""
+    app = app_on(url)
+    app.conf.broker_transport_options = {"visibility_timeout": 7}
+    connection = NamePublisher(app, timedelta(seconds=3), 1)._connect()
+    assert connection.connect_timeout == 3
+    assert connection.transport_options["visibility_timeout"] == 7
+    assert {option} <= {None, *connection.transport_options}
+    assert app.conf.broker_transport_options == {"visibility_timeout": 7}
+
+
+def test_a_dead_connection_is_replaced_once():
+    """The broker was started anew: what failed over the old connection is done over a new one."""
+    broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
+    broker.check_reachable()
+    failures = [OperationalError("gone"), OperationalError("gone"), OperationalError("gone")]
+
+    def act(connection):
+        if failures:
+            raise failures.pop()
+
+    with pytest.raises(Unavailable, match="OperationalError"):
+        broker.publish(act)
+    assert len(failures) == 1
+    broker.publish(act)
+    assert failures == []
+
+
+def test_all_connections_are_in_use():
+    """Who gets none in time is told so; the broker does not count as away."""
+    broker = NamePublisher(app_on("memory://"), timedelta(seconds=0.01), 1)
+
+    def act(connection):
+        with pytest.raises(Unavailable, match="all 1 connections"):
+            broker.publish(print)
+
+    broker.publish(act)
+    broker.check_reachable()
+
+
+def test_an_answer_is_believed_for_a_moment(monkeypatch):
+    """Then the broker is asked again."""
+    asked = []
+    broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
+    monkeypatch.setattr(_celery_broker, "_open_channel", asked.append)
+    broker.check_reachable()
+    broker.check_reachable()
+    monkeypatch.setattr(_celery_broker, "FRESH_SECONDS", 0.0)
+    broker.check_reachable()
+    assert len(asked) == 2
+
+
+def test_a_child_makes_connections_of_its_own():
+    """After a fork; those of the parent are left alone."""
+    broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
+    broker.check_reachable()
+    pool = broker._pool
+    broker._reset_after_fork()
+    assert broker._inherited is pool
+    broker.check_reachable()
+    assert broker._pool is not pool
+
+
+# -- the worker ---------------------------------------------------------------------------------
+
+
+def unavailable(name):
+    raise Unavailable("the store is away")
+
+
+def test_what_cannot_be_begun_goes_back(caplog):
+    """The store is away: the message is for another time, or another worker."""
+    with caplog.at_level(logging.WARNING, "lro"), pytest.raises(Reject) as caught:
+        CeleryWorkerTask(unavailable, None).run(NAME)
+    assert caught.value.requeue
+    assert "the store is away" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "held"),
+    [
+        ((), {}, "[]"),
+        ((NAME, NAME), {}, "['str', 'str']"),
+        (({"a": 1},), {}, "['dict']"),
+        ((NAME,), {"more": 1}, "['str', 'int']"),
+        (tuple("x" * 100), {}, "['str', 'str', 'str', 'str', 'str']"),
+    ],
+)
+def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
+    """With one line in the log, of the types that it holds; no work is asked for (defects 15)."""
+    CeleryWorkerTask(lambda name: pytest.fail(f"asked for {name}"), None).run(*arguments, **named)
+    assert f"a message is dropped, it holds no name of an operation but {held}" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_a_message_of_a_malformed_name_is_dropped(caplog):
+    """The service says so, before its store is asked; in the main thread or another one."""
+    with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
+        CeleryWorkerTask(service.run_operation, None).run("operations/")
+        assert "a message is dropped: name: 'operations/' names no operation" in caplog.text
+        other = threading.Thread(
+            target=CeleryWorkerTask(service.run_operation, None).run, args=("a\x00",)
+        )
+        other.start()
+        other.join(PATIENCE)
+    assert len(caplog.records) == 2
+
+
+def test_what_went_back_comes_again(make_remote):
+    """Through the broker, to the same worker or another."""
+    desk, away = Desk(), iter([True])
+
+    def work(name):
+        if next(away, False):
+            unavailable(name)
+        desk.work(name)
+
+    make_remote(work).reserve().submit(Work(NAME))
+    desk.arrives(NAME)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_work_is_begun_once(monkeypatch, begun):
+    """A signal may come while its thread is started, before it has begun or after."""
+    seen = []
+    carrier = CeleryWorkerTask(seen.append, None)
+    errors = [SoftTimeLimitExceeded()]
+    whole = threading.Thread.start
+
+    def start(thread):
+        if not errors:
+            whole(thread)
+            return
+        if begun:
+            whole(thread)
+            thread.join(PATIENCE)
+        raise errors.pop()
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    carrier.run(NAME)
+    assert seen == [NAME]
+
+
+def test_work_whose_process_ends_first_is_not_begun(monkeypatch):
+    """The signal came while the thread was started: it finds that it is too late."""
+    seen, threads = [], []
+
+    def start(thread):
+        threads.append(thread)
+        raise SystemExit(1)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(SystemExit):
+            CeleryWorkerTask(seen.append, None).run(NAME)
+    threads[0].start()
+    threads[0].join(PATIENCE)
+    assert seen == []
+
+
+def test_a_worker_ends_while_a_thread_is_started(monkeypatch):
+    """An error that a signal raised there is not taken for one of the start itself."""
+    closed = []
+
+    def start(thread):
+        raise NotImplementedError("kill_job")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(Reject, match="kill_job"):
+        CeleryWorkerTask(print, closed.append).run(NAME)
+    assert closed == [timedelta()]
+
+
+def test_no_thread_can_be_started(monkeypatch):
+    """The process has too many: the message is for another worker."""
+
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(Reject, match="can't start new thread") as caught:
+        CeleryWorkerTask(print, None).run(NAME)
+    assert caught.value.requeue
+
+
+class Consumer:
+    """What Celery says is ready."""
+
+    def __init__(self, app):
+        self.app = app
+
+
+def test_a_worker_that_is_ready_begins_to_see_to_lost_work():
+    """In its main process, and of this app alone; not where nobody has asked for it."""
+    app, begun = app_on("memory://"), []
+    executor = CeleryExecutor(app)
+    executor.attach(print, None, lambda: begun.append(1))
+    idle = CeleryExecutor(app, task_name="acme.idle")
+    idle.attach(print)
+    for ready in (app_on("memory://"), app):
+        assert begun == []
+        worker_ready.send(sender=Consumer(ready))
+    assert begun == [1]
+
+
+def test_a_stopped_worker_begins_nothing():
+    """What comes after the stop goes back; so does what was running then, if it was given up."""
+    done = []
+    executor = CeleryExecutor(app_on("memory://"))
+
+    def work(name):
+        executor.stop()
+        done.append(name)
+
+    executor.attach(work)
+    for _ in range(2):
+        with pytest.raises(Reject) as caught:
+            executor._worker_task.run(NAME)
+        assert caught.value.requeue
+    assert done == [NAME]
+
+
+def test_an_error_of_the_work_is_an_error_of_the_task():
+    """Whether it is done in the main thread or another one."""
+
+    def work(name):
+        raise KeyError(name)
+
+    carrier, found = CeleryWorkerTask(work, None), []
+
+    def carry():
+        with pytest.raises(KeyError):
+            carrier.run(NAME)
+        found.append(carrier.join(0))
+
+    carry()
+    other = threading.Thread(target=carry)
+    other.start()
+    other.join(PATIENCE)
+    assert found == [True, True]
+
+
+class Signalled:
+    """Work in whose midst a signal handler raises an error in the main thread."""
+
+    def __init__(self, error):
+        self.closed = []
+        self.may_end = threading.Event()
+        self.handled = threading.Event()
+        self.error = error
+        self.carrier = CeleryWorkerTask(self.work, self.close)
+        before = signal.signal(signal.SIGUSR2, self.handle)
+        self.restore = lambda: signal.signal(signal.SIGUSR2, before)
+
+    def handle(self, number, frame):
+        self.handled.set()
+        raise self.error
+
+    def work(self, name):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR2)
+        assert self.handled.wait(PATIENCE)
+        assert self.may_end.wait(PATIENCE)
+
+    def close(self, drain):
+        self.closed.append(drain)
+        self.may_end.set()
+        assert self.carrier.join(PATIENCE)
+
+
+@pytest.fixture
+def signalled():
+    """Makes such work, by the error."""
+    made = []
+
+    def make(error):
+        made.append(Signalled(error))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.restore()
+
+
+def test_a_process_of_a_pool_is_ended(signalled):
+    """Celery raises SystemExit there: the work is handed back first."""
+    work = signalled(SystemExit(-241))
+    with pytest.raises(SystemExit):
+        work.carrier.run(NAME)
+    assert work.closed == [timedelta()]
+
+
+def test_a_worker_without_pool_is_ended(signalled):
+    """Celery raises an error of its own there: the message goes back too."""
+    work = signalled(NotImplementedError("kill_job"))
+    with pytest.raises(Reject) as caught:
+        work.carrier.run(NAME)
+    assert caught.value.requeue
+    assert work.closed == [timedelta()]
+
+
+def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):
+    """The work goes on, and the log says why."""
+    work = signalled(SoftTimeLimitExceeded())
+    work.may_end.set()
+    with caplog.at_level(logging.WARNING, "lro"):
+        work.carrier.run(NAME)
+    assert work.closed == []
+    assert "soft time limit" in caplog.text
+
+
+def test_what_cannot_be_handed_back_is_left_to_its_lease(signalled, caplog):
+    """The process ends all the same."""
+
+    def fail(drain):
+        work.may_end.set()
+        raise ValueError("the store is broken")
+
+    work = signalled(SystemExit(1))
+    work.carrier._close = fail
+    with caplog.at_level(logging.ERROR, "lro"), pytest.raises(SystemExit):
+        work.carrier.run(NAME)
+    assert "could not be handed back" in caplog.text
+
+
+def test_nobody_has_said_how_work_is_handed_back(signalled):
+    """Then its lease runs out."""
+    work = signalled(SystemExit(1))
+    work.carrier._close = None
+    with pytest.raises(SystemExit):
+        work.carrier.run(NAME)
+    work.may_end.set()
+    assert work.carrier.join(PATIENCE)

@@ -1,0 +1,410 @@
+"""What is special to an executor, beside the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import threading
+
+import attrs
+import pytest
+
+import lro
+import lro.stores.memory
+from lro._base.errors import Unavailable
+from lro._engine.executor_port import CancelSupport
+from lro.executors import asyncio as asyncio_executor
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.testing._executors import Work
+from tests.service_steps import PATIENCE
+
+
+@attrs.frozen
+class WaitRequest:
+    number: lro.Int32 = 0
+
+
+@attrs.frozen
+class WaitResponse:
+    number: lro.Int32 = 0
+
+
+class Coroutine(Work):
+    """A task that runs a coroutine function."""
+
+    def __init__(self, name, body):
+        super().__init__(name, is_async=True)
+        self.body = body
+
+    async def arun(self):
+        await self.body()
+        self.over.set()
+
+
+def submit(executor, task):
+    executor.reserve().submit(task)
+
+
+def finished(executor, task):
+    """Submit a task and wait for its end."""
+    submit(executor, task)
+    assert task.over.wait(PATIENCE)
+
+
+def test_a_task_that_ends_the_loop_ends_nothing_else(caplog):
+    """A function may make asyncio tasks of its own, and one of these may raise SystemExit."""
+    executor = AsyncioExecutor()
+
+    async def leave():
+        raise SystemExit(3)
+
+    async def body():
+        child = asyncio.ensure_future(leave())
+        with pytest.raises(SystemExit):
+            await child
+
+    first, second = Coroutine("first", body), Work("second", is_async=True, held=False)
+    with caplog.at_level(logging.ERROR, "lro"):
+        submit(executor, first)
+        assert first.over.wait(PATIENCE)
+    submit(executor, second)
+    assert second.over.wait(PATIENCE)
+    assert "goes on" in caplog.text
+    executor.stop()
+    assert executor.join(PATIENCE)
+
+
+def test_what_a_function_left_behind_is_cancelled():
+    """Tasks that nobody awaits end with the loop, in order."""
+    executor = AsyncioExecutor()
+    cancelled = threading.Event()
+
+    async def linger():
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async def body():
+        executor.kept = asyncio.ensure_future(linger())
+        await asyncio.sleep(0)
+
+    task = Coroutine("a", body)
+    submit(executor, task)
+    assert task.over.wait(PATIENCE)
+    executor.stop()
+    assert executor.join(PATIENCE)
+    assert cancelled.is_set()
+    assert executor._loop.is_closed()
+
+
+def test_the_loop_ends_once():
+    """Joining again, also from several threads, and submitting too late are harmless."""
+    executor = AsyncioExecutor()
+    slot = executor.reserve()
+    executor.stop()
+    threads = [threading.Thread(target=executor.join, args=(PATIENCE,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert executor._loop.is_closed()
+    with pytest.raises(Unavailable):
+        slot.submit(Work("late"))
+
+
+def test_a_task_between_the_stop_and_the_end_of_the_loop_is_refused():
+    """It was queued, given back by stop, and the loop is gone: the submit fails, as it should."""
+    executor = AsyncioExecutor()
+    slot = executor.reserve()
+    task = Work("a", is_async=True)
+    whole = slot._slot.submit
+
+    def submit_and_stop(one):
+        whole(one)
+        assert executor.stop() == [one]
+        assert executor.join(PATIENCE)
+
+    slot._slot.submit = submit_and_stop
+    with pytest.raises(Unavailable, match="stopping"):
+        slot.submit(task)
+    assert not task.begun.is_set()
+
+
+def test_joining_from_the_loop_itself_does_not_hang():
+    """A function may close the service that runs it."""
+    executor = AsyncioExecutor()
+    found = []
+
+    async def body():
+        executor.stop()
+        found.append(executor.join(0))
+
+    task = Coroutine("a", body)
+    submit(executor, task)
+    assert task.over.wait(PATIENCE)
+    assert executor.join(PATIENCE)
+    assert found == [False]
+
+
+def test_joining_on_the_loop_after_the_stop():
+    """With nothing left to wait for, the loop ends itself."""
+    executor = AsyncioExecutor()
+    executor.reserve().release()
+    executor.stop()
+    found = []
+    executor._loop.call_soon_threadsafe(lambda: found.append(executor.join(0)))
+    executor._thread.join(PATIENCE)
+    assert found == [True]
+    assert executor._loop.is_closed()
+
+
+def test_work_that_outlasts_the_loop_is_cancelled():
+    """The loop is ended by force: the task is told, and so is who waits for it."""
+    executor = AsyncioExecutor()
+    told = []
+    begun = threading.Event()
+
+    async def body():
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            told.append(1)
+            raise
+
+    submit(executor, Coroutine("a", body))
+    assert begun.wait(PATIENCE)
+    executor.stop()
+    executor._ended = True
+    executor._call_in_loop(executor._loop.stop)
+    assert executor.join(PATIENCE)
+    executor._thread.join(PATIENCE)
+    assert told == [1]
+
+
+@pytest.mark.parametrize(
+    ("make", "reach"),
+    [
+        (InlineExecutor, CancelSupport.COOPERATIVE),
+        (ThreadExecutor, CancelSupport.COOPERATIVE),
+        (AsyncioExecutor, CancelSupport.AT_AWAIT),
+    ],
+)
+def test_each_says_how_far_it_reaches(make, reach):
+    """A thread cannot be stopped, a coroutine only where it awaits."""
+    assert make().cancel_support is reach
+
+
+@pytest.mark.parametrize("make", [ThreadExecutor, AsyncioExecutor])
+def test_an_executor_without_work_has_no_thread(make):
+    """It may be made before a server forks, or for nothing; stopping it is harmless."""
+    before = set(threading.enumerate())
+    executor = make()
+    executor.stop()
+    assert executor.join(PATIENCE)
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadExecutor(1), AsyncioExecutor])
+def test_threads_are_started_once(make):
+    """However many ask at the same time."""
+    executor = make()
+    before = set(threading.enumerate())
+    everybody = threading.Barrier(4)
+
+    def ask():
+        everybody.wait(PATIENCE)
+        executor.reserve().release()
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    for asker in askers:
+        asker.join(PATIENCE)
+    assert len(set(threading.enumerate()) - before) == 1
+    finished(executor, Work("a", held=False))
+    executor.stop()
+    assert executor.join(PATIENCE)
+
+
+def refuse_threads(monkeypatch, *, after=0):
+    """Let so many threads be started, and no more."""
+    start, started = threading.Thread.start, []
+
+    def limited(thread):
+        if len(started) >= after:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+@pytest.mark.parametrize("make", [lambda: ThreadExecutor(1, 0), lambda: AsyncioExecutor(1, 0)])
+def test_without_a_thread_there_is_no_room(make, monkeypatch):
+    """The process has too many, or is ending: who starts work is told, and may ask again."""
+    executor = make()
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="can't start new thread"):
+                executor.reserve()
+    finished(executor, Work("a", held=False))
+    executor.stop()
+    assert executor.join(PATIENCE)
+
+
+def test_fewer_threads_than_wanted_do_the_work(monkeypatch, caplog):
+    """One is enough to begin with."""
+    executor = ThreadExecutor(3)
+    refuse_threads(monkeypatch, after=1)
+    finished(executor, Work("a", held=False))
+    assert "1 threads instead of 3" in caplog.text
+    executor.stop()
+    assert executor.join(PATIENCE)
+
+
+def test_a_slot_from_before_a_fork_is_of_no_use():
+    """The loop that it was for lives in the parent."""
+    executor = AsyncioExecutor()
+    slot = executor.reserve()
+    loop, thread = executor._loop, executor._thread
+    executor._reset_after_fork()  # as in a forked child, but that the loop does run here
+    with pytest.raises(Unavailable):
+        slot.submit(Work("a"))
+    executor._ended = True
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(PATIENCE)
+    assert loop.is_closed()
+
+
+FORKED = """
+import os, sys, warnings
+from lro.executors.{module} import {name}
+from lro.testing._executors import PATIENCE, Work
+
+def works(executor, name, is_async):
+    task = Work(name, held=False, is_async=is_async)
+    executor.reserve().submit(task)
+    return task.over.wait(PATIENCE)
+
+executor = {name}(1, 1)
+held, waiting = Work("held"), Work("waiting", held=False)
+if {warm}:
+    executor.reserve().submit(held)
+    assert held.begun.wait(PATIENCE)
+    executor.reserve().submit(waiting)
+warnings.simplefilter("ignore")  # Python warns of forks beside threads, which is the point here
+child = os.fork()
+if not child:
+    fine = works(executor, "child", True) and works(executor, "child again", False)
+    fine = fine and not executor.stop() and executor.join(PATIENCE)
+    os._exit(0 if fine else 3)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+held.let_end()
+assert not {warm} or waiting.over.wait(PATIENCE)
+assert executor.join(PATIENCE)
+assert works(executor, "parent", True)
+assert not executor.stop() and executor.join(PATIENCE)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.platform
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize(
+    ("module", "name"), [("threads", "ThreadExecutor"), ("asyncio", "AsyncioExecutor")]
+)
+def test_an_executor_survives_a_fork(module, name, warm):
+    """The child has threads of its own and none of the parent's tasks; the parent goes on."""
+    program = FORKED.format(module=module, name=name, warm=warm)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=3 * PATIENCE
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_threads_are_started_anew_after_a_fork():
+    """Those of the parent are not there."""
+    executor = ThreadExecutor(1)
+    finished(executor, Work("a", held=False))
+    crew = executor._threads
+    crew._reset_after_fork()  # as in a forked child, but that the first thread does run here
+    before = set(threading.enumerate())
+    executor.reserve().release()
+    assert len(set(threading.enumerate()) - before) == 1
+    executor.stop()
+    assert executor.join(PATIENCE)
+
+
+# -- what the system has not to spare -------------------------------------------------------------
+
+
+def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
+    """Beside an event loop: it is neither lost, nor does it block the others."""
+    monkeypatch.setattr(asyncio_executor, "_PAUSE", 0.0)
+    executor = AsyncioExecutor(2)
+    executor.reserve().release()  # the loop's own thread
+    start, refusals = threading.Thread.start, [1, 2]
+
+    def refused(thread):
+        if refusals and thread.name == "lro-function":
+            refusals.pop()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    task = Work("a", held=False)
+    executor.reserve().submit(task)
+    assert task.over.wait(PATIENCE)
+    executor.stop()
+    assert executor.join(PATIENCE)
+    assert refusals == []
+
+
+def test_the_inline_executor_waits_for_other_threads():
+    """A service that closes gives them time; what its own thread does is no reason to wait."""
+    executor = InlineExecutor()
+    task = Work("a")
+    other = threading.Thread(target=lambda: executor.reserve().submit(task))
+    other.start()
+    assert task.begun.wait(PATIENCE)
+    assert not executor.join(0)
+    task.let_end()
+    assert executor.join(PATIENCE)
+    slot, own = executor.reserve(), []
+
+    class Own(Work):
+        def run(self, through=None):
+            own.append(executor.join(PATIENCE))
+
+    slot.submit(Own("b"))
+    assert own == [True]
+    executor.stop()
+    with pytest.raises(Unavailable):
+        slot.submit(task)
+    other.join(PATIENCE)
+
+
+def test_the_inline_executor_does_async_work_below_a_running_event_loop():
+    """A loop of its own needs a thread of its own there; the caller waits."""
+    service = lro.Service(lro.stores.memory.MemoryStore(), InlineExecutor(), maintenance=False)
+
+    @service.method("acme.v1.Waits.Wait", metadata=lro.Empty)
+    async def wait(request: WaitRequest) -> WaitResponse:
+        await asyncio.sleep(0)
+        return WaitResponse(request.number)
+
+    async def start():
+        return wait.start(WaitRequest(7))
+
+    with service:
+        operation = asyncio.run(start())
+        assert service.types.unpack(operation.response, WaitResponse) == WaitResponse(7)

@@ -1,0 +1,565 @@
+"""How a child finds the function of a method, and what becomes of those that it cannot find."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import importlib
+import subprocess
+import sys
+import textwrap
+import threading
+from contextlib import ExitStack
+from datetime import timedelta
+
+import attrs
+import pytest
+
+from lro._base.errors import DeclarationError, InvalidArgument
+from lro._base.status import Code
+from lro._engine.job import Job
+from lro._engine.method_spec import MethodSpec, Options
+from lro._engine.service import Service
+from lro._messages.registry import TypeRegistry
+from lro.executors.processes import ProcessExecutor, _executor, _function_reference, _pool, _process
+from lro.stores.memory import MemoryStore
+from tests.executors import process_methods as errands
+from tests.service_steps import PATIENCE, answer, ended, reason
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+CLASSES = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
+UNFIT = (Code.INTERNAL, "METHOD_FAILED")
+
+HEAD = """
+import lro, os, sys
+from lro._engine.process_role import is_worker_process
+from lro.executors.processes import ProcessExecutor
+from lro.stores.memory import MemoryStore
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Makes a module of its text, which a child can import too."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(name, text):
+        (tmp_path / f"{name}.py").write_text(HEAD + textwrap.dedent(text))
+        importlib.invalidate_caches()
+        made.append(name)
+        return importlib.import_module(name)
+
+    made = []
+    yield make
+    for name in made:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def service():
+    """A service on one child; a test may close it and make others."""
+    with ExitStack() as stack:
+
+        def close(one):
+            stack.callback(one.close, timedelta(0))
+            return one
+
+        made = close(Service(MemoryStore(), ProcessExecutor(1), domain="acme.test"))
+        made.closing = close
+        yield made
+
+
+def refusal_error(service, function, caplog, **classes):
+    """The log of an operation that ended because a child would not find its function."""
+    method = service.method(NAME, **{**CLASSES, **classes})(function)
+    operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
+    assert reason(operation) == UNFIT
+    assert operation.error.message == "the method cannot be run by the worker process"
+    return caplog.text
+
+
+# -- where the method stands in its module -----------------------------------------------------
+
+
+DECLARED = """
+import attrs
+from lro._messages.codecs import ClassCodec
+
+class Plain:
+    def __init__(self, text):
+        self.text = text
+
+class PlainCodec:
+    python = Plain
+    shape = None
+    def dump(self, message):
+        return {"text": message.text}
+    def load(self, payload, *, strict):
+        return Plain(payload["text"])
+
+def codec(cls):
+    return PlainCodec() if cls is Plain else None
+
+service = lro.Service(
+    MemoryStore(), ProcessExecutor(1), types=lro.TypeRegistry(factories=[codec])
+)
+
+def other(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    return WorkResponse(text="other " + request.text)
+
+undecorated = service.method("acme.v1.Works.Other")(other)
+
+@service.method("acme.v1.Works.Plain")
+def plain(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    return WorkResponse(text="plain " + request.text)
+"""
+
+
+def test_a_decorated_function_brings_its_registry(module, service, caplog):
+    """Codecs given by hand are known in the child; its own service and executor do nothing."""
+    made = module("declared_place", DECLARED)
+    service.closing(made.service)
+    operation = made.plain.start(made.Plain("text"))
+    assert answer(made.service, ended(made.service, operation)) == "plain text"
+    other = made.undecorated.start(made.Plain("text"))
+    assert reason(ended(made.service, other)) == UNFIT
+    assert "a codec that only the registry of its service has" in caplog.text
+
+
+def test_a_decorated_function_may_be_declared_once_more(module, service):
+    """By another service: then the child makes a registry of the classes that it imports."""
+    made = module(
+        "twice_place",
+        """
+        service = lro.Service(MemoryStore(), ProcessExecutor(1))
+
+        @service.method("acme.v1.Works.Twice")
+        def twice(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+            return WorkResponse(text=2 * request.text)
+        """,
+    )
+    service.closing(made.service)
+    again = service.method("acme.v1.Works.Again")(made.twice.spec.function)
+    operation = again.start(WorkRequest(text="x"))
+    assert answer(service, ended(service, operation)) == "xx"
+    operation = made.twice.start(WorkRequest(text="y"))
+    assert answer(made.service, ended(made.service, operation)) == "yy"
+
+
+def test_classes_keep_their_names(module, service):
+    """Those given to the registry under names of its own, also beside the method's."""
+    made = module(
+        "named_place",
+        """
+        import attrs
+        from lro._base.errors import StatusError
+        from lro._base.status import Code
+
+        @attrs.frozen
+        class Wish:
+            text: str = ""
+
+        @attrs.frozen
+        class Detail:
+            text: str = ""
+
+        def wish(request: Wish, job: lro.Job[WorkMetadata]) -> WorkResponse:
+            raise StatusError(Code.DATA_LOSS, request.text, (Detail("here"),))
+        """,
+    )
+    service.types.register(made.Wish, "acme.other.Wish")
+    service.types.register(made.Detail, "acme.other.Detail")
+    local = type("Local", (), {"__annotations__": {}})
+    service.types.register(attrs.frozen(local), "acme.other.Local")
+    operation = ended(service, service.method(NAME)(made.wish).start(made.Wish("lost")))
+    assert operation.error.message == "lost"
+    assert operation.error.details[1].type_name == "acme.other.Detail"
+    assert operation.error.details[1].payload == {"text": "here"}
+
+
+# -- what no child will ever find --------------------------------------------------------------
+
+
+class Callable:
+    """Called as a function, and found as none."""
+
+    def __call__(self, request: WorkRequest) -> WorkResponse:
+        return WorkResponse()
+
+    def bound(self, request: WorkRequest) -> WorkResponse:
+        return WorkResponse()
+
+    @staticmethod
+    def static(request: WorkRequest) -> WorkResponse:
+        return WorkResponse(text="static")
+
+
+def local():
+    def function(request: WorkRequest) -> WorkResponse:
+        return WorkResponse()
+
+    return function
+
+
+class Local(Exception):
+    """An error, found under another name."""
+
+
+Hidden, Local = Local, None
+
+
+def spec_of(function, **options):
+    return MethodSpec.build(
+        NAME,
+        function,
+        **CLASSES,
+        options=Options(**options),
+        types=TypeRegistry(),
+        keep_for=timedelta(1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda request: WorkResponse(), "<lambda>, which no other process can import; define"),
+        (local(), "local.<locals>.function, which no other process can import; define it"),
+        (Callable().bound, "no other process can import"),
+        (Callable(), "no other process can import"),
+        (functools.partial(errands.short), "no other process can import"),
+    ],
+)
+def test_some_functions_are_refused_at_once(function, why):
+    """Those that no other process can import, as soon as they are declared."""
+    with pytest.raises(DeclarationError, match=f"{NAME}: needs .*{why}"):
+        ProcessExecutor(1).admit(attrs.evolve(spec_of(errands.errand), function=function))
+
+
+def test_an_error_to_try_again_after_must_be_found():
+    """It is compared in the child."""
+    error = type("Local", (Exception,), {"__qualname__": "here.<locals>.Local"})
+    with pytest.raises(DeclarationError, match=r"here.<locals>.Local"):
+        ProcessExecutor(1).admit(spec_of(errands.errand, attempts=2, retry_on=(error,)))
+
+
+@pytest.mark.parametrize("function", [None, errands.errand, Callable.static, Hidden])
+def test_others_are_admitted(function):
+    """What may be found later, and work that is done by nobody here."""
+    spec = spec_of(None if function is Hidden else function)
+    ProcessExecutor(1).admit(spec)
+
+
+def test_a_static_method_is_found(service):
+    """By its path through the class."""
+    method = service.method(NAME, metadata=WorkMetadata)(Callable.static)
+    assert answer(service, ended(service, method.start(WorkRequest()))) == "static"
+
+
+def replaced(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    raise AssertionError
+
+
+kept, replaced = replaced, errands.errand
+
+
+def test_a_function_under_another_name_is_refused_when_used(service, caplog):
+    """What stands where it should stand is something else."""
+    text = refusal_error(service, kept, caplog)
+    assert f"{NAME}: is done by a function that is not at {__name__}:replaced" in text
+
+
+def test_a_class_under_another_name_is_refused_when_used(service, caplog):
+    """The same for errors and message classes."""
+    method = service.method(NAME, attempts=2, retry_on=(Hidden,))(errands.errand)
+    operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
+    assert reason(operation) == UNFIT
+    assert f"which is not at {__name__}:Local" in caplog.text
+
+
+def test_a_class_within_a_function_is_refused_when_used(service, caplog):
+    """But only when a child needs to find it."""
+
+    @attrs.frozen
+    class Answer:
+        text: str = ""
+
+    assert "<locals>.Answer" in refusal_error(service, errands.errand, caplog, response=Answer)
+
+
+# -- what goes wrong in the child --------------------------------------------------------------
+
+BODY = """
+def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    return WorkResponse(text="done")
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ("if is_worker_process(): raise ValueError('not here')", "ValueError: not here"),
+        ("if is_worker_process(): import nothing_of_that_name", "No module named 'nothing_of_that"),
+        ("if is_worker_process(): sys.exit('not here')", "SystemExit: not here"),
+    ],
+)
+def test_a_module_that_a_child_cannot_import(module, service, caplog, start, said):
+    """Its operations end with an error, the log says why, and the child works on."""
+    made = module("failing_place", f"{start}\n{BODY}")
+    for _ in range(2):
+        assert said in refusal_error(service, made.work, caplog)
+        service.specs.clear()
+        service.methods.infos._infos.clear()
+        assert said in caplog.text
+        caplog.clear()
+    assert len(service._runtime.executor._pool._all) == 1
+
+
+def test_a_module_that_ends_the_child(module, service):
+    """That is the end of its worker."""
+    made = module("deadly_place", f"if is_worker_process(): os._exit(3)\n{BODY}")
+    method = service.method(NAME)(made.work)
+    operation = ended(service, method.start(WorkRequest()))
+    assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
+
+
+def test_a_module_whose_import_does_not_end(module):
+    """Is stopped like work that does not end."""
+    executor = ProcessExecutor(1, grace=timedelta(0))
+    with Service(MemoryStore(), executor) as service:
+        made = module(
+            "slow_place", f"import time\nif is_worker_process(): time.sleep(3600)\n{BODY}"
+        )
+        method = service.method(NAME, time_limit=timedelta(seconds=0.5))(made.work)
+        operation = ended(service, method.start(WorkRequest()))
+        assert reason(operation) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            "if is_worker_process(): del work",
+            "AttributeError: module 'changed_place' has no attribute",
+        ),
+        ("if is_worker_process(): work = None", "is not at changed_place:work in a child process"),
+        (
+            "if is_worker_process(): work = service.method('a.B.C')(work.spec.function)",
+            "is not at changed_place:work in a child process",
+        ),
+    ],
+)
+def test_a_module_that_is_another_in_the_child(module, service, caplog, change, said):
+    """The method is not there, or another one is."""
+    text = f"""
+service = lro.Service(MemoryStore(), ProcessExecutor(1))
+
+@service.method("acme.v1.Works.Work")
+{BODY.strip()}
+
+{change}
+"""
+    made = module("changed_place", text)
+    service.closing(made.service)
+    operation = ended(made.service, made.work.start(WorkRequest()))
+    assert reason(operation) == UNFIT
+    assert said in caplog.text
+
+
+def test_a_request_that_the_child_cannot_read(module, service, caplog):
+    """Its class is another one there."""
+    made = module(
+        "strange_place",
+        """
+        import attrs
+
+        @attrs.frozen
+        class Wish:
+            if is_worker_process():
+                text: int = 0
+            else:
+                text: str = ""
+
+        def wish(request: Wish, job: lro.Job[WorkMetadata]) -> WorkResponse:
+            return WorkResponse(text="done")
+        """,
+    )
+    operation = ended(service, service.method(NAME)(made.wish).start(made.Wish("no number")))
+    assert reason(operation) == UNFIT
+    assert InvalidArgument.__name__ in caplog.text
+
+
+# -- children that do not start ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "expected", "said"),
+    [
+        (None, UNFIT, "No such file or directory"),
+        ("exit 3", UNFIT, "no process for it could start: its process ended with exit code 3"),
+        ("kill -9 $$", (Code.ABORTED, "WORKER_LOST"), "its process was ended by SIGKILL"),
+    ],
+)
+def test_a_child_that_cannot_start(service, tmp_path, monkeypatch, caplog, program, expected, said):
+    """Its operation ends, nothing is tried for ever, and the next one may have more luck."""
+    python = tmp_path / "python"
+    if program is not None:
+        python.write_text(f"#!/bin/sh\n{program}\n")
+        python.chmod(0o700)
+    method = service.method(NAME)(errands.errand)
+    with monkeypatch.context() as patch:
+        patch.setattr(_process, "get_executable", lambda: str(python))
+        operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
+    assert reason(operation) == expected
+    assert said in caplog.text
+    operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
+    assert answer(service, operation) == " 0"
+
+
+def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, caplog):
+    """A process with too many files open is no reason for an operation to fail."""
+    monkeypatch.setattr(_executor, "_PAUSE", 0.0)
+    start, refusals = _pool.ChildProcess, [errno.EMFILE, errno.EAGAIN]
+
+    def process():
+        if refusals:
+            raise OSError(refusals.pop(), "not now")
+        return start()
+
+    monkeypatch.setattr(_pool, "ChildProcess", process)
+    method = service.method(NAME)(errands.errand)
+    operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
+    assert answer(service, operation) == " 0"
+    assert caplog.text.count("waits until a process can be started") == 2
+
+
+def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
+    """Whoever waits for room is asked to stop as any other work."""
+    asked = threading.Event()
+
+    def process():
+        asked.set()
+        raise OSError(errno.EMFILE, "never")
+
+    monkeypatch.setattr(_pool, "ChildProcess", process)
+    operation = service.method(NAME)(errands.errand).start(WorkRequest(rest={"do": "echo"}))
+    assert asked.wait(PATIENCE)
+    service.cancel(operation.name)
+    assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
+
+
+def test_a_child_runs_as_its_parent_does(service, monkeypatch):
+    """With the same warnings, options and arguments, and with nothing of the working directory."""
+    monkeypatch.setattr(sys, "warnoptions", ["error::FutureWarning"])
+    monkeypatch.setattr(sys, "_xoptions", {"utf8": "1", "no_debug_ranges": True})
+    monkeypatch.setattr(sys, "argv", ["program", "--option"])
+    method = service.method(NAME)(errands.errand)
+    found = answer(service, ended(service, method.start(WorkRequest(rest={"do": "settings"}))))
+    assert found == f"['error::FutureWarning'] 1 True ['program', '--option'] {sys.path[0]}"
+
+
+# -- the main module ---------------------------------------------------------------------------
+
+SCRIPT = (
+    HEAD
+    + """
+import logging
+from datetime import timedelta
+from lro._engine.method_spec import Options
+
+logging.getLogger("lro").setLevel(logging.ERROR)  # that a call is repeated is a warning
+
+service = lro.Service(MemoryStore(), ProcessExecutor(1))
+
+class Mine(Exception):
+    pass
+
+@service.method("acme.v1.Works.Work", attempts=2, retry_on=(Mine,))
+def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    if __name__ == "__main__":
+        raise AssertionError("this is the parent")
+    if not tried:
+        tried.append(1)
+        raise Mine
+    same = sys.modules["__main__"] is sys.modules["__mp_main__"]
+    return WorkResponse(text=f"{__name__} {is_worker_process()} {same} {sys.argv[1:]}")
+
+tried = []
+if __name__ == "__main__":
+    for _ in range(2):
+        done = service.wait(work.start(WorkRequest()).name, timedelta(seconds=20))
+        print(done.response.payload["text"] if done.response else done.error.message)
+    service.close()
+"""
+)
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE,
+        env={"PYTHONPATH": ":".join(sys.path)},
+        **options,
+    )
+
+
+@pytest.mark.parametrize("suffix", [".py", ""])
+def test_functions_of_a_script_are_found(tmp_path, suffix):
+    """It is imported once more, under another name, so that its guard holds."""
+    script = tmp_path / f"program{suffix}"
+    script.write_text(SCRIPT)
+    ran = run(str(script), "--option")
+    assert (ran.stdout, ran.stderr) == (2 * "__mp_main__ True True ['--option']\n", "")
+
+
+def test_functions_of_a_module_that_is_run_are_found(tmp_path):
+    """python -m package.module: by that name."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "program.py").write_text(SCRIPT)
+    ran = run("-m", "package.program", cwd=tmp_path)
+    assert (ran.stdout, ran.stderr) == (2 * "package.program True True []\n", "")
+
+
+@pytest.mark.parametrize("how", ["package", "text"])
+def test_functions_of_other_main_modules_are_refused(tmp_path, how):
+    """What was typed in is nowhere to be found; the __main__ of a package has no guard, mostly."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(SCRIPT)
+    ran = run(*(["-m", "package"] if how == "package" else ["-c", SCRIPT]), cwd=tmp_path)
+    assert ran.returncode == 1
+    assert "Work: is in the main module, which no other process can import" in ran.stderr
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(0)"])
+def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, ending):
+    """The child does what the script does, and fails; the reason was in the log alone (40)."""
+    script = tmp_path / "program.py"
+    script.write_text(
+        SCRIPT.replace('if __name__ == "__main__":\n    for', "if True:\n    for") + ending
+    )
+    ran = run(str(script))
+    wanted = (
+        "the method cannot be run by the worker process, which cannot import the main module: "
+        'it needs its guard, if __name__ == "__main__"\n'
+    )
+    assert ran.stdout == 2 * wanted
+    assert "this process runs functions for another one, and starts none" in ran.stderr
+
+
+def test_a_script_that_cannot_be_imported_again(tmp_path):
+    """Without its guard it would start itself for ever; here it fails, each time anew."""
+    script = tmp_path / "program.py"
+    script.write_text(SCRIPT.replace("tried = []", "tried = []\nif is_worker_process(): 1 / 0"))
+    ran = run(str(script))
+    assert ran.stdout.count("cannot import the main module: it needs its guard") == 2
+    assert ran.stderr.count("ZeroDivisionError: division by zero") == 2
+
+
+def test_a_main_module_need_not_be_importable(monkeypatch):
+    """If nothing of it is needed."""
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    assert _function_reference.reference_to(spec_of(errands.errand)).main is None

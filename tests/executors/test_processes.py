@@ -1,0 +1,642 @@
+"""The process executor, end to end: real children, real signals, real deaths."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, closing
+from datetime import timedelta
+
+import pytest
+
+from lro import testing
+from lro._base.errors import DeclarationError, Unavailable
+from lro._base.status import Code
+from lro._engine.executor_port import CancelSupport
+from lro._engine.limits import DEFAULT_LIMITS, Limits
+from lro._engine.method_spec import WorkerLost
+from lro._engine.process_role import is_worker_process
+from lro._engine.service import Service
+from lro._model.record import State
+from lro._model.transitions import claim, take_over
+from lro.executors.processes import ProcessExecutor, _executor
+from lro.executors.processes._process import ChildProcess, MessageReader
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.executors import process_methods as errands
+from tests.executors.named_pipe import Mail
+from tests.service_steps import PATIENCE, answer, ended, reason, unpacked
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+SOON = timedelta(seconds=0.1)
+CLASSES = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
+
+
+@pytest.fixture
+def mail(tmp_path):
+    with closing(Mail(tmp_path / "pipe")) as made:
+        yield made
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, tmp_path):
+    """An empty store of each kind, by the clock of the system, which is that of the children."""
+    kept = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "operations.db")
+    with closing(kept):
+        yield kept
+
+
+class Lasting(ProcessExecutor):
+    """Outlives the services that it works for, lest each have to wait for a child of its own."""
+
+    def stop(self):
+        return ()
+
+
+@pytest.fixture(scope="module")
+def lasting():
+    made = Lasting(1, grace=SOON)
+    yield made
+    ProcessExecutor.stop(made)
+    assert made.join(PATIENCE)
+
+
+@pytest.fixture
+def house(store, lasting):
+    """Makes a service on a child that is given little time to stop, and its method."""
+    with ExitStack() as stack:
+
+        def make(function=errands.errand, *, own=None, limits=DEFAULT_LIMITS, **options):
+            executor = (
+                lasting if own is None else ProcessExecutor(**{"workers": 1, "grace": SOON, **own})
+            )
+            service = Service(store, executor, domain="acme.test", limits=limits)
+            stack.callback(service.close, timedelta(0))
+            return service, service.method(NAME, **CLASSES, **options)(function)
+
+        yield make
+
+
+def request(do, mail=None, **fields):
+    """What an errand is told."""
+    rest = {"do": do, **fields.pop("rest", {})}
+    return WorkRequest(rest=rest if mail is None else {**rest, "pipe": mail.path}, **fields)
+
+
+def pids(executor):
+    """The numbers of the children that there are."""
+    return {process.pid for process in executor._pool._all}
+
+
+# -- the contract ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check", testing.EXECUTOR_CHECKS, ids=lambda check: check.__name__)
+def test_it_keeps_every_promise(check):
+    """Tasks run in its threads; children are for the functions of methods."""
+    testing.run_executor_check(check, lambda at_once, waiting: ProcessExecutor(at_once, waiting))
+
+
+def test_what_it_says_of_itself():
+    """It can end what it runs; as many children as processors, none before the first need."""
+    executor = ProcessExecutor()
+    assert (executor.cancel_support, executor.redelivery) == (CancelSupport.FORCED, None)
+    assert executor.workers == os.cpu_count()
+    executor.reserve().release()
+    assert pids(executor) == set()
+    executor.stop()
+    assert executor.join(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"workers": 0}, ValueError),
+        ({"workers": 1, "queue": -1}, ValueError),
+        ({"recycle": 0}, ValueError),
+        ({"grace": timedelta(-1)}, DeclarationError),
+        ({"grace": 5}, DeclarationError),
+    ],
+)
+def test_options_are_checked(options, error):
+    """When the executor is made, not when it is used."""
+    with pytest.raises(error):
+        ProcessExecutor(**options)
+
+
+def test_it_needs_posix(monkeypatch):
+    """A system without its signals is told so."""
+    monkeypatch.setattr(os, "name", "nt")
+    with pytest.raises(DeclarationError, match="POSIX signals; this is nt"):
+        ProcessExecutor()
+
+
+def test_a_child_that_does_not_read_is_ended(house, monkeypatch):
+    """However much it was to be told: who tells it is not held up."""
+    service, method = house(own={})
+    send, sent = ChildProcess.send, threading.Event()
+
+    def tell(process, message):
+        send(process, message)
+        sent.set()
+
+    assert ended(service, method.start(request("echo"))).state == "SUCCEEDED"
+    (child,) = pids(service._runtime.executor)
+    os.kill(child, signal.SIGSTOP)
+    monkeypatch.setattr(ChildProcess, "send", tell)
+    operation = method.start(request("echo", text="x" * 2_000_000))
+    assert sent.wait(PATIENCE)
+    service.cancel(operation.name)
+    assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
+    assert ended(service, method.start(request("echo", text="x" * 2_000_000))).state == "SUCCEEDED"
+    assert child not in pids(service._runtime.executor)
+
+
+def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(house, monkeypatch):
+    """The rest of the answer never comes: the ladder goes on without it."""
+    service, method = house(own={})
+    take, half = MessageReader.take, threading.Event()
+
+    def stopping(inbox, descriptor):
+        text = take(inbox, descriptor)
+        if len(inbox._bytes) > 50_000 and not half.is_set():
+            (child,) = pids(service._runtime.executor)
+            os.kill(child, signal.SIGSTOP)
+            half.set()
+        return text
+
+    monkeypatch.setattr(MessageReader, "take", stopping)
+    text = "x" * 3_000_000
+    operation = method.start(request("big", text=text, size=len(text)))
+    assert half.wait(PATIENCE)
+    service.cancel(operation.name)
+    assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
+
+
+def test_a_child_has_no_room(monkeypatch):
+    """Else work started there would be done beside the service that the child works for."""
+    monkeypatch.setattr(_executor, "is_worker_process", lambda: True)
+    with pytest.raises(Unavailable, match="runs functions for another one, and starts none"):
+        ProcessExecutor(1).reserve()
+
+
+def test_without_a_thread_there_is_no_room(monkeypatch):
+    """The process has too many, or is ending."""
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    executor = ProcessExecutor(1, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="can't start new thread"):
+                executor.reserve()
+    executor.reserve().release()
+    executor.stop()
+
+
+# -- the same as in threads --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["memory", "sqlite"])
+def both(request, tmp_path_factory):
+    """Gives what an errand ends with in a thread, and what in a child."""
+    services = []
+    for executor in (ThreadExecutor(1), ProcessExecutor(1)):
+        path = tmp_path_factory.mktemp("store") / "operations.db"
+        store = MemoryStore() if request.param == "memory" else SQLiteStore(path)
+        services.append(errands.service_of(executor, store))
+
+    def done(method, asked):
+        found = []
+        for service in services:
+            given = WorkMetadata(note="given")
+            operation = service.start(f"acme.v1.Works.{method}", asked, metadata=given)
+            operation = ended(service, operation)
+            found.append((operation.result, unpacked(service, operation).note))
+        return found
+
+    yield done
+    for service in services:
+        service.close(timedelta(0))
+
+
+@pytest.mark.parametrize("how", errands.FAILURES)
+@pytest.mark.parametrize(("method", "do"), [("Errand", "fail"), ("Aerrand", "await_fail")])
+def test_a_failure_is_told_as_in_a_thread(both, method, do, how):
+    """The same code, words and details, whatever was raised."""
+    in_thread, in_child = both(method, request(do, rest={"how": how}))
+    assert in_child == in_thread
+
+
+@pytest.mark.parametrize(
+    ("method", "do"),
+    [
+        ("Errand", "echo"),
+        ("Errand", "tell"),
+        ("Errand", "from_another_thread"),
+        ("Errand", "wrong_class"),
+        ("Errand", "unencodable"),
+        ("Errand", "wrong_report"),
+        ("Errand", "nowhere"),
+        ("Aerrand", "await_tell"),
+        ("Aerrand", "cancel_itself"),
+        ("Short", ""),
+        ("Nothing", ""),
+    ],
+)
+def test_an_end_is_as_in_a_thread(both, method, do):
+    """Response or error, and the last metadata but for the order of several threads."""
+    asked = request(do, text="text", size=3)
+    in_thread, in_child = both(method, asked)
+    assert in_child == in_thread
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(("method", "do"), [("Again", "flaky"), ("Aagain", "await_flaky")])
+def test_a_function_is_tried_again_where_it_runs(both, method, do, size):
+    """As often as the method says."""
+    in_thread, in_child = both(method, request(do, size=size))
+    assert in_child == in_thread
+
+
+def test_reports_after_the_end_are_dropped(both):
+    """A thread that the function left behind harms neither its operation nor the next."""
+    both("Errand", request("left_behind"))
+    in_thread, in_child = both("Errand", request("now_report"))
+    assert in_child == in_thread
+    assert in_child[1] == "given"
+
+
+# -- what crosses ------------------------------------------------------------------------------
+
+
+def test_a_function_has_the_main_thread_of_a_child(house):
+    """Another process, one for one operation after the other."""
+    service, method = house()
+    found = {answer(service, ended(service, method.start(request("who")))) for _ in range(3)}
+    assert found == {f"{pid},True,True" for pid in pids(service._runtime.executor)}
+    assert len(found) == 1
+    assert found != {f"{os.getpid()},True,True"}
+    assert not is_worker_process()
+
+
+def test_large_messages_cross(house):
+    """Many megabytes, there and back."""
+    service, method = house(limits=Limits(response_bytes=30_000_000))
+    text = "0123456789" * 2_000_000
+    operation = method.start(request("big", text=text, size=len(text)))
+    assert answer(service, ended(service, operation)) == text[::-1]
+
+
+@pytest.mark.parametrize(
+    ("function", "do"),
+    [
+        (errands.errand, "half_a_pair"),
+        (errands.errand, "half_a_detail"),
+        (errands.errand, "report_half_a_pair"),
+        (errands.aerrand, "await_half_a_pair"),
+    ],
+)
+def test_what_no_text_can_hold_ends_the_operation(house, function, do):
+    """As what cannot be encoded; the child works on."""
+    service, method = house(function)
+    operation = ended(service, method.start(request(do)))
+    assert reason(operation) == (Code.INTERNAL, "ENCODING_FAILED")
+    other = ended(service, method.start(request(do)))
+    assert reason(other) == (Code.INTERNAL, "ENCODING_FAILED")
+    assert len(pids(service._runtime.executor)) == 1
+
+
+def test_the_log_of_a_child_is_heard_here(house, caplog):
+    """Lines of the library, with their level, and tracebacks; not those that nobody wants."""
+    service, method = house()
+    with caplog.at_level(logging.DEBUG, "lro"):
+        operation = ended(service, method.start(request("lines")))
+        ended(service, method.start(request("fail", rest={"how": "value"})))
+    texts = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert ("WARNING", f"{operation.name}: a line of the child") in texts
+    assert any("ValueError: a secret" in text for level, text in texts if level == "ERROR")
+    assert not any("too fine" in text for _, text in texts)
+
+
+def test_signals_from_elsewhere_stop_nothing(house):
+    """Ctrl-C and a supervisor's SIGTERM are for the parent, who decides."""
+    service, method = house()
+    operation = ended(service, method.start(request("signals")))
+    assert answer(service, operation) == "still here"
+
+
+def test_a_child_starts_no_work(house):
+    """It has its hands full, and would run a service beside the one that it works for."""
+    service, method = house()
+    operation = ended(service, method.start(request("start_more")))
+    assert "starts none" in answer(service, operation)
+
+
+# -- work that is to stop ----------------------------------------------------------------------
+
+LADDER = [
+    (errands.errand, "look", "Cancelled"),
+    (errands.errand, "report_on", None),
+    (errands.errand, "never_look", "Cancelled"),
+    (errands.errand, "write_on", None),
+    (errands.errand, "stubborn", "no"),
+    (errands.errand, "die_when_stopped", None),
+    (errands.aerrand, "await_on", "CancelledError"),
+    (errands.aerrand, "await_never", None),
+    (errands.aerrand, "await_stubbornly", None),
+]
+
+
+@pytest.mark.parametrize(("function", "do", "said"), LADDER)
+def test_cancelled_work_stops(house, mail, function, do, said):
+    """When it looks or awaits, else wherever it is, else with its process; then all is well."""
+    service, method = house(function)
+    operation = method.start(request(do, mail))
+    assert mail.line() == "begun"
+    service.cancel(operation.name)
+    if said is not None:
+        assert mail.line() == said
+    assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
+    mail.end()
+    other = method.start(request("tell" if function is errands.errand else "await_tell"))
+    assert answer(service, ended(service, other)) == ",1,False,half"
+
+
+@pytest.mark.parametrize(("function", "do", "said"), LADDER)
+def test_overdue_work_stops(house, mail, function, do, said):
+    """The same, and it ends with DEADLINE_EXCEEDED, however far it has come by then."""
+    service, method = house(function, time_limit=timedelta(seconds=0.5))
+    warm = service.method(f"{NAME}Warm", **CLASSES)(errands.errand)
+    ended(service, warm.start(request("echo")))
+    operation = ended(service, method.start(request(do, mail)))
+    assert reason(operation) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
+    mail.end()
+
+
+@pytest.mark.parametrize(
+    ("function", "do"), [(errands.errand, "finish_anyway"), (errands.aerrand, "await_and_finish")]
+)
+def test_work_that_is_done_is_done(house, mail, function, do):
+    """A result that comes after the request to stop counts."""
+    service, method = house(function, own={"grace": timedelta(seconds=PATIENCE)})
+    operation = method.start(request(do, mail))
+    assert mail.line() == "begun"
+    service.cancel(operation.name)
+    assert answer(service, ended(service, operation)) == "done"
+
+
+@pytest.mark.parametrize(
+    ("function", "do"), [(errands.errand, "fail_instead"), (errands.aerrand, "await_and_fail")]
+)
+def test_work_may_fail_when_it_is_to_stop(house, mail, function, do):
+    """The error that it ends with is what the operation ends with."""
+    service, method = house(function, own={"grace": timedelta(seconds=PATIENCE)})
+    operation = method.start(request(do, mail))
+    assert mail.line() == "begun"
+    service.cancel(operation.name)
+    assert reason(ended(service, operation)) == (Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+
+
+@pytest.mark.parametrize("do", ["look", "stubborn"])
+def test_work_is_handed_back(house, mail, store, do):
+    """A service that closes lets somebody else do the work, and leaves no process behind."""
+    service, method = house(own={})
+    operation = method.start(request(do, mail))
+    assert mail.line() == "begun"
+    store.close, close = lambda: None, store.close
+    service.close(timedelta(0))
+    record = store.get(operation.name)
+    assert (record.state, record.owner, record.lost_attempts) == (State.IN_PROGRESS, "", 0)
+    assert mail.line() == {"look": "Cancelled", "stubborn": "no"}[do]
+    assert service._runtime.executor.join(PATIENCE)
+    assert pids(service._runtime.executor) == set()
+    close()
+
+
+def test_a_lost_lease_reaches_the_function(house, mail, store):
+    """At its next report, as the error that it would see in a thread."""
+    service, method = house()
+    operation = method.start(request("lose", mail))
+    assert mail.line() == "begun"
+    later = store.now() + timedelta(minutes=1)
+    for change in (take_over, claim):
+        store.update(operation.name, change("somebody", later + timedelta(60), later))
+    attempt = store.get(operation.name).attempt
+    assert mail.line() == f"{operation.name} {attempt - 1} {attempt}"
+    assert service._runtime.executor.join(PATIENCE)
+    record = store.get(operation.name)
+    assert (record.state, record.owner) == (State.IN_PROGRESS, "somebody")
+
+
+# -- children that die -------------------------------------------------------------------------
+
+DEATHS = [
+    ("exit_at_once", 0, "exit code 0"),
+    ("exit_at_once", 7, "exit code 7"),
+    ("kill_itself", signal.SIGKILL, "ended by SIGKILL"),
+    ("kill_itself", signal.SIGRTMIN + 1, f"ended by signal {signal.SIGRTMIN + 1}"),
+    ("crash", 0, "ended by SIGSEGV"),
+    ("fork_and_die", 0, "exit code 5"),
+    ("fork_unnoticed", 0, "exit code 5"),
+]
+
+
+@pytest.mark.parametrize(("do", "size", "how"), DEATHS)
+def test_a_dead_child_ends_its_operation(house, caplog, do, size, how):
+    """At once, and as lost; the log says how; the next operation has a new child."""
+    service, method = house()
+    operation = ended(service, method.start(request(do, size=int(size))))
+    assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
+    assert f"{operation.name}: attempt 1: its process" in caplog.text
+    assert how in caplog.text
+    assert answer(service, ended(service, method.start(request("echo")))) == " 0"
+    assert len(pids(service._runtime.executor)) == 1
+
+
+def test_lost_work_is_done_again(house):
+    """If the method says so: on a new child, counted as another attempt."""
+    service, method = house(worker_lost=WorkerLost.RETRY)
+    operation = method.start(request("die_once"))
+    assert answer(service, ended(service, operation)) == "attempt 2"
+
+
+def test_a_child_takes_along_what_it_started(house, mail):
+    """The program that the function ran does not go on without it."""
+    service, method = house()
+    operation = ended(service, method.start(request("run_a_program", mail)))
+    assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
+    mail.end()
+
+
+def test_a_function_may_fork(house, caplog):
+    """The forked process is none of ours: signals end it, and it says nothing to the parent."""
+    service, method = house()
+    operation = ended(service, method.start(request("fork")))
+    assert answer(service, operation) == str(-signal.SIGTERM)
+    assert "not for the parent" not in caplog.text
+
+
+def test_a_child_that_died_idle_is_replaced(house):
+    """Nobody's operation is lost by it."""
+    service, method = house()
+    ended(service, method.start(request("echo")))
+    assert service._runtime.executor.join(PATIENCE)
+    (before,) = pids(service._runtime.executor)
+    os.kill(before, signal.SIGKILL)
+    os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
+    assert answer(service, ended(service, method.start(request("echo")))) == " 0"
+    assert pids(service._runtime.executor).isdisjoint({before})
+
+
+MIXED = {
+    "echo": None,
+    "wrong_class": (Code.INTERNAL, "ENCODING_FAILED"),
+    "exit_at_once": (Code.ABORTED, "WORKER_LOST"),
+    "crash": (Code.ABORTED, "WORKER_LOST"),
+    "look": (Code.CANCELLED, "CANCELLED"),
+    "never_look": (Code.CANCELLED, "CANCELLED"),
+    "stubborn": (Code.CANCELLED, "CANCELLED"),
+}
+
+
+def test_many_at_once(house, mail):
+    """Each operation ends as it should, whatever its neighbours do, and no child is left."""
+    service, method = house(own={"grace": timedelta(seconds=0.05), "workers": 4})
+    started = [(do, method.start(request(do, mail))) for do in 4 * [*MIXED]]
+    for do, operation in started:
+        if MIXED[do] == (Code.CANCELLED, "CANCELLED"):
+            service.cancel(operation.name)
+    for do, operation in started:
+        operation = ended(service, operation)
+        found = None if operation.error is None else reason(operation)
+        assert (do, found) == (do, MIXED[do])
+    service.close()
+    mail.end()
+    assert pids(service._runtime.executor) == set()
+
+
+# -- children that end -------------------------------------------------------------------------
+
+
+def child_of(service, operation):
+    """The number of the child that did the work."""
+    return int(answer(service, ended(service, operation)).partition(",")[0])
+
+
+def test_children_are_recycled(house):
+    """Each is ended after so many calls."""
+    service, method = house(own={"recycle": 2})
+    found = [child_of(service, method.start(request("who"))) for _ in range(5)]
+    assert found[0::2] == [found[0], found[2], found[4]]
+    assert found[1::2] == found[0:4:2]
+    assert len({*found}) == 3
+    assert service._runtime.executor.join(PATIENCE)
+    assert pids(service._runtime.executor) == {found[4]}
+
+
+def test_a_child_that_does_not_leave_is_killed(house):
+    """A thread that a function left behind holds it up."""
+    service, method = house(own={"recycle": 1})
+    ended(service, method.start(request("hang_at_exit")))
+    assert answer(service, ended(service, method.start(request("echo")))) == " 0"
+
+
+@pytest.mark.parametrize("do", ["hold_on", "look"])
+def test_a_closed_service_leaves_no_child(house, mail, do):
+    """Neither an idle one nor one that was at work."""
+    service, method = house(own={})
+    operation = method.start(request(do, mail))
+    if do == "look":
+        assert mail.line() == "begun"
+    else:
+        ended(service, operation)
+    service.close(timedelta(0))
+    mail.end()
+    assert service._runtime.executor.join(PATIENCE)
+    assert pids(service._runtime.executor) == set()
+
+
+PARENT = """
+import sys
+from lro.executors.processes import ProcessExecutor, _executor
+from lro.stores.memory import MemoryStore
+from tests.executors import process_methods as errands
+from tests.service_steps import ended
+from tests.work_messages import WorkRequest
+
+service = errands.service_of(ProcessExecutor(2), MemoryStore())
+for do in sys.argv[2:]:
+    operation = service.start(
+        "acme.v1.Works.Errand", WorkRequest(rest={"do": do, "pipe": sys.argv[1]})
+    )
+    if do == "hold_on":
+        ended(service, operation)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("works", [["stubborn", "stubborn"], ["hold_on", "never_look"]])
+@pytest.mark.parametrize("how", ["exit", signal.SIGKILL, signal.SIGTERM])
+def test_no_child_outlives_its_parent(mail, how, works):
+    """However that ends, children end too: at work or idle."""
+    command = [sys.executable, "-c", PARENT, mail.path, *works]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as parent:
+        assert parent.stdout.readline() == b"ready\n"
+        for do in works:
+            assert do == "hold_on" or mail.line() == "begun"
+        if how == "exit":
+            parent.stdin.close()
+        else:
+            parent.send_signal(how)
+        mail.end()
+        assert parent.wait(PATIENCE) == (0 if how == "exit" else -how)
+
+
+FORKED = """
+import os, sys, warnings
+from lro.executors.processes import ProcessExecutor, _executor
+from tests.executors.process_methods import Direct
+
+def child_of(executor):
+    return Direct("who").done(executor).text.partition(",")[0]
+
+executor = ProcessExecutor(1)
+first = child_of(executor) if {warm} else ""
+warnings.simplefilter("ignore")  # Python warns of forks beside threads, which is the point here
+forked = os.fork()
+if not forked:
+    assert {{child_of(executor)}}.isdisjoint({{first}})
+    executor.stop()
+    assert executor.join(20)
+    sys.exit(0)  # and what is called at exit ends none of the parent's children
+assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
+assert first in ("", child_of(executor))
+executor.stop()
+assert executor.join(20)
+"""
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_the_executor_survives_a_fork(warm):
+    """The forked process has children of its own, and leaves those of its parent alone."""
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED.format(warm=warm)],
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")

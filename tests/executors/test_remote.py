@@ -1,0 +1,487 @@
+"""Executors that only send names: who claims the work, and what becomes of names that are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from lro._base.errors import OperationNotFound, ResourceExhausted, Unavailable
+from lro._base.status import Code
+from lro._engine.executor_port import CancelSupport
+from lro._engine.job import Job, WorkerDied
+from lro._engine.method_spec import WorkerLost
+from lro._model.transitions import take_over
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.service_steps import PATIENCE, answer, ended, reason, recovered
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+ID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
+MINUTE = timedelta(minutes=1)
+
+
+class Sending:
+    """Keeps the names that it is to send; the test delivers them."""
+
+    cancel_support = CancelSupport.COOPERATIVE
+    redelivery = MINUTE
+    worker_idle = False
+
+    def __init__(self):
+        self.sent = []
+        self.error = None
+        self.full = False
+        self.running = True
+
+    def attach(self, work, close, begin):
+        self.work = work
+
+    def admit(self, spec):
+        """Anything."""
+
+    def reserve(self):
+        if self.full:
+            raise ResourceExhausted("full", timedelta(seconds=1))
+        return self
+
+    def submit(self, task):
+        if self.error is not None:
+            raise self.error
+        self.sent.append(task.name)
+
+    def release(self):
+        """Nothing was taken."""
+
+    def withdraw(self, name):
+        return False
+
+    def stop(self):
+        self.error = Unavailable("the executor is stopping")
+        return ()
+
+    def join(self, seconds):
+        return True
+
+
+@pytest.fixture
+def sending():
+    return Sending()
+
+
+@pytest.fixture
+def service(make_service, store, sending):
+    """A service whose names are sent; its method says which attempt did the work."""
+    return with_method(make_service(store, sending))
+
+
+def with_method(service, **options):
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return WorkResponse(f"{request.text} by attempt {job.attempt}")
+
+    service.method(NAME, **options)(work)
+    return service
+
+
+def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
+    """The start holds no lease; whoever is given the name claims the work, and does it."""
+    operation = service.start(NAME, WorkRequest("it"))
+    assert not operation.done
+    assert sending.sent == [operation.name]
+    record = store.get(operation.name)
+    assert (record.owner, record.attempt, record.unclaimed) == ("", 0, True)
+    assert record.lease_until == clock() + MINUTE
+    service.run_operation(operation.name)
+    assert answer(service, service.get(operation.name)) == "it by attempt 1"
+
+
+def test_a_name_may_come_twice(service):
+    """Late, or to somebody who does not know it: nothing happens."""
+    name = service.start(NAME, WorkRequest()).name
+    for _ in range(3):
+        service.run_operation(name)
+    assert answer(service, service.get(name)) == " by attempt 1"
+    service.run_operation("operations/unknown")
+
+
+def test_a_name_that_another_has_claimed(make_service, store, sending):
+    """Its worker lives: the second message is of no use."""
+    service = make_service(store, sending)
+    other = with_method(make_service(store, Sending()))
+    begun, go = threading.Event(), threading.Event()
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        assert go.wait(PATIENCE)
+        return WorkResponse("once")
+
+    name = service.method(NAME)(work).start(WorkRequest()).name
+    worker = threading.Thread(target=service.run_operation, args=(name,))
+    worker.start()
+    assert begun.wait(PATIENCE)
+    service.run_operation(name)  # by a second thread of the same process
+    other.run_operation(name)
+    assert not other.get(name).done
+    go.set()
+    worker.join()
+    assert answer(other, other.get(name)) == "once"
+
+
+def test_a_name_of_an_unknown_method(service, make_service, store, caplog):
+    """A worker that has not declared it leaves it to others, and says so."""
+    name = service.start(NAME, WorkRequest()).name
+    stranger = make_service(store, Sending())
+    with caplog.at_level(logging.ERROR, "lro"):
+        stranger.run_operation(name)
+    assert "of the unknown method" in caplog.text
+    assert store.get(name).unclaimed
+
+
+def test_a_lost_name_is_sent_again(service, sending, clock, store):
+    """When its time is over; then after as long again as it is old."""
+    name = service.start(NAME, WorkRequest()).name
+    service.run_maintenance()
+    for after, sent in ((59, 1), (1, 2), (59, 2), (1, 3), (119, 3), (1, 4)):
+        clock.advance(after)
+        service.run_maintenance()
+        assert sending.sent == [name] * sent
+    service.run_operation(name)
+    assert answer(service, service.get(name)) == " by attempt 1"
+    assert store.get(name).lost_attempts == 0
+
+
+@pytest.mark.parametrize("policy", WorkerLost)
+def test_a_worker_that_dies(make_service, store, sending, clock, policy):
+    """By the method's choice: the name is sent again, and the attempt counted; or the truth."""
+    service = with_method(make_service(store, sending), worker_lost=policy)
+    name = service.start(NAME, WorkRequest()).name
+    now = clock()
+    store.update(name, lambda record: record.next_version(owner="dead", attempt=1, lease_until=now))
+    recovered(service, clock)
+    if policy is WorkerLost.FAIL:
+        assert reason(service.get(name)) == (Code.ABORTED, "WORKER_LOST")
+        return
+    record = store.get(name)
+    assert (record.owner, record.lost_attempts, sending.sent) == ("", 1, [name, name])
+    service.run_operation(name)
+    assert answer(service, service.get(name)) == " by attempt 2"
+
+
+def test_a_cancellation_before_anybody_has_claimed(service, store):
+    """Ends the operation at once; the name that comes later is of no use (spec §2.6)."""
+    name = service.start(NAME, WorkRequest()).name
+    service.cancel(name)
+    assert service.get(name).error.code == Code.CANCELLED
+    service.run_operation(name)
+    assert store.get(name).attempt == 0
+
+
+def test_a_start_whose_name_cannot_be_sent(service, sending, store):
+    """Without a request id nothing is left of it."""
+    sending.error = Unavailable("the broker is away")
+    with pytest.raises(Unavailable, match="broker"):
+        service.start(NAME, WorkRequest())
+    assert list(store.page("", None, 9).records) == []
+
+
+def test_a_repeated_start_sends_the_name_again(service, sending, store):
+    """With a request id the record stays: another call may have been answered with it."""
+    sending.error = Unavailable("the broker is away")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="broker"):
+            service.start(NAME, WorkRequest(), request_id=ID)
+    sending.error = None
+    name = service.start(NAME, WorkRequest(), request_id=ID).name
+    assert [record.name for record in store.page("", None, 9).records] == [name]
+    assert service.start(NAME, WorkRequest(), request_id=ID).name == name
+    assert sending.sent == [name, name]
+    service.run_operation(name)
+    assert service.start(NAME, WorkRequest(), request_id=ID).done
+    assert sending.sent == [name, name]
+
+
+def test_a_start_while_the_service_stops(service, sending, store):
+    """What is stored by then is acknowledged, and done by the next process."""
+    service.workers.stopping = False
+    whole = store.insert
+
+    def insert(*arguments, **options):
+        inserted = whole(*arguments, **options)
+        service.workers.stopping = True
+        sending.stop()
+        return inserted
+
+    store.insert = insert
+    operation = service.start(NAME, WorkRequest())
+    assert store.get(operation.name).unclaimed
+
+
+def test_a_broker_that_is_away_while_names_are_sent_again(service, sending, clock, store):
+    """It is not asked once a second: the name has its time once more."""
+    name = service.start(NAME, WorkRequest()).name
+    sending.error = Unavailable("the broker is away")
+    clock.advance(60)
+    service.run_maintenance()
+    assert store.get(name).lease_until == clock() + MINUTE
+    sending.error = None
+    clock.advance(60)
+    service.run_maintenance()
+    assert sending.sent == [name, name]
+
+
+def test_work_that_is_deleted_before_it_is_claimed(service, store):
+    """It is done all the same, unseen, and then all is gone (spec §2.7)."""
+    name = service.start(NAME, WorkRequest()).name
+    service.delete(name)
+    with pytest.raises(OperationNotFound):
+        service.get(name)
+    service.run_operation(name)
+    with pytest.raises(OperationNotFound):
+        store.get(name)
+
+
+def test_a_stopping_worker_takes_no_name(service, store):
+    """The message goes back to where it came from."""
+    name = service.start(NAME, WorkRequest()).name
+    service.workers.stopping = True
+    with pytest.raises(Unavailable, match="stopping"):
+        service.run_operation(name)
+    assert store.get(name).unclaimed
+
+
+def test_a_method_keeps_its_limit_in_a_worker(make_service, store, sending):
+    """Of names that come at once, as many are worked on as the method says."""
+    service = make_service(store, sending)
+    running, most = [], []
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        running.append(job.name)
+        most.append(len(running))
+        running.remove(job.name)
+        return WorkResponse()
+
+    method = service.method(NAME, concurrency=1)(work)
+    names = [method.start(WorkRequest()).name for _ in range(8)]
+    workers = [threading.Thread(target=service.run_operation, args=(name,)) for name in names]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert all(service.get(name).done for name in names)
+    assert max(most) == 1
+
+
+# -- functions that are called elsewhere ----------------------------------------------------------
+
+
+class Elsewhere(ThreadExecutor):
+    """Calls functions another way, which the test gives."""
+
+    def __init__(self, through):
+        super().__init__(1)
+        self._through = through
+
+    def _run_task(self, task):
+        task.run(self._through)
+
+
+def test_the_function_is_called_through_the_executor(make_service, store):
+    """It is given the method, the request and the job, and repeats what is to be repeated."""
+    seen = []
+
+    def through(spec, request, job):
+        seen.append((spec.full_name, request.text, job.attempt))
+        return WorkResponse("from afar")
+
+    service = with_method(make_service(store, Elsewhere(through)), attempts=3, retry_on=(OSError,))
+    found = ended(service, service.start(NAME, WorkRequest("it")))
+    assert (answer(service, found), seen) == ("from afar", [(NAME, "it", 1)])
+
+
+@pytest.mark.parametrize("policy", WorkerLost)
+def test_a_process_that_dies_under_its_function(make_service, store, policy, caplog):
+    """The truth is known at once, without waiting for a lease to run out."""
+    deaths = [WorkerDied("killed by signal 9")]
+
+    def through(spec, request, job):
+        if deaths:
+            raise deaths.pop()
+        return WorkResponse(f"attempt {job.attempt}")
+
+    service = make_service(store, Elsewhere(through), maintenance=True, clock=time.monotonic)
+    with_method(service, worker_lost=policy)
+    found = ended(service, service.start(NAME, WorkRequest()))
+    if policy is WorkerLost.FAIL:
+        assert reason(found) == (Code.ABORTED, "WORKER_LOST")
+    else:
+        assert answer(service, found) == "attempt 2"
+    assert "killed by signal 9" in caplog.text
+
+
+def test_a_death_that_comes_too_late(make_service, store, clock):
+    """Another worker has the operation by then."""
+    taken = threading.Event()
+
+    def through(spec, request, job):
+        record = store.get(job.name)
+        now = record.lease_until
+        store.update(job.name, take_over("them", now + MINUTE, now))
+        store.update(job.name, lambda record: record.next_version(attempt=2))
+        taken.set()
+        raise WorkerDied("at last")
+
+    executor = Elsewhere(through)
+    service = with_method(make_service(store, executor))
+    name = service.start(NAME, WorkRequest()).name
+    assert taken.wait(PATIENCE)
+    assert executor.join(PATIENCE)
+    assert store.get(name).owner == "them"
+    assert service.late_writes == 1
+
+
+# -- stores whose reads block ---------------------------------------------------------------------
+
+
+class Blocking(MemoryStore):
+    """Reads may block: an event loop must not do them itself."""
+
+    reads_block = True
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.readers = set()
+
+    def get(self, name):
+        self.readers.add(threading.current_thread())
+        return super().get(name)
+
+
+@pytest.mark.parametrize("owner_only", [False, True])
+def test_coroutines_wait_on_a_store_that_blocks(make_service, clock, owner_only):
+    """Every look is made aside."""
+    store = Blocking(clock)
+    service = make_service(store, owner_only=owner_only)
+    method = service.declare(
+        NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+    )
+    name = method.start(WorkRequest()).name
+    loops = []
+
+    async def main():
+        loops.append(threading.current_thread())
+        store.readers.clear()
+        waiters = [asyncio.create_task(service.wait_async(name, PATIENCE)) for _ in range(3)]
+        while service.waiting < 3:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(work)
+        return await asyncio.gather(*waiters)
+
+    def work():
+        for percent in range(3):
+            service.reporter(name).report(WorkMetadata(percent))
+        service.reporter(name).complete(WorkResponse("x"))
+
+    assert [one.done for one in asyncio.run(main())] == [True] * 3
+    assert store.readers.isdisjoint(loops)
+
+
+def test_a_ring_during_a_look_is_not_lost(make_service, clock):
+    """The look under way may be too early for it: there is another one."""
+    store = Blocking(clock)
+    service = make_service(store)
+    method = service.declare(
+        NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+    )
+    name = method.start(WorkRequest()).name
+    looking, rung = threading.Event(), threading.Event()
+    whole, looks = store.find, []
+
+    def find(names, max_bytes):
+        looks.append(names)
+        found = whole(names, max_bytes)
+        if len(looks) == 1:  # after the waiter has begun to listen
+            looking.set()
+            assert rung.wait(PATIENCE)
+        return found
+
+    async def main():
+        store.find = find
+        waiter = asyncio.create_task(service.wait_async(name, PATIENCE))
+        await asyncio.to_thread(looking.wait, PATIENCE)
+        await asyncio.to_thread(service.reporter(name).complete, WorkResponse("x"))
+        await asyncio.sleep(0)
+        rung.set()
+        return await waiter
+
+    assert asyncio.run(main()).done
+
+
+@pytest.mark.parametrize("colour", ["thread", "coroutine"])
+def test_a_store_that_is_away_for_a_while(make_service, clock, colour):
+    """Waiters are not sent away: it may be back in time. At the end of their time they are told."""
+    store = MemoryStore(clock)
+    service = make_service(store)
+    method = service.declare(
+        NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+    )
+    name = method.start(WorkRequest()).name
+    looks = []
+
+    def away_later(read):
+        def look(*asked):
+            looks.append(asked)
+            if len(looks) == 2:
+                service._runtime.updater.notifier.notify(name)
+            if len(looks) > 1:
+                raise Unavailable("away")
+            return read(*asked)
+
+        return look
+
+    def wait():
+        if colour == "coroutine":
+            return asyncio.run(service.wait_async(name, 0.05))
+        return service.wait(name, 0.05)
+
+    store.get, store.find = away_later(store.get), away_later(store.find)
+    with pytest.raises(Unavailable, match="away"):
+        wait()
+    assert len(looks) >= 3
+
+
+def test_a_clock_that_is_set(make_service, store, clock, caplog):
+    """All leases seem over: those who live renew theirs, and nobody hunts before they have."""
+    seconds = [0.0]
+    begun, go = threading.Event(), threading.Event()
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.set()
+        assert go.wait(PATIENCE)
+        return WorkResponse("done")
+
+    one, two = (make_service(store, clock=lambda: seconds[0]) for _ in range(2))
+    one.method(NAME)(work)
+    two.method(NAME)(work)
+    name = one.start(NAME, WorkRequest()).name
+    assert begun.wait(PATIENCE)
+    one.run_maintenance()
+    two.run_maintenance()
+    clock.advance(hours=1)
+    seconds[0] = 1.0
+    with caplog.at_level(logging.WARNING, "lro"):
+        two.run_maintenance()
+        one.run_maintenance()
+    assert "clock was set by +3599.0 s" in caplog.text
+    assert store.get(name).lease_until == clock() + timedelta(seconds=15)
+    for later in range(2, 40):
+        seconds[0] = later
+        clock.advance(1)
+        one.run_maintenance()
+        two.run_maintenance()
+    go.set()
+    assert answer(one, ended(one, name)) == "done"

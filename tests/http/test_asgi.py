@@ -1,0 +1,589 @@
+"""The edge as an ASGI application, message by message."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+import lro
+from lro import asgi, wsgi
+from lro.asgi import OperationsApp
+from tests.http.counting_service import DOMAIN, House, Wrapped, build
+from tests.virtual_loop import run_virtual
+
+Message = MutableMapping[str, Any]
+
+
+def scope_of(method: str, raw: str, **more: Any) -> Message:
+    """The scope of a request for a raw path."""
+    return {
+        "type": "http",
+        "method": method,
+        "path": unquote(raw),
+        "raw_path": raw.encode(),
+        "query_string": b"",
+        "headers": [],
+        **more,
+    }
+
+
+class Line:
+    """A connection: gives the messages listed, then none for ever, or what ``last`` does."""
+
+    def __init__(
+        self, messages: Iterable[Message], last: Callable[[], Awaitable[Message]] | None = None
+    ) -> None:
+        self.taken = 0
+        self.sent: list[Message] = []
+        self._rest = iter(messages)
+        self._last = last
+
+    async def receive(self) -> Message:
+        for message in self._rest:
+            self.taken += 1
+            return message
+        if self._last is not None:
+            return await self._last()
+        return await asyncio.get_running_loop().create_future()
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    @property
+    def reply(self) -> tuple[int, dict[bytes, bytes], Any]:
+        """Status, headers and body of the one reply that was sent."""
+        start, end = self.sent
+        headers = dict(start["headers"])
+        assert len(headers) == len(start["headers"])
+        return start["status"], headers, json.loads(end["body"] or b"null")
+
+
+def part(body: bytes, more: bool = False) -> Message:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+GONE: Message = {"type": "http.disconnect"}
+
+
+def serve(app: Any, scope: Message, *messages: Message) -> Line:
+    """What an application makes of a request."""
+    line = Line(messages or [part(b"")])
+    asyncio.run(app(scope, line.receive, line.send))
+    return line
+
+
+# -- replies ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"raw_path": None}, {"query_string": b"alt=json"}])
+def test_a_request_is_answered(more: dict[str, Any]) -> None:
+    """Status, headers with the length, body; with a raw path from the server or without."""
+    house = build()
+    name = house.start()
+    status, headers, body = serve(
+        OperationsApp(house.service), scope_of("GET", f"/v1/{name}", **more)
+    ).reply
+    assert (status, body) == (200, {"name": name})
+    assert headers[b"content-length"] == str(len(json.dumps(body, separators=(",", ":")))).encode()
+    assert headers[b"cache-control"] == b"no-store"
+
+
+def test_head_and_options_have_no_body() -> None:
+    """The length of a HEAD reply is that of GET; a 204 has none."""
+    app = OperationsApp(build().service)
+    got = serve(app, scope_of("GET", "/v1/operations/x"))
+    head = serve(app, scope_of("HEAD", "/v1/operations/x"))
+    assert head.sent[1]["body"] == b""
+    assert head.reply[:2] == got.reply[:2]
+    status, headers, body = serve(app, scope_of("OPTIONS", "/v1/operations/x")).reply
+    assert (status, body, b"content-length" in headers) == (204, None, False)
+
+
+def test_headers_given_twice_are_one_list() -> None:
+    """A hook sees all values of a header, so that none can hide behind another."""
+    seen: list[Any] = []
+
+    def authenticate(headers: Any) -> str:
+        seen.extend([len(headers), dict(headers), headers.get("y", "none")])
+        return "ann"
+
+    headers = [(b"authorization", b"Bearer a"), (b"x", b""), (b"authorization", b"Bearer b")]
+    app = OperationsApp(build().service, authenticate=authenticate)
+    serve(app, scope_of("GET", "/v1/operations", headers=headers))
+    assert seen == [2, {"authorization": "Bearer a, Bearer b", "x": ""}, "none"]
+
+
+def test_a_body_in_pieces() -> None:
+    """The parts of a body are put together."""
+    house = build()
+    name = house.start()
+    app = OperationsApp(house.service)
+    parts = [part(b'{"time', True), part(b"", True), part(b'out": "0s"', True), part(b"}")]
+    assert serve(app, scope_of("POST", f"/v1/{name}:wait"), *parts).reply[0] == 200
+
+
+@pytest.mark.parametrize("size", [1, 10, 11, 50])
+def test_a_body_over_the_limit_is_not_read_on(size: int) -> None:
+    """A stream is read until it is over the limit, and no further."""
+    app = OperationsApp(build().service, max_body=100)
+    line = serve(app, scope_of("POST", "/v1/operations/x:wait"), *[part(b" " * size, True)] * 1000)
+    status, _, body = line.reply
+    assert (status, body["error"]["details"][0]["reason"]) == (413, "REQUEST_TOO_LARGE")
+    assert line.taken == 100 // size + 1
+
+
+@pytest.mark.parametrize(
+    "messages", [[GONE], [part(b"{", True), GONE], [part(b"", True), part(b"", True), GONE]]
+)
+def test_a_caller_who_leaves_early_gets_nothing(messages: list[Message]) -> None:
+    """Half a request is no request."""
+    house = build(Wrapped(pytest.fail, "get", "update"))
+    line = serve(
+        OperationsApp(house.service), scope_of("POST", "/v1/operations/x:cancel"), *messages
+    )
+    assert line.sent == []
+
+
+def test_start_is_served_at_its_path_only() -> None:
+    """A method that starts operations has the path that it is given."""
+    house = build()
+    app = OperationsApp(house.service, starts={"/v1/counts:start": house.count}, max_body=100)
+    assert serve(app, scope_of("POST", "/any/thing"), part(b'{"steps": 1}')).reply[0] == 404
+    scope = scope_of("POST", "/v1/counts:start")
+    status, _, body = serve(app, scope, part(b'{"steps": 1}')).reply
+    assert (status, house.service.get(body["name"]).name) == (200, body["name"])
+
+
+def test_a_blocking_store_is_called_in_a_thread() -> None:
+    """The event loop does not stand still for a store that says it blocks."""
+    threads: set[int] = set()
+    store = Wrapped(lambda: threads.add(threading.get_ident()), "get", "update", "page")
+    store.reads_block = store.writes_block = True  # type: ignore[attr-defined]
+    house = build(store)
+    name = house.start()
+    app = OperationsApp(house.service)
+    for method, path in (("GET", name), ("GET", "operations"), ("POST", f"{name}:cancel")):
+        assert serve(app, scope_of(method, f"/v1/{path}")).reply[0] == 200
+    assert threading.get_ident() not in threads
+    assert threads
+
+
+# -- waiting ----------------------------------------------------------------------------------
+
+
+async def turns(count: int = 10) -> None:
+    """Let everything else on the event loop happen."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def wait(house: House, line: Line, during: Callable[[], Awaitable[None]], name: str) -> None:
+    """A call of :wait, with something happening meanwhile."""
+
+    async def both() -> None:
+        app = OperationsApp(house.service)
+        call = asyncio.ensure_future(
+            app(scope_of("POST", f"/v1/{name}:wait"), line.receive, line.send)
+        )
+        await turns()
+        assert house.service.waiting == 1
+        await during()
+        await call
+        assert house.service.waiting == 0
+
+    asyncio.run(both())
+
+
+def test_a_wait_ends_with_the_operation() -> None:
+    """Done is answered at once."""
+    house = build()
+    name = house.start()
+
+    async def finish() -> None:
+        house.finish(name)
+
+    line = Line([part(b"")])
+    wait(house, line, finish, name)
+    assert line.reply[2]["done"] is True
+
+
+def test_a_wait_ends_with_the_record() -> None:
+    """Deleted during the wait: NOT_FOUND (spec §4.6)."""
+    house = build()
+    name = house.start()
+
+    async def delete() -> None:
+        house.service.delete(name)
+
+    line = Line([part(b"")])
+    wait(house, line, delete, name)
+    assert line.reply[0] == 404
+
+
+def test_a_caller_who_goes_away_frees_the_waiter() -> None:
+    """Nothing is sent, nobody waits, and the operation goes on (spec §4.8)."""
+    house = build()
+    name = house.start()
+    hung_up = asyncio.Event()
+
+    async def gone() -> Message:
+        await hung_up.wait()
+        return GONE
+
+    async def hang_up() -> None:
+        hung_up.set()
+
+    line = Line([part(b"")], gone)
+    wait(house, line, hang_up, name)
+    assert line.sent == []
+    assert not house.service.get(name).done
+    house.finish(name)
+
+
+def test_other_messages_are_no_goodbye() -> None:
+    """Some servers and middlewares repeat the end of the request; only a disconnect is one."""
+    house = build()
+    name = house.start()
+
+    async def finish() -> None:
+        house.finish(name)
+
+    line = Line([part(b""), part(b"")])
+    wait(house, line, finish, name)
+    assert line.reply[2]["done"] is True
+
+
+def test_a_body_that_is_repeated_for_ever() -> None:
+    """As common middlewares do: the loop must not spin, and the wait ends as it should."""
+    house = build()
+    name = house.start()
+
+    async def finish() -> None:
+        house.finish(name)
+
+    line = Line(itertools.repeat(part(b"")))
+    wait(house, line, finish, name)
+    assert (line.reply[2]["done"], line.taken) == (True, 3)
+
+
+def test_a_caller_who_leaves_as_the_operation_ends() -> None:
+    """Both at the same moment: the reply is sent, which no longer matters to anybody."""
+    house = build()
+    name = house.start()
+    ended = asyncio.Event()
+
+    async def gone() -> Message:
+        await ended.wait()
+        return GONE
+
+    async def end() -> None:
+        house.finish(name)
+        await turns(1)
+        ended.set()
+
+    line = Line([part(b"")], gone)
+    wait(house, line, end, name)
+    assert line.reply[0] == 200
+
+
+def test_a_line_that_breaks_is_the_servers_error() -> None:
+    """A failing receive is raised to the server, and the waiter is free."""
+    house = build()
+    name = house.start()
+    broken = asyncio.Event()
+
+    async def fail() -> Message:
+        await broken.wait()
+        raise ConnectionError("the line is dead")
+
+    async def break_() -> None:
+        broken.set()
+
+    with pytest.raises(ConnectionError, match="dead"):
+        wait(house, Line([part(b"")], fail), break_, name)
+    assert house.service.waiting == 0
+
+
+def test_wait_cancelled_by_the_server_is_answered_unavailable() -> None:
+    """The server that stops does not end it with a 500: 503 with Retry-After (defects 21)."""
+    house = build()
+    name = house.start()
+
+    async def both() -> None:
+        line = Line([part(b"")])
+        call = asyncio.ensure_future(
+            OperationsApp(house.service)(
+                scope_of("POST", f"/v1/{name}:wait"), line.receive, line.send
+            )
+        )
+        await turns()
+        assert house.service.waiting == 1
+        call.cancel()
+        await call
+        assert house.service.waiting == 0
+        status, headers, body = line.reply
+        assert (status, headers[b"retry-after"]) == (503, b"1")
+        assert body["error"]["message"] == "the service is stopping"
+        assert body["error"]["details"][1]["retryDelay"] == "1s"
+
+    asyncio.run(both())
+
+
+def test_stream_cancelled_by_the_server_comes_to_its_end() -> None:
+    """The last piece of its body is sent, so that the caller sees no broken line."""
+    house = build()
+    name = house.start()
+
+    async def both() -> None:
+        line = Line([])
+        call = asyncio.ensure_future(
+            OperationsApp(house.service)(
+                scope_of("GET", f"/v1/{name}:watch"), line.receive, line.send
+            )
+        )
+        while len(line.sent) < 2:
+            await asyncio.sleep(0)
+        call.cancel()
+        await call
+        assert house.service.watching == 0
+        assert line.sent[-1] == {"type": "http.response.body", "body": b""}
+
+    asyncio.run(both())
+
+
+def test_answer_cancelled_in_its_midst_is_cancelled() -> None:
+    """What has begun cannot be said otherwise: the server ends the connection."""
+    house = build()
+
+    async def both() -> None:
+        line = Line([])
+        stuck = asyncio.Event()
+
+        async def send(message: Message) -> None:
+            await line.send(message)
+            if message["type"] == "http.response.body":
+                stuck.set()
+                await asyncio.get_running_loop().create_future()
+
+        scope = scope_of("GET", f"/v1/{house.start()}:watch")
+        call = asyncio.ensure_future(OperationsApp(house.service)(scope, line.receive, send))
+        await stuck.wait()
+        call.cancel()  # the caller does not take the end of the stream either
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    run_virtual(both())
+
+
+def test_stopping_service_begins_no_stream() -> None:
+    """Watch is refused as the other calls are, instead of a stream that ends at once."""
+    house = build()
+    name = house.start()
+    house.service.end_waits()
+    status, headers, _ = serve(
+        OperationsApp(house.service), scope_of("GET", f"/v1/{name}:watch")
+    ).reply
+    assert (status, headers[b"retry-after"]) == (503, b"1")
+
+
+# -- mounted ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "resource"),
+    [
+        ({}, "operations/a%2Fb"),
+        ({"root_path": ""}, "operations/a%2Fb"),
+        ({"root_path": "/api", "prefix": "/api"}, "operations/a%2Fb"),
+        ({"root_path": "/ü x", "prefix": "/%C3%BC%20x"}, "operations/a%2Fb"),
+        ({"root_path": "/api"}, "operations/a%2Fb"),
+        ({"root_path": "/api/sub", "app_root_path": "/api", "prefix": "/sub"}, "operations/a%2Fb"),
+        ({"raw_path": b""}, "operations/a/b"),
+        ({"raw_path": b"/stale"}, "operations/a/b"),
+        ({"raw_path": b"/v1/operations/a%2Fb?x=y"}, "operations/a%2Fb"),
+    ],
+)
+def test_the_path_below_a_mount(more: dict[str, Any], resource: str) -> None:
+    """The raw path counts, without the prefix under which the application stands."""
+    prefix = more.pop("prefix", "")
+    scope = {**scope_of("GET", f"{prefix}/v1/operations/a%2Fb"), **more}
+    status, _, body = serve(OperationsApp(build().service), scope).reply
+    assert (status, body["error"]["details"][1]["resourceName"]) == (404, resource)
+
+
+def test_raw_bytes_in_a_path() -> None:
+    """Bytes that a server lets through unescaped are read as UTF-8, or refused (spec §5.3)."""
+    app = OperationsApp(build().service)
+    good = scope_of("GET", "/", path="/v1/operations/ü", raw_path="/v1/operations/ü".encode())
+    assert serve(app, good).reply[2]["error"]["details"][1]["resourceName"] == "operations/ü"
+    bad = scope_of("GET", "/", path="/v1/operations/\udcff", raw_path=b"/v1/operations/\xff")
+    assert serve(app, bad).reply[0] == 400
+
+
+async def other(scope: Message, receive: Any, send: Any) -> None:
+    """An application behind the edge, which says what it was called for."""
+    await send({"type": "http.response.start", "status": 299, "headers": []})
+    await send({"type": "http.response.body", "body": json.dumps(scope["type"]).encode()})
+
+
+@pytest.mark.parametrize(
+    ("scope", "status"),
+    [
+        (scope_of("GET", "/v1/operations"), 200),
+        (scope_of("PUT", "/v1/operations"), 405),
+        (scope_of("GET", "/v1/operations/x"), 404),
+        (scope_of("GET", "/v1/operations/x/"), 299),
+        (scope_of("GET", "/images"), 299),
+        (scope_of("GET", "/%zz"), 299),
+        ({"type": "websocket", "path": "/v1/operations"}, 299),
+    ],
+)
+def test_fallback_gets_paths_that_are_not_served(scope: Message, status: int) -> None:
+    """The fallback gets every path but those of the edge's routes."""
+    house = build()
+    assert serve(OperationsApp(house.service, fallback=other), scope).reply[0] == status
+
+
+def test_lifespan_closes_the_service() -> None:
+    """Served alone, the application ends its service when the server stops."""
+    house = build()
+    line = serve(
+        OperationsApp(house.service),
+        {"type": "lifespan"},
+        {"type": "lifespan.startup"},
+        {"type": "lifespan.shutdown"},
+    )
+    wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert [message["type"] for message in line.sent] == wanted
+    with pytest.raises(lro.errors.Unavailable):
+        house.start()
+
+
+async def deaf(scope: Message, receive: Any, send: Any) -> None:
+    """An application that takes no notice of starts and stops."""
+
+
+async def simple(scope: Message, receive: Any, send: Any) -> None:
+    """One that knows requests only, and says so before it has heard anything."""
+    raise KeyError("path")
+
+
+async def hasty(scope: Message, receive: Any, send: Any) -> None:
+    """The same, after it has heard of the start."""
+    await receive()
+    raise KeyError("path")
+
+
+@pytest.mark.parametrize("behind", [deaf, simple, hasty])
+def test_the_service_is_closed_for_an_application_that_is_deaf(behind: Any) -> None:
+    """Whatever stands behind the edge, the end of the server is the end of the service."""
+    house = build()
+    starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    app = OperationsApp(house.service, fallback=behind)
+    line = serve(app, {"type": "lifespan"}, *starts)
+    wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert [message["type"] for message in line.sent] == wanted
+    with pytest.raises(lro.errors.Unavailable):
+        house.start()
+
+
+def test_starts_and_stops_are_those_of_the_application_behind() -> None:
+    """One that takes notice of them closes the service itself, or does not; and may fail."""
+    house = build()
+
+    async def listening(scope: Message, receive: Any, send: Any) -> None:
+        while (message := await receive())["type"] != "lifespan.shutdown":
+            await send({"type": f"{message['type']}.complete"})
+        raise OSError("cannot stop")
+
+    starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
+    with pytest.raises(OSError, match="cannot stop"):
+        serve(OperationsApp(house.service, fallback=listening), {"type": "lifespan"}, *starts)
+    assert house.start()
+
+
+def test_one_app_falls_back_to_another() -> None:
+    """Two services are served without a framework; the last application closes its service."""
+    first, second = build(), build()
+    lifespan = {"type": "lifespan"}, {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
+    behind = OperationsApp(second.service, starts={"/v1/two:start": second.count})
+    app = OperationsApp(first.service, starts={"/v1/one:start": first.count}, fallback=behind)
+    for path, status in (("one", 200), ("two", 200), ("three", 404)):
+        scope = scope_of("POST", f"/v1/{path}:start")
+        assert serve(app, scope, part(b"{}")).reply[0] == status
+    assert [message["type"][9:] for message in serve(app, *lifespan).sent] == [
+        "startup.complete",
+        "shutdown.complete",
+    ]
+
+
+def test_websockets_are_refused() -> None:
+    """ASGI wants an exception for a protocol that an application does not speak."""
+    with pytest.raises(ValueError, match="not websocket"):
+        serve(OperationsApp(build().service), {"type": "websocket", "path": "/v1/operations"})
+
+
+def test_the_domain_of_errors() -> None:
+    """Errors carry the service's own domain."""
+    body = serve(OperationsApp(build().service), scope_of("GET", "/")).reply[2]
+    assert body["error"]["details"][0]["domain"] == DOMAIN
+
+
+@pytest.mark.parametrize(("count", "status"), [(1000, 404), (1001, 400)])
+def test_more_headers_than_any_client_sends_are_refused(count: int, status: int) -> None:
+    """A call that reads them is told so."""
+    scope = scope_of("POST", "/v1/operations/x:cancel", headers=[(b"a", b"b")] * count)
+    assert serve(OperationsApp(build().service), scope).reply[0] == status
+
+
+@pytest.mark.parametrize("make", [asgi.OperationsApp, wsgi.OperationsApp])
+def test_wrong_parts_of_an_application_are_refused(make: Any) -> None:
+    """The service is a Service, and the fallback can be called."""
+    house = build()
+    with pytest.raises(lro.DeclarationError, match="service: must be a Service"):
+        make(house)
+    with pytest.raises(lro.DeclarationError, match=r"fallback: must be an? (A|W)SGI"):
+        make(house.service, fallback="an application")
+
+
+def wsgi_app(environ: Any, start_response: Any) -> list[bytes]:
+    """A WSGI application."""
+    return []
+
+
+async def asgi_app(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI application."""
+
+
+class Application:
+    """An ASGI application that is an object."""
+
+    async def __call__(self, *_: Any) -> None:
+        """Nothing."""
+
+
+def test_application_of_the_other_interface_is_refused() -> None:
+    """It would fail at the first request that is handed to it."""
+    service = build().service
+    wanted = "fallback: must be an ASGI application, which takes scope, receive and send, got "
+    for wrong in (wsgi_app, wsgi.OperationsApp(service)):
+        with pytest.raises(lro.DeclarationError, match=wanted):
+            asgi.OperationsApp(service, fallback=wrong)  # type: ignore[arg-type]
+    wanted = "fallback: must be a WSGI application, which takes environ and start_response, got "
+    for wrong in (asgi_app, asgi.OperationsApp(service)):
+        with pytest.raises(lro.DeclarationError, match=wanted):
+            wsgi.OperationsApp(service, fallback=wrong)  # type: ignore[arg-type]
+    with pytest.raises(lro.DeclarationError, match="fallback: must be a plain function"):
+        wsgi.OperationsApp(service, fallback=Application())  # type: ignore[arg-type]
+    assert asgi.OperationsApp(service, fallback=Application())
+    assert wsgi.OperationsApp(service, fallback=wsgi_app)
+    assert wsgi.OperationsApp(
+        service, fallback=max
+    )  # of a function in C, Python may not know what it takes

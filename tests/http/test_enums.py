@@ -1,0 +1,193 @@
+"""Enum values as numbers for clients that ask so (spec §5.8(5))."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import pytest
+
+import lro
+import lro.wire
+from lro._model.enum_numbers import with_enum_numbers
+from lro.http import OperationsEdge
+from tests.http.counting_service import (
+    URL,
+    CountMetadata,
+    CountResponse,
+    Phase,
+    Quality,
+    ask,
+    build,
+)
+
+
+class Colour(enum.Enum):
+    """An enum without numbers of its own."""
+
+    NONE = "none"
+    RED = "red"
+    BLUE = "blue"
+
+
+@attrs.frozen
+class Pixel:
+    """A message without a name, inside another."""
+
+    colour: Colour = Colour.NONE
+
+
+@lro.message("acme.v1.Picture")
+@attrs.frozen(kw_only=True)
+class Picture:
+    """Enums wherever a message can have them."""
+
+    colour: Colour = Colour.NONE
+    best: Colour | None = None
+    colours: tuple[Colour, ...] = ()
+    by_name: Mapping[str, Colour] = attrs.field(factory=dict)
+    pixel: Pixel | None = None
+    pixels: tuple[Pixel, ...] = ()
+    inner: Picture | None = None
+    packed: lro.Any | None = None
+    data: dict[str, object] = attrs.field(factory=dict)
+    anything: object = None
+    label: str = ""
+    last_words: tuple[str, ...] = ()
+    count: lro.Duration | None = None
+
+
+TYPES = lro.TypeRegistry(Picture, CountMetadata, CountResponse)
+RED = TYPES.pack(Picture(colour=Colour.RED))
+
+
+def shown(message: Any) -> Any:
+    """The JSON of a message as it stands in a response."""
+    packed = message if isinstance(message, lro.Any) else TYPES.pack(message)
+    operation = lro.Operation(name="operations/x", done=True, result=packed)
+    printed = lro.wire.operation_to_json(with_enum_numbers(operation, TYPES), TYPES)
+    response = printed["response"]
+    assert isinstance(response, dict)
+    del response["@type"]
+    return response
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        (Picture(colour=Colour.BLUE, label="RED"), {"colour": 2, "label": "RED"}),
+        (Picture(best=Colour.NONE), {"best": 0}),
+        (Picture(colours=(Colour.RED, Colour.NONE)), {"colours": [1, 0]}),
+        (Picture(by_name={"RED": Colour.BLUE}), {"byName": {"RED": 2}}),
+        (Picture(pixel=Pixel(Colour.RED)), {"pixel": {"colour": 1}}),
+        (Picture(pixels=(Pixel(), Pixel(Colour.RED))), {"pixels": [{}, {"colour": 1}]}),
+        (Picture(inner=Picture(colour=Colour.RED)), {"inner": {"colour": 1}}),
+        (Picture(data={"colour": "RED"}), {"data": {"colour": "RED"}}),
+        (Picture(anything=["RED"]), {"anything": ["RED"]}),
+        (Picture(last_words=("RED",)), {"lastWords": ["RED"]}),
+        (Picture(count=lro.Duration(1)), {"count": "1s"}),
+        (Picture(packed=RED), {"packed": {"@type": URL + "acme.v1.Picture", "colour": 1}}),
+        (Picture(packed=lro.Any()), {"packed": {}}),
+        (CountResponse(quality=Quality.FINE), {"quality": 10}),
+        (lro.types.StringValue("RED"), {"value": "RED"}),
+        (lro.Struct({"colour": "RED"}), {"value": {"colour": "RED"}}),
+    ],
+)
+def test_enum_fields_are_numbers(message: Any, wanted: Any) -> None:
+    """Every value of an enum field is its number, and no other text is touched."""
+    assert shown(message) == wanted
+
+
+def test_any_in_any() -> None:
+    """An Any in an Any in an Any is looked into."""
+    inner = {"@type": URL + "acme.v1.Picture", "colour": "RED"}
+    middle = {"@type": URL + "google.protobuf.Any", "value": inner}
+    outer = lro.Any(URL + "google.protobuf.Any", middle)
+    assert shown(outer) == {"value": {**middle, "value": {**inner, "colour": 1}}}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"colour": 7},
+        {"colour": "MAUVE"},
+        {"colours": "RED"},
+        {"by_name": 7},
+        {"pixel": "RED"},
+        {"packed": ["RED"]},
+        {"packed": {"@type": 7, "colour": "RED"}},
+        {"packed": {"@type": URL + "acme.v1.Strange", "colour": "RED"}},
+        {"strange": "RED"},
+    ],
+)
+def test_what_does_not_fit_the_type_stays(payload: dict[str, Any]) -> None:
+    """A payload of other hands is changed where it fits its type, and nowhere else."""
+    assert shown(lro.Any(URL + "acme.v1.Picture", dict(payload))) == payload
+
+
+@pytest.mark.parametrize(
+    ("payload", "wanted"),
+    [
+        ({"by_name": {"a": "RED"}}, {"by_name": {"a": 1}}),
+        ({"quality": "FINE"}, {"quality": "FINE"}),
+    ],
+)
+def test_proto_names_count_too(payload: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """A field is known by both of its names."""
+    assert shown(lro.Any(URL + "acme.v1.Picture", payload)) == wanted
+
+
+def test_an_alias_has_the_number_of_its_value() -> None:
+    """FINE is another name of GOOD."""
+    assert shown(lro.Any(URL + "acme.v1.CountResponse", {"quality": "FINE"})) == {"quality": 10}
+
+
+def test_metadata_and_details_too() -> None:
+    """The messages of an operation are its metadata, its response and its error's details."""
+    failed = lro.Operation(
+        name="operations/x",
+        done=True,
+        metadata=TYPES.pack(CountMetadata(phase=Phase.COUNTING)),
+        result=lro.Status(5, "RED", (RED, lro.Any(URL + "acme.v1.Strange", {"a": "RED"}))),
+    )
+    printed = lro.wire.operation_to_json(with_enum_numbers(failed, TYPES), TYPES)
+    assert printed == {
+        "name": "operations/x",
+        "done": True,
+        "metadata": {"@type": URL + "acme.v1.CountMetadata", "phase": 1},
+        "error": {
+            "code": 5,
+            "message": "RED",
+            "details": [
+                {"@type": URL + "acme.v1.Picture", "colour": 1},
+                {"@type": URL + "acme.v1.Strange", "a": "RED"},
+            ],
+        },
+    }
+
+
+def test_bytes_are_left_alone() -> None:
+    """A payload in binary form, or none, is not this module's business."""
+    binary = lro.Operation(name="operations/x", metadata=lro.Any(URL + "acme.v1.Picture", b"\0"))
+    for operation in binary, lro.Operation(name="operations/y"):
+        assert with_enum_numbers(operation, TYPES) == operation
+
+
+@pytest.mark.parametrize("alt", ["$alt=json%3Benum-encoding%3Dint", "alt=json;enum-encoding=int"])
+def test_get_list_and_wait_ask_for_them(alt: str) -> None:
+    """The three verbs that return operations print numbers if, and only if, they are asked to."""
+    house = build()
+    name = house.start(metadata=CountMetadata(phase=Phase.COUNTING))
+    edge = OperationsEdge(house.service)
+    wait = {"timeout": "0s"}
+    for query, phase in ((f"?{alt}", 1), ("", "COUNTING"), ("?alt=json", "COUNTING")):
+        got = edge.handle(ask("GET", f"/v1/{name}{query}"))
+        waited = edge.handle(ask("POST", f"/v1/{name}:wait{query}", wait))
+        listed = edge.handle(ask("GET", f"/v1/operations{query}"))
+        single = json.loads(got.body)
+        assert single["metadata"] == {"@type": URL + "acme.v1.CountMetadata", "phase": phase}
+        assert json.loads(waited.body) == single
+        assert json.loads(listed.body) == {"operations": [single]}

@@ -1,0 +1,329 @@
+"""The edge in Starlette, FastAPI and Flask, as their applications use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+import pytest
+
+import lro
+import lro.wire
+from lro import asgi, wsgi
+from lro.http import answer, error_reply
+from tests.http import servers
+from tests.http.counting_service import URL, CountMetadata, CountRequest, House, build, details_of
+from tests.http.servers import Caller
+
+fastapi = pytest.importorskip("fastapi")
+flask = pytest.importorskip("flask")
+
+from starlette.applications import Starlette  # noqa: E402
+from starlette.concurrency import run_in_threadpool  # noqa: E402
+from starlette.middleware import Middleware  # noqa: E402
+from starlette.middleware.base import BaseHTTPMiddleware  # noqa: E402
+from starlette.requests import Request  # noqa: E402
+from starlette.responses import Response  # noqa: E402
+from starlette.routing import Mount, Route  # noqa: E402
+from werkzeug.middleware.dispatcher import DispatcherMiddleware  # noqa: E402
+
+OWN, READY = "/v1/things:count", "/v1/things:ready"
+
+
+def starlette_app(house: House, prefix: str) -> Any:
+    """An endpoint of its own, a ready one, and the operations mounted."""
+    service, count = house.service, house.count
+
+    async def start(request: Request) -> Response:
+        body = await request.json()
+        begin = lambda: count.start(service.types.load(body, CountRequest))  # noqa: E731
+        return Response(*(await run_in_threadpool(answer, service, begin)).parts)
+
+    app = Starlette(
+        routes=[
+            Route(OWN, start, methods=["POST"]),
+            Route(READY, asgi.OperationsApp(service, starts={READY: count})),
+        ]
+    )
+    place_operations(app, prefix, service)
+    return app
+
+
+def place_operations(app: Starlette, prefix: str, service: lro.Service) -> None:
+    """Mount the operations below a prefix; without one they are what no route of the app has.
+
+    A mount at the root would not match paths with a newline in them.
+    """
+    operations = asgi.OperationsApp(service)
+    if prefix:
+        app.mount(prefix, operations)
+    else:
+        app.router.default = operations
+
+
+def fastapi_app(house: House, prefix: str) -> Any:
+    """The same, with an exception handler instead of ``answer``."""
+    service, count = house.service, house.count
+    app = fastapi.FastAPI()
+
+    @app.exception_handler(lro.LroError)
+    def refuse(request: Request, error: lro.LroError) -> Response:
+        return Response(*error_reply(error, service.types, service.domain).parts)
+
+    @app.post(OWN)
+    def start(body: dict[str, Any]) -> dict[str, Any]:
+        operation = count.start(service.types.load(body, CountRequest))  # type: ignore[arg-type]
+        return lro.wire.operation_to_json(operation, service.types)
+
+    app.add_route(READY, asgi.OperationsApp(service, starts={READY: count}))
+    place_operations(app, prefix, service)
+    return app
+
+
+def flask_app(house: House, prefix: str) -> Any:
+    """The same, with the operations in front of the application or beside it."""
+    service, count = house.service, house.count
+    app = flask.Flask(__name__)
+    ready = wsgi.OperationsApp(service, starts={READY: count})
+
+    @app.post(OWN)
+    def start() -> Any:
+        body = flask.request.get_json()
+        return answer(service, lambda: count.start(service.types.load(body, CountRequest))).parts
+
+    @app.post(READY)
+    def start_ready() -> Any:
+        return ready
+
+    if prefix:
+        beside = {prefix.encode().decode("latin-1"): wsgi.OperationsApp(service)}
+        app.wsgi_app = DispatcherMiddleware(app.wsgi_app, beside)
+    else:
+        app.wsgi_app = wsgi.OperationsApp(service, fallback=app.wsgi_app)
+    return app
+
+
+@attrs.frozen
+class Setting:
+    """A way to serve a kind of application, and whether it keeps paths as they were sent."""
+
+    make: Callable[[House, str], Any]
+    serve: Callable[[Any], Any]
+    raw: bool = True
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "starlette": Setting(starlette_app, servers.asgi_inside),
+    "starlette-uvicorn": Setting(starlette_app, servers.asgi_socket),
+    "fastapi": Setting(fastapi_app, servers.asgi_inside),
+    "fastapi-uvicorn": Setting(fastapi_app, servers.asgi_socket),
+    "flask": Setting(flask_app, servers.wsgi_inside, raw=False),
+    "flask-waitress": Setting(flask_app, servers.wsgi_socket),
+}
+RAW = [name for name, setting in SETTINGS.items() if setting.raw]
+
+
+@attrs.frozen
+class Place:
+    """A served application: how to call it, where its operations are, and its house."""
+
+    call: Caller
+    prefix: str
+    house: House
+
+
+@pytest.fixture(params=["", "/api", "/a/b ü"], ids=["root", "prefix", "odd-prefix"], scope="module")
+def prefix(request: pytest.FixtureRequest) -> str:
+    """Where the operations are mounted."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(params=SETTINGS, scope="module")
+def setting(request: pytest.FixtureRequest) -> Setting:
+    """A framework and a server."""
+    return SETTINGS[request.param]
+
+
+@pytest.fixture(scope="module")
+def place(setting: Setting, prefix: str) -> Iterator[Place]:
+    """An application, served."""
+    if prefix == "/a/b ü" and not setting.raw:
+        prefix = "/a/b c"  # httpx's transport hands over Unicode as no WSGI server does
+    house = build()
+    with setting.serve(setting.make(house, prefix)) as call:
+        yield Place(call, quote(prefix), house)
+
+
+@pytest.mark.parametrize("path", [OWN, READY])
+def test_the_life_of_an_operation(place: Place, path: str) -> None:
+    """Started through the application's endpoint, then read, waited for, listed, deleted."""
+    started = place.call("POST", path, json={"steps": 3})
+    assert started.status_code == 200, started.text
+    name = started.json()["name"]
+    at = f"{place.prefix}/v1/{name}"
+    assert place.call("GET", at).json() == {"name": name}
+    assert place.call("HEAD", at).content == b""
+    waiting = place.call("POST", f"{at}:wait", json={"timeout": "0s"})
+    assert (waiting.json(), waiting.headers["retry-after"]) == ({"name": name}, "1")
+    assert place.call("POST", f"{at}:cancel").json() == {}
+    place.house.finish(name)
+    done = place.call("POST", f"{at}:wait").json()
+    assert done["response"] == {"@type": URL + "acme.v1.CountResponse", "total": 3}
+    listed = place.call("GET", f"{place.prefix}/v1/operations", params={"filter": "done=true"})
+    assert listed.json() == {"operations": [done]}
+    assert listed.headers["cache-control"] == "no-store"
+    options = place.call("OPTIONS", at)
+    assert (options.status_code, options.headers["allow"]) == (204, "DELETE, GET, HEAD, OPTIONS")
+    assert place.call("DELETE", at).json() == {}
+    assert place.call("GET", at).status_code == 404
+
+
+@pytest.mark.parametrize("path", [OWN, READY])
+def test_errors_of_a_start(place: Place, path: str) -> None:
+    """A refusal of the library is its error body, whoever wrote the endpoint."""
+    reply = place.call("POST", path, json={"colour": "red"})
+    assert (reply.status_code, reply.headers["content-type"]) == (
+        400,
+        "application/json; charset=utf-8",
+    )
+    assert details_of(reply.json())["BadRequest"]["fieldViolations"][0]["field"] == "colour"
+
+
+PATHS = [
+    ("operations/a:b", "operations/a:b"),
+    ("operations/a/b", "operations/a/b"),
+    ("operations/a%20b+c", "operations/a b+c"),
+]
+RAW_PATHS = [
+    ("operations/a%3Await", "operations/a:wait"),
+    ("operations/a%2Fb", "operations/a%2Fb"),
+    ("operations/%C3%BC", "operations/ü"),
+    ("operations/%E6%97%A5%2f%3A", "operations/日%2f:"),
+    ("operations/a%25b", "operations/a%b"),
+    ("operations/a%252Fb", "operations/a%2Fb"),
+    ("operations/a%3Fb%23", "operations/a?b#"),
+]
+
+
+def check_resource(place: Place, path: str, resource: str) -> None:
+    """What the edge has understood by a path, told by its 404."""
+    reply = place.call("GET", f"{place.prefix}/v1/{path}")
+    assert reply.status_code == 404, reply.text
+    assert details_of(reply.json())["ResourceInfo"]["resourceName"] == resource
+
+
+@pytest.mark.parametrize(("path", "resource"), PATHS)
+def test_paths_are_understood(place: Place, path: str, resource: str) -> None:
+    """Colons, slashes and escapes arrive as they were sent."""
+    check_resource(place, path, resource)
+
+
+@pytest.mark.parametrize(("path", "resource"), RAW_PATHS)
+def test_escapes_are_kept(place: Place, setting: Setting, path: str, resource: str) -> None:
+    """Where the server gives the raw path, an encoded slash is no separator, under any prefix."""
+    if setting.raw:
+        check_resource(place, path, resource)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "reason"),
+    [
+        ("GET", "operations/x/", 404, "ROUTE_NOT_FOUND"),
+        ("GET", "operations/..", 400, "INVALID_OPERATION_NAME"),
+        ("GET", "operations/%FF", 400, "MALFORMED_REQUEST"),
+        ("PUT", "operations/x", 405, "HTTP_METHOD_NOT_ALLOWED"),
+        ("POST", "operations/x:cancel?a=b", 400, "MALFORMED_REQUEST"),
+    ],
+)
+def test_errors_of_the_edge(
+    place: Place, setting: Setting, method: str, path: str, status: int, reason: str
+) -> None:
+    """A mounted edge answers all that is below it, in its own words."""
+    others = setting.make is flask_app and not (place.prefix and setting.raw)
+    if others and path in ("operations/x/", "operations/%FF"):
+        return  # what the edge does not know is the application's, which knows it no more
+    raw = f"{place.prefix}/v1/{path.replace('..', '%2E%2E')}"
+    reply = place.call(method, raw)
+    assert (reply.status_code, details_of(reply.json())["ErrorInfo"]["reason"]) == (status, reason)
+
+
+def test_what_is_beside_the_edge_stays(place: Place, setting: Setting) -> None:
+    """An application's own 404 and 405 are its own."""
+    alone = bool(place.prefix) or setting.make is flask_app
+    assert place.call("GET", OWN).status_code == 405
+    assert ("google.rpc" in place.call("GET", "/nothing").text) == (not alone)
+
+
+def test_newline_in_a_path_is_refused_by_the_edge(place: Place, setting: Setting) -> None:
+    """At the root it reaches the edge, which names the segment (defects 50)."""
+    if place.prefix and setting.make is not flask_app:
+        return  # a mount of Starlette matches no path with a newline
+    reply = place.call("GET", f"{place.prefix}/v1/operations/a%0Ab")
+    assert (reply.status_code, details_of(reply.json())["ErrorInfo"]["reason"]) == (
+        400,
+        "INVALID_OPERATION_NAME",
+    )
+
+
+# -- odd ways to mount ------------------------------------------------------------------------
+
+
+def test_a_proxy_that_cuts_the_prefix() -> None:
+    """The application's root_path is that of the proxy, and the mount's is its own."""
+    house = build()
+    inner = starlette_app(house, "/ops")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await inner({**scope, "root_path": "/proxy"}, receive, send)
+
+    with servers.asgi_inside(app) as call:
+        check_resource(Place(call, "/ops", house), "operations/a%2Fb", "operations/a%2Fb")
+
+
+def test_a_mount_in_a_mount() -> None:
+    """Each mount adds its prefix to root_path."""
+    house = build()
+    app = Starlette(routes=[Mount("/outer", starlette_app(house, "/inner"))])
+    with servers.asgi_inside(app) as call:
+        check_resource(Place(call, "/outer/inner", house), "operations/a%2Fb", "operations/a%2Fb")
+
+
+def test_behind_a_middleware_that_has_read_the_body() -> None:
+    """Starlette's base middleware gives the body again, and then only the end of the line."""
+    house = build()
+    name = house.start(metadata=CountMetadata(percent=1))
+
+    async def read(request: Request, call_next: Any) -> Any:
+        await request.body()
+        return await call_next(request)
+
+    app = Starlette(
+        routes=[Mount("/", asgi.OperationsApp(house.service))],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=read)],
+    )
+    with servers.asgi_inside(app) as call:
+        reply = call("POST", f"/v1/{name}:wait", json={"timeout": "0.01s"})
+    assert (reply.status_code, reply.json()["name"]) == (200, name)
+
+
+def test_an_application_behind_the_edge() -> None:
+    """Without a mount: the edge in front, every other path for the application."""
+    house = build()
+    app = asgi.OperationsApp(house.service, fallback=starlette_app(house, "/unused"))
+    with servers.asgi_socket(app) as call:
+        name = call("POST", OWN, json={}).json()["name"]
+        assert call("GET", f"/v1/{name}").json() == {"name": name}
+        assert call("GET", "/nothing").text == "Not Found"
+
+
+def test_flasks_own_test_client() -> None:
+    """It hands over raw paths as a server does."""
+    house = build()
+    client = flask_app(house, "").test_client()
+    started = client.post(READY, json={"steps": 1})
+    assert client.get(f"/v1/{started.json['name']}").json == started.json
+    reply = client.get("/v1/operations/%C3%BC%2Fb")
+    assert details_of(reply.json)["ResourceInfo"]["resourceName"] == "operations/ü%2Fb"

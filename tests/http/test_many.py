@@ -1,0 +1,540 @@
+"""BatchGet and Watch over HTTP: routes, bodies, errors, events (spec §3.11, §5, §6)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro import Code, wsgi
+from lro._http.routes import RouteTable, default_routes, extension_routes
+from lro.asgi import OperationsApp
+from lro.http import EventStream, HttpReply, OperationsEdge, Reserve
+from lro.stores.memory import MemoryStore
+from tests.http.counting_service import (
+    NOW,
+    CountMetadata,
+    House,
+    Phase,
+    Wrapped,
+    ask,
+    build,
+    check_error,
+    details_of,
+    headers_of,
+)
+from tests.http.test_asgi import GONE, Line, part, scope_of, serve
+
+BATCH, WATCH = "/v1/operations:batchGet", "/v1/operations:watch"
+PARENT = "/v1/projects/p/operations"
+EACH = pytest.mark.parametrize("path", [BATCH, WATCH, PARENT + ":batchGet", PARENT + ":watch"])
+
+
+def edge_of(house: House, **options: Any) -> OperationsEdge:
+    """An edge with a further parent."""
+    return OperationsEdge(house.service, parents=["projects/*"], **options)
+
+
+def answer(house: House, path: str, body: Any, **options: Any) -> HttpReply:
+    """The reply to a POST that is no stream; as an event loop is given it."""
+    line = serve(
+        OperationsApp(house.service, parents=["projects/*"], **options),
+        scope_of("POST", path),
+        part(body if isinstance(body, bytes) else json.dumps(body).encode()),
+    )
+    start, end = line.sent
+    headers = tuple((k.decode(), v.decode()) for k, v in start["headers"])
+    reply = HttpReply(
+        start["status"], tuple(h for h in headers if h[0] != "content-length"), end["body"]
+    )
+    if path.endswith(":batchGet"):
+        assert edge_of(house, **options).handle(ask("POST", path, body)) == reply  # as in a thread
+    return reply
+
+
+# -- routes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "rpc", "name"),
+    [
+        ("POST", BATCH, "BatchGetOperations", "operations"),
+        ("POST", WATCH, "WatchOperations", "operations"),
+        ("GET", "/v1/operations/a/b:watch", "WatchOperations", "operations/a/b"),
+        ("GET", WATCH, "WatchOperations", "operations"),
+        ("POST", PARENT + ":batchGet", "BatchGetOperations", "projects/p"),
+        ("POST", PARENT + ":watch", "WatchOperations", "projects/p"),
+        ("GET", PARENT + "/a:watch", "WatchOperations", "projects/p/operations/a"),
+        ("GET", "/v1/operations/a%3Awatch", "GetOperation", "operations/a:watch"),
+        ("GET", "/v1/operations/watch", "GetOperation", "operations/watch"),
+        ("GET", "/v1/operations/a:b:watch", "WatchOperations", "operations/a:b"),
+        ("GET", "/v1/operations/a:Watch", "GetOperation", "operations/a:Watch"),
+    ],
+)
+def test_routes(method: str, path: str, rpc: str, name: str) -> None:
+    """The verbs are chosen as all verbs are: no id is taken for one, unless it is written raw."""
+    table = RouteTable((*default_routes(["projects/*"]), *extension_routes(["projects/*"])))
+    found = table.find(method, path)
+    assert (found.rpc, found.bindings) == (rpc, {"name": name})
+
+
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        (BATCH, "OPTIONS, POST"),
+        (WATCH, "GET, HEAD, OPTIONS, POST"),
+        ("/v1/operations/a:watch", "GET, HEAD, OPTIONS"),
+        (PARENT + ":batchGet", "OPTIONS, POST"),
+        (PARENT + ":watch", "OPTIONS, POST"),
+    ],
+)
+def test_other_methods(path: str, allow: str) -> None:
+    """405 and OPTIONS tell what there is (spec §5.7(4))."""
+    edge = edge_of(build())
+    assert headers_of(edge.handle(ask("OPTIONS", path)))["allow"] == allow
+    refused = edge.handle(ask("PUT", path))
+    check_error(refused, 405, Code.UNIMPLEMENTED, "HTTP_METHOD_NOT_ALLOWED")
+    assert headers_of(refused)["allow"] == allow
+
+
+def test_no_id_of_ours_has_a_colon() -> None:
+    """So that a name in a path, written as it is, is never taken for a verb."""
+    house = build()
+    assert not any(":" in house.start() for _ in range(50))
+
+
+@pytest.mark.parametrize("parent", ["operations", "projects", "a/**"])
+def test_a_bad_parent_is_refused(parent: str) -> None:
+    """As for the five."""
+    with pytest.raises(lro.DeclarationError):
+        extension_routes([parent])
+
+
+# -- BatchGet ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parent", ["", "projects/p"])
+def test_a_batch(parent: str) -> None:
+    """What is there, in the order asked for, and what is not."""
+    house = build()
+    first, second = house.start(parent, metadata=CountMetadata(percent=1)), house.start(parent)
+    house.finish(second)
+    path = f"/v1/{parent}/operations" if parent else "/v1/operations"
+    missing = second[:-3] + "xyz"
+    reply = answer(house, path + ":batchGet", {"names": [second, missing, first, second]})
+    assert (reply.status, headers_of(reply)["cache-control"]) == (200, "no-store")
+    value = json.loads(reply.body)
+    edge = edge_of(house)
+    wanted = [json.loads(edge.handle(ask("GET", f"/v1/{n}")).body) for n in (second, first)]
+    assert value == {"operations": wanted, "missing": [missing]}
+
+
+def test_enum_numbers() -> None:
+    """As generated clients ask for them (spec §5.8(5))."""
+    house = build()
+    name = house.start(metadata=CountMetadata(phase=Phase.COUNTING))
+    edge = edge_of(house)
+    for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):
+        reply = edge.handle(ask("POST", BATCH + query, {"names": [name]}))
+        (shown,) = json.loads(reply.body)["operations"]
+        assert shown["metadata"]["phase"] == phase
+
+
+BODIES = [
+    (b"", "MALFORMED_REQUEST", "names"),
+    (b"  ", "MALFORMED_REQUEST", "names"),
+    (b"{", "MALFORMED_REQUEST", "body"),
+    (b"[]", "MALFORMED_REQUEST", "body"),
+    (b"\xff", "MALFORMED_REQUEST", "body"),
+    (b'{"names": ["operations/\\ud800"]}', "MALFORMED_REQUEST", "body"),
+    (b'{"names": [], "names": []}', "MALFORMED_REQUEST", "body"),
+    (b"[" * 50_000, "MALFORMED_REQUEST", "body"),
+    ({"names": None}, "MALFORMED_REQUEST", "names"),
+    ({"names": []}, "MALFORMED_REQUEST", "names"),
+    ({"names": "operations/a"}, "MALFORMED_REQUEST", "names"),
+    ({"names": {"a": "operations/a"}}, "MALFORMED_REQUEST", "names"),
+    ({"names": ["operations/a", 1]}, "MALFORMED_REQUEST", "names[1]"),
+    ({"names": [None]}, "MALFORMED_REQUEST", "names[0]"),
+    ({"names": [["operations/a"]]}, "MALFORMED_REQUEST", "names[0]"),
+    ({"names": ["operations/a"], "name": "operations"}, "MALFORMED_REQUEST", "name"),
+    ({"name": "operations/a"}, "MALFORMED_REQUEST", "name"),
+    ({"names": ["operations/a"] * 1001}, "MALFORMED_REQUEST", "names"),
+    ({"names": [""]}, "INVALID_OPERATION_NAME", "names[0]"),
+    ({"names": ["operations/-"]}, "INVALID_OPERATION_NAME", "names[0]"),
+    ({"names": ["operations/" + "x" * 1024]}, "INVALID_OPERATION_NAME", "names[0]"),
+    ({"names": ["operations/\0"]}, "INVALID_OPERATION_NAME", "names[0]"),
+    ({"names": ["/v1/operations/a"]}, "INVALID_OPERATION_NAME", "names[0]"),
+    ({"names": ["projects/q/operations/a"]}, "INVALID_PARENT", "names[0]"),
+]
+
+
+@EACH
+@pytest.mark.parametrize(("body", "reason", "field"), BODIES)
+def test_hostile_bodies(path: str, body: Any, reason: str, field: str) -> None:
+    """400 with the field that is wrong, whoever is asked for what; no store is asked."""
+    house = build(Wrapped(pytest.fail, "find"))
+    if path.startswith(PARENT) and isinstance(body, dict) and isinstance(body.get("names"), list):
+        body = json.loads(json.dumps(body).replace('"operations/', '"projects/p/operations/'))
+    reply = answer(house, path, body)
+    error = check_error(reply, 400, Code.INVALID_ARGUMENT, reason)
+    (violation,) = details_of({"error": error})["BadRequest"]["fieldViolations"]
+    assert violation["field"] == field
+
+
+@EACH
+def test_names_of_another_collection(path: str) -> None:
+    """A proxy that lets a path pass has not let other collections pass (spec §3.11)."""
+    house = build(Wrapped(pytest.fail, "find"))
+    mine = "projects/p/operations/a" if path.startswith(PARENT) else "operations/a"
+    for other in ("operations/a", "projects/p/operations/a", "projects/p/x/y/operations/a"):
+        if other == mine:
+            continue
+        reply = answer(house, path, {"names": [mine, other]})
+        error = check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_PARENT")
+        assert "names[1]" in error["message"]
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("headers", "size", "status"), [({"content_type": "text/plain"}, 1, 415), ({}, 2000, 413)]
+)
+def test_bodies_that_are_not_read(
+    path: str, headers: dict[str, str], size: int, status: int
+) -> None:
+    """Of another media type, or too long."""
+    reason = {415: "UNSUPPORTED_MEDIA_TYPE", 413: "REQUEST_TOO_LARGE"}[status]
+    request = ask("POST", path, {"names": ["operations/" + "a" * size]}, **headers)
+    reply = edge_of(build(), max_body=1000).handle(request)
+    check_error(reply, status, Code.INVALID_ARGUMENT, reason)
+
+
+@EACH
+def test_a_query_has_nothing_to_say(path: str) -> None:
+    """Names belong into the body (spec §5.8(1))."""
+    reply = edge_of(build()).handle(ask("POST", path + "?names=operations/a", {"names": ["x"]}))
+    check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
+
+
+@EACH
+def test_order_of_checks(path: str) -> None:
+    """Offered, authenticated, well-formed, permitted (spec §3.1(5))."""
+    said: list[str] = []
+
+    def authenticate(_: object) -> str:
+        said.append("who")
+        raise lro.errors.Unauthenticated
+
+    off = build(verbs=["ListOperations"])
+    reply = answer(off, path, b"{", authenticate=authenticate)
+    check_error(reply, 501, Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")
+    assert said == []
+    reply = answer(build(), path, b"{", authenticate=authenticate)
+    check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
+
+    def authorize(caller: str, verb: str, name: str) -> None:
+        said.append(f"{caller} {verb} {name}")
+        raise lro.errors.PermissionDenied("not yours")
+
+    house = build(authorize=authorize)
+    prefix = "projects/p/" if path.startswith(PARENT) else ""
+    body = {"names": [f"{prefix}operations/a", f"{prefix}operations/b"]}
+    said.clear()
+    reply = answer(house, path, {**body, "x": 1}, authenticate=lambda _: "ann")
+    check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
+    assert said == []
+    reply = answer(house, path, body, authenticate=lambda _: "ann")
+    error = check_error(reply, 403, Code.PERMISSION_DENIED, "PERMISSION_DENIED")
+    assert set(said) == {f"ann GetOperation {prefix}operations/a"}
+    assert details_of({"error": error})["ErrorInfo"]["metadata"] == {
+        "name": f"{prefix}operations/a"
+    }
+    assert error["message"] == f"{prefix}operations/a: not yours"
+
+
+def away() -> None:
+    """What a store does that cannot be reached."""
+    raise lro.errors.Unavailable("the database is away")
+
+
+@EACH
+def test_a_store_that_is_away(path: str) -> None:
+    """503 with a time to ask again; a stream is not begun."""
+    name = "projects/p/operations/a" if path.startswith(PARENT) else "operations/a"
+    reply = answer(build(Wrapped(away, "find")), path, {"names": [name]})
+    check_error(reply, 503, Code.UNAVAILABLE, "UNAVAILABLE")
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
+def test_any_json_gets_an_answer(value: Any) -> None:
+    """400, or 200 where it happens to be right."""
+    edge = edge_of(build())
+    for body in (value, {"names": value}, {"names": [value]}):
+        assert edge.handle(ask("POST", BATCH, body)).status in (200, 400)
+
+
+# -- Watch ------------------------------------------------------------------------------------
+
+
+def events_of(pieces: bytes) -> list[tuple[str, Any]]:
+    """Kind and data of each event; the positions count from 1."""
+    found = []
+    for block in pieces.decode().removesuffix("\n\n").split("\n\n"):
+        if block == ":":
+            found.append(("comment", None))
+            continue
+        number, kind, data = block.split("\n")
+        position = 1 + sum(kind != "comment" for kind, _ in found)
+        assert number == f"id: {position}"
+        found.append((kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
+class Stream(Line):
+    """A connection whose caller acts after so many events, and may leave."""
+
+    def __init__(self, body: bytes, *acts: Callable[[], object]) -> None:
+        super().__init__([part(body)], self._leave)
+        self._acts = list(acts)
+        self._gone = asyncio.Event()
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message.get("body") and self._acts and self._acts.pop(0)() == "leave":
+            self._gone.set()
+
+    async def _leave(self) -> Any:
+        await self._gone.wait()
+        return GONE
+
+    @property
+    def events(self) -> list[tuple[str, Any]]:
+        return events_of(b"".join(message["body"] for message in self.sent[1:]))
+
+
+def follow(
+    house: House, names: list[str], *acts: Callable[[], object], target: str = WATCH, **options: Any
+) -> Stream:
+    """A stream from its begin to its end."""
+    path, _, query = target.partition("?")
+    method = "POST" if names else "GET"
+    stream = Stream(json.dumps({"names": names}).encode() if names else b"", *acts)
+    app = OperationsApp(house.service, parents=["projects/*"], **options)
+    scope = scope_of(method, path, query_string=query.encode())
+    asyncio.run(asyncio.wait_for(app(scope, stream.receive, stream.send), 20))
+    return stream
+
+
+def test_a_stream() -> None:
+    """Snapshots, changes, the end: and the headers that keep it from being held up."""
+    house = build()
+    first, second = house.start(metadata=CountMetadata(percent=1)), house.start()
+    stream = follow(
+        house,
+        [first, "operations/none", second],
+        lambda: house.service.reporter(first).report(CountMetadata(percent=2)),
+        lambda: house.finish(first),
+        lambda: house.service.delete(second),
+    )
+    start = stream.sent[0]
+    assert (start["status"], dict(start["headers"])) == (
+        200,
+        {
+            b"content-type": b"text/event-stream; charset=utf-8",
+            b"cache-control": b"no-store",
+            b"x-content-type-options": b"nosniff",
+            b"x-accel-buffering": b"no",
+        },
+    )
+    kinds = [(kind, data["name"]) for kind, data in stream.events]
+    assert kinds == [
+        ("operation", first),
+        ("missing", "operations/none"),
+        ("operation", second),
+        ("operation", first),
+        ("operation", first),
+        ("missing", second),
+    ]
+    shown = [data for _, data in stream.events]
+    assert [one["metadata"]["percent"] for one in (shown[0], shown[3], shown[4])] == [1, 2, 2]
+    assert [one.get("done", False) for one in shown] == [False] * 4 + [True, False]
+    assert shown[1] == {"name": "operations/none"}
+    assert stream.sent[-1] == {"type": "http.response.body", "body": b""}
+    assert house.service.watching == 0
+
+
+@pytest.mark.parametrize("parent", ["", "projects/p"])
+def test_one_operation(parent: str) -> None:
+    """By GET, with enum values as numbers where they are asked for."""
+    house = build()
+    name = house.start(parent, metadata=CountMetadata(phase=Phase.COUNTING))
+    for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):
+        stream = follow(house, [], lambda: "leave", target=f"/v1/{name}:watch{query}")
+        ((kind, data),) = stream.events
+        assert (kind, data["name"], data["metadata"]["phase"]) == ("operation", name, phase)
+    house.finish(name)
+    ((_, data),) = follow(house, [], target=f"/v1/{name}:watch").events
+    assert data["done"] is True
+
+
+@pytest.mark.parametrize("path", [WATCH, "/v1/operations/-:watch"])
+def test_one_malformed_name(path: str) -> None:
+    """The collection is no operation."""
+    line = serve(OperationsApp(build().service), scope_of("GET", path))
+    status, _, body = line.reply
+    assert (status, details_of(body)["ErrorInfo"]["reason"]) == (400, "INVALID_OPERATION_NAME")
+
+
+def test_head_of_a_stream() -> None:
+    """Its headers, and nobody watches."""
+    house = build()
+    name = house.start()
+    line = serve(OperationsApp(house.service), scope_of("HEAD", f"/v1/{name}:watch"))
+    start, end = line.sent
+    assert dict(start["headers"])[b"content-type"] == b"text/event-stream; charset=utf-8"
+    assert (start["status"], end["body"], house.service.watching) == (200, b"", 0)
+
+
+def test_heartbeats() -> None:
+    """A comment, for as long as there is nothing else to tell."""
+    house = build()
+    name = house.start()
+    stream = follow(
+        house,
+        [name],
+        lambda: None,
+        lambda: None,
+        lambda: house.finish(name),
+        heartbeat_seconds=0.01,
+    )
+    kinds = [kind for kind, _ in stream.events]
+    assert kinds[:3] == ["operation", "comment", "comment"]
+    assert kinds[-1] == "operation"
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 15.1, float("nan"), float("inf")])
+def test_heartbeats_are_every_15_seconds_at_least(seconds: float) -> None:
+    """Seldomer ones are refused."""
+    with pytest.raises(ValueError, match="at most 15"):
+        edge_of(build(), heartbeat_seconds=seconds)
+
+
+def test_a_caller_who_leaves() -> None:
+    """Frees everything, the operation goes on, nothing more is sent."""
+    house = build()
+    names = [house.start() for _ in range(5)]
+    stream = follow(house, names, lambda: "leave")
+    assert len(stream.events) == 5
+    assert (house.service.watching, len(house.service._runtime.updater.notifier)) == (0, 0)
+    assert not house.service.get(names[0]).done
+
+
+def test_a_line_that_breaks() -> None:
+    """What the server raises when nothing can be sent is the server's, and frees everything."""
+    house = build()
+    name = house.start()
+
+    def snap() -> None:
+        raise OSError("broken")
+
+    with pytest.raises(OSError, match="broken"):
+        follow(house, [name], snap)
+    assert (house.service.watching, len(house.service._runtime.updater.notifier)) == (0, 0)
+
+
+def test_the_service_closes() -> None:
+    """The stream ends as if all had been told."""
+    house = build()
+    stream = follow(house, [house.start()], house.service.close)
+    assert stream.sent[-1] == {"type": "http.response.body", "body": b""}
+
+
+def test_large_operations_are_sent_piece_by_piece() -> None:
+    """However many there are, none is held back for the next."""
+    house = build()
+    method = house.service.declare(
+        "acme.v1.Things.Say",
+        request=lro.types.StringValue,
+        response=lro.types.StringValue,
+        metadata=lro.types.StringValue,
+    )
+    texts = [
+        method.start(lro.types.StringValue(), metadata=lro.types.StringValue("x" * 40_000))
+        for _ in "abc"
+    ]
+    stream = follow(house, [one.name for one in texts], lambda: None, lambda: "leave")
+    assert len(stream.events) == 3
+    pieces = [message["body"] for message in stream.sent[1:] if message["body"]]
+    assert [len(piece) > 40_000 for piece in pieces] == [True, True]
+
+
+def test_what_cannot_be_printed_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """And logged: who polls it is told, and the others are told on."""
+    store = MemoryStore(lambda: NOW)
+    house = build(store)
+    good, bad = house.start(), house.start()
+    house.finish(good)
+    house.finish(bad)
+    store._records[bad] = attrs.evolve(store.get(bad), result=lro.Any("x/unknown.Type", b"\x08"))
+    with caplog.at_level(logging.ERROR, "lro"):
+        stream = follow(house, [bad, good])
+    assert [data["name"] for _, data in stream.events] == [good]
+    assert f"{bad} cannot be printed" in caplog.text
+    assert [message["body"] for message in follow(house, [bad]).sent[1:]] == [b""]
+
+
+def test_threads_do_not_stream() -> None:
+    """Over WSGI: 501, and why; BatchGet is there (spec §3.11)."""
+    house = build()
+    name = house.start()
+    edge = edge_of(house)
+    for request in (ask("GET", f"/v1/{name}:watch"), ask("POST", WATCH, {"names": [name]})):
+        reply = edge.handle(request)
+        error = check_error(reply, 501, Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")
+        assert "would hold a thread" in error["message"]
+    heard: list[str] = []
+    environ = {
+        "REQUEST_METHOD": "GET",
+        "PATH_INFO": f"/v1/{name}:watch",
+        "wsgi.input": io.BytesIO(),
+    }
+    list(wsgi.OperationsApp(house.service)(environ, lambda status, _: heard.append(status)))
+    assert heard == ["501 Not Implemented"]
+
+
+def test_the_loop_does_not_read_what_blocks() -> None:
+    """Lists and BatchGet are read and printed in a thread, whether the store blocks or not."""
+    house = build()
+    edge = edge_of(house)
+    exchange = edge.exchange(ask("POST", BATCH, {"names": [house.start()]}))
+    body = next(exchange)
+    assert not body.blocks  # so short a body is read at once
+    with pytest.raises(StopIteration) as names:
+        next(body.flow)
+    begin = exchange.send(names.value.value)
+    assert begin.blocks  # the hook is asked apart from the reading
+    assert not begin.many
+    with pytest.raises(StopIteration) as begun:
+        next(begin.flow)
+    step = exchange.send(begun.value.value)
+    assert isinstance(step, Reserve)
+    step = exchange.send(house.service.replies.take(step.least, step.most))
+    assert step.blocks
+    with pytest.raises(StopIteration) as read:
+        next(step.flow)
+    with pytest.raises(StopIteration) as end:
+        exchange.send(read.value.value)
+    assert not isinstance(end.value.value, EventStream)
+    assert end.value.value.status == 200

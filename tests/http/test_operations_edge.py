@@ -1,0 +1,654 @@
+"""The five verbs over HTTP, and all their errors (spec §5, §6)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import attrs
+import pytest
+
+import lro
+from lro import Code
+from lro._base.errors import MAX_CHALLENGE
+from lro.errors import MalformedRequest, RouteNotFound
+from lro.http import Authenticate, HttpReply, HttpRequest, OperationsEdge, error_reply
+from tests.http.counting_service import (
+    DOMAIN,
+    URL,
+    CountMetadata,
+    House,
+    Wrapped,
+    ask,
+    build,
+    check_error,
+    details_of,
+    headers_of,
+)
+
+VERBS: Mapping[str, Callable[[str], HttpRequest]] = {
+    "GetOperation": lambda name: ask("GET", f"/v1/{name}"),
+    "DeleteOperation": lambda name: ask("DELETE", f"/v1/{name}"),
+    "CancelOperation": lambda name: ask("POST", f"/v1/{name}:cancel"),
+    "WaitOperation": lambda name: ask("POST", f"/v1/{name}:wait", {"timeout": "0s"}),
+    "ListOperations": lambda name: ask("GET", f"/v1/{name.rpartition('/')[0]}"),
+}
+ONES = [verb for verb in VERBS if verb != "ListOperations"]
+EACH_VERB = pytest.mark.parametrize("verb", VERBS)
+EACH_ONE = pytest.mark.parametrize("verb", ONES)
+
+
+def edge_of(house: House, **options: Any) -> OperationsEdge:
+    """An edge with a further parent."""
+    return OperationsEdge(house.service, parents=["projects/*"], **options)
+
+
+def json_of(reply: HttpReply) -> Any:
+    """The body of a good reply, whose headers are checked too (spec §5.10, §5.14)."""
+    headers = headers_of(reply)
+    assert reply.status == 200
+    assert headers["content-type"] == "application/json; charset=utf-8"
+    assert headers["cache-control"] == "no-store"
+    assert headers["x-content-type-options"] == "nosniff"
+    return json.loads(reply.body)
+
+
+# -- good replies -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parent", ["", "projects/p"])
+def test_an_operation_through_its_life(parent: str) -> None:
+    """Started, read, listed, waited for, cancelled, ended, deleted: every verb answers."""
+    house = build()
+    edge = edge_of(house, poll_seconds=7)
+    name = house.start(parent, metadata=CountMetadata(percent=1))
+    metadata = {"@type": URL + "acme.v1.CountMetadata", "percent": 1}
+    running = {"name": name, "metadata": metadata}
+    for verb in ("GetOperation", "WaitOperation"):
+        reply = edge.handle(VERBS[verb](name))
+        assert json_of(reply) == running
+        assert headers_of(reply)["retry-after"] == "7"
+    listed = edge.handle(VERBS["ListOperations"](name))
+    assert json_of(listed) == {"operations": [running]}
+    assert json_of(edge.handle(VERBS["CancelOperation"](name))) == {}
+    house.finish(name)
+    for verb in ("GetOperation", "WaitOperation"):
+        reply = edge.handle(VERBS[verb](name))
+        assert json_of(reply)["response"] == {"@type": URL + "acme.v1.CountResponse", "total": 3}
+        assert "retry-after" not in headers_of(reply)
+    assert json_of(edge.handle(VERBS["DeleteOperation"](name))) == {}
+    assert edge.handle(VERBS["GetOperation"](name)).status == 404
+    assert json_of(edge.handle(VERBS["ListOperations"](name))) == {}
+
+
+def test_a_failed_operation_is_read_with_200() -> None:
+    """Its error is inside it (spec §5.11)."""
+    house = build()
+    name = house.start()
+    house.service.reporter(name).fail(lro.errors.PermissionDenied("not here"), domain=DOMAIN)
+    reply = json_of(edge_of(house).handle(VERBS["GetOperation"](name)))
+    assert (reply["error"]["code"], reply["error"]["message"]) == (7, "not here")
+
+
+def test_pages_are_walked() -> None:
+    """Filter, page size and token come from the query, by either name."""
+    house = build()
+    names = [house.start("projects/p") for _ in range(5)]
+    house.finish(names[0])
+    edge, seen, token = edge_of(house), [], ""
+    while True:
+        target = f"/v1/projects/p/operations?filter=NOT+done%3Dtrue&pageSize=3&page_token={token}"
+        page = json_of(edge.handle(ask("GET", target)))
+        seen += [one["name"] for one in page["operations"]]
+        token = page.get("nextPageToken", "")
+        if not token:
+            break
+    assert sorted(seen) == sorted(names[1:])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        VERBS["GetOperation"]("operations/x"),
+        VERBS["ListOperations"]("operations/x"),
+        VERBS["ListOperations"]("projects/p/operations/x"),
+        ask("GET", "/v1/nothing"),
+        ask("GET", "/v1/operations/x:wait"),
+        ask("GET", "/v1/operations?pageSize=x"),
+    ],
+)
+def test_head_is_get_without_a_body(request_: HttpRequest) -> None:
+    """HEAD has the status and the headers of GET, the length included, good reply or not."""
+    edge = edge_of(build())
+    got = edge.handle(request_)
+    head = edge.handle(attrs.evolve(request_, method="HEAD"))
+    assert (head.status, head.body) == (got.status, b"")
+    if got.status != 405:
+        assert headers_of(head) == {**headers_of(got), "content-length": str(len(got.body))}
+
+
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        ("/v1/operations", "DELETE, GET, HEAD, OPTIONS"),
+        ("/v1/operations/x", "DELETE, GET, HEAD, OPTIONS"),
+        ("/v1/operations/x:cancel", "OPTIONS, POST"),
+        ("/v1/projects/p/operations", "GET, HEAD, OPTIONS"),
+        ("/v1/projects/p/operations/x:wait", "OPTIONS, POST"),
+    ],
+)
+def test_options_tells_the_methods(path: str, allow: str) -> None:
+    """OPTIONS is 204 with Allow, without a body, whoever calls."""
+    edge = edge_of(build(), authenticate=refuse_caller)
+    reply = edge.handle(ask("OPTIONS", path))
+    wanted = {"allow": allow, "cache-control": "no-store", "x-content-type-options": "nosniff"}
+    assert (reply.status, headers_of(reply), reply.body) == (204, wanted, b"")
+
+
+@pytest.mark.parametrize("body", [b"\xff" * 100, b"x" * 2000])
+@pytest.mark.parametrize("verb", ["GetOperation", "DeleteOperation"])
+def test_bodies_of_get_and_delete_are_ignored(verb: str, body: bytes) -> None:
+    """Whatever they hold, and however much (spec §5.9(4))."""
+    house = build()
+    request = attrs.evolve(VERBS[verb](house.start()), body=body)
+    json_of(edge_of(house, max_body=1000).handle(request))
+
+
+def test_a_body_of_exactly_the_limit_is_read() -> None:
+    """The limit itself is allowed."""
+    house = build()
+    name = house.start()
+    body = b'{"name": ""}'.ljust(100)
+    json_of(edge_of(house, max_body=100).handle(ask("POST", f"/v1/{name}:cancel", body)))
+    larger = edge_of(house, max_body=99).handle(ask("POST", f"/v1/{name}:cancel", body))
+    check_error(larger, 413, Code.INVALID_ARGUMENT, "REQUEST_TOO_LARGE")
+
+
+# -- errors of every verb ---------------------------------------------------------------------
+
+
+def refuse_caller(headers: Mapping[str, str]) -> str:
+    raise lro.errors.Unauthenticated
+
+
+def refuse(caller: str, verb: str, name: str) -> None:
+    raise lro.errors.PermissionDenied(f"{caller} must not")
+
+
+@EACH_ONE
+@pytest.mark.parametrize("name", ["operations/nope", "operations/a/b", "projects/p/operations/x"])
+def test_not_found(verb: str, name: str) -> None:
+    """A well-formed name without a record is NOT_FOUND, with the resource."""
+    reply = edge_of(build()).handle(VERBS[verb](name))
+    error = check_error(reply, 404, Code.NOT_FOUND, "OPERATION_NOT_FOUND")
+    details = details_of(reply.body)
+    assert details["ErrorInfo"]["metadata"] == {"name": name}
+    assert details["ResourceInfo"] == {
+        "@type": URL + "google.rpc.ResourceInfo",
+        "resourceType": "google.longrunning.Operation",
+        "resourceName": name,
+    }
+    assert name in error["message"]
+
+
+@EACH_ONE
+@pytest.mark.parametrize("bad", ["operations/..", "operations/a/-", "operations/%00", "x" * 2000])
+def test_a_malformed_name(verb: str, bad: str) -> None:
+    """A name that cannot be one is INVALID_ARGUMENT, and no record is looked for."""
+    name = f"operations/{bad}" if bad[0] == "x" else bad
+    house = build(Wrapped(explode, "get", "update"))
+    reply = edge_of(house).handle(VERBS[verb](name))
+    check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_OPERATION_NAME")
+    violation = details_of(reply.body)["BadRequest"]["fieldViolations"][0]
+    assert violation["field"] == "name"
+    assert violation["description"]
+
+
+@EACH_VERB
+def test_an_unknown_parameter(verb: str) -> None:
+    """The query is strict for every verb."""
+    request = attrs.evolve(VERBS[verb]("operations/x"), query="colour=red")
+    reply = edge_of(build()).handle(request)
+    check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
+
+
+@EACH_VERB
+def test_unauthenticated(verb: str) -> None:
+    """The application's first hook refuses whoever does not prove who they are."""
+    reply = edge_of(build(), authenticate=refuse_caller).handle(VERBS[verb]("operations/x"))
+    check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
+
+
+@pytest.mark.parametrize(
+    ("error", "challenge"),
+    [
+        (lro.errors.Unauthenticated(), "Bearer"),
+        (lro.errors.Unauthenticated("who?", 'Basic realm="things"'), 'Basic realm="things"'),
+        (lro.StatusError(Code.UNAUTHENTICATED, "who?"), "Bearer"),
+    ],
+)
+def test_unauthenticated_reply_has_a_challenge(error: lro.LroError, challenge: str) -> None:
+    """Every 401 has one, by default that for tokens (RFC 9110 §11.6.1); no other reply has."""
+
+    def authenticate(headers: Mapping[str, str]) -> str:
+        if "x-user" in headers:
+            return headers["x-user"]
+        raise error
+
+    edge = edge_of(build(), authenticate=authenticate)
+    reply = edge.handle(ask("GET", "/v1/operations/x"))
+    check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
+    assert headers_of(reply)["www-authenticate"] == challenge
+    found = edge.handle(ask("GET", "/v1/operations/x", x_user="ann"))
+    assert "www-authenticate" not in headers_of(found)
+
+
+def leave(_: object) -> str:
+    """Raise what would stop a server."""
+    raise SystemExit
+
+
+@pytest.mark.parametrize(
+    "challenge", ["", " ", "Bearer ", "Bearer\r\nx: y", "Bär", "B" * 1001, None, b"Bearer", leave]
+)
+def test_challenge_that_no_header_can_hold_is_refused(
+    challenge: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before it could end the header, and begin another; if it is set later, Bearer is sent."""
+    with pytest.raises(ValueError, match="challenge: must be printable ASCII, 1 to 1000 char"):
+        lro.errors.Unauthenticated("who?", challenge)
+
+    class Expired(lro.errors.Unauthenticated):
+        def __getattribute__(self, name: str) -> Any:
+            if name != "challenge":
+                return super().__getattribute__(name)
+            return challenge(self) if challenge is leave else challenge
+
+    reply = error_reply(Expired(), lro.TypeRegistry(), DOMAIN, asked="GET /v1/x")
+    check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
+    assert headers_of(reply)["www-authenticate"] == "Bearer"
+    assert "the challenge of the error of GET /v1/x cannot be told" in caplog.text
+
+
+def test_challenge_may_have_a_thousand_characters() -> None:
+    """Which is room for several ways to prove who one is."""
+    error = lro.errors.Unauthenticated("who?", "B" * MAX_CHALLENGE)
+    reply = error_reply(error, lro.TypeRegistry(), DOMAIN)
+    assert headers_of(reply)["www-authenticate"] == error.challenge
+
+
+@EACH_VERB
+def test_permission_precedes_existence(verb: str) -> None:
+    """Who may not do it is not told whether there is something to do it to."""
+    edge = edge_of(build(authorize=refuse), authenticate=lambda headers: headers["x-user"])
+    request = attrs.evolve(VERBS[verb]("operations/x"), headers={"x-user": "eve"})
+    error = check_error(edge.handle(request), 403, Code.PERMISSION_DENIED, "PERMISSION_DENIED")
+    assert error["message"] == "eve must not"
+
+
+@EACH_VERB
+def test_the_order_of_checks(verb: str) -> None:
+    """Supported, authenticated, well-formed, permitted, there: in this order (spec §3.1(5))."""
+    asked: list[str] = []
+
+    def authenticate(headers: Mapping[str, str]) -> str:
+        asked.append("authenticate")
+        return "ann"
+
+    def authorize(caller: str, verb: str, name: str) -> None:
+        asked.append(f"{caller} {verb} {name}")
+
+    name = "projects/p/operations/x"
+    subject = "projects/p" if verb == "ListOperations" else name
+    house = build(Wrapped(lambda: asked.append("store"), "get", "page"), authorize=authorize)
+    edge = edge_of(house, authenticate=authenticate)
+    assert edge.handle(attrs.evolve(VERBS[verb](name), query="colour=red")).status == 400
+    assert asked == ["authenticate"]
+    edge.handle(VERBS[verb](name))
+    assert asked[1:] == ["authenticate", f"ann {verb} {subject}", "store"]
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "GetOperation"])
+@pytest.mark.parametrize("query", ["", "colour=red"])
+def test_a_verb_that_is_switched_off(verb: str, query: str) -> None:
+    """It is UNIMPLEMENTED for every call, before anybody is asked who calls (spec §3.9)."""
+    edge = edge_of(build(verbs=["GetOperation"]), authenticate=refuse_caller)
+    for name in ("operations/x", "operations/.."):
+        request = attrs.evolve(VERBS[verb](name), query=query, body=b"\xff")
+        reply = edge.handle(request)
+        check_error(reply, 501, Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")
+        assert details_of(reply.body)["ErrorInfo"]["metadata"] == {"method": verb}
+
+
+@pytest.mark.parametrize(
+    ("delay", "header"), [(2.5, "3"), (1, "1"), (0, "1"), (3600, "3600"), (0.001, "1")]
+)
+@EACH_VERB
+def test_an_unavailable_store(verb: str, delay: float, header: str) -> None:
+    """A store that is away for now is UNAVAILABLE, and callers are told when to come back."""
+
+    def away() -> None:
+        raise lro.errors.Unavailable("the store is restarting", timedelta(seconds=delay))
+
+    reply = edge_of(build(Wrapped(away, "get", "update", "page"))).handle(
+        VERBS[verb]("operations/x")
+    )
+    check_error(reply, 503, Code.UNAVAILABLE, "UNAVAILABLE")
+    assert headers_of(reply)["retry-after"] == header
+    assert details_of(reply.body)["RetryInfo"]["retryDelay"] == lro.TypeRegistry().dump(
+        lro.Duration.from_timedelta(timedelta(seconds=delay))
+    )
+
+
+def explode() -> None:
+    raise RuntimeError("password=hunter2 at /srv/secret.db")
+
+
+@EACH_VERB
+def test_a_defect_discloses_nothing(verb: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Any exception is INTERNAL without a word of what happened; the log has all of it."""
+    edge = edge_of(build(Wrapped(explode, "get", "update", "page")))
+    reply = edge.handle(VERBS[verb]("operations/x"))
+    error = check_error(reply, 500, Code.INTERNAL, "INTERNAL")
+    assert error["message"] == "the server failed internally"
+    assert b"hunter2" not in reply.body
+    assert b"secret" not in reply.body
+    (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert record.exc_info is not None
+    assert "hunter2" in caplog.text
+    assert "/v1/operations" in record.getMessage()
+
+
+# -- errors of routes, queries, bodies and headers --------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Case:
+    """A request, and the error that answers it."""
+
+    request: HttpRequest
+    http: int
+    code: Code = Code.INVALID_ARGUMENT
+    reason: str = "MALFORMED_REQUEST"
+    field: str = ""
+    allow: str | None = None
+    facts: Mapping[str, str] | None = None
+
+
+def post(verb: str, body: Any = b"", **headers: str) -> HttpRequest:
+    return ask("POST", f"/v1/operations/x:{verb}", body, **headers)
+
+
+CASES: Mapping[str, Case] = {
+    "no route": Case(
+        request=ask("GET", "/v2/x"),
+        http=404,
+        code=Code.NOT_FOUND,
+        reason="ROUTE_NOT_FOUND",
+        facts={"path": "/v2/x"},
+    ),
+    "trailing slash": Case(
+        request=ask("GET", "/v1/operations/x/"),
+        http=404,
+        code=Code.NOT_FOUND,
+        reason="ROUTE_NOT_FOUND",
+    ),
+    "method": Case(
+        request=ask("PUT", "/v1/operations/x"),
+        http=405,
+        code=Code.UNIMPLEMENTED,
+        reason="HTTP_METHOD_NOT_ALLOWED",
+        allow="DELETE, GET, HEAD, OPTIONS",
+        facts={
+            "method": "PUT",
+            "path": "/v1/operations/x",
+            "allow": "DELETE, GET, HEAD, OPTIONS",
+        },
+    ),
+    "lower-case method": Case(
+        request=ask("post", "/v1/operations/x:wait"),
+        http=405,
+        code=Code.UNIMPLEMENTED,
+        reason="HTTP_METHOD_NOT_ALLOWED",
+        allow="OPTIONS, POST",
+    ),
+    "escape in path": Case(request=ask("GET", "/v1/operations/%zz"), http=400, field="path"),
+    "bytes in path": Case(request=ask("GET", "/v1/operations/%ff"), http=400, field="path"),
+    "surrogate in path": Case(request=ask("GET", "/v1/operations/\udcff"), http=400, field="path"),
+    "escape in query": Case(request=ask("GET", "/v1/operations?filter=%"), http=400, field="query"),
+    "page size": Case(
+        request=ask("GET", "/v1/operations?pageSize=-1"),
+        http=400,
+        reason="INVALID_PAGE_SIZE",
+        field="page_size",
+    ),
+    "page size text": Case(
+        request=ask("GET", "/v1/operations?pageSize=ten"),
+        http=400,
+        reason="INVALID_PAGE_SIZE",
+        field="page_size",
+    ),
+    "page token": Case(
+        request=ask("GET", "/v1/operations?pageToken=abc"),
+        http=400,
+        reason="INVALID_PAGE_TOKEN",
+        field="page_token",
+    ),
+    "filter": Case(
+        request=ask("GET", "/v1/operations?filter=a+AND"),
+        http=400,
+        reason="INVALID_FILTER",
+        field="filter",
+    ),
+    "parent": Case(
+        request=ask("GET", "/v1/projects/-/operations"),
+        http=400,
+        reason="INVALID_PARENT",
+        field="name",
+    ),
+    "partial success": Case(
+        request=ask("GET", "/v1/operations?returnPartialSuccess=true"),
+        http=501,
+        code=Code.UNIMPLEMENTED,
+        reason="PARTIAL_SUCCESS_NOT_SUPPORTED",
+    ),
+    "media type": Case(
+        request=post("cancel", {}, content_type="text/plain"),
+        http=415,
+        reason="UNSUPPORTED_MEDIA_TYPE",
+        field="Content-Type",
+    ),
+    "charset": Case(
+        request=post("wait", {}, content_type="application/json; charset=utf-16"),
+        http=415,
+        reason="UNSUPPORTED_MEDIA_TYPE",
+        field="Content-Type",
+    ),
+    "junk media type": Case(
+        request=post("wait", {}, content_type=";;=\x01\xff/"),
+        http=415,
+        reason="UNSUPPORTED_MEDIA_TYPE",
+        field="Content-Type",
+    ),
+    "body": Case(request=post("cancel", b"{"), http=400, field="body"),
+    "unknown field": Case(request=post("cancel", {"force": True}), http=400, field="force"),
+    "timeout type": Case(
+        request=post("wait", {"timeout": 5}), http=400, reason="INVALID_TIMEOUT", field="timeout"
+    ),
+    "negative timeout": Case(
+        request=post("wait", {"timeout": "-1s"}),
+        http=400,
+        reason="INVALID_TIMEOUT",
+        field="timeout",
+    ),
+    "large body": Case(
+        request=post("wait", b" " * 1_048_577),
+        http=413,
+        reason="REQUEST_TOO_LARGE",
+        field="body",
+    ),
+    **{
+        f"deadline {text!r}": Case(
+            request=post("wait", x_server_timeout=text),
+            http=400,
+            reason="INVALID_TIMEOUT",
+            field="X-Server-Timeout",
+        )
+        for text in ("-1", "", " ", "1e3", "1s", "+1", ".5", "1.", "inf", "nan", "١", "1,2", "\xff")
+    },
+    **{
+        f"deadline {text!r}": Case(
+            request=post("wait", x_server_timeout=text),
+            http=504,
+            code=Code.DEADLINE_EXCEEDED,
+            reason="DEADLINE_EXCEEDED",
+        )
+        for text in ("0", "0.0", " 0 ", "000")
+    },
+    "arguments before deadline": Case(
+        request=post("wait", {"timeout": "-1s"}, x_server_timeout="0"),
+        http=400,
+        reason="INVALID_TIMEOUT",
+        field="timeout",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_refused_request(case: Case) -> None:
+    """Every refusal has its status, code, reason, facts, and the field to blame."""
+    reply = edge_of(build()).handle(case.request)
+    check_error(reply, case.http, case.code, case.reason)
+    details = details_of(reply.body)
+    assert headers_of(reply).get("allow") == case.allow
+    if case.facts is not None:
+        assert details["ErrorInfo"]["metadata"] == case.facts
+    if "BadRequest" in details:
+        (violation,) = details["BadRequest"]["fieldViolations"]
+        assert violation["field"] == case.field
+
+
+@pytest.mark.parametrize("text", ["2.5", "0.001", "60", " 5 ", "9" * 400, "007.5"])
+def test_a_good_deadline(text: str) -> None:
+    """A decimal number of seconds, however large; what is done is answered at once."""
+    house = build()
+    name = house.start()
+    house.finish(name)
+    request = ask("POST", f"/v1/{name}:wait", x_server_timeout=text)
+    assert json_of(edge_of(house).handle(request))["done"] is True
+
+
+def test_a_deadline_bounds_the_wait() -> None:
+    """It wins over a longer timeout, and the reply is good (spec §4.4)."""
+    house = build()
+    name = house.start()
+    request = ask("POST", f"/v1/{name}:wait", {"timeout": "30s"}, x_server_timeout="0.02")
+    assert json_of(edge_of(house).handle(request)) == {"name": name}
+
+
+# -- errors that the application gives --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "http", "code", "reason"),
+    [
+        (lro.StatusError(Code.ABORTED, "again"), 409, Code.ABORTED, "ABORTED"),
+        (lro.StatusError(Code.ALREADY_EXISTS, "x", why="MINE"), 409, Code.ALREADY_EXISTS, "MINE"),
+        (lro.StatusError(Code.OUT_OF_RANGE, "far"), 400, Code.OUT_OF_RANGE, "OUT_OF_RANGE"),
+        (lro.Cancelled(), 499, Code.CANCELLED, "CANCELLED"),
+        (lro.errors.TargetBusy("a"), 409, Code.ABORTED, "TARGET_BUSY"),
+    ],
+)
+def test_a_hook_chooses_its_error(error: lro.LroError, http: int, code: Code, reason: str) -> None:
+    """What a hook raises is what the caller gets."""
+    reply = raising(error)
+    assert check_error(reply, http, code, reason)["message"] == str(error)
+
+
+@pytest.mark.parametrize("code", [Code.INTERNAL, Code.UNKNOWN, Code.DATA_LOSS])
+def test_a_chosen_defect_is_a_defect(code: Code, caplog: pytest.LogCaptureFixture) -> None:
+    """The codes of defects keep their reason and lose their message and details."""
+    error = lro.StatusError(
+        code, "disk 7 at fault", (lro.types.DebugInfo(detail="disk 7"),), why="DISK"
+    )
+    reply = raising(error)
+    assert check_error(reply, 500, code, "DISK")["message"] == "the server failed internally"
+    assert list(details_of(reply.body)) == ["ErrorInfo"]
+    assert "disk 7" in caplog.text
+
+
+def test_ok_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """An error with the code OK is a mistake of the application: UNKNOWN, never a success."""
+    check_error(raising(lro.StatusError(Code.OK, "fine")), 500, Code.UNKNOWN, "UNKNOWN")
+    assert "fine" in caplog.text
+
+
+def test_a_reason_of_the_library_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """An operation that cannot be printed says so by its reason only (spec §1.14(3))."""
+    house = build()
+    name = house.start(metadata=lro.Any(URL + "acme.v1.Secret", b"\0"))
+    for verb in ("GetOperation", "WaitOperation", "ListOperations"):
+        error = check_error(
+            edge_of(house).handle(VERBS[verb](name)), 500, Code.INTERNAL, "ENCODING_FAILED"
+        )
+        assert "Secret" not in json.dumps(error)
+    assert "acme.v1.Secret" in caplog.text
+
+
+def test_details_that_cannot_be_packed(caplog: pytest.LogCaptureFixture) -> None:
+    """An error whose details are no messages is told as INTERNAL, and the log says why."""
+    reply = raising(lro.StatusError(Code.ABORTED, "again", (object(),)))
+    check_error(reply, 500, Code.INTERNAL, "INTERNAL")
+    assert "GET /v1/operations/x cannot be told" in caplog.text
+
+
+def test_a_chosen_retry_delay() -> None:
+    """A RetryInfo among the details also gives Retry-After; without a delay it gives none."""
+    busy = lro.StatusError(
+        Code.RESOURCE_EXHAUSTED, "quota", (lro.types.RetryInfo(timedelta(seconds=90.1)),)
+    )
+    assert headers_of(raising(busy))["retry-after"] == "91"
+    vague = lro.StatusError(Code.UNAVAILABLE, "away", (lro.types.RetryInfo(),))
+    assert "retry-after" not in headers_of(raising(vague))
+
+
+def raising(error: Exception) -> HttpReply:
+    def authenticate(headers: Mapping[str, str]) -> str:
+        raise error
+
+    hook: Authenticate = authenticate
+    return edge_of(build(), authenticate=hook).handle(VERBS["GetOperation"]("operations/x"))
+
+
+def test_the_status_line_of_499() -> None:
+    """A status that the standard library does not know has a phrase all the same."""
+    assert HttpReply(499, ()).status_line == "499 Client Closed Request"
+    assert HttpReply(404, ()).status_line == "404 Not Found"
+
+
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_a_polling_interval_is_at_least_a_second(seconds: int) -> None:
+    """Retry-After has whole seconds from 1 (spec §5.13(1))."""
+    with pytest.raises(ValueError, match="from 1"):
+        OperationsEdge(build().service, poll_seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "known"),
+    [
+        ("GET", "/v1/operations", True),
+        ("OPTIONS", "/v1/operations/x", True),
+        ("PUT", "/v1/operations/x", True),
+        ("POST", "/v1/operations/x:wait", True),
+        ("GET", "/v1/images", False),
+        ("GET", "/", False),
+        ("GET", "/v1/operations/%zz", False),
+    ],
+)
+def test_paths_that_an_edge_serves(method: str, path: str, known: bool) -> None:
+    """They are those of its routes, with whatever method."""
+    found = edge_of(build()).route(method, path)
+    assert isinstance(found, RouteNotFound | MalformedRequest) != known

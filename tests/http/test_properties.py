@@ -1,0 +1,158 @@
+"""Whatever comes in, a well-formed reply goes out, and never a 500."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import MutableMapping
+from datetime import timedelta
+from typing import Any
+
+import attrs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lro
+from lro import asgi, wsgi
+from lro.http import HttpReply, HttpRequest, OperationsEdge, Start
+from tests.http.counting_service import CountMetadata, build, details_of
+from tests.http.test_starts import read_image
+
+ODD = st.sampled_from('\ud800\udcff\x00\n\x7f\xffü٣%/:;=&+,"\\[]{} ')
+ANY = st.text(ODD | st.characters(), max_size=12)
+METHODS = st.sampled_from(["GET", "HEAD", "DELETE", "POST", "OPTIONS", "PUT"]) | ANY
+PIECES = st.sampled_from(
+    ["/v1", "/operations", "/x", "/projects", "/p", ":wait", ":cancel", "/", "%2F", "%ff", ".."]
+)
+ONES = ["/v1/operations", "/v1/operations/x", "/v1/projects/p/operations/x"]
+PATHS = st.lists(PIECES | ANY, max_size=6).map("".join) | st.tuples(
+    st.sampled_from(ONES), st.sampled_from(["", ":wait", ":cancel"])
+).map("".join)
+NAMES = st.sampled_from(["filter", "pageSize", "page_token", "alt", "$alt", "key", "name"]) | ANY
+QUERIES = st.lists(st.tuples(NAMES, st.sampled_from("=&+%;"), ANY).map("".join), max_size=3).map(
+    "&".join
+)
+MEDIA = st.sampled_from(["application/json", "image/png", ";charset=", "text/plain;a*=b'c'd"])
+HEADERS = st.dictionaries(
+    st.sampled_from(["content-type", "x-server-timeout", "content-length", "cookie"]),
+    MEDIA | st.sampled_from(["1", "0.5", "0"]) | ANY,
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(["timeout", "name", "steps", "label", "requestId", "validateOnly"]) | ANY
+BODIES = st.binary(max_size=60) | st.dictionaries(KEYS, VALUES, max_size=3).map(
+    lambda value: json.dumps(value).encode("utf-8", "surrogatepass")
+)
+REQUESTS = st.builds(
+    HttpRequest, method=METHODS, path=PATHS, query=QUERIES, headers=HEADERS, body=BODIES
+)
+FINE = {501, 503, 504}
+
+
+def house() -> Any:
+    """A service that never waits, with two operations to meet."""
+    built = build(max_wait=timedelta(0))
+    for parent in ("", "projects/p"):
+        built.start(parent, metadata=CountMetadata(percent=1))
+    return built
+
+
+HOUSE = house()
+START = "/v1/things:read"
+OPTIONS: dict[str, Any] = {
+    "starts": {START: Start(HOUSE.count, raw=read_image)},
+    "parents": ["projects/*"],
+    "max_body": 50,
+}
+EDGE = OperationsEdge(HOUSE.service, **OPTIONS)
+
+
+def check(method: str, reply: HttpReply) -> None:
+    """A reply is whole, whatever it says, and no defect."""
+    headers = dict(reply.headers)
+    assert len(headers) == len(reply.headers)
+    assert headers["cache-control"] == "no-store"
+    assert 200 <= reply.status < 500 or reply.status in FINE
+    if reply.status == 204 or method == "HEAD":
+        assert reply.body == b""
+        return
+    value = json.loads(reply.body)
+    if reply.status != 200:
+        assert list(value) == ["error"]
+        assert value["error"]["code"] == reply.status
+        assert value["error"]["status"] in lro.Code.__members__
+        details_of(value)
+
+
+@settings(max_examples=800)
+@given(REQUESTS)
+def test_the_operations_edge_takes_anything(request: HttpRequest) -> None:
+    """Any method, path, query, headers and body give a reply that is no defect."""
+    check(request.method, EDGE.handle(request))
+
+
+@settings(max_examples=400)
+@given(REQUESTS)
+def test_a_start_takes_anything(request: HttpRequest) -> None:
+    """Any method, query, headers and body at the path of a start give a reply."""
+    check(request.method, EDGE.handle(attrs.evolve(request, path=START)))
+
+
+BYTES = st.binary(max_size=20)
+RAW_PATHS = PATHS.map(lambda path: path.encode("utf-8", "replace")) | BYTES
+
+
+@settings(max_examples=300)
+@given(METHODS, RAW_PATHS, BYTES, st.lists(st.tuples(BYTES, BYTES), max_size=3), BODIES)
+def test_the_asgi_application_takes_anything(
+    method: str, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]], body: bytes
+) -> None:
+    """Any bytes that an ASGI server may hand over give a reply."""
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path.decode("utf-8", "surrogateescape"),
+        "raw_path": path,
+        "query_string": query,
+        "headers": headers,
+    }
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(asgi.OperationsApp(HOUSE.service, **OPTIONS)(scope, receive, send))
+    start, end = sent
+    found = [(name.decode(), value.decode()) for name, value in start["headers"]]
+    check(method, HttpReply(start["status"], tuple(found), end["body"]))
+
+
+LATIN = st.text(st.characters(max_codepoint=255), max_size=20)
+
+
+@settings(max_examples=300)
+@given(METHODS, LATIN | PATHS, LATIN, st.dictionaries(LATIN, LATIN, max_size=3), BODIES)
+def test_the_wsgi_application_takes_anything(
+    method: str, path: str, query: str, headers: dict[str, str], body: bytes
+) -> None:
+    """Any text that a WSGI server may hand over gives a reply."""
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": method,
+        "PATH_INFO": path,
+        "QUERY_STRING": query,
+        "CONTENT_LENGTH": next(iter(headers.values()), str(len(body))),
+        "wsgi.input": io.BytesIO(body),
+        **{f"HTTP_{name.upper()}": value for name, value in headers.items()},
+    }
+    found: list[Any] = []
+    chunks = wsgi.OperationsApp(HOUSE.service, **OPTIONS)(environ, lambda *args: found.extend(args))
+    status, listed = found
+    named = tuple((name.lower(), value) for name, value in listed)
+    check(method, HttpReply(int(status[:3]), named, b"".join(chunks)))

@@ -1,0 +1,149 @@
+"""Query parameters (spec §5.8, §1.6(2))."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro._base.errors import (
+    InvalidPageSize,
+    LroError,
+    MalformedRequest,
+    PartialSuccessNotSupported,
+)
+from lro._http.query import MAX_PARAMETERS, MAX_QUERY, Query, parse_query
+from tests.vector_files import vectors
+
+CASES = vectors("http_query")["cases"]
+RPCS = ["ListOperations", "GetOperation", "DeleteOperation", "CancelOperation", "WaitOperation"]
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_vector(case: dict[str, Any]) -> None:
+    """Every case of http_query.json gives its fields or its error."""
+    expect = case["expect"]
+    if "error" in expect:
+        with pytest.raises(LroError) as refused:
+            parse_query(case["rpc"], case["query"])
+        assert refused.value.status_code.name == expect["error"]
+    else:
+        assert parse_query(case["rpc"], case["query"]) == Query(expect["request"])
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("", False),
+        ("alt=json", False),
+        ("alt=json;enum-encoding=int", True),
+        ("%24alt=json%3Benum-encoding%3Dint", True),
+        ("$alt=json%3Benum-encoding%3Dint&alt=json", True),
+        ("$prettyPrint=true&quotaUser=me&$key=k", False),
+    ],
+)
+@pytest.mark.parametrize("rpc", RPCS)
+def test_system_parameters(rpc: str, query: str, wanted: bool) -> None:
+    """Every RPC takes the system parameters; only the enum encoding of alt means anything."""
+    assert parse_query(rpc, query) == Query({}, enum_numbers=wanted)
+
+
+@pytest.mark.parametrize(
+    ("query", "error", "field"),
+    [
+        ("pageSize=2147483648", InvalidPageSize, "page_size"),
+        ("pageSize=-2147483649", InvalidPageSize, "page_size"),
+        ("page_size=" + "9" * 5000, InvalidPageSize, "page_size"),
+        ("pageSize=%D9%A1", InvalidPageSize, "page_size"),
+        ("pageSize=1%0A", InvalidPageSize, "page_size"),
+        ("pageSize=--1", InvalidPageSize, "page_size"),
+        ("filter=a&filter=a", MalformedRequest, "filter"),
+        ("pageToken=a&page_token=", MalformedRequest, "page_token"),
+        ("returnPartialSuccess=false&return_partial_success=true", MalformedRequest, "return"),
+        ("return_partial_success=True", MalformedRequest, "return_partial_success"),
+        ("returnPartialSuccess", MalformedRequest, "return_partial_success"),
+        ("name=", MalformedRequest, "name"),
+        ("n%61me=x", MalformedRequest, "name"),
+        ("Filter=x", MalformedRequest, "query"),
+        ("filter=%ff", MalformedRequest, "query"),
+        ("filter=\udc80", MalformedRequest, "query"),
+        ("%zz=1", MalformedRequest, "query"),
+        ("key=%", MalformedRequest, "query"),
+        ("alt=media", MalformedRequest, "alt"),
+        ("alt=JSON", MalformedRequest, "alt"),
+        ("returnPartialSuccess=true&foo=1", MalformedRequest, "query"),
+    ],
+)
+def test_a_refused_query_blames_the_field(
+    query: str, error: type[MalformedRequest], field: str
+) -> None:
+    """A wrong parameter is refused with the field in proto spelling."""
+    with pytest.raises(error) as refused:
+        parse_query("ListOperations", query)
+    assert refused.value.field.startswith(field)
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("rpc", [*RPCS[1:], "BatchGetOperations"])
+@pytest.mark.parametrize("parameter", ["filter=a", "pageSize=1", "returnPartialSuccess=true"])
+def test_only_list_has_fields_in_its_query(rpc: str, parameter: str) -> None:
+    """The fields of ListOperations are unknown to every other RPC."""
+    with pytest.raises(MalformedRequest, match="it knows none"):
+        parse_query(rpc, parameter)
+
+
+def test_partial_success_is_not_supported() -> None:
+    """Asking for partial success is UNIMPLEMENTED, by either name, where List has the field."""
+    for name in ("returnPartialSuccess", "return_partial_success"):
+        with pytest.raises(PartialSuccessNotSupported):
+            parse_query("ListOperations", f"{name}=true&pageSize=1")
+
+
+def test_leading_zeros_do_not_count() -> None:
+    """A page size may have any number of leading zeros, and both bounds of int32 are in."""
+    for number in (0, 7, 2**31 - 1):
+        query = f"pageSize={'0' * 5000}{number}"
+        assert parse_query("ListOperations", query).fields == {"page_size": number}
+    assert parse_query("ListOperations", f"pageSize={-(2**31)}").fields == {"page_size": -(2**31)}
+
+
+@given(TEXT, st.integers(-(2**31), 2**31 - 1), TEXT)
+def test_what_urlencode_writes_comes_back(text: str, size: int, token: str) -> None:
+    """A form-encoded request is read back as it was."""
+    query = urlencode({"filter": text, "pageSize": size, "page_token": token})
+    fields = {"filter": text, "page_size": size, "page_token": token}
+    assert parse_query("ListOperations", query) == Query(fields)
+
+
+@given(st.sampled_from(RPCS), st.text(max_size=20) | st.text("pageSize=&%2+1f;\udc80", max_size=20))
+def test_no_query_raises_anything_else(rpc: str, query: str) -> None:
+    """Whatever the query, it is read or refused with one of our errors."""
+    found: Query | LroError
+    try:
+        found = parse_query(rpc, query)
+    except (MalformedRequest, InvalidPageSize, PartialSuccessNotSupported) as refused:
+        found = refused
+    assert isinstance(found, Query) or str(found)
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("filter=" + "a" * MAX_QUERY, "at most 131072 characters"),
+        ("key&" * MAX_PARAMETERS, "at most 100 parameters"),
+    ],
+)
+def test_query_that_is_too_long_is_malformed(query: str, why: str) -> None:
+    """It is refused before anything reads it (defects 3)."""
+    with pytest.raises(MalformedRequest, match=why):
+        parse_query("ListOperations", query)
+
+
+def test_longest_filter_fits_into_a_query() -> None:
+    """Also where each of its characters takes twelve when it is escaped."""
+    text = "\U0001f600" * 8192
+    assert parse_query("ListOperations", "filter=" + quote(text)).fields == {"filter": text}

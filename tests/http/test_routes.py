@@ -1,0 +1,295 @@
+"""The HTTP rules: which route a request takes (spec §5.5-§5.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro._base.errors import (
+    DeclarationError,
+    HttpMethodNotAllowed,
+    LroError,
+    MalformedRequest,
+    RouteNotFound,
+)
+from lro._http.routes import Allowed, Match, Route, RouteTable, default_routes
+from lro._model.http_rules import MAX_PATH, RawPath, Template, Wild
+from tests.vector_files import vectors
+
+VECTORS = vectors("http_route")
+
+
+def told(table: RouteTable, method: str, path: str) -> dict[str, Any]:
+    """The answer of a table in the words of the vectors."""
+    try:
+        found = table.find(method, path)
+    except HttpMethodNotAllowed as refused:
+        return {"http": 405, "status": refused.code.name, "allow": ", ".join(refused.allow)}
+    except LroError as refused:
+        return {"http": refused.code.http, "status": refused.code.name}
+    if isinstance(found, Allowed):
+        return {"http": 204, "allow": ", ".join(found.allow)}
+    assert found.head == (method == "HEAD")
+    return {"rpc": found.rpc, "bindings": found.bindings}
+
+
+@pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["id"])
+def test_vector(case: dict[str, Any]) -> None:
+    """Every request of http_route.json takes the route it says."""
+    table = RouteTable(default_routes(case["extra_parents"]))
+    assert told(table, case["method"], case["path"]) == case["expect"]
+
+
+def test_the_default_routes_are_those_of_the_vectors() -> None:
+    """The five rules, and the five under each parent, are written as in the vectors."""
+    rules = [f"{rule['method']} {rule['template']}" for rule in VECTORS["routes"]]
+    for parent in ("projects/*", "projects/*/locations/*"):
+        rules += [rule.replace("PARENT", parent) for rule in VECTORS["extra_parent_templates"]]
+    routes = default_routes(("projects/*", "projects/*/locations/*"))
+    assert [f"{route.method} {route.template.text}" for route in routes] == rules
+    rpcs = [rule["rpc"] for rule in VECTORS["routes"]]
+    assert [route.rpc for route in routes] == rpcs * 3
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "rpc", "name"),
+    [
+        ("GET", "/v1/projects/p/operations", "ListOperations", "projects/p"),
+        ("GET", "/v1/projects/p/operations/x", "GetOperation", "projects/p/operations/x"),
+        ("DELETE", "/v1/projects/p/operations/x", "DeleteOperation", "projects/p/operations/x"),
+        ("POST", "/v1/projects/p/operations/x:cancel", "CancelOperation", None),
+        ("POST", "/v1/projects/p/operations/x:wait", "WaitOperation", None),
+        ("GET", "/v1/projects/é/operations/x:y", "GetOperation", "projects/é/operations/x:y"),
+    ],
+)
+def test_the_paths_of_generated_clients(method: str, path: str, rpc: str, name: str | None) -> None:
+    """What google-api-core's REST client asks for is routed once its parent is configured."""
+    found = RouteTable(default_routes(["projects/*"])).find(method, path)
+    bindings = {"name": name or "projects/p/operations/x"}
+    assert found == Match(rpc=rpc, bindings=bindings, head=False)
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        "",
+        "projects",
+        "projects/*/locations",
+        "*/projects",
+        "*/*",
+        "projects/**",
+        "projects/{p}",
+        "a/*}/{b=c/*",
+        "projects/*:x",
+        "/projects/*",
+        "projects/*/",
+        "projects//",
+        "projects/-",
+        "../*",
+        "operations",
+        "operations/*",
+        "projects/*/operations",
+        "projects/*/operations/*",
+        "projects/a b",
+        "projects/%00",
+        "projects/%zz",
+        "projects/" + "x" * 1024,
+    ],
+)
+def test_a_bad_parent_is_refused(parent: str) -> None:
+    """A parent pattern under which no operation could be found is refused."""
+    with pytest.raises(DeclarationError) as refused:
+        default_routes([parent])
+    wanted = "parents: must be patterns such as projects/*/locations/*, got "
+    assert str(refused.value).startswith(wanted)
+    assert ("slash" in str(refused.value)) == parent.startswith("/")
+
+
+@pytest.mark.parametrize("parent", ["projects/my-project", "a/*/b/c/d/*", "caf%C3%A9s/a%2Fb"])
+def test_a_parent_may_have_literal_ids(parent: str) -> None:
+    """Ids of a parent may be fixed, and anything may be written with escapes."""
+    table = RouteTable(default_routes([parent]))
+    path = f"/v1/{parent.replace('*', 'x')}/operations"
+    assert told(table, "GET", path)["rpc"] == "ListOperations"
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "", "GET,PUT", "G\r\n"])
+def test_a_method_that_cannot_be_routed_is_refused(method: str) -> None:
+    """HEAD and OPTIONS belong to the table, and what is no token is no method."""
+    with pytest.raises(DeclarationError, match="cannot be routed"):
+        Route(method=method, template="/v1/x", rpc="X")
+
+
+def test_a_wrong_template_is_refused() -> None:
+    """A route takes its template as text too, and that is checked."""
+    assert Route(method="GET", template="/v1/x", rpc="X").template == Template.parse("/v1/x")
+    with pytest.raises(DeclarationError, match="no segment begins"):
+        Route(method="GET", template="/v1/", rpc="X")
+
+
+def test_registration_order_decides_between_equals() -> None:
+    """Of two templates that are equally specific the one registered first wins."""
+    routes = [
+        Route(method="GET", template="/v1/{a}/x", rpc="First"),
+        Route(method="GET", template="/v1/{b}/x", rpc="Second"),
+        Route(method="PUT", template="/v1/{b}/x", rpc="Put"),
+    ]
+    for order, rpc in ((routes, "First"), (routes[::-1], "Second")):
+        assert told(RouteTable(order), "GET", "/v1/1/x")["rpc"] == rpc
+
+
+def test_the_more_specific_route_wins_whatever_the_order() -> None:
+    """Specificity comes before registration, but only among routes with the method."""
+    texts = ["/v1/{x=**}", "/v1/{x=a/**}", "/v1/{x=*}", "/v1/{x=a}"]
+    routes = [Route(method="GET", template=text, rpc=text) for text in texts]
+    table = RouteTable([*routes, Route(method="PUT", template="/v1/a/b", rpc="Put")])
+    assert told(table, "GET", "/v1/a")["rpc"] == "/v1/{x=a}"
+    assert told(table, "GET", "/v1/b")["rpc"] == "/v1/{x=*}"
+    assert told(table, "GET", "/v1/a/b")["rpc"] == "/v1/{x=a/**}"
+    assert told(table, "GET", "/v1") == {"rpc": "/v1/{x=**}", "bindings": {"x": ""}}
+
+
+def test_a_registered_verb_shuts_out_the_routes_without() -> None:
+    """A path with a known verb is never read as an id with a colon, whatever the method."""
+    table = RouteTable(
+        [
+            *default_routes(),
+            Route(method="POST", template="/v1/operations:watch", rpc="Watch"),
+            Route(method="PUT", template="/v1/x:a%2Fb", rpc="Odd"),
+            Route(method="PUT", template="/{x=**}:do", rpc="Do"),
+        ]
+    )
+    assert told(table, "GET", "/v1/operations/x:watch")["http"] == 404
+    assert told(table, "POST", "/v1/operations/:cancel")["http"] == 404
+    assert told(table, "POST", ":cancel")["http"] == 404
+    assert told(table, "PUT", ":do")["http"] == 404
+    assert told(table, "GET", "/v1/operations/x:a/b")["rpc"] == "GetOperation"
+    assert told(table, "PUT", "/v1/x:a%2Fb")["rpc"] == "Odd"
+    assert told(table, "PUT", "/v1/x:a/b")["http"] == 404
+
+
+def test_the_quick_way_and_the_way_by_templates_agree() -> None:
+    """An escape, an escaped slash in a literal, and text that is not UTF-8 change no rule."""
+    table = RouteTable([*default_routes(), Route(method="GET", template="/v1/a%2Fb", rpc="Odd")])
+    head = Match(rpc="GetOperation", bindings={"name": "operations/aa"}, head=True)
+    assert table.find("HEAD", "/v1/operations/aa") == table.find("HEAD", "/v1/operations/%61a")
+    assert table.find("HEAD", "/v1/operations/aa") == head
+    assert told(table, "GET", "/v1/a%2fb")["rpc"] == "Odd"
+    assert told(table, "GET", "/v1/a/b")["http"] == 404
+    assert told(table, "GET", "/v1/operations/\udc80")["http"] == 400
+
+
+def test_an_empty_table_has_nothing() -> None:
+    """A table without routes answers every path with not found, once it can be read."""
+    table = RouteTable(())
+    for path in ("/", "/v1/x:y", "*"):
+        with pytest.raises(RouteNotFound) as missing:
+            table.find("GET", path)
+        assert missing.value.path == path
+    with pytest.raises(MalformedRequest):
+        table.find("GET", "/v1/\udc80")
+
+
+def ranks(template: Template) -> list[int]:
+    """Spec §5.7(3) in numbers: literal, '*', exact end, '**'."""
+    order = {Wild.ONE: 1, Wild.MANY: 3}
+    numbers = [order[s] if isinstance(s, Wild) else 0 for s in template.segments]
+    return numbers if 3 in numbers else [*numbers, 2]
+
+
+def naive(routes: Sequence[Route], method: str, path: str) -> dict[str, Any]:
+    """Spec §5.7 read rule by rule, every template asked one by one about the whole path."""
+    try:
+        parsed = RawPath.parse(path)
+    except MalformedRequest:
+        return {"http": 400, "status": "INVALID_ARGUMENT"}
+    verbs = {route.template.verb.text for route in routes if route.template.verb}
+    verb = parsed.verb if parsed and parsed.verb in verbs else None
+    matching = []
+    for route in routes:
+        own = route.template.verb.text if route.template.verb else None
+        bindings = route.template.match(path) if own == verb else None
+        if bindings is not None:
+            matching.append((route, bindings))
+    if not matching:
+        return {"http": 404, "status": "NOT_FOUND"}
+    wanted = "GET" if method == "HEAD" else method
+    chosen = [pair for pair in matching if pair[0].method == wanted]
+    if chosen:
+        route, bindings = min(chosen, key=lambda pair: ranks(pair[0].template))
+        return {"rpc": route.rpc, "bindings": bindings}
+    methods = {route.method for route, _ in matching} | {"OPTIONS"}
+    allow = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+    if method == "OPTIONS":
+        return {"http": 204, "allow": allow}
+    return {"http": 405, "status": "UNIMPLEMENTED", "allow": allow}
+
+
+SEGMENTS = st.sampled_from(["v1", "a", "b", "*", "{x}", "{y=a}", "{z=a/*}", "a%2Fb", "%61"])
+ENDS = st.sampled_from(["", "", "/**", "/{w=**}", "/{w=a/**}", "/{w=*/**}"])
+VERBS = st.sampled_from(["", "", "", ":do", ":d%6F", ":a%2Fb", ":go"])
+METHODS = st.sampled_from(["GET", "GET", "PUT", "POST", "HEAD", "OPTIONS", "get"])
+PATHS = st.lists(
+    st.sampled_from(
+        [
+            "/",
+            "/",
+            "/v1",
+            "/a",
+            "/b",
+            "/%61",
+            "a",
+            ":do",
+            ":go",
+            ":",
+            "%2F",
+            "/é",
+            "/\udc80",
+            ":d%6F",
+        ]
+    ),
+    max_size=7,
+).map("".join)
+
+
+@st.composite
+def routes(draw: st.DrawFn) -> Route:
+    segments = draw(st.lists(SEGMENTS, min_size=1, max_size=3, unique=True))
+    template = "/" + "/".join(segments) + draw(ENDS) + draw(VERBS)
+    method = draw(st.sampled_from(["GET", "PUT", "POST"]))
+    return Route(method=method, template=template, rpc=f"{method} {template}")
+
+
+@given(st.lists(routes(), max_size=6), METHODS, PATHS)
+def test_a_table_answers_as_its_templates_do(rules: list[Route], method: str, path: str) -> None:
+    """The table finds what matching every template one by one finds."""
+    assert told(RouteTable(rules), method, path) == naive(rules, method, path)
+
+
+DEFAULTS = default_routes(["projects/*", "projects/*/locations/*"])
+DEFAULT_TABLE = RouteTable(DEFAULTS)
+NEAR_PATHS = st.lists(
+    st.sampled_from(
+        ["operations", "projects", "p", "locations", "a:b", "a:cancel", "%3A", "", "\udc80"]
+    ),
+    max_size=7,
+).map(lambda segments: "/v1/" + "/".join(segments))
+
+
+@given(METHODS, NEAR_PATHS | PATHS | st.text(max_size=20) | st.text("/v1%:a\udc80", max_size=20))
+def test_the_default_table_answers_every_path(method: str, path: str) -> None:
+    """Whatever the path, the table answers as its templates do, or with one of our errors."""
+    assert told(DEFAULT_TABLE, method, path) == naive(DEFAULTS, method, path)
+
+
+def test_path_that_is_too_long_is_malformed() -> None:
+    """It is refused before anything reads it (defects 3)."""
+    table = RouteTable(default_routes())
+    longest = "/v1/operations/".ljust(MAX_PATH, "a")
+    assert isinstance(table.find("GET", longest), Match)
+    with pytest.raises(MalformedRequest, match="at most 16384 characters, got 16385"):
+        table.find("GET", longest + "a")

@@ -1,0 +1,343 @@
+"""The edge behind real servers, byte by byte: waiting, leaving, junk (spec §4.8, §5.9)."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import lro
+from lro import asgi, wsgi
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.http.counting_service import House, build, details_of
+from tests.http.servers import HOST, uvicorn_serving, waitress_serving
+
+SERVERS = {
+    "uvicorn": (uvicorn_serving, asgi.OperationsApp),
+    "waitress": (waitress_serving, wsgi.OperationsApp),
+}
+
+
+class Line:
+    """A connection to a server."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection((HOST, port), timeout=10)
+
+    def send(self, method: str, path: str, body: bytes = b"", *headers: str) -> Line:
+        """Send a request as it is given; a body gets its length unless a header has said it."""
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {HOST}", *headers]
+        if body and not any("length" in line.lower() or "chunked" in line for line in headers):
+            lines.append(f"Content-Length: {len(body)}")
+        self.socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+        return self
+
+    def reply(self, method: str = "GET") -> tuple[int, http.client.HTTPMessage, Any]:
+        """Status, headers and JSON of the next reply."""
+        response = http.client.HTTPResponse(self.socket, method=method)
+        response.begin()
+        body = response.read()
+        if response.headers.get_content_type() != "application/json":
+            return response.status, response.headers, body
+        return response.status, response.headers, json.loads(body or b"null")
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Server:
+    """A served house, with lines to it."""
+
+    def __init__(self, house: House, port: int) -> None:
+        self.house = house
+        self.port = port
+        self._lines: list[Line] = []
+
+    def line(self) -> Line:
+        self._lines.append(Line(self.port))
+        return self._lines[-1]
+
+    def until(self, claim: Callable[[], bool]) -> None:
+        """Go on asking the server for other things until the claim holds, ten seconds at most."""
+        other, end = self.line(), time.monotonic() + 10
+        while not claim():
+            assert time.monotonic() < end, "it never came true"
+            assert other.send("GET", "/v1/operations/none").reply()[0] == 404
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+
+
+@contextlib.contextmanager
+def served(kind: str, house: House, **options: Any) -> Iterator[Server]:
+    """A house behind one of the servers."""
+    serving, make = SERVERS[kind]
+    with serving(make(house.service, **options)) as port:
+        server = Server(house, port)
+        try:
+            yield server
+        finally:
+            server.close()
+
+
+@pytest.fixture(params=SERVERS, scope="module")
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A served house, behind each of the servers."""
+    with served(request.param, build(), max_body=10_000) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def uvicorn() -> Iterator[Server]:
+    """A served house, behind uvicorn."""
+    with served("uvicorn", build(), max_body=10_000) as found:
+        yield found
+
+
+# -- waiting ----------------------------------------------------------------------------------
+
+
+def test_waiting_does_not_block_others(uvicorn: Server) -> None:
+    """While one waits, others are answered; then the waiter hears at once (spec §4.8)."""
+    name = uvicorn.house.start()
+    waiter = uvicorn.line().send("POST", f"/v1/{name}:wait")
+    uvicorn.until(lambda: uvicorn.house.service.waiting == 1)
+    assert uvicorn.line().send("GET", f"/v1/{name}").reply()[2] == {"name": name}
+    uvicorn.house.finish(name)
+    assert waiter.reply()[2]["done"] is True
+    assert uvicorn.house.service.waiting == 0
+
+
+# uvicorn does not see to the connections whose calls it has cancelled.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_waits_that_a_stopping_server_cancels_are_answered_unavailable() -> None:
+    """Not with the server's plain 500, where no signal has told them before (defects 21)."""
+    house = build()
+    name = house.start()
+    app = asgi.OperationsApp(house.service)
+    with contextlib.ExitStack() as lines:
+        with uvicorn_serving(app, timeout_graceful_shutdown=1) as port:
+            server = Server(house, port)
+            lines.callback(server.close)
+            waiters = [server.line().send("POST", f"/v1/{name}:wait") for _ in range(50)]
+            server.until(lambda: house.service.waiting == 50)
+        for waiter in waiters:
+            status, headers, body = waiter.reply()
+            assert (status, headers["retry-after"]) == (503, "1")
+            assert body["error"]["status"] == "UNAVAILABLE"
+
+
+def test_two_hundred_waits(uvicorn: Server) -> None:
+    """All that wait for one operation are answered when it is done, from one event loop."""
+    name = uvicorn.house.start()
+    lines = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(200)]
+    uvicorn.until(lambda: uvicorn.house.service.waiting == 200)
+    uvicorn.house.finish(name)
+    assert {line.reply()[2]["response"]["total"] for line in lines} == {3}
+    assert uvicorn.house.service.waiting == 0
+
+
+def test_a_caller_who_disconnects_frees_the_waiter(
+    uvicorn: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits any more, the operation goes on to its end, no log complains (spec §4.8)."""
+    name = uvicorn.house.start()
+    leaving = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(5)]
+    staying = uvicorn.line().send("POST", f"/v1/{name}:wait", b'{"timeout": "50s"}')
+    uvicorn.until(lambda: uvicorn.house.service.waiting == 6)
+    for line in leaving:
+        line.close()
+    uvicorn.until(lambda: uvicorn.house.service.waiting == 1)
+    assert not uvicorn.house.service.get(name).done
+    uvicorn.house.finish(name)
+    assert staying.reply()[2]["done"] is True
+    assert caplog.records == []
+
+
+def test_deleted_during_a_wait(uvicorn: Server) -> None:
+    """NOT_FOUND as soon as it is noticed (spec §4.6)."""
+    name = uvicorn.house.start()
+    waiter = uvicorn.line().send("POST", f"/v1/{name}:wait")
+    uvicorn.until(lambda: uvicorn.house.service.waiting == 1)
+    assert uvicorn.line().send("DELETE", f"/v1/{name}").reply()[2] == {}
+    status, _, body = waiter.reply()
+    assert (status, details_of(body)["ResourceInfo"]["resourceName"]) == (404, name)
+
+
+def test_a_wait_in_a_thread() -> None:
+    """Under WSGI a wait holds a thread of the server, and ends in the same ways."""
+    house = build()
+    rung = threading.Event()
+    bell = house.service._runtime.updater.notifier
+    listen = bell.listen
+
+    def heard(*args: Any) -> None:
+        listen(*args)
+        rung.set()
+
+    bell.listen = heard  # type: ignore[method-assign]
+    with served("waitress", house) as server:
+        for end, status in ((house.finish, 200), (house.service.delete, 404)):
+            name = house.start()
+            waiter = server.line().send("POST", f"/v1/{name}:wait")
+            assert rung.wait(10)
+            rung.clear()
+            end(name)
+            assert waiter.reply()[0] == status
+
+
+def test_work_ends_on_another_thread() -> None:
+    """A real executor's result reaches a caller who waits through a real server."""
+    service = lro.Service(MemoryStore(), ThreadExecutor(workers=1), maintenance=False)
+    go = threading.Event()
+
+    def hold(request: lro.types.StringValue, job: lro.Job[lro.Struct]) -> lro.types.StringValue:
+        job.report(lro.Struct({"waiting": True}))
+        go.wait(10)
+        return lro.types.StringValue(request.value.upper())
+
+    method = service.method("acme.v1.Things.Hold")(hold)
+    with service, uvicorn_serving(asgi.OperationsApp(service)) as port:
+        name = method.start(lro.types.StringValue("done")).name
+        line = Line(port).send("POST", f"/v1/{name}:wait")
+        go.set()
+        assert line.reply()[2]["response"]["value"] == "DONE"
+        line.close()
+
+
+# -- what comes over the line -----------------------------------------------------------------
+
+
+def test_requests_on_one_connection(server: Server) -> None:
+    """A HEAD, an error and a good reply after another: each ends where its headers say."""
+    name = server.house.start()
+    line = server.line()
+    assert line.send("HEAD", f"/v1/{name}").reply("HEAD")[0] == 200
+    assert line.send("GET", "/v1/operations/none").reply()[0] == 404
+    assert line.send("POST", f"/v1/{name}:cancel", b"{}").reply()[2] == {}
+    assert line.send("GET", f"/v1/{name}").reply()[2] == {"name": name}
+    assert line.send("OPTIONS", f"/v1/{name}").reply()[0] == 204
+
+
+@pytest.mark.parametrize("size", [1, 20_000, 200_000])
+def test_a_body_where_none_is_read(server: Server, size: int) -> None:
+    """The body of a GET is ignored, and does not get into the way of the next request."""
+    name = server.house.start()
+    line = server.line()
+    for _ in range(2):
+        assert line.send("GET", f"/v1/{name}", b"{" * size).reply()[2] == {"name": name}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (["Content-Type: ;;;=\xff"], 415),
+        (["Content-Type: application/json; charset=\x80"], 415),
+        (["X-Server-Timeout: soon"], 400),
+        (["X-Server-Timeout: 1", "X-Server-Timeout: 2"], 400),
+        (["X-Server-Timeout: 0"], 504),
+        (["X-Junk: " + "x" * 8000, "X-Latin: \xe9\xff"], 404),
+        (["Cookie: ;;;", "If-None-Match: *", "Range: bytes=0-1"], 404),
+    ],
+)
+def test_header_junk(server: Server, headers: list[str], status: int) -> None:
+    """Headers that mean something are checked; the others may be anything."""
+    line = server.line().send("POST", "/v1/operations/none:wait", b"{}", *headers)
+    assert line.reply()[0] == status
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        ("/v1/operations/%zz", 400, "MALFORMED_REQUEST"),
+        ("/v1/operations/%ff", 400, "MALFORMED_REQUEST"),
+        ("/v1/operations/%", 400, "MALFORMED_REQUEST"),
+        ("/v1/operations/%2e%2e", 400, "INVALID_OPERATION_NAME"),
+        ("/v1/operations/../x", 400, "INVALID_OPERATION_NAME"),
+        ("/v1/operations/%00", 400, "INVALID_OPERATION_NAME"),
+        ("/v1//operations/x", 404, "ROUTE_NOT_FOUND"),
+        ("/v1/operations/a%2Fb%3Await", 404, "OPERATION_NOT_FOUND"),
+        ("/v1/operations?filter=%ff", 400, "MALFORMED_REQUEST"),
+        ("/v1/operations?pageSize=1&pageSize=2", 400, "MALFORMED_REQUEST"),
+    ],
+)
+def test_paths_and_queries_as_sent(server: Server, path: str, status: int, reason: str) -> None:
+    """Nothing between the socket and the routes tidies a path up."""
+    found, _, body = server.line().send("GET", path).reply()
+    assert (found, details_of(body)["ErrorInfo"]["reason"]) == (status, reason)
+
+
+@pytest.mark.parametrize("length", ["junk", "-1", "1, 2", "9" * 30])
+def test_a_length_that_lies(server: Server, length: str) -> None:
+    """The server or the edge refuses it, and goes on serving others."""
+    line = server.line().send(
+        "POST", "/v1/operations/none:cancel", b"{}", f"Content-Length: {length}"
+    )
+    line.socket.shutdown(socket.SHUT_WR)
+    with contextlib.suppress(ConnectionError, http.client.HTTPException):
+        assert 400 <= line.reply()[0] < 500
+    assert server.line().send("GET", "/v1/operations").reply()[0] == 200
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"POST /v1/operations/none:cancel HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{",
+        b"POST /v1/operations/none:cancel HTTP/1.1\r\nHost: x\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+        b"GET /v1/opera",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"",
+    ],
+)
+def test_half_a_request(server: Server, half: bytes) -> None:
+    """A caller who breaks off changes nothing, and others are served."""
+    line = server.line()
+    line.socket.sendall(half)
+    line.close()
+    assert server.line().send("GET", "/v1/operations").reply()[0] == 200
+    assert server.house.service.waiting == 0
+
+
+def test_a_chunked_body(server: Server) -> None:
+    """A body without a length is read to its end."""
+    name = server.house.start()
+    chunks = b'5\r\n{"tim\r\nb\r\neout":"0s"}\r\n0\r\n\r\n'
+    line = server.line().send("POST", f"/v1/{name}:wait", chunks, "Transfer-Encoding: chunked")
+    assert line.reply()[2] == {"name": name}
+
+
+def test_a_body_over_the_limit(server: Server) -> None:
+    """413 in the words of the edge."""
+    body = b" " * 10_001
+    status, headers, reply = server.line().send("POST", "/v1/operations/none:cancel", body).reply()
+    assert (status, headers["cache-control"]) == (413, "no-store")
+    assert details_of(reply)["ErrorInfo"]["reason"] == "REQUEST_TOO_LARGE"
+
+
+def test_an_endless_body(uvicorn: Server) -> None:
+    """A stream without end is answered as soon as it is over the limit."""
+    line = uvicorn.line().send(
+        "POST", "/v1/operations/none:cancel", b"", "Transfer-Encoding: chunked"
+    )
+    line.socket.sendall(b"4e20\r\n" + b" " * 20_000 + b"\r\n")
+    assert line.reply()[0] == 413
+
+
+def test_the_end_of_the_server_is_that_of_the_service() -> None:
+    """Served alone, the application closes its service when uvicorn stops."""
+    house = build()
+    with served("uvicorn", house) as server:
+        assert server.line().send("GET", "/v1/operations").reply()[0] == 200
+        house.start()
+    with pytest.raises(lro.errors.Unavailable):
+        house.start()

@@ -1,0 +1,570 @@
+"""A starting method over HTTP (spec §9, §5.9, §5.12)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import attrs
+import pytest
+
+import lro
+from lro import Code
+from lro.errors import HttpMethodNotAllowed
+from lro.executors.threads import ThreadExecutor
+from lro.http import HttpReply, HttpRequest, OperationsEdge, Start, adrive, answer
+from lro.stores.memory import MemoryStore
+from tests.http.counting_service import (
+    DOMAIN,
+    URL,
+    CountMetadata,
+    CountRequest,
+    CountResponse,
+    House,
+    Wrapped,
+    ask,
+    build,
+    check_error,
+    details_of,
+    headers_of,
+)
+
+PATH = "/v1/things:count"
+UUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+
+
+START_OPTIONS = frozenset({"parent", "metadata", "raw"})
+
+
+def edge_for(service: lro.Service, method: Any, path: Any = PATH, **options: Any) -> OperationsEdge:
+    """An edge that serves one start; the options are those of the start, or of the edge."""
+    mine = {name: options.pop(name) for name in START_OPTIONS & {*options}}
+    return OperationsEdge(service, starts={path: Start(method, **mine)}, **options)
+
+
+def edge_of(house: House, **options: Any) -> OperationsEdge:
+    return edge_for(house.service, house.count, **options)
+
+
+def post(body: Any, **headers: str) -> HttpRequest:
+    return ask("POST", PATH, body, **headers)
+
+
+def started(reply: HttpReply) -> Mapping[str, Any]:
+    """The operation of a good reply."""
+    assert reply.status == 200, reply.body
+    operation: Mapping[str, Any] = json.loads(reply.body)
+    return operation
+
+
+def names(house: House) -> list[str]:
+    """All operations of the root."""
+    page = house.service.list(lro.ListOperationsRequest())
+    return [operation.name for operation in page.operations]
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "APPLICATION/JSON; v=1", ""])
+def test_a_json_body_starts_an_operation(content_type: str) -> None:
+    """The operation comes back at once, not to be cached, with the polling interval."""
+    house = build()
+    body = {"steps": 2, "label": "ü"}
+    reply = edge_of(house, poll_seconds=3).handle(post(body, content_type=content_type))
+    name = started(reply)["name"]
+    assert names(house) == [name]
+    assert headers_of(reply)["retry-after"] == "3"
+    assert headers_of(reply)["cache-control"] == "no-store"
+    assert headers_of(reply)["x-content-type-options"] == "nosniff"
+    request = house.service.store.request(name)
+    assert house.service.types.unpack(request, CountRequest) == CountRequest(2, "ü")
+
+
+def test_parent_metadata_and_caller() -> None:
+    """The application says where the operation stands, what it shows first, and whose it is."""
+    house = build(owner_only=True)
+    edge = edge_of(
+        house,
+        parent=lambda request: f"projects/{request.headers['x-project']}",
+        metadata=lambda message: CountMetadata(percent=message.steps),
+        authenticate=lambda headers: headers["x-user"],
+    )
+    operation = started(edge.handle(post({"steps": 5}, x_project="p", x_user="ann")))
+    assert operation["name"].startswith("projects/p/operations/")
+    assert operation["metadata"] == {"@type": URL + "acme.v1.CountMetadata", "percent": 5}
+    assert house.service.get(operation["name"], caller="ann").name == operation["name"]
+    with pytest.raises(lro.errors.OperationNotFound):
+        house.service.get(operation["name"], caller="eve")
+
+
+@pytest.mark.parametrize("spelling", ["requestId", "request_id"])
+def test_a_request_id_makes_a_repeat_harmless(spelling: str) -> None:
+    """The same id gives the same operation, and a conflict for another request."""
+    house = build()
+    edge = edge_of(house)
+    first = started(edge.handle(post({"steps": 1, spelling: UUID})))
+    again = started(edge.handle(post({"steps": 1, spelling: UUID.upper()})))
+    assert (first, names(house)) == (again, [first["name"]])
+    other = edge.handle(post({"steps": 2, spelling: UUID}))
+    check_error(other, 400, Code.INVALID_ARGUMENT, "REQUEST_ID_CONFLICT")
+
+
+@pytest.mark.parametrize("spelling", ["validateOnly", "validate_only"])
+def test_validate_only_stores_nothing(spelling: str) -> None:
+    """All checks and a finished operation, but no record (spec §9.7)."""
+    house = build()
+    reply = edge_of(house).handle(post({"steps": 1, spelling: True}))
+    empty = {"@type": URL + "google.protobuf.Empty"}
+    assert started(reply) == {"done": True, "response": empty}
+    assert "retry-after" not in headers_of(reply)
+    assert names(house) == []
+    bad = edge_of(house).handle(post({"steps": "x", spelling: True}))
+    check_error(bad, 400, Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "field"),
+    [
+        ({"colour": 1}, "INVALID_ARGUMENT", "colour"),
+        ({"steps": "many"}, "INVALID_ARGUMENT", "steps"),
+        ({"steps": 2**31}, "INVALID_ARGUMENT", "steps"),
+        ({"steps": True}, "INVALID_ARGUMENT", "steps"),
+        ({"label": 1}, "INVALID_ARGUMENT", "label"),
+        ({"label": "\ud800"}, "MALFORMED_REQUEST", "body"),
+        ({"requestId": 1}, "INVALID_ARGUMENT", "request_id"),
+        ({"requestId": "1"}, "INVALID_REQUEST_ID", "request_id"),
+        ({"requestId": UUID, "request_id": UUID}, "INVALID_ARGUMENT", "request_id"),
+        ({"validateOnly": 1}, "INVALID_ARGUMENT", "validate_only"),
+        ({"validateOnly": "true"}, "INVALID_ARGUMENT", "validate_only"),
+        ([], "MALFORMED_REQUEST", "body"),
+        (b"{", "MALFORMED_REQUEST", "body"),
+        (b'{"steps":1,"steps":1}', "MALFORMED_REQUEST", "body"),
+    ],
+)
+def test_a_wrong_body_is_refused(body: Any, reason: str, field: str) -> None:
+    """Unknown fields, wrong types and bad JSON start nothing, and the field is named."""
+    house = build()
+    reply = edge_of(house).handle(post(body))
+    check_error(reply, 400, Code.INVALID_ARGUMENT, reason)
+    (violation,) = details_of(reply.body)["BadRequest"]["fieldViolations"]
+    assert violation["field"] == field
+    assert names(house) == []
+
+
+@lro.message("acme.v1.OwnRequest")
+@attrs.frozen
+class OwnRequest:
+    """A request that declares the standard fields itself, as AIP-155 and AIP-163 have it."""
+
+    steps: lro.Int32 = 0
+    request_id: str = ""
+    validate_only: bool = False
+
+
+def test_a_message_with_a_request_id_of_its_own() -> None:
+    """It is honoured, and the message has it too."""
+    house = build()
+    method = house.service.declare(
+        "acme.v1.Things.Own",
+        request=OwnRequest,
+        response=CountResponse,
+        metadata=CountMetadata,
+    )
+    edge = edge_for(house.service, method)
+    name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
+    assert started(edge.handle(post({"steps": 1, "request_id": UUID})))["name"] == name
+    packed = house.service.store.request(name)
+    assert house.service.types.unpack(packed, OwnRequest) == OwnRequest(1, UUID)
+    assert started(edge.handle(post({"validate_only": True})))["done"] is True
+
+
+# -- bodies that are no JSON ------------------------------------------------------------------
+
+
+def read_image(media: str, body: bytes) -> CountRequest | None:
+    if not media.startswith("image/"):
+        return None
+    if not body:
+        raise lro.InvalidArgument("image", "must not be empty")
+    return CountRequest(len(body), media)
+
+
+@pytest.mark.parametrize("header", ["image/png", "IMAGE/PNG; name=x"])
+def test_a_raw_body(header: str) -> None:
+    """A body of another media type is read by the application."""
+    house = build()
+    reply = edge_of(house, raw=read_image).handle(post(b"\x89PNG\xff", content_type=header))
+    packed = house.service.store.request(started(reply)["name"])
+    assert house.service.types.unpack(packed, CountRequest) == CountRequest(5, "image/png")
+
+
+def test_json_beside_raw_bodies() -> None:
+    """JSON is still read, with a media type or without, and others are refused."""
+    edge = edge_of(build(), raw=read_image)
+    started(edge.handle(post({"steps": 1}, content_type="application/json")))
+    started(edge.handle(post({"steps": 1})))
+    reply = edge.handle(post(b"<x/>", content_type="text/xml"))
+    check_error(reply, 415, Code.INVALID_ARGUMENT, "UNSUPPORTED_MEDIA_TYPE")
+    empty = edge.handle(post(b"", content_type="image/png"))
+    check_error(empty, 400, Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+
+
+def test_a_raw_body_over_the_limit() -> None:
+    """The limit is for every body, and the application does not get to see more."""
+    edge = edge_of(build(), raw=read_image, max_body=10)
+    started(edge.handle(post(b"x" * 10, content_type="image/png")))
+    reply = edge.handle(post(b"x" * 11, content_type="image/png"))
+    check_error(reply, 413, Code.INVALID_ARGUMENT, "REQUEST_TOO_LARGE")
+
+
+# -- who, how, and when not -------------------------------------------------------------------
+
+
+def test_only_post() -> None:
+    """OPTIONS is answered, another method refused, HEAD without a body (spec §5.7(4))."""
+    edge = edge_of(build())
+    assert isinstance(edge.route("GET", PATH), HttpMethodNotAllowed)
+    options = edge.handle(ask("OPTIONS", PATH))
+    assert (options.status, headers_of(options)["allow"]) == (204, "OPTIONS, POST")
+    for method in ("GET", "DELETE", "post"):
+        reply = edge.handle(ask(method, PATH))
+        check_error(reply, 405, Code.UNIMPLEMENTED, "HTTP_METHOD_NOT_ALLOWED")
+        assert headers_of(reply)["allow"] == "OPTIONS, POST"
+    assert edge.handle(ask("HEAD", PATH)).body == b""
+
+
+@pytest.mark.parametrize("path", ["/v1/\udcff", "/v1/%ff", "/%zz"])
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+def test_a_malformed_path(method: str, path: str) -> None:
+    """It is refused as everywhere, though a starting method does not look at it."""
+    reply = edge_of(build()).handle(ask(method, path, {}))
+    check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
+
+
+def test_the_caller_is_known_before_the_body_is_read() -> None:
+    """A stranger learns nothing about their body."""
+
+    def refuse(headers: Mapping[str, str]) -> str:
+        raise lro.errors.Unauthenticated("who are you?")
+
+    reply = edge_of(build(), authenticate=refuse).handle(post(b"{"))
+    check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
+
+
+def test_a_busy_target() -> None:
+    """Work that needs a target alone is ABORTED while other work has it (spec §9.5)."""
+    house = build()
+    method = house.service.declare(
+        "acme.v1.Things.Lock",
+        request=OwnRequest,
+        response=CountResponse,
+        metadata=CountMetadata,
+        options=lro.Options(exclusive_target=lambda request: f"things/{request.steps}"),
+    )
+    edge = edge_for(house.service, method)
+    started(edge.handle(post({"steps": 1})))
+    started(edge.handle(post({"steps": 2})))
+    check_error(edge.handle(post({"steps": 1})), 409, Code.ABORTED, "TARGET_BUSY")
+
+
+def test_a_full_queue_stores_nothing() -> None:
+    """429 with RetryInfo and Retry-After, and no record of the attempt (design §6)."""
+    go = threading.Event()
+    executor = ThreadExecutor(workers=1, queue=1)
+    service = lro.Service(MemoryStore(), executor, maintenance=False, domain=DOMAIN)
+
+    def wait(request: CountRequest, job: lro.Job[CountMetadata]) -> CountResponse:
+        go.wait()
+        return CountResponse()
+
+    edge = edge_for(service, service.method("acme.v1.Things.Wait")(wait))
+    with service:
+        for _ in range(2):
+            started(edge.handle(post({})))
+        reply = edge.handle(post({}))
+        check_error(reply, 429, Code.RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED")
+        assert headers_of(reply)["retry-after"] == "1"
+        assert details_of(reply.body)["RetryInfo"]["retryDelay"] == "1s"
+        assert len(service.list(lro.ListOperationsRequest()).operations) == 2
+        go.set()
+    stopped = edge.handle(post({}))
+    check_error(stopped, 503, Code.UNAVAILABLE, "UNAVAILABLE")
+
+
+def explode() -> None:
+    raise RuntimeError("password=hunter2")
+
+
+def test_a_defect_discloses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A store that fails is INTERNAL for the caller, and in the log for the operator."""
+    reply = edge_of(build(Wrapped(explode, "insert"))).handle(post({}))
+    check_error(reply, 500, Code.INTERNAL, "INTERNAL")
+    assert b"hunter2" not in reply.body
+    assert "hunter2" in caplog.text
+    assert f"POST {PATH}" in caplog.text
+
+
+def test_an_operation_done_at_once() -> None:
+    """Work that ends within the call comes back done, without a polling interval (spec §9.8)."""
+    house = build()
+
+    def quick(request: CountRequest) -> CountResponse:
+        return CountResponse(total=request.steps)
+
+    method = house.service.method("acme.v1.Things.Quick", metadata=CountMetadata)(quick)
+    reply = edge_for(house.service, method).handle(post({"steps": 9}))
+    assert started(reply)["response"] == {"@type": URL + "acme.v1.CountResponse", "total": 9}
+    assert "retry-after" not in headers_of(reply)
+
+
+# -- endpoints of the application's own -------------------------------------------------------
+
+
+def test_answer_gives_the_operation() -> None:
+    """An endpoint written by hand replies with what it started."""
+    house = build()
+    reply = answer(house.service, lambda: house.count.start(CountRequest(1)), 5)
+    body, status, headers = reply.parts
+    assert (json.loads(body), status) == ({"name": names(house)[0]}, 200)
+    assert headers == {
+        "content-type": "application/json; charset=utf-8",
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+        "retry-after": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "http", "code", "reason"),
+    [
+        (lro.errors.TargetBusy("x"), 409, Code.ABORTED, "TARGET_BUSY"),
+        (lro.InvalidArgument("a", "b"), 400, Code.INVALID_ARGUMENT, "INVALID_ARGUMENT"),
+    ],
+)
+def test_answer_gives_the_error(error: Exception, http: int, code: Code, reason: str) -> None:
+    """What keeps an operation from starting is the reply."""
+
+    def start() -> lro.Operation:
+        raise error
+
+    reply = answer(build().service, start)
+    check_error(reply, http, code, reason)
+
+
+def test_answer_leaves_the_framework_its_own() -> None:
+    """An error that is not ours, such as a framework's 422, is not turned into INTERNAL."""
+
+    def start() -> lro.Operation:
+        raise KeyError("theirs")
+
+    with pytest.raises(KeyError):
+        answer(build().service, start)
+
+
+OWN_PATH = "/v2/own:path"
+
+
+def declare(service: lro.Service, name: str, **options: Any) -> lro.Method[Any, Any, Any]:
+    """A method that counts, by another name."""
+    return service.declare(
+        f"acme.other.Things.{name}",
+        request=CountRequest,
+        response=CountResponse,
+        metadata=CountMetadata,
+        options=lro.Options(**options),
+    )
+
+
+def test_starts_are_served_at_the_paths_of_the_dict() -> None:
+    """One method may have several paths; elsewhere nothing starts."""
+    house = build()
+    own = declare(house.service, "Count", path=OWN_PATH)
+    count = Start(house.count, metadata=lambda request: CountMetadata(percent=7))
+    edge = OperationsEdge(house.service, starts={PATH: house.count, "/v1/a:b": own, "/c": count})
+    for path in (PATH, "/v1/a:b", "/c"):
+        started(edge.handle(ask("POST", path, {})))
+    for path in (OWN_PATH, "/v1/a", "/any/thing", "/"):
+        reply = edge.handle(ask("POST", path, {}))
+        check_error(reply, 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
+    assert len(names(house)) == 3
+
+
+def test_all_methods_that_have_a_path_are_served_there() -> None:
+    """True stands for them; a method without ``path=``, and one declared later, are not served."""
+    house = build()
+    declare(house.service, "Count", path=OWN_PATH)
+    edge = OperationsEdge(house.service, starts=True)
+    declare(house.service, "Later", path="/v1/later")
+    started(edge.handle(ask("POST", OWN_PATH, {})))
+    for path in (PATH, "/v1/later"):
+        check_error(edge.handle(ask("POST", path, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
+    none = OperationsEdge(house.service)
+    check_error(none.handle(ask("POST", OWN_PATH, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("paths", "sentence"),
+    [
+        (
+            ["/v1/operations:batchGet"],
+            "starts: '/v1/operations:batchGet' is served already, as BatchGetOperations",
+        ),
+        (
+            ["/v1/operations/x:cancel"],
+            "starts: '/v1/operations/x:cancel' is served already, as CancelOperation",
+        ),
+        (
+            ["/v1/a:b", "/v1/%61:b"],
+            "starts: '/v1/%61:b' is served already, as acme.v1.Things.Count",
+        ),
+    ],
+)
+def test_path_that_is_served_twice_is_refused(paths: list[str], sentence: str) -> None:
+    """The sentence says what is served there."""
+    house = build()
+    with pytest.raises(lro.DeclarationError) as refused:
+        OperationsEdge(house.service, starts=dict.fromkeys(paths, house.count))
+    assert str(refused.value) == sentence
+
+
+def test_two_methods_declared_with_one_path_are_refused() -> None:
+    """A dict can say which of them is meant."""
+    service = build().service
+    method = declare(service, "One", path=OWN_PATH)
+    declare(service, "Two", path=OWN_PATH)
+    with pytest.raises(lro.DeclarationError) as refused:
+        OperationsEdge(service, starts=True)
+    wanted = f"starts: '{OWN_PATH}' is served already, as acme.other.Things.One"
+    assert str(refused.value) == wanted
+    started(OperationsEdge(service, starts={OWN_PATH: method}).handle(ask("POST", OWN_PATH, {})))
+
+
+def test_start_beside_a_route_of_another_method() -> None:
+    """A path may have a GET of the interface and a POST that starts operations."""
+    house = build()
+    edge = OperationsEdge(house.service, starts={"/v1/operations": house.count})
+    started(edge.handle(ask("POST", "/v1/operations", {})))
+    assert edge.handle(ask("GET", "/v1/operations")).status == 200
+
+
+@pytest.mark.parametrize("starts", [None, 1, ["/v1/a"], "/v1/a"])
+def test_starts_of_a_wrong_type_are_refused(starts: Any) -> None:
+    """The sentence says what they may be."""
+    wanted = r"starts: must be True, False, or a dict of paths, each with a method or an lro\.http"
+    with pytest.raises(lro.DeclarationError, match=wanted):
+        OperationsEdge(build().service, starts=starts)
+
+
+def read_nothing(request: CountRequest) -> CountResponse:
+    """A function that is no method."""
+    return CountResponse()
+
+
+async def awaited(*_: object) -> str:
+    """A coroutine function, which nothing awaits."""
+    return "projects/p"
+
+
+def leave(*_: object) -> Any:
+    """Raise what would end the server, or the thread that serves."""
+    raise SystemExit
+
+
+class Leaving(ValueError):
+    """Has no text that could be had."""
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+    def __repr__(self) -> str:
+        raise SystemExit
+
+
+def refuse(*_: object) -> None:
+    """Refuse with an error that has no text."""
+    raise Leaving
+
+
+@pytest.mark.parametrize(
+    ("wrong", "function"),
+    [
+        ("validate", leave),
+        ("validate", refuse),
+        ("validate", lambda *_: Leaving()),
+        ("exclusive_target", leave),
+        ("parent", leave),
+        ("metadata", leave),
+        ("raw", leave),
+    ],
+)
+def test_function_that_raises_system_exit_fails_its_own_call_only(
+    wrong: str, function: Callable[..., Any]
+) -> None:
+    """On an event loop it would stop the server: the caller is told INTERNAL, the log tells why.
+
+    So does what the function returns or raises, asked for its text.
+    """
+    method_options: dict[str, Any] = (
+        {wrong: function} if wrong in ("validate", "exclusive_target") else {}
+    )
+    options: dict[str, Any] = {wrong: function} if not method_options else {}
+    house = build()
+    method = house.service.method(
+        "acme.v1.Counters.Leave",
+        request=CountRequest,
+        response=CountResponse,
+        metadata=CountMetadata,
+        **method_options,
+    )(read_nothing)
+    edge = edge_for(house.service, method, "/v1/leave", **options)
+    request = HttpRequest(
+        method="POST", path="/v1/leave", headers={"content-type": "application/json"}, body=b"{}"
+    )
+    by_thread = edge.handle(request)
+
+    async def hold(waiting: Awaitable[object]) -> object:
+        return await waiting
+
+    on_loop = asyncio.run(adrive(edge.exchange(request), house.service, hold))
+    assert isinstance(on_loop, HttpReply)
+    assert (by_thread.status, on_loop.status) == (500, 500)
+    assert json.loads(by_thread.body)["error"]["status"] == "INTERNAL"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"path": "v1/things"},
+            "starts: must be a path such as /v1/images:resize, got 'v1/things'"
+            " (it must begin with a slash)",
+        ),
+        ({"path": "/v1/a b"}, "starts: must be a path such as /v1/images:resize, got '/v1/a b' ("),
+        ({"path": "/v1/{name=things/*}"}, "starts: must be paths without variables, got "),
+        ({"path": "/v1/*"}, "starts: must be paths without variables, got "),
+        ({"path": 5}, "starts: must be a text, got 5"),
+        ({"parent": "projects/p"}, "parent: must be a function, got 'projects/p'"),
+        ({"metadata": CountMetadata()}, "metadata: must be a function, got "),
+        ({"raw": True}, "raw: must be a function, got True"),
+        ({"parent": awaited}, "parent: must be a plain function, which no event loop awaits"),
+        ({"authenticate": "ann"}, "authenticate: must be a function, got 'ann'"),
+        ({"max_body": "1"}, "max_body: must be a whole number from 1, got '1'"),
+        ({"poll_seconds": 1.5}, "poll_seconds: must be a whole number from 1, got 1.5"),
+        ({"trusted_origins": "https://a.example"}, "trusted_origins: must be several texts"),
+    ],
+)
+def test_wrong_options_are_refused_at_construction(options: Any, sentence: str) -> None:
+    """The sentence names the option and what it has to be."""
+    with pytest.raises(lro.DeclarationError) as refused:
+        edge_of(build(), **options)
+    assert str(refused.value).startswith(sentence)
+
+
+@pytest.mark.parametrize("method", [read_nothing, "acme.v1.Things.Count", None])
+def test_what_is_not_a_method_is_refused_at_construction(method: Any) -> None:
+    """A plain function is refused with the way out, not at the first call (defects 17)."""
+    with pytest.raises(lro.DeclarationError, match=r"decorate the function with service\.method"):
+        OperationsEdge(build().service, starts={PATH: method})
+    with pytest.raises(lro.DeclarationError, match=r"decorate the function with service\.method"):
+        Start(method)

@@ -1,0 +1,243 @@
+"""The edge as a WSGI application, call by call (PEP 3333)."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote, unquote_to_bytes
+
+import pytest
+
+from lro.wsgi import OperationsApp
+from tests.http.counting_service import build
+from tests.http.servers import environ_of_wsgiref
+
+
+def environ_of(method: str, path: str, body: bytes = b"", **more: Any) -> dict[str, Any]:
+    """The environment of a request; ``path`` is raw, and so is REQUEST_URI unless changed."""
+    return {
+        "REQUEST_METHOD": method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
+        "REQUEST_URI": path,
+        "QUERY_STRING": "",
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": io.BytesIO(body),
+        **more,
+    }
+
+
+def serve(app: Any, environ: dict[str, Any]) -> tuple[str, dict[str, str], Any]:
+    """Status line, headers and JSON of the reply."""
+    said: list[Any] = []
+    chunks: Iterable[bytes] = app(environ, lambda *args: said.extend(args))
+    status, headers = said
+    assert len(dict(headers)) == len(headers)
+    return status, dict(headers), json.loads(b"".join(chunks) or b"null")
+
+
+def reason(body: Any) -> str:
+    """The reason of an error body."""
+    found: str = body["error"]["details"][0]["reason"]
+    return found
+
+
+def test_a_request_is_answered() -> None:
+    """Status line, headers as WSGI spells them, body."""
+    house = build()
+    name = house.start()
+    status, headers, body = serve(OperationsApp(house.service), environ_of("GET", f"/v1/{name}"))
+    assert (status, body) == ("200 OK", {"name": name})
+    assert headers == {
+        "Content-Type": "application/json; charset=utf-8",
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Retry-After": "1",
+        "Content-Length": str(len(json.dumps(body, separators=(",", ":")))),
+    }
+
+
+def test_head_and_options_have_no_body() -> None:
+    """The length of a HEAD reply is that of GET; a 204 has none; so also for a bad request."""
+    app = OperationsApp(build().service)
+    for more in ({}, {"CONTENT_LENGTH": "junk"}):
+        got = serve(app, environ_of("GET", "/v1/operations/x", **more))
+        head = serve(app, environ_of("HEAD", "/v1/operations/x", **more))
+        assert head == (*got[:2], None)
+    status, headers, body = serve(app, environ_of("OPTIONS", "/v1/operations/x"))
+    assert (status, body, "Content-Length" in headers) == ("204 No Content", None, False)
+
+
+def test_header_names_with_underscores_are_those_with_hyphens() -> None:
+    """WSGI has one variable for both, so that a proxy must drop both (docs, security)."""
+    seen: list[str] = []
+
+    def authenticate(headers: Any) -> None:
+        seen.append(headers["x-caller"])
+
+    app = OperationsApp(build().service, authenticate=authenticate)
+    for line in ("X-Caller: ann", "x_caller: eve"):
+        serve(app, environ_of_wsgiref("GET", "/v1/operations", line))
+    assert seen == ["ann", "eve"]
+
+
+def test_query_headers_and_body_are_passed_on() -> None:
+    """The five parts of a request arrive: hooks see header names in lower case."""
+    seen: dict[str, str] = {}
+
+    def authenticate(headers: Any) -> str:
+        seen.update(headers)
+        return "ann"
+
+    app = OperationsApp(build().service, authenticate=authenticate)
+    environ = environ_of(
+        "POST",
+        "/v1/operations/x:wait",
+        b"{",
+        QUERY_STRING="alt=json",
+        CONTENT_TYPE="application/json",
+        HTTP_X_SERVER_TIMEOUT="5",
+    )
+    assert reason(serve(app, environ)[2]) == "MALFORMED_REQUEST"
+    assert seen == {"content-type": "application/json", "x-server-timeout": "5"}
+
+
+@pytest.mark.parametrize(
+    ("length", "body", "status"),
+    [
+        ("12", b'{"name": ""}', "404"),
+        ("0012", b'{"name": ""}', "404"),
+        ("5", b'{"name": ""}', "400"),
+        ("100", b'{"name": ""}', "404"),
+        ("0", b"{", "404"),
+        ("", b"{", "404"),
+        (None, b"{", "404"),
+        ("101", b" " * 101, "413"),
+        ("9" * 17, b" " * 101, "413"),
+        ("9" * 5000, b" " * 101, "413"),
+        ("0" * 5000, b"{", "404"),
+        ("-1", b"{}", "400"),
+        ("+2", b"{}", "400"),
+        ("2 ", b"{}", "400"),
+        ("1e1", b"{}", "400"),
+        ("٢", b"{}", "400"),
+        ("²", b"{}", "400"),
+        ("junk", b"{}", "400"),
+    ],
+)
+def test_content_length(length: str | None, body: bytes, status: str) -> None:
+    """The length is believed as far as the limit and the stream go; junk is refused."""
+    app = OperationsApp(build().service, max_body=100)
+    environ = environ_of("POST", "/v1/operations/x:cancel", body, CONTENT_LENGTH=length)
+    found, _, shown = serve(app, environ)
+    assert found[:3] == status, shown
+    assert environ["wsgi.input"].tell() <= 101
+    if length in ("-1", "junk"):
+        assert shown["error"]["details"][1]["fieldViolations"][0]["field"] == "Content-Length"
+
+
+@pytest.mark.parametrize(("size", "status"), [(100, "404"), (101, "413"), (10_000, "413")])
+def test_a_terminated_stream_is_read_to_its_end(size: int, status: str) -> None:
+    """Where the server says that the stream ends, as for chunks, no length is needed."""
+    app = OperationsApp(build().service, max_body=100)
+    environ = environ_of("POST", "/v1/operations/x:cancel", b" " * size, CONTENT_LENGTH="junk")
+    environ["wsgi.input_terminated"] = True
+    assert serve(app, environ)[0][:3] == status
+    assert environ["wsgi.input"].tell() <= 101
+
+
+class Broken(io.BytesIO):
+    """A stream whose other end has gone."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise ConnectionResetError("gone")
+
+
+def test_a_body_that_breaks_off() -> None:
+    """A stream that fails is the caller's fault, not ours."""
+    environ = environ_of("POST", "/v1/operations/x:cancel", b"{}")
+    environ["wsgi.input"] = Broken()
+    status, _, body = serve(OperationsApp(build().service), environ)
+    assert (status, reason(body)) == ("400 Bad Request", "MALFORMED_REQUEST")
+
+
+@pytest.mark.parametrize(
+    ("more", "resource"),
+    [
+        ({}, "operations/ü%2Fb"),
+        ({"RAW_URI": "/v1/operations/%C3%BC%2Fb"}, "operations/ü%2Fb"),
+        ({"REQUEST_URI": "/v1/operations/%C3%BC%2Fb?a=b"}, "operations/ü%2Fb"),
+        ({"REQUEST_URI": ""}, "operations/ü/b"),
+        ({"REQUEST_URI": "/rewritten"}, "operations/ü/b"),
+        ({"REQUEST_URI": "http://here/v1/operations/%C3%BC%2Fb"}, "operations/ü/b"),
+        ({"SCRIPT_NAME": "/api", "prefix": "/api"}, "operations/ü%2Fb"),
+        ({"SCRIPT_NAME": "/\xc3\xbc", "prefix": "/%c3%bc"}, "operations/ü%2Fb"),
+        ({"SCRIPT_NAME": "/cut/off"}, "operations/ü%2Fb"),
+    ],
+)
+def test_the_path_below_a_mount(more: dict[str, Any], resource: str) -> None:
+    """The raw path counts if it says what PATH_INFO says, without the mount's own."""
+    path = "/v1/operations/%C3%BC%2Fb"
+    environ = environ_of("GET", path)
+    environ["REQUEST_URI"] = more.pop("prefix", "") + path
+    status, _, body = serve(OperationsApp(build().service), {**environ, **more})
+    assert (status[:3], body["error"]["details"][1]["resourceName"]) == ("404", resource)
+
+
+def test_bytes_that_are_not_utf_8() -> None:
+    """Refused, in the path and in the query, with a raw path or without (spec §5.3(3))."""
+    app = OperationsApp(build().service)
+    for more in ({}, {"REQUEST_URI": ""}):
+        status, _, body = serve(app, environ_of("GET", "/v1/operations/%ff", **more))
+        assert (status[:3], reason(body)) == ("400", "MALFORMED_REQUEST")
+    environ = environ_of("GET", "/v1/operations", QUERY_STRING="filter=\xff")
+    assert serve(app, environ)[0][:3] == "400"
+
+
+def test_a_server_that_hands_over_text() -> None:
+    """Text where Latin-1 is due cannot be mistaken for bytes, and is taken as it is."""
+    environ = environ_of("GET", quote("/v1/operations/日"), PATH_INFO="/v1/operations/日")
+    body = serve(OperationsApp(build().service), environ)[2]
+    assert body["error"]["details"][1]["resourceName"] == "operations/日"
+
+
+def test_no_path_at_all() -> None:
+    """An application that is asked for its mount point itself."""
+    environ = environ_of("GET", "/api", SCRIPT_NAME="/api", PATH_INFO="")
+    assert reason(serve(OperationsApp(build().service), environ)[2]) == "ROUTE_NOT_FOUND"
+
+
+def test_start_is_served_at_its_path_only() -> None:
+    """A method that starts operations has the path that it is given."""
+    house = build()
+    app = OperationsApp(house.service, starts={"/v1/counts:start": house.count})
+    request = environ_of("POST", "/any/thing", b'{"steps": 1}')
+    assert reason(serve(app, request)[2]) == "ROUTE_NOT_FOUND"
+    body = serve(app, environ_of("POST", "/v1/counts:start", b'{"steps": 1}'))[2]
+    assert house.service.get(body["name"]).name == body["name"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/operations", "200"),
+        ("PUT", "/v1/operations", "405"),
+        ("GET", "/v1/operations/x", "404"),
+        ("GET", "/images", "299"),
+        ("POST", "/%zz", "299"),
+    ],
+)
+def test_fallback_gets_paths_that_are_not_served(method: str, path: str, status: str) -> None:
+    """The fallback gets every path but those of the edge's routes, with the body unread."""
+
+    def other(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        assert environ["wsgi.input"].read() == b"{}"
+        start_response("299 Other", [])
+        return []
+
+    house = build()
+    starts = {"/v1/counts:start": house.count}
+    app = OperationsApp(house.service, starts=starts, fallback=other)
+    assert serve(app, environ_of(method, path, b"{}"))[0][:3] == status

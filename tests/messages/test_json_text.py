@@ -1,0 +1,310 @@
+"""JSON text: strict, bounded, and the same with either library."""
+
+from __future__ import annotations
+
+import dataclasses
+import http
+import importlib.util
+import json
+import math
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro._base.errors import got
+from lro._messages import json_text
+from lro._messages.json_text import (
+    MAX_DEPTH,
+    deeper_than,
+    dumps,
+    loads,
+    loads_strict,
+    plain_copy,
+    reread,
+)
+from tests.messages.scalars_message import JSON
+
+READERS = {"loads": loads, "strict": loads_strict}
+
+
+@pytest.fixture(params=["orjson", "standard"])
+def library(request, monkeypatch):
+    """Each of the two libraries in turn."""
+    if request.param == "standard":
+        monkeypatch.setattr(json_text, "orjson", None)
+    else:
+        pytest.importorskip("orjson")
+    return request.param
+
+
+@pytest.fixture(params=READERS)
+def read(request, library):
+    """Each reader, by each library."""
+    return READERS[request.param]
+
+
+def nested(levels, inner="1"):
+    return "[" * levels + inner + "]" * levels
+
+
+NOT_JSON = {
+    "empty": "",
+    "blank": " \n",
+    "trailing text": '{"a":1} x',
+    "two texts": "{}{}",
+    "trailing comma": "[1,]",
+    "comment": "[1] // no",
+    "single quotes": "{'a': 1}",
+    "bare key": "{a: 1}",
+    "truncated": '{"a":',
+    "NaN": "[NaN]",
+    "Infinity": "[-Infinity]",
+    "leading zero": "[01]",
+    "plus": "[+1]",
+    "control character": '["\n"]',
+    "bad escape": '["\\x41"]',
+    "byte order mark": "\ufeff{}",
+}
+
+
+@pytest.mark.parametrize("text", NOT_JSON.values(), ids=NOT_JSON)
+def test_what_is_no_json(read, text):
+    """Refused as text and as bytes (spec §1.8(6))."""
+    for data in (text, text.encode()):
+        with pytest.raises(ValueError):
+            read(data)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe{}", b'["\xed\xa0\x80"]', b'["\xc0\xaf"]', b'"\x80"'])
+def test_what_is_not_utf8(read, data):
+    """Other encodings, surrogates and over-long forms."""
+    with pytest.raises(ValueError):
+        read(data)
+
+
+def test_equal_keys(library):
+    """A server refuses them, at any depth, by name (spec §1.8(2)); a client takes the last."""
+    for text in ('{"a":1,"b":2,"a":3}', '[{"b":{"a":1,"a":1}}]', '{"a":1,"\\u0061":2}'):
+        with pytest.raises(ValueError, match="the key 'a' stands twice"):
+            loads_strict(text)
+    assert loads('{"a":1,"a":2}') == {"a": 2}
+
+
+def test_depth(read):
+    """32 levels must be read, 100 are, one more is refused (spec §1.8(8))."""
+    for levels in (1, 32, MAX_DEPTH):
+        assert read(nested(levels)) is not None
+        assert read(nested(levels, "").encode()) is not None
+    for levels in (MAX_DEPTH + 1, 150, 1_000, 100_000):
+        for text in (nested(levels), nested(levels, ""), '{"a":' * levels + "1" + "}" * levels):
+            with pytest.raises(ValueError):
+                read(text)
+
+
+@pytest.mark.parametrize("bracket", ["[", "{", '{"a":', "]", "[{"])
+def test_a_hundred_thousand_brackets(read, bracket):
+    """Refused without a crash, though nothing closes them."""
+    with pytest.raises(ValueError):
+        read(bracket * 100_000)
+
+
+def test_other_threads_have_turns_while_fractions_are_read():
+    """Each is read by a function in Python: a request of a million bytes has 260,000 of them."""
+    called = []
+
+    def note(frame, event, _):
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        value = loads_strict(b"[1e9, 0.5, -2.5e-3, 7, 1e999]")
+    finally:
+        sys.setprofile(None)
+    assert value == [1e9, 0.5, -2.5e-3, 7, math.inf]
+    assert called.count("_fraction") == 4
+
+
+def test_width_is_no_depth(read):
+    """A list of many small lists is flat."""
+    wide = [[] for _ in range(1000)]
+    assert read(json.dumps(wide)) == wide
+    assert read(dumps([{"a": [1]}] * 1000)) == [{"a": [1]}] * 1000
+
+
+def test_what_is_written_can_be_read_again(library):
+    """Compact, in UTF-8; as deep as it is, or it is not written at all."""
+    value = {"é": ["\u2028", 1, 1.5, True, None, "\U0001f600"]}
+    assert dumps(value) == '{"é":["\u2028",1,1.5,true,null,"\U0001f600"]}'.encode()
+    assert reread(dumps(value).decode()) == value
+    for levels in (MAX_DEPTH, MAX_DEPTH + 1, 300):
+        deep = []
+        for _ in range(levels - 1):
+            deep = [deep]
+        assert reread(dumps(deep).decode()) == deep
+    ring = []
+    ring.append(ring)
+    for _ in range(100_000):
+        deep = [deep]
+    for endless in (ring, deep):
+        with pytest.raises(ValueError):
+            dumps(endless)
+
+
+def test_a_copy_of_plain_data(library):
+    """Equal, and of other containers; what would change on the way is not copied."""
+    value = {"a": [1, "é", {"b": None}], "c": -0.5}
+    copy = plain_copy(value)
+    assert copy == value
+    assert copy["a"] is not value["a"]
+    for odd in ([(1,)], {1: "a"}, [math.nan], ["\ud800"], [object()], [b""], [{1}]):
+        assert plain_copy(odd) is None
+
+
+@pytest.mark.parametrize("value", [{"a": object()}, {1, 2}, "\ud800", {"\ud800": 1}, b"x"])
+def test_what_has_no_json(library, value):
+    """An error, and never half a text."""
+    with pytest.raises((ValueError, TypeError)):
+        dumps(value)
+
+
+def test_big_integers(library):
+    """Beyond 64 bits they are written in full."""
+    assert dumps([2**70]) == b"[1180591620717411303424]"
+    assert loads(dumps([2**63 - 1, -(2**63)])) == [2**63 - 1, -(2**63)]
+
+
+def test_special_floats_by_the_standard_library(monkeypatch):
+    """Where it decides, NaN is no JSON; our codecs never give one."""
+    monkeypatch.setattr(json_text, "orjson", None)
+    with pytest.raises(ValueError):
+        dumps([math.nan])
+
+
+NUMBERS = [
+    "0", "-0", "-0.0", "1E+5", "1e-7", "1e16", "-1e22", "0.00001", "0.0001", "5e-324", "1e-400",
+    "1e308", "1e309", "-1e400", "9223372036854775808", "-9223372036854775809",
+    "18446744073709551615", "18446744073709551616", "9" * 308, "9" * 309, "9" * 4300, "9" * 4301,
+    "0.30000000000000004", "2.2250738585072011e-308", "1.7976931348623159e308", "NaN", "-Infinity",
+    "01", "1.", ".5", "+1", "1_0", "0x1", "123456789.12345678901234567890", "1e", "-",
+]  # fmt: skip
+TEXTS = [
+    '""', '"3e5"', '"null"', '"0.00001"', r'"\ud800"', r'"\ud83d\ude00"', r'"\udc00\ud800"',
+    r'"\u0000"', '"\x00"', '"\x1f"', '"\x7f"', '"\u2028"', '"\U0001f600"', r'"\/\b\f\n\x"',
+    r'"\u12"', '"a', '"12345678901234567890"', '"\ud800"',
+]  # fmt: skip
+SPACE = st.sampled_from(["", "", "", "", " ", "\t\r\n", "\x0b", "\xa0", "\ufeff"])
+TOKEN = st.sampled_from([*NUMBERS, *TEXTS, "true", "null", "nul", "None"]) | st.floats().map(repr)
+JSON_TEXT = st.recursive(
+    TOKEN,
+    lambda inner: (
+        st.builds("[{}{}]".format, st.lists(inner, max_size=3).map(",".join), SPACE)
+        | st.builds('{{"a":{},{}"a":{}}}'.format, inner, SPACE, inner)
+    ),
+    max_leaves=5,
+)
+
+
+def by_each_library(action, value):
+    """What it gives with orjson and without: a value, or None where it is refused."""
+    found = []
+    for library in (json_text.orjson, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(json_text, "orjson", library)
+            try:
+                found.append(repr(action(value)))
+            except (ValueError, TypeError):
+                found.append(None)
+    return found
+
+
+def assert_read_alike(data):
+    """The same value or refusal with either library; and what is read is written alike."""
+    with_orjson, without = by_each_library(loads, data)
+    assert with_orjson == without
+    if without is not None:
+        value = loads(data)
+        for action in (
+            dumps,
+            lambda value: plain_copy([value]),
+            lambda v: reread(dumps(v).decode()),
+        ):
+            assert len(set(by_each_library(action, value))) == 1
+
+
+@pytest.mark.parametrize("token", [*NUMBERS, *TEXTS], ids=lambda token: ascii(token)[:30])
+def test_a_token_is_read_and_written_alike_by_either_library(token):
+    """The extra ``fast`` changes no result (defects 45)."""
+    for text in (token, f"[{token}]", f'{{"unknown": {token}}}', f" {token} "):
+        assert_read_alike(text)
+        assert_read_alike(text.encode("utf-8", "surrogatepass"))
+
+
+@given(JSON_TEXT, SPACE)
+def test_any_text_is_read_and_written_alike_by_either_library(text, space):
+    """Or refused by both."""
+    assert_read_alike(space + text)
+    assert_read_alike((space + text).encode("utf-8", "surrogatepass"))
+
+
+@dataclasses.dataclass
+class Data:
+    number: int = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        math.nan, math.inf, 2**64, 10**309, 10**4300, -0.0, 1e16, 1e-5, 1e-4, (1, 2), {1: 2},
+        {None: 1}, {True: 1}, {1.5: 1}, Data(), datetime(2030, 1, 1, tzinfo=UTC), Decimal(1),
+        http.HTTPStatus.OK,
+        {"\ud800": 1}, b"x", None, {"a": None}, "null", "3e5", "0.00001", {"a,null": 1e300},
+    ],
+    ids=lambda value: got(value)[:30],
+)  # fmt: skip
+def test_a_value_is_written_alike_by_either_library(value):
+    """As the same text, or not at all (defects 45)."""
+    for whole in (value, [value], {"a": [1, value]}):
+        assert len(set(by_each_library(dumps, whole))) == 1
+
+
+@given(st.floats() | st.integers() | st.floats(0, 1).map(lambda one: one / 10**5))
+def test_any_number_is_written_alike_by_either_library(number):
+    """Whatever its exponent."""
+    assert len(set(by_each_library(dumps, [number]))) == 1
+
+
+@given(JSON)
+def test_every_value_survives(value):
+    """By either library, and by both readers."""
+    for library in (json_text.orjson, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(json_text, "orjson", library)
+            text = dumps(value)
+            assert loads(text) == loads_strict(text) == value
+            assert loads(text.decode()) == value
+
+
+@given(st.recursive(st.none(), lambda inner: st.lists(inner, max_size=2), max_leaves=8))
+def test_the_depth_of_a_value(value):
+    """It is the number of containers around the innermost one, itself included."""
+
+    def depth(one):
+        return 1 + max(map(depth, one), default=0) if isinstance(one, list) else 0
+
+    for limit in range(6):
+        assert deeper_than(value, limit) is (depth(value) > limit)
+
+
+def test_without_the_faster_library(monkeypatch):
+    """The extra is optional: the module then reads and writes all the same."""
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    spec = importlib.util.spec_from_file_location("jsontext_alone", json_text.__file__)
+    alone = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(alone)
+    assert alone.orjson is None
+    assert alone.loads(alone.dumps({"a": ["é", 1.5]})) == {"a": ["é", 1.5]}

@@ -1,0 +1,147 @@
+"""Durations and timestamps: the vectors, and what they leave out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lro._base.errors import InvalidArgument
+from lro._messages.times import (
+    Duration,
+    Timestamp,
+    datetime_text,
+    duration_text,
+    parse_datetime,
+    parse_duration,
+    parse_timestamp,
+    timestamp_text,
+)
+from tests.vector_files import by_id, vectors
+
+CASES = vectors("duration_timestamp_json")["cases"]
+KINDS = {
+    "Duration": (Duration, parse_duration, duration_text),
+    "Timestamp": (Timestamp, parse_timestamp, timestamp_text),
+}
+
+
+def cases(*modes):
+    return pytest.mark.parametrize("case", [c for c in CASES if c["mode"] in modes], ids=by_id)
+
+
+@cases("roundtrip", "parse")
+def test_it_reads(case):
+    """The JSON form gives these seconds and nanoseconds."""
+    cls, parse, _ = KINDS[case["type"]]
+    assert parse(case.get("input", case["json"])) == cls(case["seconds"], case["nanos"])
+
+
+@cases("roundtrip", "parse", "print")
+def test_it_prints(case):
+    """These seconds and nanoseconds give the canonical JSON form."""
+    cls, _, text = KINDS[case["type"]]
+    assert text(cls(case["seconds"], case["nanos"])) == case["json"]
+
+
+@cases("parse_error")
+def test_it_refuses(case):
+    """What is none is refused, with what was found in the text."""
+    with pytest.raises(InvalidArgument, match="got"):
+        KINDS[case["type"]][1](case["input"])
+
+
+@cases("print_error")
+def test_it_does_not_print(case):
+    """What is out of range has no JSON form."""
+    cls, _, text = KINDS[case["type"]]
+    with pytest.raises(ValueError, match="not a valid"):
+        text(cls(case["seconds"], case["nanos"]))
+
+
+def test_the_vectors_are_all_used():
+    """No mode of the file is left out."""
+    modes = {"roundtrip", "parse", "print", "parse_error", "print_error"}
+    assert {case["mode"] for case in CASES} == modes
+
+
+@given(st.timedeltas(timedelta(days=-3_652_500), timedelta(days=3_652_500)))
+def test_timedeltas_survive(span):
+    """A timedelta goes through Duration and its JSON form unchanged."""
+    assert parse_duration(duration_text(Duration.from_timedelta(span))).to_timedelta() == span
+
+
+MOMENTS = st.datetimes(timezones=st.just(UTC))
+
+
+@given(MOMENTS)
+def test_datetimes_survive(moment):
+    """A datetime goes through Timestamp and its JSON form unchanged; both printers agree."""
+    text = timestamp_text(Timestamp.from_datetime(moment))
+    assert text == datetime_text(moment)
+    assert parse_datetime(text) == moment
+
+
+@given(st.integers(-62_135_596_800, 253_402_300_799), st.integers(0, 999_999_999))
+def test_every_valid_timestamp_survives(seconds, nanos):
+    """Reading what was printed gives the same nanosecond."""
+    moment = Timestamp(seconds, nanos)
+    assert moment.valid
+    assert parse_timestamp(timestamp_text(moment)) == moment
+
+
+def test_other_offsets_print_as_utc():
+    """Output is always Z (spec §1.12)."""
+    india = timezone(timedelta(hours=5, minutes=30))
+    assert datetime_text(datetime(2030, 1, 1, 5, 30, tzinfo=india)) == "2030-01-01T00:00:00Z"
+    milliseconds = datetime(2030, 1, 1, 5, 30, 0, 1000, tzinfo=india)
+    assert datetime_text(milliseconds) == "2030-01-01T00:00:00.001Z"
+
+
+@pytest.mark.parametrize("convert", [datetime_text, Timestamp.from_datetime])
+def test_a_naive_datetime_is_refused(convert):
+    """A time without a zone could be any; the text says what to do."""
+    with pytest.raises(ValueError, match=r"use datetime\.now\(UTC\)"):
+        convert(datetime(2030, 1, 1))
+
+
+def test_nanoseconds_are_cut_to_microseconds():
+    """Towards zero for spans, downwards for moments, which have no negative fractions."""
+    assert Duration(1, 999_999_999).to_timedelta() == timedelta(seconds=1, microseconds=999_999)
+    assert Duration(0, -1_999).to_timedelta() == timedelta(microseconds=-1)
+    moment = Timestamp(-1, 999_999_999).to_datetime()
+    assert moment == datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    assert Duration(1, 500_000_000).total_seconds == 1.5
+
+
+def test_long_input_is_quoted_shortly():
+    """A text of megabytes does not come back in the error."""
+    for parse in (parse_duration, parse_timestamp):
+        with pytest.raises(InvalidArgument) as caught:
+            parse("9" * 1_000_000)
+        assert len(caught.value.description) < 200
+
+
+@pytest.mark.parametrize("digits", ["0" * 5000 + "1", "9" * 5000])
+def test_thousands_of_digits_are_no_burden(digits):
+    """Leading zeros are read away, and more digits than the range has are refused."""
+    try:
+        found = parse_duration(digits + "s")
+    except InvalidArgument as exc:
+        assert "within 315576000000 s" in exc.description
+    else:
+        assert found == Duration(1, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2030-02-30T00:00:00Z", "2030-01-01T24:00:00Z", "2030-01-01T00:00:00+24:00",
+     "2030-01-01T00:00:00-00:60", "0001-01-01T00:00:00+00:01", "9999-12-31T23:59:59-00:01"],
+)  # fmt: skip
+def test_moments_that_are_none(text):
+    """Impossible days, hours and offsets, and what they lead out of (spec §1.12)."""
+    for parse in (parse_timestamp, parse_datetime):
+        with pytest.raises(InvalidArgument):
+            parse(text)

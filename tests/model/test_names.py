@@ -1,0 +1,194 @@
+"""Names, parents and ids (spec §3.1, §3.3(2))."""
+
+from __future__ import annotations
+
+import base64
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lro._base.errors import InvalidOperationName, InvalidParent
+from lro._model.names import OperationName, join_name, new_id, normalise_parent, parse_name
+from tests.vector_files import vectors
+
+CASES = vectors("names")["cases"]
+
+# Few letters, so that reserved words, doubled slashes and odd lengths come up all the time.
+PIECES = st.sampled_from(
+    ["a", "operations", "operationsx", "-", ".", "..", "", "é:%2F", "\x7f", "--"]
+)
+NEAR_NAMES = st.lists(PIECES, max_size=7).map("/".join)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
+def test_vector(case: dict[str, Any]) -> None:
+    """Every case of names.json is read as it says."""
+    name, expect = case["name"], case["expect"]
+    if case["kind"] == "operation" and "error" in expect:
+        with pytest.raises(InvalidOperationName) as refused:
+            parse_name(name)
+        assert refused.value.code.name == expect["error"]
+    elif case["kind"] == "operation":
+        assert parse_name(name) == OperationName(expect["parent"], expect["id"])
+        assert join_name(expect["parent"], expect["id"]) == name
+    elif "error" in expect:
+        with pytest.raises(InvalidParent) as no_parent:
+            normalise_parent(name)
+        assert no_parent.value.code.name == expect["error"]
+    else:
+        assert normalise_parent(name) == expect["parent"]
+
+
+def reference(name: str) -> OperationName | None:
+    """Spec §3.1 (1) and (2), word by word."""
+    segments = name.split("/")
+    if len(name) > 1024 or any(s in ("", ".", "..", "-") for s in segments):
+        return None
+    if any(ord(c) < 0x20 or ord(c) == 0x7F or 0xD800 <= ord(c) < 0xE000 for c in name):
+        return None
+    for n in range(0, len(segments) - 1, 2):
+        if segments[n] == "operations":
+            return OperationName("/".join(segments[:n]), "/".join(segments[n + 1 :]))
+    return None
+
+
+def parsed(name: str) -> OperationName | None:
+    try:
+        return parse_name(name)
+    except InvalidOperationName:
+        return None
+
+
+def parent(name: str) -> str | None:
+    try:
+        return normalise_parent(name)
+    except InvalidParent:
+        return None
+
+
+@given(NEAR_NAMES | st.text(max_size=30))
+@example("operations/" + "x" * 1013)
+@example("operations/" + "x" * 1014)
+def test_names_are_read_by_the_letter_of_the_spec(name: str) -> None:
+    """The regular expression finds what a reading of the rules one by one finds."""
+    assert parsed(name) == reference(name)
+
+
+@given(NEAR_NAMES | st.text(max_size=30))
+def test_a_parent_is_what_a_name_can_stand_under(name: str) -> None:
+    """A text is a parent, or its collection, exactly if adding an id gives a name under it."""
+    under = {reference(f"{name}/operations/x"), reference(f"{name}/x")}
+    parents = {found.parent for found in under if found and found.id == "x"}
+    assert parent(name) == ("" if name == "" else next(iter(parents), None))
+
+
+@given(NEAR_NAMES)
+def test_str_gives_the_name_back(name: str) -> None:
+    """Reading a name and writing it out are inverse, and its parent is normalised already."""
+    found = parsed(name)
+    if found is not None:
+        assert str(found) == name
+        assert normalise_parent(found.parent) == found.parent
+
+
+@given(NEAR_NAMES, NEAR_NAMES)
+def test_a_joined_name_comes_apart_again(above: str, unique_id: str) -> None:
+    """join_name gives a name whose parts are those it was made of, or refuses."""
+    try:
+        name = join_name(above, unique_id)
+    except (InvalidOperationName, InvalidParent):
+        assert reference(f"{above}/operations/{unique_id}") != OperationName(above, unique_id)
+    else:
+        assert parse_name(name) == OperationName(above, unique_id)
+
+
+def test_a_name_is_not_joined_under_an_operation() -> None:
+    """A parent that is itself the name of an operation would put the operation elsewhere."""
+    with pytest.raises(InvalidParent, match="stands under ''") as refused:
+        join_name("operations/a", "b")
+    assert refused.value.field == "parent"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("", "'' names no operation: segment 1 is empty"),
+        ("operations/..", "segment 2 is '..'"),
+        ("operations/a\x00", r"segment 2 contains '\x00'"),
+        ("operations/\udc80", r"segment 2 contains '\udc80'"),
+        ("projects/p", "no collection 'operations'"),
+        ("operations/" + "x" * 2000, "it has 2011 characters, 1024 are allowed"),
+    ],
+)
+def test_a_refused_name_is_told_why(name: str, says: str) -> None:
+    """The sentence names the segment and what is wrong with it, and stays short."""
+    with pytest.raises(InvalidOperationName) as refused:
+        parse_name(name)
+    assert says in str(refused.value)
+    assert refused.value.field == "name"
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("name", [None, 5, {"a": 1}, ["operations/a"], b"operations/a"])
+def test_what_is_no_text_is_refused_as_a_name_and_as_a_parent(name: Any) -> None:
+    """With the words of every other wrong argument, never by a TypeError (defects 2)."""
+    with pytest.raises(InvalidOperationName, match="name: must be a text, got "):
+        parse_name(name)
+    with pytest.raises(InvalidParent, match="name: must be a text, got "):
+        normalise_parent(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("projects", "'projects' is no parent of operations: it has an odd number of segments"),
+        ("operations/a", "it is the name of an operation"),
+        ("projects/-", "segment 2 is '-'"),
+        ("a/" + "x" * 1023, "it has 1025 characters"),
+    ],
+)
+def test_a_refused_parent_is_told_why(name: str, says: str) -> None:
+    """The sentence says what the text is, or which segment is wrong."""
+    with pytest.raises(InvalidParent) as refused:
+        normalise_parent(name)
+    assert says in str(refused.value)
+
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@given(st.binary(min_size=12, max_size=12))
+def test_a_new_id_keeps_all_random_bits(source: bytes) -> None:
+    """Twelve random bytes are sixteen characters of an id that fits a name."""
+    asked: list[int] = []
+
+    def random(count: int) -> bytes:
+        asked.append(count)
+        return source
+
+    unique_id = new_id(random, NOW)
+    assert asked == [12]
+    assert re.fullmatch(r"[A-Za-z0-9_-]{23}", unique_id)
+    assert unique_id[7:] == base64.urlsafe_b64encode(source).decode()
+    assert parse_name(f"operations/{unique_id}").id == unique_id
+
+
+def test_different_bytes_make_different_ids() -> None:
+    """No bit of the random source is lost."""
+    numbers = [1 << bit for bit in range(96)]
+    assert len({new_id(lambda count, n=n: n.to_bytes(count, "big"), NOW) for n in numbers}) == 96
+
+
+@given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
+def test_ids_are_in_the_order_of_their_making(one: datetime, other: datetime) -> None:
+    """To the millisecond, for 139 years; and in any year there can be one."""
+    made = [new_id(bytes, moment)[:7] for moment in (one, other)]
+    first = datetime(1970, 1, 1, tzinfo=UTC)
+    millis = [(moment - first) // timedelta(milliseconds=1) for moment in (one, other)]
+    if all(0 <= number < 2**42 for number in millis):
+        assert (made[0] < made[1]) is (millis[0] < millis[1])
+        assert (made[0] == made[1]) is (millis[0] == millis[1])

@@ -1,0 +1,184 @@
+"""Operations in JSON: the vectors, and pages of operations."""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+import pytest
+
+from lro._base.any import Any
+from lro._base.errors import EncodingError, InvalidArgument, UnknownType
+from lro._base.status import Code, Status
+from lro._messages.json_text import dumps, loads_strict
+from lro._messages.registry import TypeRegistry
+from lro._model.json import (
+    batch_from_json,
+    batch_to_json,
+    operation_from_json,
+    operation_to_json,
+    page_from_json,
+    page_to_json,
+    status_from_error_body,
+    status_from_json,
+    status_to_json,
+)
+from lro._model.operation import (
+    BatchGetOperationsResponse,
+    ListOperationsResponse,
+    Operation,
+    validate,
+)
+from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata
+from tests.vector_files import by_id, vectors
+
+CASES = vectors("operation_json")["cases"]
+TYPES = TypeRegistry(ExportMetadata, ExportResponse, ImportMetadata, Book)
+"""Every case but for its ``wire_hex``, which has to wait for the binary form."""
+
+
+def read(case):
+    """The operation that a case gives, as a server reads requests or a client replies.
+
+    Ignoring unknown fields, replies are read without looking into their messages; what is inside
+    is checked when somebody asks for it, which is done here.
+    """
+    text = case["input_text"] if "input_text" in case else json.dumps(case["input"])
+    value = loads_strict(text)
+    if case.get("unknown_fields") != "ignore":
+        return operation_from_json(value, TYPES, strict=True)
+    found = operation_from_json(value, TYPES)
+    changes = {}
+    for name in ("metadata", "result"):
+        packed = getattr(found, name)
+        if isinstance(packed, Any):
+            changes[name] = TYPES.pack(TYPES.unpack_any(packed))
+    return attrs.evolve(found, **changes)
+
+
+def cases(outcome):
+    chosen = [c for c in CASES if c["expect"]["parse"] == outcome]
+    return pytest.mark.parametrize("case", chosen, ids=by_id)
+
+
+@cases("ok")
+def test_an_operation_is_read(case):
+    """Canonical JSON, problems, state and result are these."""
+    operation, expected = read(case), case["expect"]
+    assert operation_to_json(operation, TYPES) == expected["json"]
+    assert list(validate(operation)) == expected["problems"]
+    if not expected["problems"]:
+        result = "error" if operation.error else "response" if operation.response else None
+        assert (operation.state, result) == (expected["state"], expected["result"])
+
+
+@cases("error")
+def test_what_is_no_operation_is_refused(case):
+    """With an error that a caller can read."""
+    with pytest.raises((ValueError, InvalidArgument, UnknownType)) as caught:
+        read(case)
+    assert str(caught.value)
+
+
+def test_canonical_json_is_read_again():
+    """What was printed reads as the same operation, through the text as well."""
+    for case in CASES:
+        if case["expect"]["parse"] == "ok":
+            operation = read(case)
+            text = dumps(operation_to_json(operation, TYPES))
+            again = operation_from_json(loads_strict(text), TYPES, strict=True)
+            assert again == operation, case["id"]
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (5, ""),
+        ({"nmae": "x"}, "nmae"),
+        ({"metadata": {"@type": "x/lrofix.v1.Book", "pageCount": "x"}}, "metadata.page_count"),
+        ({"error": {"code": 1.5}}, "error.code"),
+        ({"error": {"details": [{"@type": 5}]}}, "error.@type"),
+        ({"done": 1}, "done"),
+    ],
+)
+def test_the_culprit_is_named(value, field):
+    """The error says where in the operation it is."""
+    with pytest.raises(InvalidArgument) as caught:
+        operation_from_json(value, TYPES, strict=True)
+    assert caught.value.field == field
+
+
+def test_a_client_carries_what_it_does_not_know():
+    """Unknown types are data (spec §1.14(3)); a server refuses them in a request."""
+    value = {"name": "operations/a", "metadata": {"@type": "x/foreign.Type", "a": [1]}}
+    operation = operation_from_json(value, TYPES)
+    assert operation.metadata == Any("x/foreign.Type", {"a": [1]})
+    assert operation_to_json(operation, TYPES) == value
+    with pytest.raises(InvalidArgument, match="not registered"):
+        operation_from_json(value, TYPES, strict=True)
+
+
+def test_bytes_without_a_codec_do_not_print():
+    """A payload in binary form of an unregistered type is an error of the server."""
+    operation = Operation(name="operations/a", metadata=Any("x/foreign.Type", b"\x08\x01"))
+    with pytest.raises(EncodingError, match="binary form"):
+        operation_to_json(operation, TYPES)
+
+
+def test_a_status_survives():
+    """With details of special and of foreign types, and nothing for what is empty."""
+    details = (Any("x/google.protobuf.Duration", "1s"), Any("x/foreign.Type", {"a": 1}))
+    status = Status(Code.ABORTED, "m", details)
+    assert status_from_json(status_to_json(status, TYPES), TYPES) == status
+    assert status_to_json(Status(), TYPES) == {}
+    assert status_from_json({"code": None, "message": None, "details": None}, TYPES) == Status()
+    with pytest.raises(InvalidArgument, match="details"):
+        status_from_json({"details": {}}, TYPES)
+
+
+def test_a_batch_survives():
+    """Both lists are written, empty or not, and read where they are left out (spec §3.11)."""
+    batch = BatchGetOperationsResponse((Operation(name="operations/a"),), ("operations/b",))
+    for one in (batch, BatchGetOperationsResponse()):
+        assert batch_from_json(batch_to_json(one, TYPES), TYPES) == one
+    assert batch_to_json(BatchGetOperationsResponse(), TYPES) == {"operations": [], "missing": []}
+    assert batch_from_json({"unreachable": [1]}, TYPES) == BatchGetOperationsResponse()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {"missing": "operations/b"},
+        {"missing": [1]},
+        {"operations": {}},
+        {"operations": [1]},
+    ],
+)
+def test_what_is_no_batch(value):
+    """The reader says so."""
+    with pytest.raises(InvalidArgument):
+        batch_from_json(value, TYPES)
+
+
+def test_a_page_survives():
+    """With its token, and without; unknown fields are ignored (spec §1.8(5))."""
+    page = ListOperationsResponse((Operation(name="operations/a"), Operation(done=True)), "t")
+    for one in (page, ListOperationsResponse()):
+        assert page_from_json(page_to_json(one, TYPES), TYPES) == one
+    read_page = page_from_json({"next_page_token": "t", "unreachable": []}, TYPES)
+    assert read_page == ListOperationsResponse((), "t")
+
+
+@pytest.mark.parametrize("value", [[], {"operations": {}}, {"nextPageToken": 5}])
+def test_what_is_no_page_is_refused(value):
+    """Types are checked, as everywhere."""
+    with pytest.raises(InvalidArgument):
+        page_from_json(value, TYPES)
+
+
+def test_an_error_is_never_ok():
+    """A body that calls its error OK is read by its HTTP status."""
+    body = {"error": {"code": 404, "message": "odd", "status": "OK"}}
+    assert status_from_error_body(404, body, TypeRegistry()).code == Code.NOT_FOUND

@@ -1,0 +1,71 @@
+"""What tests do with a service step by step, and what they read from its operations."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+from lro._engine.executor_port import Executor
+from lro._engine.service import Service
+from lro._model.operation import Operation
+from lro.testing import ManualClock
+from tests.work_messages import WorkMetadata, WorkResponse
+
+PATIENCE = 60.0
+"""Seconds after which what should have happened counts as not happening."""
+
+
+def ended(service: Service, operation: Operation | str) -> Operation:
+    """An operation once it is done."""
+    name = operation if isinstance(operation, str) else operation.name
+    found = service.wait(name, timedelta(seconds=PATIENCE))
+    assert found.done, f"{name} has not ended"
+    return found
+
+
+def recovered(service: Service, clock: ManualClock) -> None:
+    """Turn a service until it has seen to the leases that are over: that takes two looks."""
+    service.run_maintenance()
+    clock.advance(1)
+    service.run_maintenance()
+
+
+def unpacked(service: Service, operation: Operation) -> WorkMetadata:
+    """The metadata of an operation."""
+    assert operation.metadata is not None
+    return service.types.unpack(operation.metadata, WorkMetadata)
+
+
+def answer(service: Service, operation: Operation) -> str:
+    """The text of the response of an operation."""
+    assert operation.response is not None, operation
+    return service.types.unpack(operation.response, WorkResponse).text
+
+
+def reason(operation: Operation) -> tuple[int, str]:
+    """Code and ErrorInfo reason of the error of an operation."""
+    assert operation.error is not None, operation
+    (info, *_) = operation.error.details
+    assert isinstance(info.payload, dict)
+    return operation.error.code, str(info.payload["reason"])
+
+
+def swap(service: Service, executor: Executor) -> None:
+    """Give a service another executor."""
+    object.__setattr__(service._runtime, "executor", executor)  # all its parts share it
+
+
+class Step:
+    """A function that stops in its midst: ``begun`` is set then, ``go`` lets it go on."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.go = threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        assert self.go.wait(PATIENCE), "nobody let the function go on"
+
+    def reached(self) -> None:
+        """Return once the function is there."""
+        assert self.begun.wait(PATIENCE), "the function has not begun"

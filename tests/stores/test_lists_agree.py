@@ -1,0 +1,118 @@
+"""Every store lists what the bare evaluator says, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lro._filters import narrow
+from lro._model.record import Record, State
+from lro.testing import ManualClock
+from tests.filters.messages import Row, row
+from tests.stores.indexed_services import EXPORT, PATHS, RELEASES, House, Past
+from tests.stores.list_agreement import Comparison, Tally, main, run, stores_of
+from tests.stores.record_strategies import Put
+from tests.vector_files import vectors
+
+EVAL = vectors("filter_eval")
+EMBEDDED = ("memory", "sqlite")
+ALL = (*EMBEDDED, "postgres")
+WAYS = ("by names", "by state", "by index", "in plain order")
+
+
+def stores(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """The same, where they are to be had."""
+    if "postgres" in kinds:
+        pytest.importorskip("psycopg")
+    return kinds
+
+
+@pytest.mark.parametrize("kinds", [EMBEDDED, ALL], ids=["embedded", "all"])
+def test_stores_agree_with_the_evaluator(kinds: tuple[str, ...]) -> None:
+    """Whatever is asked of whatever they hold; each way through a list is gone, and finds some.
+
+    What Hypothesis draws differs by its release, and by what is installed: sets of records follow
+    until there was something to find on every way.
+    """
+    tally = Tally()
+    run(stores(kinds), 24, tally)
+    for seed in range(12):
+        if all(tally[f"{way}, match something"] for way in WAYS):
+            break
+        run(stores(kinds), 8, tally, seed)
+    assert tally["filters"] > 300
+    assert [way for way in WAYS if not tally[f"{way}, match something"]] == []
+
+
+def record_of(one: Row) -> Record:
+    """A record of the vectors."""
+    return Record(
+        name=one.name,
+        parent="",
+        method=EXPORT,
+        state=State(one.state),
+        metadata=one.metadata,
+        result=one.response if one.error is None else one.error,
+        create_time=one.create_time,
+        update_time=one.end_time or one.create_time,
+        end_time=one.end_time,
+        cancel_requested=one.cancel_requested,
+    )
+
+
+@contextmanager
+def of_the_vectors(kinds: tuple[str, ...], *, structs: bool) -> Iterator[Comparison]:
+    """The records of the vectors in stores of these kinds, with every index."""
+    clock = ManualClock()
+    house = House(releases=[PATHS] * RELEASES, structs=structs, owner_only=False)
+    with stores_of(stores(kinds), clock) as made:
+        past = Past(house, made, clock)
+        for number, one in enumerate(EVAL["records"]):
+            past.happen(Put(record_of(row(one)), number % (RELEASES + 1)))
+        services = {kind: house.service(store, RELEASES - 1) for kind, store in made.items()}
+        yield Comparison(past=past, house=house, services=services, tally=Tally())
+
+
+@pytest.mark.parametrize("structs", [False, True])
+@pytest.mark.parametrize("kinds", [EMBEDDED, ALL], ids=["embedded", "all"])
+def test_stores_agree_on_the_vectors(kinds: tuple[str, ...], structs: bool) -> None:
+    """All filters of the vectors, over their records, in pages of odd sizes."""
+    with of_the_vectors(kinds, structs=structs) as both:
+        for case in EVAL["cases"]:
+            both.check(case["filter"], "", (7, 1, 50), "")
+        both.check('name = "operations/a" AND name = "operations/b"', "", (7,), "")
+    assert both.tally["filters"] > 240
+    assert both.tally["nowhere"] > 0
+    assert both.tally["match something"] > 150
+    assert (both.tally["by index, match something"] > 5) is not structs
+
+
+@pytest.mark.parametrize("kinds", [EMBEDDED, ALL], ids=["embedded", "all"])
+def test_stores_agree_on_the_longest_filters(kinds: tuple[str, ...]) -> None:
+    """Which are too long to be said in SQL, or nearly so."""
+    tests = [f"metadata.verb = export{number}" for number in range(400)]
+    names = [f"name = operations/export-{number:03}" for number in range(400)]
+    with of_the_vectors(kinds, structs=False) as both:
+        for some in (tests, names):
+            for count in (60, 99, 400):
+                both.check(" OR ".join([*some[:count], "metadata.verb = sync"]), "", (2,), "")
+                both.check(" OR ".join(some[:count]), "", (2,), "")
+                both.check(" ".join([f"NOT {one}" for one in some[:count]]), "", (0,), "")
+    assert both.tally["match something"] > 6
+
+
+def test_the_long_form_goes_on_until_it_has_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    """And says what it has compared."""
+    main(["--examples", "30", "--seed", "7", "--store", "memory"])
+    said = capsys.readouterr().out
+    assert said.startswith("seed 7\n")
+    assert "'match something'" in said
+
+
+def test_a_disagreement_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here: of stores that look for a field's name where a filter asks for the default."""
+    monkeypatch.setattr(narrow, "_default_holds", lambda route: False)
+    with pytest.raises(AssertionError, match=r"sqlite: .* wanted"):
+        run(EMBEDDED, 100, Tally(), 3)

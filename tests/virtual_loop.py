@@ -1,0 +1,43 @@
+"""An asyncio event loop in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from tests.service_steps import PATIENCE
+
+T = TypeVar("T")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to the next timer instead of waiting for it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(_JumpingSelector(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._virtual = loop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:  # only another thread can make something happen
+            return super().select(PATIENCE)
+        events = super().select(0)
+        if not events:
+            self._virtual.now += max(0.0, timeout)
+        return events
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives, run on a virtual loop."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)

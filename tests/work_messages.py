@@ -1,0 +1,43 @@
+"""Request, metadata and response of the methods that most tests declare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import attrs
+
+from lro import message
+from lro._messages.schema import Int32
+
+
+@message("acme.v1.WorkRequest")
+@attrs.frozen
+class WorkRequest:
+    """A request, with a part of any form."""
+
+    text: str = ""
+    size: int = 0
+    rest: Mapping[str, object] = attrs.field(factory=dict)
+
+
+@message("acme.v1.WorkMetadata")
+@attrs.frozen
+class WorkMetadata:
+    """Progress, with every conventional field."""
+
+    percent: Int32 = 0
+    note: str = ""
+    create_time: datetime | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    expire_time: datetime | None = None
+    cancel_requested: bool = False
+
+
+@message("acme.v1.WorkResponse")
+@attrs.frozen
+class WorkResponse:
+    """A result."""
+
+    text: str = ""
