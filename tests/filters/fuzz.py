@@ -31,8 +31,7 @@ HANGS_SECONDS: Final = 10.0
 
 LIMITS: Final = ("a filter has at most", "parentheses can be nested at most")
 CASES: Final[typing.Any] = [
-    vectors(file)["cases"]
-    for file in ("filter_parse_ok.json", "filter_parse_error.json", "filter_eval.json")
+    vectors(file)["cases"] for file in ("filter_parse_ok", "filter_parse_error", "filter_eval")
 ]
 SEEDS: Final = sorted(
     {case["filter"] for cases in CASES for case in cases if len(case["filter"]) < 1000}
