@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from bench.measure import compare
 
-
 # As where a package is installed: the compiled modules are kept from one process to the next.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
