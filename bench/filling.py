@@ -23,7 +23,7 @@ import lro.adapters
 import lro.wire
 from bench.across import postgres_server
 from lro._engine.method_spec import MethodSpec
-from lro._model.names import join_name, new_id
+from lro._model.operation import join_name, new_id
 from lro.executors.inline import InlineExecutor
 from lro.stores import _rows as rows
 from lro.stores.memory import MemoryStore

@@ -24,11 +24,10 @@ FLOORS: Final = {
         __init__
         """,
     "lro_client": """
-        _errors _tokens _tracing _literals filters
-        _flow _arguments _observer _watch _journal _journal_observer
-        transports google
-        _client_state progress _handles _handle_flows _group_flows
-        _client _async_client
+        _errors _tokens _tracing filters
+        _flow _arguments _observer _watch _journal
+        transports google progress
+        _client
         testing cli
         __init__
         """,
@@ -37,6 +36,9 @@ FLOORS: Final = {
 
 PUBLIC: Final = {"__init__", "errors", "types", "wire", "protobuf"}
 """What ``lro_client`` may use of ``lro``."""
+
+DEPTH_AT_MOST: Final = 12
+"""So many packages, of both distributions, may lie on the longest way from an import down."""
 
 SERVED: Final = {"adapters", "http", "stores.memory", "executors.inline"}
 """What ``lro_client.testing`` may use besides: its server is the real edge over a real service."""
@@ -128,6 +130,21 @@ def test_imports_point_down() -> None:
         if owner == package and floor(package, other) > floor(package, name)
     ]
     assert upward == []
+
+
+def test_the_way_down_is_short() -> None:
+    """The longest chain of packages that import each other, wherever in a module they do it."""
+    graph: dict[str, set[str]] = {}
+    for package, name, path in MODULES:
+        here = f"{package}.{name.partition('.')[0]}"
+        below = {f"{owner}.{other.partition('.')[0]}" for owner, other in ours(path)}
+        graph.setdefault(here, set()).update(below - {here})
+
+    @functools.cache
+    def depth(package: str) -> int:
+        return 1 + max((depth(other) for other in graph[package]), default=0)
+
+    assert max(map(depth, graph)) <= DEPTH_AT_MOST
 
 
 def test_no_modules_import_each_other() -> None:

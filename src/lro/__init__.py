@@ -53,9 +53,9 @@ if TYPE_CHECKING:
         MissingOperation,
         Operation,
         OperationInfo,
+        State,
         WaitOperationRequest,
     )
-    from lro._model.record import State
 else:
 
     def __getattr__(name: str) -> object:
@@ -90,9 +90,9 @@ _HOMES: Final = {
     "lro._model.operation": """
         BatchGetOperationsRequest BatchGetOperationsResponse CancelOperationRequest
         DeleteOperationRequest GetOperationRequest ListOperationsRequest
-        ListOperationsResponse MissingOperation Operation OperationInfo WaitOperationRequest
+        ListOperationsResponse MissingOperation Operation OperationInfo State
+        WaitOperationRequest
         """,
-    "lro._model.record": "State",
 }
 """By module: the names that are loaded from it."""
 

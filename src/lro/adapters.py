@@ -18,8 +18,8 @@ from lro._engine.store_port import (
     StateSummary,
     Store,
 )
+from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
-from lro._model.record import Change, Record
 
 __all__ = [
     "CancelSupport",

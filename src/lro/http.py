@@ -6,7 +6,21 @@
 :func:`adrive`. :func:`answer` is for an endpoint that the application writes itself.
 """
 
-from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, OperationsEdge
+from lro._http.edge import (
+    DEFAULT_MAX_BODY,
+    Authenticate,
+    CallFunction,
+    Exchange,
+    OperationsEdge,
+    Reserve,
+    Start,
+    Starts,
+    Wait,
+    Watch,
+    adrive,
+    answer,
+    drive,
+)
 from lro._http.responses import (
     EventStream,
     HttpReply,
@@ -16,13 +30,11 @@ from lro._http.responses import (
     operation_reply,
 )
 from lro._http.routes import HttpRequest
-from lro._http.starts import Start, Starts, answer
-from lro._http.steps import Call, Exchange, Reserve, Wait, Watch, adrive, drive
 
 __all__ = [
     "DEFAULT_MAX_BODY",
     "Authenticate",
-    "Call",
+    "CallFunction",
     "EventStream",
     "Exchange",
     "HttpReply",

@@ -25,8 +25,7 @@ from lro._model.json import (
     status_from_json,
     status_to_json,
 )
-from lro._model.names import OperationName, parse_name
-from lro._model.operation import validate
+from lro._model.operation import OperationName, parse_name, validate
 
 __all__ = [
     "OperationName",

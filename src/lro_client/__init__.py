@@ -7,8 +7,15 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lro_client._async_client import AsyncClient, AsyncGroup, AsyncOperationHandle, AsyncPager
-    from lro_client._client import Client, Group, OperationHandle, Pager
+    from lro_client._client.async_client import (
+        AsyncClient,
+        AsyncGroup,
+        AsyncOperationHandle,
+        AsyncPager,
+    )
+    from lro_client._client.client import Client, Group, OperationHandle, Pager
+    from lro_client._client.group_flows import GroupResult
+    from lro_client._client.handles import Update
     from lro_client._errors import (
         CallError,
         ClientError,
@@ -29,9 +36,7 @@ if TYPE_CHECKING:
         wait_proportional,
     )
     from lro_client._flow.steps import AsyncTransport, Call, Reply, StartRequest, Transport
-    from lro_client._group_flows import GroupResult
-    from lro_client._handles import Update
-    from lro_client._journal import Journal, JournalError
+    from lro_client._journal.journal import Journal, JournalError
     from lro_client.transports.http import AsyncHttpTransport, HttpTransport, Routes
     from lro_client.transports.local import AsyncLocalTransport, LocalTransport
 
@@ -76,15 +81,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "lro_client._async_client": "AsyncClient AsyncGroup AsyncOperationHandle AsyncPager",
-    "lro_client._client": "Client Group OperationHandle Pager",
+    "lro_client._client.async_client": "AsyncClient AsyncGroup AsyncOperationHandle AsyncPager",
+    "lro_client._client.client": "Client Group OperationHandle Pager",
     "lro_client._errors": "CallError ClientError DecodingError GroupTimeout NothingServed"
     " OperationCancelled OperationFailed OperationGone PollTimeout UnreadableReply",
     "lro_client._flow.policy": "NO_RETRY Polling Retry wait_exponential wait_proportional",
     "lro_client._flow.steps": "AsyncTransport Call Reply StartRequest Transport",
-    "lro_client._group_flows": "GroupResult",
-    "lro_client._handles": "Update",
-    "lro_client._journal": "Journal JournalError",
+    "lro_client._client.group_flows": "GroupResult",
+    "lro_client._client.handles": "Update",
+    "lro_client._journal.journal": "Journal JournalError",
     "lro_client.transports.http": "AsyncHttpTransport HttpTransport Routes",
     "lro_client.transports.local": "AsyncLocalTransport LocalTransport",
 }

@@ -190,8 +190,8 @@ def _whole(value: int) -> int:
 
 
 __all__ = [
-    "Call",
     "Expression",
+    "FunctionCall",
     "Operand",
     "Value",
     "all_of",
@@ -385,7 +385,7 @@ class Operand:
 
 
 @attrs.frozen(eq=False, repr=False)
-class Call(Operand):
+class FunctionCall(Operand):
     """A function of the service, which is compared, or stands alone, or is itself a value."""
 
     def holds(self) -> Expression:
@@ -393,7 +393,7 @@ class Call(Operand):
         return Expression(self.text)
 
 
-Value: TypeAlias = Plain | Call
+Value: TypeAlias = Plain | FunctionCall
 """What a filter compares with.
 
 An enum's member is written by its name, as messages have it; a :class:`lro.Code` by its number, as
@@ -405,7 +405,7 @@ Struct, ``"5"`` is also the number 5 (spec §7.8(5), §7.10(1)).
 
 def _written(value: Value) -> str:
     if isinstance(value, Operand):
-        if isinstance(value, Call):
+        if isinstance(value, FunctionCall):
             return value.text
         raise not_a_value(value)
     return literal(value)
@@ -427,7 +427,7 @@ def field(path: str, *keys: str | int) -> Operand:
     return Operand(".".join(map(step, (*names, *keys))))
 
 
-def call(name: str, *args: Value | Operand) -> Call:
+def call(name: str, *args: Value | Operand) -> FunctionCall:
     """A function, for services that have some of their own: ``call("math.abs", field("x")) > 2``.
 
     Arguments are values, fields and other calls.
@@ -439,7 +439,7 @@ def call(name: str, *args: Value | Operand) -> Call:
     if not all(map(is_name, plain.split("."))):
         raise ValueError(f"expected the name of a function, got {name!r}")
     texts = [arg.text if isinstance(arg, Operand) else literal(arg) for arg in args]
-    return Call(f"{plain}({', '.join(texts)})")
+    return FunctionCall(f"{plain}({', '.join(texts)})")
 
 
 def search(text: str) -> Expression:
@@ -447,27 +447,27 @@ def search(text: str) -> Expression:
     return Expression(f'"{escaped(text)}"')
 
 
-def state() -> Call:
+def state() -> FunctionCall:
     """IN_PROGRESS, SUCCEEDED, FAILED or CANCELLED; our function (spec §7.14)."""
-    return Call("state()")
+    return FunctionCall("state()")
 
 
-def create_time() -> Call:
+def create_time() -> FunctionCall:
     """When the operation was created; our function (spec §7.14)."""
-    return Call("create_time()")
+    return FunctionCall("create_time()")
 
 
-def end_time() -> Call:
+def end_time() -> FunctionCall:
     """When the operation ended, absent while it is in progress; our function (spec §7.14)."""
-    return Call("end_time()")
+    return FunctionCall("end_time()")
 
 
 def cancel_requested() -> Expression:
     """Its work was asked to stop; our function, a test by itself (spec §7.14)."""
-    return Call("cancel_requested()").holds()
+    return FunctionCall("cancel_requested()").holds()
 
 
-def type_of(message: Literal["metadata", "response"]) -> Call:
+def type_of(message: Literal["metadata", "response"]) -> FunctionCall:
     """The full name of the type of the metadata or response; our function (spec §7.14)."""
     return call("type", field(text_of(message, "'metadata' or 'response'")))
 

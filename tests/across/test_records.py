@@ -26,9 +26,9 @@ from hypothesis.stateful import (
 from lro._base.errors import LroError, OperationNotFound
 from lro._base.status import Any, Code, Status
 from lro._engine.store_port import RequestKey
-from lro._model import record as states
+from lro._model import operation as states
+from lro._model.operation import Record
 from lro._model.page_tokens import Cursor
-from lro._model.record import Record
 from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

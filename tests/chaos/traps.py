@@ -13,7 +13,7 @@ from typing import Final
 
 import attrs
 
-from lro._model.record import Record, State
+from lro._model.operation import Record, State
 
 
 class Point(enum.StrEnum):

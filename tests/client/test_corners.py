@@ -29,10 +29,10 @@ from lro_client import (
     StartRequest,
     wait_exponential,
 )
+from lro_client._client.group_flows import GroupWatch
+from lro_client._client.handle_flows import set_future
 from lro_client._flow.polling import until_done
 from lro_client._flow.steps import BatchGetOperationsRequest, Call, WatchOperationsRequest
-from lro_client._group_flows import GroupWatch
-from lro_client._handle_flows import set_future
 from lro_client._observer import KnownOperation
 from lro_client._watch.registry import Seen, Want, WatchedOperation
 from lro_client.testing import Fault, ScriptedServer
@@ -265,12 +265,12 @@ def test_extensions_that_a_transport_or_a_service_lacks() -> None:
     """They are refused like any verb that is switched off."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning")
-    from lro_client.transports._grpc_coding import Coder
+    from lro_client.transports._grpc_coding import GrpcCoder
 
     with lro.Service(MemoryStore(), ThreadExecutor(), verbs=()) as service:
         watch = Call(request=WatchOperationsRequest("operations", (NAME,)), budget=1.0)
         batch = Call(request=BatchGetOperationsRequest("operations", (NAME,)), budget=1.0)
-        local, coder = LocalTransport(service), Coder((), lro.TypeRegistry())
+        local, coder = LocalTransport(service), GrpcCoder((), lro.TypeRegistry())
         aside = AsyncLocalTransport(service)
         for ask in (
             lambda: local.send(watch),
@@ -302,12 +302,12 @@ def test_a_packed_start_over_grpc() -> None:
     """As a journal repeats it: the message is there, of a type that is known."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning")
-    from lro_client.transports._grpc_coding import Coder
+    from lro_client.transports._grpc_coding import GrpcCoder
 
     types = lro.TypeRegistry(ResizeMetadata)
     packed = types.pack(ResizeMetadata(percent=7))
     start = StartRequest(target="acme.images.v1.Images.Resize", message=packed)
-    path, payload, _ = Coder((), types).encode(Call(request=start, budget=1.0))
+    path, payload, _ = GrpcCoder((), types).encode(Call(request=start, budget=1.0))
     assert path == "/acme.images.v1.Images/Resize"
     assert payload == types.binary_payload(packed)
 

@@ -78,7 +78,7 @@ def test_a_transport_that_keeps_to_times_needs_no_thread() -> None:
     threads = []
 
     def answer(_: Call) -> Reply:
-        drivers.append(threading.current_thread())
+        threads.append(threading.current_thread())
         return Reply(DONE)
 
     for bounds in (True, False):

@@ -16,7 +16,7 @@ import lro
 from lro_client import CallError, Routes, UnreadableReply
 from lro_client._flow.steps import Call
 from lro_client.transports import _http_coding
-from lro_client.transports._http_coding import Coder, Events, EventTooLarge
+from lro_client.transports._http_coding import Events, EventTooLarge, HttpCoder
 from tests.client.faces import Clock, Face
 from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running, succeeded
 
@@ -100,7 +100,7 @@ def test_an_event_is_bounded(chunks: list[bytes], monkeypatch: pytest.MonkeyPatc
 def test_event_without_an_end_is_unreadable() -> None:
     """The call that reads the stream fails for good: it would be sent the same once more."""
     call = Call(request=lro.GetOperationRequest("operations/a"), budget=1.0)
-    reading = Coder(Routes(), lro.TypeRegistry()).failures(call, lambda: "GET /")
+    reading = HttpCoder(Routes(), lro.TypeRegistry()).failures(call, lambda: "GET /")
     with pytest.raises(UnreadableReply, match="larger than 100 bytes") as failed, reading:
         raise EventTooLarge("an event is larger than 100 bytes")
     assert not failed.value.passing
@@ -110,7 +110,7 @@ def test_encoder_refuses_a_name_that_is_empty() -> None:
     """Clients check names before; a transport may be called without one."""
     call = Call(request=lro.GetOperationRequest(""), budget=1.0)
     with pytest.raises(lro.DeclarationError, match="name: must not be empty"):
-        Coder(Routes(), lro.TypeRegistry()).encode(call)
+        HttpCoder(Routes(), lro.TypeRegistry()).encode(call)
 
 
 # -- through a client ---------------------------------------------------------------------------

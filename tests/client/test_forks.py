@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from lro_client import AsyncClient, CallError, Client, _client_state
+from lro_client import AsyncClient, CallError, Client
+from lro_client._client import state as client_state
 from lro_client.testing import ScriptedServer
 from lro_client.transports.http import HttpTransport
 from tests.client.messages import NAME, TYPES, ResizeResponse
@@ -158,7 +159,7 @@ def test_where_flows_run(monkeypatch: pytest.MonkeyPatch) -> None:
                 pass
 
         with monkeypatch.context() as patch:
-            patch.setattr(_client_state, "_RESET_LOCK", Moving())
+            patch.setattr(client_state, "_RESET_LOCK", Moving())
             assert state.registry is parents
         state._place = None
         assert state.registry is not parents

@@ -25,8 +25,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lro_client import ClientError, _journal
-from lro_client._journal import Entry, Journal, JournalError, entry_of
+from lro_client import ClientError
+from lro_client._journal.journal import Entry, Journal, JournalError, _settle_all, entry_of
 
 START = datetime(2030, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
@@ -200,7 +200,7 @@ def test_pending_removals_are_written_at_exit_without_close(path: Path) -> None:
     with Journal(path) as other, Journal(path) as journal:
         journal.begin(entry(name="operations/1"))
         journal.owe("operations/1")
-        _journal._settle_all()
+        _settle_all()
         assert other.pending() == []
 
 
@@ -221,7 +221,7 @@ def test_what_cannot_be_written_in_time_is_written_later(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While another process holds the file, lists may have it still; nothing is lost."""
-    monkeypatch.setattr(_journal, "MAX_LATE_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr("lro_client._journal.journal.MAX_LATE_WRITE_SECONDS", 0.01)
     with Journal(path) as journal:
         journal.begin(entry(name="operations/1"))
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:

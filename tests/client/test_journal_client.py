@@ -26,9 +26,9 @@ from lro_client import (
     JournalError,
     OperationFailed,
     OperationGone,
-    _journal_observer,
 )
-from lro_client._journal_observer import REPEATABLE
+from lro_client._journal import observer
+from lro_client._journal.observer import REPEATABLE
 from lro_client.testing import VirtualClock as Clock
 from tests.client.faces import AsyncFace, Awaited, Face
 from tests.client.messages import (
@@ -296,7 +296,7 @@ def test_a_handle_is_given_while_the_journal_is_held(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The server has started it; that its name is missing does no harm."""
-    monkeypatch.setattr(_journal_observer, "MAX_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(observer, "MAX_WRITE_SECONDS", 0.01)
     with contextlib.ExitStack() as holding:
 
         def hold(_: httpx.Request) -> httpx.Response:
@@ -322,7 +322,7 @@ def test_a_refusal_is_raised_while_the_journal_is_held(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is not hidden by what cannot be noted."""
-    monkeypatch.setattr(_journal_observer, "MAX_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(observer, "MAX_WRITE_SECONDS", 0.01)
     with contextlib.ExitStack() as holding:
 
         def hold(_: httpx.Request) -> httpx.Response:

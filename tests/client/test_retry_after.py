@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import lro
 from lro_client import Polling, Routes
 from lro_client._flow.steps import Call
-from lro_client.transports._http_coding import Coder
+from lro_client.transports._http_coding import HttpCoder
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, page_of_a_proxy, reply, running, succeeded
 from tests.client.simulation import Simulation, call_error
 
 NOW = datetime(2030, 5, 1, 12, 0, tzinfo=UTC)
 CALL = Call(request=lro.GetOperationRequest(NAME), budget=1.0)
-CODER = Coder(Routes(), lro.TypeRegistry(), now=NOW.timestamp)
+CODER = HttpCoder(Routes(), lro.TypeRegistry(), now=NOW.timestamp)
 
 
 def read(**headers: str) -> float | None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import lro
 from lro_client import CallError, Routes
 from lro_client._flow.steps import Call
-from lro_client.transports._http_coding import Coder
+from lro_client.transports._http_coding import HttpCoder
 from tests.client.faces import URL, Face
 from tests.client.messages import (
     NAME,
@@ -186,7 +186,7 @@ def test_a_name_that_no_path_can_have(name: str, face: Face, server: respx.Route
 def test_every_name_arrives_as_it_is(segments: list[str]) -> None:
     """A server that decodes the path as HTTP rules say reads the very name (spec §5.3, §5.15)."""
     name = "operations/" + "/".join(segments)
-    coder = Coder(Routes(), lro.TypeRegistry())
+    coder = HttpCoder(Routes(), lro.TypeRegistry())
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -126,7 +126,7 @@ def test_doubt_outlasts_failures() -> None:
     """A Wait that was not found is decided by the first Get that gets an answer."""
     faults = [None, call_error(lro.Code.UNAVAILABLE), call_error(lro.Code.NOT_FOUND)]
     simulation = Simulation(ends_at=0, max_hold=60, fault=lambda _: faults.pop())
-    known = single.Server()
+    known = single.ServerState()
     assert simulation.wait(PLAIN, server=known).done
     assert simulation.holds == [20.0, None, None]
     assert simulation.pauses == [0.5]

@@ -13,7 +13,7 @@ import attrs
 
 import lro
 from lro_client import CallError, Polling
-from lro_client._flow.single import BATCH, LIST, WAIT, WATCH, FlowConfig, Server
+from lro_client._flow.single import BATCH, LIST, WAIT, WATCH, FlowConfig, ServerState
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
@@ -94,7 +94,7 @@ class World:
         self._listeners: dict[int, tuple[str, Callable[[Seen | Unreachable], None]]] = {}
         self._resting: Callable[[], object] | None = None
         self._streams: list[Callable[[], object]] = []
-        self.server = Server()
+        self.server = ServerState()
         self.config = FlowConfig(
             clock=lambda: self.now,
             polling=self.polling,

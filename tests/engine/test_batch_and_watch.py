@@ -24,8 +24,7 @@ from lro._base.errors import (
 from lro._engine.access import VERBS
 from lro._engine.service import Service
 from lro._engine.store_port import Store
-from lro._model.names import parse_names
-from lro._model.operation import BatchGetOperationsResponse, MissingOperation
+from lro._model.operation import BatchGetOperationsResponse, MissingOperation, parse_names
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

@@ -14,7 +14,7 @@ from lro._engine.change_listener import LINGER_SECONDS, LOOK_AGAIN_SECONDS, Chan
 from lro._engine.job import Job
 from lro._engine.runtime import RecordUpdater
 from lro._engine.store_port import StateSummary
-from lro._model.record import request_cancel
+from lro._model.operation import request_cancel
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

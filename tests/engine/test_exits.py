@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lro._engine import process
-from lro._model.record import Record, State
+from lro._model.operation import Record, State
 from tests.engine.exiting_process import EXECUTORS, STORES
 from tests.services.postgres import shared_server
 

@@ -19,8 +19,7 @@ from lro._model.method_names import (
     Signature,
     convention_findings,
 )
-from lro._model.operation import Operation, OperationInfo, validate
-from lro._model.record import Record
+from lro._model.operation import Operation, OperationInfo, Record, validate
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 EMPTY = "google.protobuf.Empty"

@@ -11,9 +11,14 @@ from lro._base.errors import LroError
 from lro._base.status import Any, Code
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
-from lro._model.names import parse_name
-from lro._model.operation import ListOperationsRequest, ListOperationsResponse
-from lro._model.record import Record, delete, end
+from lro._model.operation import (
+    ListOperationsRequest,
+    ListOperationsResponse,
+    Record,
+    delete,
+    end,
+    parse_name,
+)
 from lro.executors.inline import InlineExecutor
 from tests.vector_files import by_id, vectors
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse

@@ -8,7 +8,7 @@ import pytest
 
 from lro._base.status import Any
 from lro._engine.runtime import RecordUpdater
-from lro._model.record import Record, claim, delete, end, report, request_cancel
+from lro._model.operation import Record, claim, delete, end, report, request_cancel
 from lro.stores.memory import MemoryStore
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

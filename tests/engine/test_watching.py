@@ -19,8 +19,7 @@ from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from lro._engine.limits import ByteBudget
 from lro._engine.runtime import RecordUpdater
 from lro._engine.watching import BATCH, GATHER_SECONDS, WatchHub, WatchList
-from lro._model.operation import MissingOperation
-from lro._model.record import State, delete, report
+from lro._model.operation import MissingOperation, State, delete, report
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.testing._samples import end_of, held, insert, record_of

@@ -26,8 +26,7 @@ from lro._filters.prefilter import ABSENT, KeyIn, key_value
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Int64, shape_of
 from lro._messages.wellknown import Empty
-from lro._model.operation import ListOperationsRequest
-from lro._model.record import report
+from lro._model.operation import ListOperationsRequest, report
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

@@ -35,7 +35,7 @@ from lro._filters.prefilter import (
     key_value,
 )
 from lro._filters.types import MessageType
-from lro._model.record import State
+from lro._model.operation import State
 from tests.filters.every_field_kind import EVERYTHING as EVERY_KIND
 from tests.filters.messages import TYPES
 

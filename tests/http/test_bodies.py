@@ -22,7 +22,7 @@ from lro._messages.registry import TypeRegistry
 from lro._messages.schema import shape_of
 from lro._messages.times import Duration
 from lro._model.operation import CancelOperationRequest, WaitOperationRequest
-from lro.http import Call, OperationsEdge
+from lro.http import CallFunction, OperationsEdge
 from tests.http.counting_service import CountRequest, ask, build, check_error
 from tests.vector_files import vectors
 
@@ -221,5 +221,5 @@ def test_long_body_is_read_in_a_thread(path: str, size: int, blocks: bool) -> No
     body = b'{"names": ["operations/x"]}' if "batch" in path else b"{}"
     exchange = OperationsEdge(build().service).exchange(ask("POST", path, body.ljust(size)))
     step = next(exchange)
-    assert isinstance(step, Call)
+    assert isinstance(step, CallFunction)
     assert step.blocks == blocks

@@ -16,10 +16,10 @@ from lro._base.errors import (
     OperationNotFound,
 )
 from lro._base.status import Any, Code, Status
-from lro._model.operation import Operation
-from lro._model.record import (
+from lro._model.operation import (
     TRANSITIONS,
     Event,
+    Operation,
     Record,
     State,
     abandon,

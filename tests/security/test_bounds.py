@@ -30,14 +30,13 @@ from lro._engine.limits import LARGE_AT_ONCE, ByteBudget, CallCount, ReplyReserv
 from lro._engine.store_port import READ_BYTES
 from lro._filters.parse import MAX_DEPTH as FILTER_DEPTH
 from lro._filters.parse import MAX_LENGTH, MAX_UNITS
+from lro._http.edge import drive
 from lro._http.requests import MAX_CONTENT_TYPE, MAX_PARAMETERS, MAX_QUERY, parse_query, read_object
 from lro._http.responses import MAX_DETAILS, MAX_TEXT
-from lro._http.steps import drive
 from lro._messages.json_text import MAX_DEPTH, MAX_LISTS
 from lro._model.http_rules import MAX_PATH, check_path
-from lro._model.names import MAX_NAME, MAX_NAMES
+from lro._model.operation import MAX_NAME, MAX_NAMES, Record
 from lro._model.page_tokens import MAX_PAGE_SIZE, MAX_TOKEN
-from lro._model.record import Record
 from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
 from lro.executors.inline import InlineExecutor
 from lro.grpc._messages import MAX_DETAILS as MAX_GRPC_DETAILS

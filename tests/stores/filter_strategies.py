@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lro._base.status import Json
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import json_name
-from lro._model.record import Record
+from lro._model.operation import Record
 from lro.stores._rows import micros
 from tests.stores.record_strategies import seldom
 from tests.vector_files import vectors

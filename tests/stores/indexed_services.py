@@ -18,7 +18,7 @@ from lro._engine.store_port import Store
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import json_name
 from lro._messages.wellknown import Empty, Struct
-from lro._model.record import Change, Record, delete, end, report, request_cancel, with_derived
+from lro._model.operation import Change, Record, delete, end, report, request_cancel, with_derived
 from lro.executors.inline import InlineExecutor
 from lro.stores._rows import micros
 from lro.stores.memory import MemoryStore

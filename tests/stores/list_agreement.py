@@ -30,8 +30,7 @@ from lro._filters.filter import Filter, compile_filter
 from lro._filters.indexes import CALLER
 from lro._filters.types import MessageType
 from lro._messages.registry import TypeRegistry
-from lro._model.operation import ListOperationsRequest
-from lro._model.record import Record
+from lro._model.operation import ListOperationsRequest, Record
 from lro.stores._list_queries import ListQuery
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

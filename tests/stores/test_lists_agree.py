@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from lro._filters import narrow
-from lro._model.record import Record, State
+from lro._model.operation import Record, State
 from lro.testing import ManualClock
 from tests.filters.messages import Row, row
 from tests.stores.indexed_services import EXPORT, PATHS, RELEASES, House, Past

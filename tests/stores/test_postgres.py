@@ -34,8 +34,8 @@ from lro._base.errors import (
 from lro._base.status import Any
 from lro._engine.store_port import Inserted, Renewed
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, Named, TextContains, all_of
+from lro._model.operation import State, claim, report, request_cancel
 from lro._model.page_tokens import Cursor
-from lro._model.record import State, claim, report, request_cancel
 from lro.stores._list_queries import ListQuery
 from lro.stores.postgres import SCHEMA_VERSION, PostgresStore, _notifications, _pages, _schema
 from lro.stores.postgres import _statements as statements
@@ -60,7 +60,7 @@ import sys
 from datetime import UTC, datetime
 from lro._base.status import Any
 from lro._engine.store_port import RequestKey
-from lro._model.record import Record
+from lro._model.operation import Record
 from lro.stores.postgres import PostgresStore
 
 print("ready", flush=True)
@@ -81,7 +81,7 @@ import os, sys, warnings
 from datetime import UTC, datetime
 from lro._base.status import Any
 from lro._base.errors import Unavailable
-from lro._model.record import Record
+from lro._model.operation import Record
 from lro.stores.postgres import PostgresStore
 
 warnings.simplefilter("error")

@@ -23,7 +23,7 @@ from lro._base.errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._model.record import claim, request_cancel
+from lro._model.operation import claim, request_cancel
 from lro.stores._rows import to_row
 from lro.stores.postgres import PostgresStore, _connections, _records
 from lro.stores.postgres._connections import ConnectionLost

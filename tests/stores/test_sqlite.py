@@ -24,7 +24,7 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._base.status import Any, Status
-from lro._model.record import Record, State, claim, report, request_cancel
+from lro._model.operation import Record, State, claim, report, request_cancel
 from lro.stores._rows import RecordCache
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite._connections import FileConnections
@@ -47,7 +47,7 @@ WRITER = """
 import sys
 from datetime import UTC, datetime, timedelta
 from lro._base.status import Any
-from lro._model.record import Record, end
+from lro._model.operation import Record, end
 from lro.stores.sqlite import SQLiteStore
 
 store = SQLiteStore(sys.argv[1])
@@ -70,7 +70,7 @@ OPENER = """
 import sys
 from datetime import UTC, datetime
 from lro._base.status import Any
-from lro._model.record import Record
+from lro._model.operation import Record
 from lro.stores.sqlite import SQLiteStore
 
 print("ready", flush=True)

@@ -22,7 +22,7 @@ PRELUDE = """
 import os, sys, threading
 from datetime import UTC, datetime
 from lro._base.status import Any
-from lro._model.record import Record
+from lro._model.operation import Record
 from lro.stores.sqlite import SQLiteStore
 
 def insert(store, unique_id):

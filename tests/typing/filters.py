@@ -13,8 +13,8 @@ from typing import assert_type
 import lro
 from lro_client import AsyncClient, Client
 from lro_client.filters import (
-    Call,
     Expression,
+    FunctionCall,
     Operand,
     Value,
     all_of,
@@ -36,7 +36,7 @@ class Stage(enum.Enum):
 def operands(keys: list[str]) -> None:
     """Fields and functions are operands; only functions are values too."""
     assert_type(field("metadata.labels", *keys, 5), Operand)
-    assert_type(call("f", field("a"), 5, call("g")), Call)
+    assert_type(call("f", field("a"), 5, call("g")), FunctionCall)
     assert_type(create_time() > call("now"), Expression)
     type_of("error")  # type: ignore[arg-type]
     field(5)  # type: ignore[arg-type]

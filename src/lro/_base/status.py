@@ -1,4 +1,4 @@
-"""Canonical codes, their HTTP statuses, and ``google.rpc.Status`` (spec §1.3, §5.11, §6.1)."""
+"""Canonical codes, ``google.rpc.Status``, its details, ``google.protobuf.Any`` (spec §1.3, §6)."""
 
 from __future__ import annotations
 

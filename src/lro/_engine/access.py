@@ -1,4 +1,8 @@
-"""Access of callers: the verbs offered, ``authorize``, and whose operations are whose."""
+"""Access of callers: the verbs offered, the hooks ``authenticate`` and ``authorize``, and owners.
+
+A hook is a plain function or a coroutine function of the application. Verbs ask it by a flow,
+which a thread runs at once and an event loop awaits.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ from lro._base.errors import (
     got,
 )
 from lro._engine.store_port import Store
-from lro._model.record import Record
+from lro._model.operation import Record
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

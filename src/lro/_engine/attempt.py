@@ -25,7 +25,7 @@ from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
 from lro._engine.executor_port import RemoteCall
 from lro._engine.job import (
-    Ended,
+    AttemptEnded,
     FinalResult,
     JobControl,
     Outcome,
@@ -37,7 +37,7 @@ from lro._engine.job import (
 )
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
 from lro._engine.runtime import RecordUpdater, Runtime
-from lro._model.record import (
+from lro._model.operation import (
     Change,
     Record,
     State,
@@ -409,7 +409,7 @@ class Attempt:
         return (self._request, control.job) if self.spec.takes_job else (self._request,)
 
     def _failure(self, control: JobControl, error: BaseException) -> Outcome:
-        if isinstance(error, Ended):
+        if isinstance(error, AttemptEnded):
             return error.ending
         if isinstance(error, WorkerDied):
             log.error("%s: attempt %d: %s", self.name, control.attempt, error)

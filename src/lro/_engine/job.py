@@ -12,7 +12,7 @@ import attrs
 
 from lro._base.errors import Cancelled, DeadlineExceeded
 from lro._base.status import Any, Code, Status
-from lro._model.record import State
+from lro._model.operation import State
 
 M = TypeVar("M")
 
@@ -211,7 +211,7 @@ class FinalResult:
         return State.CANCELLED if self.result.code == Code.CANCELLED else State.FAILED
 
 
-class Ended(Exception):
+class AttemptEnded(Exception):
     """Raised in place of a function that was called elsewhere and ended with a status there."""
 
     def __init__(self, ending: FinalResult) -> None:

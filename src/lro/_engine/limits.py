@@ -1,4 +1,4 @@
-"""Limits of what a service holds for callers and workers, and the sizes of messages."""
+"""Limits of what a service holds for callers and workers, and the budget of large replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A list call: parent, filter and token checked, then pages by place (spec §3.3, §3.4)."""
+"""Lists in pages, and BatchGet: check what is asked for, then read (spec §3.3, §3.4, §3.11)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from lro._engine.store_port import READ_BYTES, SCAN, Store, place_of
 from lro._filters.indexes import CALLER, Indexes
 from lro._filters.prefilter import EVERYTHING, KeyIn, Test, all_of, bounds_of, key_value
 from lro._messages.registry import TypeRegistry
-from lro._model.names import normalise_parent
-from lro._model.operation import ListOperationsRequest, Operation, Show
+from lro._model.operation import ListOperationsRequest, Operation, Record, Show, normalise_parent
 from lro._model.page_tokens import Cursor, decode_page_token, effective_page_size, encode_page_token
-from lro._model.record import Record
 
 if TYPE_CHECKING:
     from lro._filters.filter import Filter
@@ -87,7 +85,7 @@ _SHORT_SECONDS: Final = 0.05
 
 
 @attrs.frozen(kw_only=True)
-class Query:
+class CheckedList:
     """A list request whose arguments are known to be right."""
 
     parent: str
@@ -106,7 +104,7 @@ class Query:
         specs: Iterable[MethodSpec],
         types: TypeRegistry,
         indexes: Indexes,
-    ) -> Query:
+    ) -> CheckedList:
         """Check the arguments of a request.
 
         Raises:
@@ -187,7 +185,7 @@ class _Walk(Generic[T]):
 
     def __init__(
         self,
-        query: Query,
+        query: CheckedList,
         store: Store,
         only_caller: str | None,
         clock: Callable[[], float],
@@ -297,5 +295,5 @@ def _types(declared: Iterable[tuple[MethodSpec, str]]) -> Sequence[MessageType]:
 class Listing:
     """A list that a caller may read; ``only_caller``: whose operations alone are shown."""
 
-    query: Query
+    query: CheckedList
     only_caller: str | None

@@ -18,7 +18,7 @@ from lro._engine.change_listener import ChangeListener
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, WorkerLost
 from lro._engine.runtime import Runtime
 from lro._engine.workers import Workers
-from lro._model.record import Record, State, abandon, if_unchanged_since
+from lro._model.operation import Record, State, abandon, if_unchanged_since
 
 log = logging.getLogger("lro")
 
@@ -325,8 +325,9 @@ class Maintenance:
 class Background:
     """The work of one process, and the threads that look after it.
 
-    ``maintained`` says whether :meth:`start` starts the thread of :class:`Maintenance`. ``service``
-    is kept alive while a thread or a method of it is: it is closed when the interpreter ends.
+    ``maintained`` says whether :meth:`start` starts the thread of :class:`Maintenance`, and
+    ``pending`` whether it still has to. ``service`` is kept alive while a thread or a method of it
+    is: it is closed when the interpreter ends.
     """
 
     def __init__(
@@ -339,7 +340,8 @@ class Background:
     ) -> None:
         self._maintained = maintained
         self._service = service
-        self._started = self._stopped = False
+        self.pending = maintained
+        self._stopped = False
         self._starting = threading.Lock()
         self.workers = Workers(runtime, specs, self)
         self.maintenance = Maintenance(runtime, self.workers, specs)
@@ -347,17 +349,17 @@ class Background:
 
     def start(self) -> None:
         """Begin the maintenance in a thread, unless it has begun, or is not wanted here."""
-        if self._started or not self._maintained:
+        if not self.pending:
             return
         with self._starting:
-            if self._started or self._stopped:
+            if self._stopped or not self.pending:
                 return
             try:
                 self.maintenance.start()
             except RuntimeError as exc:  # too many threads: the next call tries again
                 log.warning("leases are not renewed now: %s", exc)
                 return
-            self._started = True
+            self.pending = False
 
     def stop(self) -> None:
         """End the threads."""
@@ -373,7 +375,7 @@ class Background:
 
         The maintenance begins when the child is used: it may serve no call, or only run a function.
         """
-        self._started = False
+        self.pending = self._maintained
         self._starting = threading.Lock()
         self.workers.reset_after_fork()
         self.maintenance.reset_after_fork()

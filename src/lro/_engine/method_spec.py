@@ -29,8 +29,7 @@ from lro._messages.times import datetime_text
 from lro._messages.wellknown import Empty
 from lro._model.http_rules import path_template
 from lro._model.method_names import MethodName, Said, Signature
-from lro._model.operation import OperationInfo
-from lro._model.record import Record, State
+from lro._model.operation import OperationInfo, Record, State
 
 _TIMES: Final = ("create_time", "start_time", "end_time", "expire_time")
 _CANCEL_FLAGS: Final = ("cancel_requested", "requested_cancellation")
@@ -286,6 +285,8 @@ class MethodSpec:
         if record.cancel_requested if packed is None else packed.type_name == declared:
             codec = self.types.codec(declared)
             record = record.with_metadata(self.standard_metadata.stamp(record, codec))
+        if not self.indexes.declared and record.keys is None:
+            return record
         return self.indexes.mark(record)
 
     def pack_response(self, returned: object) -> Any:

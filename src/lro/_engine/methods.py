@@ -1,4 +1,4 @@
-"""The methods of a service: what is declared, what starts them, and reports on work elsewhere."""
+"""The methods of a service: declared, started, and reported on from elsewhere (spec §3, §9)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,19 @@ from lro._filters.indexes import Indexes
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
 from lro._model.method_names import FINDINGS, OperationInfoRegistry
-from lro._model.names import join_name, new_id, normalise_parent
-from lro._model.operation import Operation, OperationInfo
-from lro._model.record import Change, Record, State, end, release, report
+from lro._model.operation import (
+    Change,
+    Operation,
+    OperationInfo,
+    Record,
+    State,
+    end,
+    join_name,
+    new_id,
+    normalise_parent,
+    release,
+    report,
+)
 
 log = logging.getLogger("lro")
 

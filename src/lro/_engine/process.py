@@ -1,4 +1,11 @@
-""""""
+"""The process that a service lives in: forks, its role, its end, and the signals to stop.
+
+Forked children reset what they inherit. A child process of an executor only runs functions. A
+server under WSGI gives its application no notice of the end, and a script may simply come to its
+last line: whatever is still open when the interpreter exits is closed then. A server that is to
+stop (SIGTERM, or Control-C) first lets the calls in flight end, so waiters are ended by a signal
+handler that runs before the server's.
+"""
 
 from __future__ import annotations
 

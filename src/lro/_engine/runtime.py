@@ -1,4 +1,4 @@
-"""What the parts of one service share: its store, its executor, and how long a lease lasts."""
+"""What the parts of one service share: store, executor, lease, and the updater that notifies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import attrs
 from lro._base.errors import LroError, Unavailable
 from lro._engine.executor_port import Executor
 from lro._engine.store_port import Store
-from lro._model.record import Change, Record, Stamp, State, with_derived
+from lro._model.operation import Change, Record, Stamp, State, with_derived
 
 log = logging.getLogger("lro")
 

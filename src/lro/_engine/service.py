@@ -22,7 +22,7 @@ from lro._base.errors import InvalidArgument
 from lro._engine.access import VERBS, Access, Authorize, Flow, flow_of, on_loop, run, verb
 from lro._engine.executor_port import Executor
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
-from lro._engine.listing import BatchRead, Listing, Query
+from lro._engine.listing import BatchRead, CheckedList, Listing
 from lro._engine.maintenance import LEAST_LEASE, Background
 from lro._engine.method_spec import MethodSpec, Options, WorkerLost
 from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
@@ -39,16 +39,18 @@ from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
 from lro._model.method_names import MethodName
-from lro._model.names import parse_name, parse_names
 from lro._model.operation import (
     BatchGetOperationsResponse,
     ListOperationsRequest,
     ListOperationsResponse,
     Operation,
     Show,
+    State,
     as_they_are,
+    delete,
+    parse_name,
+    parse_names,
 )
-from lro._model.record import State, delete
 
 if TYPE_CHECKING:
     from lro._engine.watching import WatchStream
@@ -268,7 +270,8 @@ class Service:
         Raises:
             DeclarationError: No such method is declared.
         """
-        check_text("full_name", full_name)
+        if not isinstance(full_name, str):
+            check_text("full_name", full_name)
         method: Method[object, object, object] = Method(self.methods.spec(full_name), self._starter)
         return (yield from flow_of(method.start)(request, **options))
 
@@ -294,7 +297,7 @@ class Service:
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook does not answer as it must.
         """
-        self._background.start()
+        self._begin()
         parse_name(name)
         yield from self.access.permit(caller, "GetOperation", name)
         return self.access.visible(name, caller).operation
@@ -325,11 +328,13 @@ class Service:
             TypeError, InvalidArgument, PermissionDenied, HookFailed, MethodNotSupported: As for
                 :meth:`list`.
         """
-        self._background.start()
+        self._begin()
         if not isinstance(request, ListOperationsRequest):
             raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
         self.access.require("ListOperations")
-        query = Query.of(request, self.store, self.specs.values(), self.types, self.methods.indexes)
+        query = CheckedList.of(
+            request, self.store, self.specs.values(), self.types, self.methods.indexes
+        )
         yield from self.access.permit(caller, "ListOperations", query.parent)
         return Listing(query, caller if self._owner_only else None)
 
@@ -355,7 +360,7 @@ class Service:
                 :meth:`get`.
             MethodNotSupported: Delete is switched off.
         """
-        self._background.start()
+        self._begin()
         self.access.require("DeleteOperation")
         parse_name(name)
         yield from self.access.permit(caller, "DeleteOperation", name)
@@ -371,7 +376,7 @@ class Service:
                 :meth:`get`.
             MethodNotSupported: Cancel is switched off.
         """
-        self._background.start()
+        self._begin()
         self.access.require("CancelOperation")
         parse_name(name)
         yield from self.access.permit(caller, "CancelOperation", name)
@@ -406,7 +411,7 @@ class Service:
             MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed,
                 MethodNotSupported: As for :meth:`batch_get`.
         """
-        self._background.start()
+        self._begin()
         self.access.require("BatchGetOperations")
         wanted = parse_names(names)
         yield from self.access.permit_each(caller, "GetOperation", wanted)
@@ -437,7 +442,7 @@ class Service:
             Unavailable: The store cannot be reached now, or the service is stopping.
             ResourceExhausted: There are too many streams, or operations watched (``Limits``).
         """
-        self._background.start()
+        self._begin()
         self.access.require("WatchOperations")
         wanted = parse_names(names)
 
@@ -550,7 +555,11 @@ class Service:
         are. Never in a process that only prepares others, such as the master of a preforking
         server. Idempotent; without effect after :meth:`close`, or with ``maintenance=False``.
         """
-        self._background.start()
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._background.pending:
+            self._background.start()
 
     def run_maintenance(self) -> float:
         """Do the maintenance that is due, and return the seconds until more will be.
@@ -628,7 +637,7 @@ class Service:
         deadline_seconds: float | None,
         caller: str,
     ) -> Flow[float]:
-        self._background.start()
+        self._begin()
         self.access.require("WaitOperation")
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self._max_wait)

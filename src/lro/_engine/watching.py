@@ -22,9 +22,7 @@ from lro._engine.change_listener import LOOK_AGAIN_SECONDS, ChangeListener
 from lro._engine.limits import ByteBudget, HeldCall, ReplyReservation
 from lro._engine.runtime import RecordUpdater, stopping
 from lro._engine.store_port import READ_BYTES
-from lro._model.names import MAX_NAMES
-from lro._model.operation import MissingOperation, Operation, Sighting
-from lro._model.record import Record
+from lro._model.operation import MAX_NAMES, MissingOperation, Operation, Record, Sighting
 
 log = logging.getLogger("lro")
 

@@ -39,11 +39,11 @@ from lro._filters.plan import (
     Plan,
     RecordTest,
     Registered,
-    Route,
     Some,
     Source,
     Subject,
     Untrue,
+    ValueTest,
     View,
 )
 from lro._filters.prefilter import Test
@@ -136,8 +136,8 @@ class PackedPath:
         """
         position = literal.position
         if self.whole and literal.lone_star:
-            return RecordTest(self.source, Route((), Exists()))
-        routes: dict[str, Route] = {}
+            return RecordTest(self.source, ValueTest((), Exists()))
+        routes: dict[str, ValueTest] = {}
         refused = list(self.refused)
         for name, place in self.places.items():
             try:

@@ -16,7 +16,7 @@ from lro._base.errors import DeclarationError, InvalidFilter, UnknownType
 from lro._base.status import Any, Json
 from lro._filters.prefilter import ABSENT, key_value
 from lro._messages.registry import TypeRegistry
-from lro._model.record import Record
+from lro._model.operation import Record
 
 if TYPE_CHECKING:
     from lro._filters.paths import Indexable, Step
@@ -37,6 +37,8 @@ class Indexes:
         Replaced, never changed: other threads read it while a method is declared.
         """
         self._callers = False
+        self.declared = False
+        """Whether records have keys at all."""
         self._places: dict[str, Mapping[str, Indexable]] = {}
 
     @property
@@ -46,7 +48,7 @@ class Indexes:
 
     def declare_caller(self) -> None:
         """Have a key of the caller."""
-        self._callers = True
+        self._callers = self.declared = True
 
     def declare(self, path: str, type_name: str, shape: Shape | None) -> None:
         """Have a key of the value at a path of the metadata, which is of this type at first.
@@ -64,6 +66,7 @@ class Indexes:
             raise DeclarationError(f"indexed_paths={path!r}", text) from None
         self._paths = {**self._paths, place.key: (path, place.names[0])}
         self._places = {}
+        self.declared = True
 
     def of(self, type_name: str, steps: tuple[Step, ...]) -> Indexable | None:
         """The index of the value that these steps lead to in a metadata type, or None."""
@@ -74,7 +77,7 @@ class Indexes:
 
     def mark(self, record: Record) -> Record:
         """Give the record the keys of its metadata and caller."""
-        if not self._paths and not self._callers:
+        if not self.declared:
             # Keys that another process has written may not fit new metadata.
             return record if record.keys is None else record.with_keys(None)
         return record.with_keys(json.dumps(dict(self._keys_of(record)), separators=(",", ":")))

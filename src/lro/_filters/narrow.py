@@ -19,10 +19,10 @@ from lro._filters.plan import (
     Like,
     Plan,
     RecordTest,
-    Route,
     Some,
     Source,
     Untrue,
+    ValueTest,
 )
 from lro._filters.prefilter import (
     ABSENT,
@@ -42,7 +42,7 @@ from lro._filters.prefilter import (
     any_of,
 )
 from lro._filters.types import Pattern, ValueType, double
-from lro._model.record import State
+from lro._model.operation import State
 
 KeyOf: TypeAlias = Callable[[str, tuple[Step, ...]], "Indexable | None"]
 """The index of what steps lead to in a metadata type; None if there is none."""
@@ -96,7 +96,7 @@ def narrow(plan: Plan, key_of: KeyOf, *, negated: bool = False) -> Test:
             return _in_message(plan.source, plan.routes, key_of)
 
 
-def _of_record(source: Source, route: Route, *, negated: bool) -> Test:
+def _of_record(source: Source, route: ValueTest, *, negated: bool) -> Test:
     condition = route.condition
     if isinstance(condition, Compare):
         op = _INVERSE[condition.op] if negated else condition.op
@@ -179,7 +179,7 @@ def _span(op: Op, operand: object) -> Span:
     return Span(low, high) if op in _EQUAL else Span()
 
 
-def _in_message(source: Source, routes: Mapping[str, Route], key_of: KeyOf) -> Test:
+def _in_message(source: Source, routes: Mapping[str, ValueTest], key_of: KeyOf) -> Test:
     found = any_of(_saying_of(source, route) for route in routes.values())
     if source is Source.RESPONSE:
         return all_of([InState(_RESPONSES), found])
@@ -189,7 +189,7 @@ def _in_message(source: Source, routes: Mapping[str, Route], key_of: KeyOf) -> T
     return all_of([KeyIn(keyed[0][0], frozenset().union(*(each for _, each in keyed))), found])
 
 
-def _keyed(index: Indexable | None, route: Route) -> tuple[str, frozenset[str]]:
+def _keyed(index: Indexable | None, route: ValueTest) -> tuple[str, frozenset[str]]:
     """The key that a condition asks for, and its values; an empty one if there is none."""
     condition = route.condition
     if index is None or not isinstance(condition, Compare) or not condition.equal:
@@ -200,14 +200,14 @@ def _keyed(index: Indexable | None, route: Route) -> tuple[str, frozenset[str]]:
     return index.key, frozenset({value, ABSENT} if _default_holds(route) else {value})
 
 
-def _default_holds(route: Route) -> bool:
+def _default_holds(route: ValueTest) -> bool:
     last = route.steps[-1] if route.steps else None
     if not isinstance(last, FieldStep) or not last.has_default:
         return False
     return route.condition.holds(last.default)
 
 
-def _saying_of(source: Source, route: Route) -> Test:
+def _saying_of(source: Source, route: ValueTest) -> Test:
     """What the text of a message says in which the condition holds."""
     column = _COLUMNS.get(source)
     if column is None or _default_holds(route):
@@ -216,7 +216,7 @@ def _saying_of(source: Source, route: Route) -> Test:
     return all_of([_saying((column,), _pieces(source, route)), measured or EVERYTHING])
 
 
-def _pieces(source: Source, route: Route) -> list[str]:
+def _pieces(source: Source, route: ValueTest) -> list[str]:
     """Texts that stand in the JSON of a message in which the condition holds."""
     left = "" if source in (Source.NAME, Source.METADATA_TYPE, Source.RESPONSE_TYPE) else '"'
     right = "" if source is Source.NAME else '"'  # the name of a type is the end of a URL
@@ -256,7 +256,7 @@ def _by_length(piece: str) -> tuple[int, str]:
     return -len(piece), piece
 
 
-def _measured(column: Column, route: Route) -> Test | None:
+def _measured(column: Column, route: ValueTest) -> Test | None:
     """The range of the number at the end of a plain path."""
     condition, path = route.condition, names_of(route.steps)
     if not path or not all(map(_plain, path)) or not isinstance(condition, Compare):

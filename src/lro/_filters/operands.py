@@ -19,7 +19,7 @@ from lro._filters.plan import (
     Like,
     NotDefault,
     NotEmpty,
-    Route,
+    ValueTest,
 )
 from lro._filters.types import (
     MAX_EXPONENT,
@@ -40,22 +40,22 @@ _SHOWN_LENGTH: Final = 100
 _BOOLS: Final = {"true": True, "false": False}
 
 
-def route(place: Place, op: Op, literal: Member) -> Route:
+def route(place: Place, op: Op, literal: Member) -> ValueTest:
     """The way to a place and what is asked there.
 
     Raises:
         InvalidFilter: The type there does not have the operator, or the literal does not fit it.
     """
     if op is Op.HAS and literal.lone_star:
-        return Route(place.steps, _presence(place))
+        return ValueTest(place.steps, _presence(place))
     if op is Op.HAS and _has_names(place):
         inner = below(place, Part(literal.text, position=literal.position), op)
-        return Route(inner.steps, _presence(inner))
+        return ValueTest(inner.steps, _presence(inner))
     _refuse_operator(place, op, literal)
     steps = place.steps
     if place.many is Many.REPEATED and place.type is not ValueType.DYNAMIC:
         steps = (*steps, EachStep())
-    return Route(steps, _condition(place, op, literal))
+    return ValueTest(steps, _condition(place, op, literal))
 
 
 def _presence(place: Place) -> Condition:

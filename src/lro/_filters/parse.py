@@ -1,4 +1,4 @@
-"""From tokens to the tree: the grammar and its limits (spec §7.2, §7.3, §7.16)."""
+"""From the text of a filter to its tree: tokens, grammar, limits, nodes (spec §7.1-§7.4, §7.16)."""
 
 from __future__ import annotations
 

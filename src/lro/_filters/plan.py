@@ -278,7 +278,7 @@ class View:
         """The message in METADATA or RESPONSE."""
         return self.subject.metadata if source is Source.METADATA else self.subject.response
 
-    def meets(self, source: Source, route: Route, payload: Json) -> bool:
+    def meets(self, source: Source, route: ValueTest, payload: Json) -> bool:
         """Whether the condition of a route holds somewhere in the message in METADATA or RESPONSE.
 
         A filter may ask for hundreds of things at one place, and there may be many thousands: what
@@ -360,7 +360,7 @@ class Contains:
 
 
 @attrs.frozen
-class Route:
+class ValueTest:
     """The way down a JSON value, and what is asked of what is found there."""
 
     steps: tuple[Step, ...]
@@ -383,7 +383,7 @@ class RecordTest:
     """A test of the operation itself or of a function's value. Absent values make it false."""
 
     source: Source
-    route: Route
+    route: ValueTest
 
     def holds(self, view: View) -> bool:
         """True if the filter's part matches."""
@@ -400,7 +400,7 @@ class PackedTest:
     """
 
     source: Source
-    routes: Mapping[str, Route]
+    routes: Mapping[str, ValueTest]
 
     def holds(self, view: View) -> bool:
         """True if the filter's part matches."""

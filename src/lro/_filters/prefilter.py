@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
-from lro._model.record import State
+from lro._model.operation import State
 
 T = TypeVar("T")
 

@@ -1,19 +1,43 @@
-"""The edge over HTTP, without a framework: the verbs, and the methods that start operations."""
+"""The HTTP edge without a framework: from a request to its reply, and the POSTs that start methods.
+
+An exchange is a generator. It yields what its host must do for it (call a function, wait, watch,
+reserve memory), and returns the reply; ASGI, WSGI and gRPC drive it each in their own way.
+"""
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import attrs
 
-from lro._base.arguments import check_count, check_instance, check_seconds, check_texts
-from lro._base.errors import InvalidTimeout, LroError, RequestTooLarge, got
-from lro._engine.access import Flow, Hook, flow_of
+from lro._base.arguments import (
+    check,
+    check_count,
+    check_instance,
+    check_plain_function,
+    check_seconds,
+    check_text,
+    check_texts,
+    contained,
+)
+from lro._base.errors import (
+    DeclarationError,
+    HttpMethodNotAllowed,
+    InvalidTimeout,
+    LroError,
+    RequestTooLarge,
+    RouteNotFound,
+    StreamsNotSupported,
+    got,
+)
+from lro._engine.access import Flow, Hook, ask_caller, flow_of, on_loop, run
 from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
+from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.requests import (
     CHANGING,
@@ -21,13 +45,17 @@ from lro._http.requests import (
     NO_QUERY,
     Query,
     check_site,
+    media_type,
     parse_query,
     read_names,
+    read_object,
     read_request,
+    take_field,
     trusted,
 )
 from lro._http.responses import (
     HEARTBEAT_SECONDS,
+    EventStream,
     HttpReply,
     allow_reply,
     batch_reply,
@@ -38,21 +66,320 @@ from lro._http.responses import (
     page_reply,
     shown_together,
 )
-from lro._http.routes import Allowed, HttpRequest, Match, default_routes, extension_routes
-from lro._http.starts import StartHandler, Starts, start_handlers, with_starts
-from lro._http.steps import (
-    Call,
-    Exchange,
-    Reserve,
-    Steps,
-    Wait,
-    Watch,
-    drive,
-    get_operation,
-    identify,
+from lro._http.routes import (
+    Allowed,
+    HttpRequest,
+    Match,
+    Route,
+    RouteTable,
+    default_routes,
+    extension_routes,
 )
-from lro._model.names import normalise_parent, parse_name
-from lro._model.operation import ListOperationsRequest, Operation, Show, WaitOperationRequest
+from lro._model.http_rules import Literal, path_template
+from lro._model.operation import (
+    ListOperationsRequest,
+    Operation,
+    Show,
+    WaitOperationRequest,
+    normalise_parent,
+    parse_name,
+)
+
+
+@attrs.frozen
+class CallFunction:
+    """A step: follow this flow; ``blocks`` says that an event loop must not do it itself.
+
+    ``many``: it makes a reply of many operations, for which there are few threads.
+    """
+
+    flow: Flow[object]
+    blocks: bool
+    many: bool = False
+
+
+@attrs.frozen
+class Wait:
+    """A step: wait for an operation, as ``Service.wait`` and ``Service.wait_async`` take it."""
+
+    request: WaitOperationRequest
+    deadline_seconds: float | None
+    caller: str
+
+
+@attrs.frozen
+class Watch:
+    """A step: watch operations, as ``Service.watch`` takes it. Only an event loop can."""
+
+    names: tuple[str, ...]
+    caller: str
+
+
+@attrs.frozen
+class Reserve:
+    """A step: set bytes aside for a reply, as ``ByteBudget.take`` and ``atake`` take it."""
+
+    least: int
+    most: int
+
+
+Step: TypeAlias = CallFunction | Wait | Watch | Reserve
+
+R = TypeVar("R")
+
+Steps: TypeAlias = Generator[Step, Any, R]
+"""Gives steps, and at last what the caller is answered."""
+Exchange: TypeAlias = Steps[HttpReply | EventStream]
+
+
+def identify(hook: Hook | None, headers: Mapping[str, str]) -> Generator[CallFunction, Any, str]:
+    """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one."""
+    if hook is None:
+        return ""
+    caller: str = yield CallFunction(ask_caller(hook, headers), blocks=not hook.awaited)
+    return caller
+
+
+def get_operation(
+    service: Service, name: str, caller: str
+) -> Generator[CallFunction, Any, Operation]:
+    """Steps that give an operation as it is now; none where nothing blocks and nothing is asked."""
+    if service.access.immediate:
+        return service.get(name, caller=caller)
+    flow = flow_of(service.get)(name, caller=caller)
+    operation: Operation = yield CallFunction(flow, service.access.reads_block)
+    return operation
+
+
+def drive(exchange: Steps[R], service: Service) -> R:
+    """Obey an exchange in this thread."""
+
+    def act(step: Step) -> object:
+        if isinstance(step, CallFunction):
+            if step.many:
+                context = contextvars.copy_context()
+                return service.replies.threads.submit(context.run, run, step.flow).result()
+            return run(step.flow)
+        if isinstance(step, Reserve):
+            return service.replies.take(step.least, step.most)
+        if isinstance(step, Watch):
+            raise StreamsNotSupported("WatchOperations")
+        service.end_waits_at_signals()
+        return service.wait(
+            step.request.name,
+            step.request.timeout,
+            deadline_seconds=step.deadline_seconds,
+            caller=step.caller,
+        )
+
+    try:
+        step = next(exchange)
+        while True:
+            try:
+                result = act(step)
+            except Exception as exc:
+                step = exchange.throw(exc)
+            else:
+                step = exchange.send(result)
+    except StopIteration as end:
+        reply: R = end.value
+        return reply
+
+
+async def adrive(
+    exchange: Steps[R], service: Service, hold: Callable[[Awaitable[Operation]], Awaitable[object]]
+) -> R:
+    """Obey an exchange on the running event loop; ``hold`` awaits a wait, or gives it up."""
+
+    async def act(step: Step) -> object:
+        if isinstance(step, CallFunction):
+            threads = service.replies.threads if step.many else None
+            return await on_loop(step.flow, blocks=step.blocks, threads=threads)
+        if isinstance(step, Reserve):
+            return await service.replies.atake(step.least, step.most)
+        service.end_waits_at_signals()
+        if isinstance(step, Watch):
+            return await service.watch(step.names, caller=step.caller)
+        return await hold(
+            service.wait_async(
+                step.request.name,
+                step.request.timeout,
+                deadline_seconds=step.deadline_seconds,
+                caller=step.caller,
+            )
+        )
+
+    try:
+        step = next(exchange)
+        while True:
+            try:
+                result = await act(step)
+            except Exception as exc:
+                step = exchange.throw(exc)
+            else:
+                step = exchange.send(result)
+    except StopIteration as end:
+        reply: R = end.value
+        return reply
+
+
+Req = TypeVar("Req")
+
+_METHOD: Final = "a method: decorate the function with service.method(...)"
+_STARTS: Final = "True, False, or a dict of paths, each with a method or an lro.http.Start"
+
+
+@attrs.frozen
+class Start(Generic[Req]):
+    """A method that an edge starts, with what is made of the HTTP request.
+
+    ``parent`` gives the parent of the new operation for a request, ``metadata`` its first metadata
+    for the request message. ``raw`` reads bodies of other media types than JSON: it takes the media
+    type, in lower case and without parameters, and the bytes, and returns the request message, or
+    None for a type that it does not read.
+
+    Raises:
+        DeclarationError: ``method`` is not a declared method, or another argument is not a plain
+            function.
+    """
+
+    method: Method[Req, Any, Any]
+    parent: Callable[[HttpRequest], str] | None = attrs.field(default=None, kw_only=True)
+    metadata: Callable[[Req], object] | None = attrs.field(default=None, kw_only=True)
+    raw: Callable[[str, bytes], Req | None] | None = attrs.field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        check_instance("method", self.method, Method, _METHOD)
+        for name in ("parent", "metadata", "raw"):
+            function = getattr(self, name)
+            if function is not None:
+                check_plain_function(name, function)
+
+
+Starts: TypeAlias = Mapping[str, Method[Any, Any, Any] | Start[Any]] | bool
+"""The starts that an edge serves: those of a dict, by path; or all methods that have a path."""
+
+
+class StartHandler(Generic[Req]):
+    """Reads the requests of one method, and starts its operations."""
+
+    def __init__(self, service: Service, full_name: str, start: Start[Req] | None = None) -> None:
+        self.full_name = full_name
+        self._service = service
+        self._request: type[Req] = service.specs[full_name].request
+        self._parent = start.parent if start else None
+        self._metadata = start.metadata if start else None
+        self._raw = start.raw if start else None
+
+    def start(self, request: HttpRequest, caller: str) -> Flow[Operation]:
+        """Start the operation that a request asks for."""
+        message, request_id, validate_only = self._read(request)
+        return (
+            yield from flow_of(self._service.start)(
+                self.full_name,
+                message,
+                request_id=request_id,
+                validate_only=validate_only,
+                parent=contained("parent", self._parent, request) if self._parent else "",
+                metadata=contained("metadata", self._metadata, message) if self._metadata else None,
+                caller=caller,
+            )
+        )
+
+    def _read(self, request: HttpRequest) -> tuple[Req, str, bool]:
+        """The message of a request, its request id, and whether it is only to be validated."""
+        content_type = request.headers.get("content-type")
+        if self._raw is not None and content_type:
+            kind = media_type(content_type)[0]
+            message = contained("raw", self._raw, kind, request.body)
+            if message is not None:
+                return message, "", False
+        types = self._service.types
+        fields = read_object(content_type, request.body)
+        shape = types.codec(types.name_of(self._request)).shape
+        request_id = take_field(fields, "request_id", str, "", shape)
+        validate_only = take_field(fields, "validate_only", bool, False, shape)
+        return types.load(fields, self._request), request_id, validate_only
+
+
+def start_handlers(service: Service, starts: Starts) -> dict[str, StartHandler[Any]]:
+    """The starts that an edge serves, by path: True stands for the methods declared by now.
+
+    Raises:
+        DeclarationError: ``starts`` is not of its type, a method is not one of this service, or two
+            methods are declared with one path.
+    """
+    if isinstance(starts, Mapping):
+        return {path: _handler(service, path, given) for path, given in starts.items()}
+    check("starts", starts, _STARTS, fine=isinstance(starts, bool))
+    found: dict[str, StartHandler[Any]] = {}
+    for name, spec in service.specs.items() if starts else ():
+        path = spec.options.path
+        if path in found:
+            raise _served_twice(path, found[path].full_name)
+        if path:
+            found[path] = StartHandler(service, name)
+    return found
+
+
+def _handler(service: Service, path: str, given: object) -> StartHandler[Any]:
+    check_text("starts", path)
+    start = given if isinstance(given, Start) else Start(cast("Method[Any, Any, Any]", given))
+    service.check_own(start.method)
+    return StartHandler(service, start.method.full_name, start)
+
+
+def with_starts(routes: Iterable[Route], starts: Mapping[str, StartHandler[Any]]) -> RouteTable:
+    """The table of these routes, and of a POST to the path of each start.
+
+    The ``rpc`` of such a route is its path.
+
+    Raises:
+        DeclarationError: A path has variables, or is served already.
+    """
+    served = list(routes)
+    verbs = RouteTable(served)
+    taken: dict[tuple[object, ...], str] = {}
+    for path, start in starts.items():
+        template = path_template("starts", path)
+        texts = [one.text for one in template.segments if isinstance(one, Literal)]
+        if len(texts) < len(template.segments):
+            raise DeclarationError("starts", f"must be paths without variables, got {path!r}")
+        key = (*texts, template.verb and template.verb.text)
+        other = taken.get(key) or _rpc_at(verbs, path)
+        if other is not None:
+            raise _served_twice(path, other)
+        taken[key] = start.full_name
+        served.append(Route(method="POST", template=template, rpc=path))
+    return RouteTable(served)
+
+
+def _rpc_at(table: RouteTable, path: str) -> str | None:
+    """The RPC that a table already has for a POST to a path."""
+    try:
+        found = table.find("POST", path)
+    except (RouteNotFound, HttpMethodNotAllowed):
+        return None
+    assert isinstance(found, Match)  # only OPTIONS gives anything else
+    return found.rpc
+
+
+def _served_twice(path: str, other: str) -> DeclarationError:
+    return DeclarationError("starts", f"{path!r} is served already, as {other}")
+
+
+def answer(service: Service, start: Callable[[], Operation], poll_seconds: int = 1) -> HttpReply:
+    """The reply to a call that starts an operation: the operation, or the error of ``start``.
+
+    For endpoints written in a framework; ``Response(*answer(...).parts)`` is what they return in
+    Starlette, FastAPI and Flask. An exception that is not an :class:`lro.LroError` passes, for the
+    framework to report.
+    """
+    try:
+        return operation_reply(start(), service.types, poll_seconds)
+    except LroError as exc:
+        return error_reply(exc, service.types, service.domain, asked="a call that starts work")
+
 
 DEFAULT_MAX_BODY: Final = 1024 * 1024
 
@@ -198,7 +525,7 @@ class OperationsEdge:
     def _start(self, request: HttpRequest, start: StartHandler[Any], caller: str) -> Exchange:
         self._check_size(request)
         # Reading a big body and writing it down both take too long for an event loop.
-        operation = yield Call(start.start(request, caller), blocks=True)
+        operation = yield CallFunction(start.start(request, caller), blocks=True)
         return self._shown(operation, enum_numbers=False)
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
@@ -213,7 +540,7 @@ class OperationsEdge:
 
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
-        listing: Listing = yield Call(begin, blocks=True)
+        listing: Listing = yield CallFunction(begin, blocks=True)
 
         def listed(turn: ReplyReservation) -> HttpReply:
             return page_reply(*self.service.read_page(listing, turn.bytes, self._show(query)))
@@ -243,7 +570,7 @@ class OperationsEdge:
         names: tuple[str, ...] = yield self._names(request, collection)
 
         begin = flow_of(self.service.begin_batch)(names, caller=caller)
-        wanted: Sequence[str] = yield Call(begin, blocks=True)
+        wanted: Sequence[str] = yield CallFunction(begin, blocks=True)
 
         def found(_: ReplyReservation) -> HttpReply:
             return batch_reply(*self.service.read_batch(wanted, caller, self._show(query)))
@@ -265,7 +592,7 @@ class OperationsEdge:
             return attrs.evolve(reply, turn=turn)
 
         # To look for matches, and to print many operations, takes long even in memory.
-        reply: HttpReply = yield Call(made(), blocks=True, many=True)
+        reply: HttpReply = yield CallFunction(made(), blocks=True, many=True)
         return reply
 
     def _watch(self, request: HttpRequest, name: str, caller: str) -> Exchange:
@@ -283,7 +610,7 @@ class OperationsEdge:
             heartbeat_seconds=self._heartbeat_seconds,
         )
 
-    def _names(self, request: HttpRequest, collection: str) -> Call:
+    def _names(self, request: HttpRequest, collection: str) -> CallFunction:
         parent = normalise_parent(collection)
         return self._read(
             request, lambda kind, body: read_names(parent, kind, body, self.service.types)
@@ -294,12 +621,14 @@ class OperationsEdge:
             shown_together, types=self.service.types, enum_numbers=query.enum_numbers
         )
 
-    def _body(self, request: HttpRequest, rpc: str, name: str) -> Call:
+    def _body(self, request: HttpRequest, rpc: str, name: str) -> CallFunction:
         return self._read(
             request, lambda kind, body: read_request(rpc, name, kind, body, self.service.types)
         )
 
-    def _read(self, request: HttpRequest, read: Callable[[str | None, bytes], object]) -> Call:
+    def _read(
+        self, request: HttpRequest, read: Callable[[str | None, bytes], object]
+    ) -> CallFunction:
         self._check_size(request)
         kind, body = request.headers.get("content-type"), request.body
 
@@ -307,14 +636,14 @@ class OperationsEdge:
             yield from ()  # to read a body asks no hook
             return read(kind, body)
 
-        return Call(reading(), blocks=len(body) >= MANY_BYTES)
+        return CallFunction(reading(), blocks=len(body) >= MANY_BYTES)
 
     def _check_size(self, request: HttpRequest) -> None:
         if len(request.body) > self.max_body:
             raise RequestTooLarge("body", f"must have at most {self.max_body} bytes")
 
-    def _slow(self, flow: Flow[object]) -> Call:
-        return Call(flow, self.service.access.writes_block)
+    def _slow(self, flow: Flow[object]) -> CallFunction:
+        return CallFunction(flow, self.service.access.writes_block)
 
     def _shown(self, operation: Operation, enum_numbers: bool) -> HttpReply:
         types = self.service.types

@@ -1,4 +1,8 @@
-""""""
+"""Requests of the HTTP edge: raw paths, queries, bodies and origins (spec §5.8, §5.9, §1.6).
+
+A raw path is seen from where an application is mounted. An origin is what a browser says of the
+site that a request comes from; see ``docs/explanation/security.md``.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,11 @@ from lro._messages.json_text import dumps, loads_strict
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Shape, json_name
 from lro._model.http_rules import MAX_PATH, percent_decode
-from lro._model.names import parse_names
 from lro._model.operation import (
     BatchGetOperationsRequest,
     CancelOperationRequest,
     WaitOperationRequest,
+    parse_names,
 )
 
 _SAFE: Final = "/:@!$&'()*+,;=-._~"

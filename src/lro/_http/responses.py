@@ -1,4 +1,4 @@
-"""Replies of the HTTP edge: an operation, JSON of any kind, an error (spec §5.10-§5.14, §6.3)."""
+"""Replies of the HTTP edge: operations, errors, event streams (spec §5.10-§5.14, §6.3)."""
 
 from __future__ import annotations
 

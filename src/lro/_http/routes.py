@@ -26,7 +26,7 @@ from lro._model.http_rules import (
     check_path,
     keep_slashes,
 )
-from lro._model.names import normalise_parent
+from lro._model.operation import normalise_parent
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")  # RFC 9110 §5.6.2
 _ONE: Final = r"[^/\ud800-\udfff]++"

@@ -32,8 +32,11 @@ from lro._base.status import (
     DETAIL_TYPES,
     Any,
     Code,
-    ErrorInfo,
+    FieldViolation,
+    HelpLink,
     Json,
+    PreconditionViolation,
+    QuotaViolation,
     Status,
     declared_name,
     type_url,
@@ -379,7 +382,8 @@ class TypeRegistry:
         Raises:
             InvalidArgument: The value says no such message.
         """
-        check_class("cls", cls)
+        if not isinstance(cls, type):
+            check_class("cls", cls)
         codec = self._of_class.get(cls)
         if codec is not None:
             return cast(M, codec.load(value, strict=strict))
@@ -523,6 +527,16 @@ def _said(error: LroError, domain: str) -> tuple[Code, str, tuple[object, ...]]:
     return error.status_code, _sayable(str(error)), details
 
 
+_SAYABLE: Final[tuple[type[attrs.AttrsInstance], ...]] = (
+    *DETAIL_TYPES,
+    FieldViolation,
+    HelpLink,
+    PreconditionViolation,
+    QuotaViolation,
+)
+"""The details of this library, and the messages in them."""
+
+
 def _sayable(said: typing.Any) -> typing.Any:
     """The same without half surrogate pairs, which no reply can hold (spec §1.9).
 
@@ -534,7 +548,7 @@ def _sayable(said: typing.Any) -> typing.Any:
         return tuple(map(_sayable, said))
     if isinstance(said, dict):
         return {_sayable(key): _sayable(value) for key, value in said.items()}
-    if type(said).__module__ == ErrorInfo.__module__:
+    if isinstance(said, _SAYABLE):
         return type(said)(**_sayable(attrs.asdict(said, recurse=False)))
     return said
 

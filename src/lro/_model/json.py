@@ -1,4 +1,4 @@
-"""Operations, statuses and error bodies in JSON (spec §1.8, §1.10, §5.12, §11.8)."""
+"""Operations, statuses and error bodies as JSON; enums may be numbers (spec §1.8, §1.10, §5.12)."""
 
 from __future__ import annotations
 

@@ -1,17 +1,183 @@
-"""The Operation and the messages of the interface (spec §1.1-§1.5, §1.15)."""
+"""Operations: their names, the requests about them, and the stored record with its life.
+
+A record is the server's row around an operation. Changes are pure functions from a record to the
+next one, or to None, which removes it; the table of states says which are allowed (spec §2, §3.1).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias, TypeVar
+import base64
+import enum
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
-from lro._base.errors import InvalidOperationName
+from lro._base.errors import (
+    CancellationNotRequested,
+    InvalidArgument,
+    InvalidOperationName,
+    InvalidParent,
+    LeaseLost,
+    MalformedRequest,
+    NotApplied,
+    OperationNotFound,
+    got,
+)
 from lro._base.status import Any, Code, Status, named, unknown_fields
+from lro._messages.json_text import dumps
 from lro._messages.schema import Int32, number
 from lro._messages.times import Duration
-from lro._model.names import parse_name
+
+MAX_NAME: Final = 1024
+"""Longest name, in code points (spec §3.1(2))."""
+
+MAX_NAMES: Final = 1000
+"""Most names of one call (spec §3.11)."""
+
+ID_BYTES: Final = 12
+"""Random bytes of a new id: 96 bits, sixteen characters (spec §3.1(4))."""
+
+_SORTED: Final = "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_SHIFTS: Final = range(36, -1, -6)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+# Spec §3.1(2). A surrogate is refused too: a proto string cannot hold it (spec §1.9). Runs of
+# characters are possessive and every choice is made by a look-ahead, so that no input makes these
+# backtrack far. Groups are not possessive: Python matches such wrongly before 3.11.5.
+_SEGMENT: Final = r"(?!(?:\.\.?|-)(?:/|\Z))[^/\x00-\x1f\x7f\ud800-\udfff]++"
+_PAIR: Final = rf"(?!operations(?:/|\Z)){_SEGMENT}/{_SEGMENT}"
+_PAIRS: Final = rf"{_PAIR}(?:/{_PAIR})*"
+_NAME: Final = re.compile(rf"(?:({_PAIRS})/)?operations/({_SEGMENT}(?:/{_SEGMENT})*)\Z")
+_PARENT: Final = re.compile(rf"(?:({_PAIRS})(?:/operations)?|operations)?\Z")
+
+_RESERVED: Final = frozenset({".", "..", "-"})
+_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+@attrs.frozen
+class OperationName:
+    """A name in its two parts; ``str()`` puts them together (spec §3.1(1)).
+
+    :func:`parse_name` and :func:`join_name` are what checks names; this class only holds them.
+    ``parent`` is empty at the root, ``id`` may have several segments.
+    """
+
+    parent: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.parent}/operations/{self.id}" if self.parent else f"operations/{self.id}"
+
+
+def parse_name(name: str) -> OperationName:
+    """The parent and id of an operation's name (spec §3.1).
+
+    Raises:
+        InvalidOperationName: It does not have the form of a name, or is not a text.
+    """
+    if not isinstance(name, str):
+        raise InvalidOperationName("name", f"must be a text, got {got(name)}")
+    found = _NAME.match(name) if len(name) <= MAX_NAME else None
+    if found is None:
+        why = _fault(name) or "it has no collection 'operations' with an id after it"
+        raise InvalidOperationName("name", f"{_shown(name)} names no operation: {why}")
+    return OperationName(found[1] or "", found[2])
+
+
+def parse_names(names: Sequence[str], parent: str | None = None) -> tuple[str, ...]:
+    """The distinct names of a call for several operations, in their order (spec §3.11).
+
+    ``parent`` is the one under which all of them have to stand, as :func:`normalise_parent` gives
+    it; None: under any.
+
+    Raises:
+        MalformedRequest: There is no name, or there are more than 1000.
+        InvalidOperationName: One does not have the form of a name; ``field`` says which.
+        InvalidParent: One stands under another parent.
+    """
+    if not 1 <= len(names) <= MAX_NAMES:
+        raise MalformedRequest("names", f"must be 1 to {MAX_NAMES} names, got {len(names)}")
+    for index, name in enumerate(names):
+        try:
+            found = parse_name(name)
+        except InvalidOperationName as exc:
+            raise InvalidOperationName(f"names[{index}]", exc.description) from None
+        if parent is not None and found.parent != parent:
+            wanted = f"{parent}/operations" if parent else "operations"
+            why = f"{name!r} is not in {wanted!r}, the collection of the path"
+            raise InvalidParent(f"names[{index}]", why)
+    return tuple(dict.fromkeys(names))
+
+
+def normalise_parent(name: str) -> str:
+    """The one spelling of the parent that a List call names; empty for the root (spec §3.3(2)).
+
+    Raises:
+        InvalidParent: It is neither a parent nor its collection ``…/operations``.
+    """
+    if not isinstance(name, str):
+        raise InvalidParent("name", f"must be a text, got {got(name)}")
+    found = _PARENT.match(name) if len(name) <= MAX_NAME else None
+    if found is None:
+        why = _fault(name) or (
+            "it is the name of an operation"
+            if _NAME.match(name)
+            else "it has an odd number of segments"
+        )
+        raise InvalidParent("name", f"{_shown(name)} is no parent of operations: {why}")
+    return found[1] or ""
+
+
+def join_name(parent: str, unique_id: str) -> str:
+    """The name of the operation ``unique_id`` under ``parent`` (spec §3.1(1)).
+
+    ``parent`` is as :func:`normalise_parent` gives it.
+
+    Raises:
+        InvalidOperationName: The two do not make a well-formed name.
+        InvalidParent: They make one, but of another parent.
+    """
+    name = str(OperationName(parent, unique_id))
+    found = parse_name(name).parent
+    if found != parent:
+        raise InvalidParent("parent", f"{parent!r} ends early: {name!r} stands under {found!r}")
+    return name
+
+
+def new_id(random: Callable[[int], bytes], now: datetime) -> str:
+    """A new id in ``[A-Za-z0-9_-]``: when it was made, and 96 random bits (spec §3.1(4)).
+
+    ``random`` gives as many unpredictable bytes as it is asked for: ``secrets.token_bytes``. Ids of
+    one time stand together in the index of a database, so that new records and those that expire
+    touch few of its pages. The milliseconds come again after 139 years.
+    """
+    millis = (now - _EPOCH) // _MILLISECOND
+    made = "".join([_SORTED[millis >> shift & 63] for shift in _SHIFTS])
+    return made + base64.urlsafe_b64encode(random(ID_BYTES)).decode("ascii")
+
+
+def _fault(name: str) -> str | None:
+    """Which rule of spec §3.1(2) the text breaks, as a clause; None if it breaks none."""
+    if len(name) > MAX_NAME:
+        return f"it has {len(name)} characters, {MAX_NAME} are allowed"
+    for place, segment in enumerate(name.split("/"), start=1):
+        if not segment:
+            return f"segment {place} is empty"
+        if segment in _RESERVED:
+            return f"segment {place} is {segment!r}"
+        if unfit := _UNFIT.search(segment):
+            return f"segment {place} contains {unfit[0]!r}"
+    return None
+
+
+def _shown(name: str) -> str:
+    return repr(name) if len(name) <= MAX_NAME else f"{name[:40]!r}…"
+
 
 PACKAGE = "google.longrunning."
 
@@ -180,3 +346,485 @@ class OperationInfo:
     response_type: str = attrs.field(default="", metadata=number(1))
     metadata_type: str = attrs.field(default="", metadata=number(2))
     unknown: bytes = unknown_fields()
+
+
+class State(enum.StrEnum):
+    """Where in its life an operation is."""
+
+    __hash__ = str.__hash__  # as Enum's, without a call in Python
+
+    IN_PROGRESS = "IN_PROGRESS"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    HIDDEN = "HIDDEN"
+    """Deleted for callers while its work goes on, and keeps its target (spec §2.7, §9.5)."""
+    GONE = "GONE"
+
+    @property
+    def done(self) -> bool:
+        """Whether the operation has ended and callers can still see it."""
+        return self in _DONE
+
+
+GIVEN_UP: Final = "!"
+"""How the owner of a record ends whose process has said that the work is lost."""
+
+WEIGHT: Final = 100
+"""The weight of a record without messages and name: the rest of an operation in JSON."""
+
+
+def weight_of(name: str, metadata_bytes: int, result_bytes: int) -> int:
+    """The weight of a record whose stored messages have these numbers of bytes as text."""
+    return WEIGHT + len(name.encode()) + metadata_bytes + result_bytes
+
+
+def _bytes_of(message: Any | Status | None) -> int:
+    if message is None:
+        return 0
+    if isinstance(message, Status):
+        details = sum(map(_bytes_of, message.details))
+        return WEIGHT + len(message.message.encode("utf-8", "surrogatepass")) + details
+    payload = message.payload
+    if isinstance(payload, bytes):
+        return 2 * len(payload) + len(message.type_url) + len('["","",true]')
+    return len(dumps(payload)) + len(message.type_url) + len('["",]')
+
+
+_DONE: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class Record:
+    """The server's row around an operation. Callers never see it.
+
+    Times are in UTC by the store's clock; none ends before it is created. ``owner`` and
+    ``lease_until`` say which process has the work and until when that holds unless renewed. Without
+    an owner any worker may claim the work, and maintenance sends its name again after
+    ``lease_until``; without both the work is done outside. ``attempt`` counts the claims and fences
+    every write of a worker. ``target`` is set only for work that must have it alone. ``keys`` is an
+    object in JSON by which stores find the record: see ``Indexes``. The request is kept beside it,
+    because polls must not read megabytes that only a worker needs.
+    """
+
+    name: str
+    parent: str
+    method: str
+    state: State = State.IN_PROGRESS
+    metadata: Any | None = None
+    result: Any | Status | None = None
+    create_time: datetime
+    update_time: datetime
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    expire_time: datetime | None = None
+    cancel_requested: bool = False
+    attempt: int = 0
+    lost_attempts: int = 0
+    owner: str = ""
+    lease_until: datetime | None = None
+    caller: str = ""
+    request_id: str = ""
+    target: str = ""
+    version: int = 1
+    keys: str | None = None
+
+    @property
+    def operation(self) -> Operation:
+        """What callers see of it: the same object each time."""
+        # By hand: functools.cached_property takes a lock, and longer than all the rest.
+        known: Operation | None = self.__dict__.get("_operation")
+        if known is None:
+            done = self.state in _DONE
+            known = Operation(name=self.name, metadata=self.metadata, done=done, result=self.result)
+            self.__dict__["_operation"] = known
+        return known
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of JSON callers get of it: as many as its messages are stored in."""
+        known: int | None = self.__dict__.get("_weight")
+        if known is None:
+            known = weight_of(self.name, _bytes_of(self.metadata), _bytes_of(self.result))
+            self.__dict__["_weight"] = known
+        return known
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.state in _DONE
+
+    @property
+    def error(self) -> Status | None:
+        """The error it ended with, or None."""
+        return self.result if isinstance(self.result, Status) else None
+
+    @property
+    def response(self) -> Any | None:
+        """The response it ended with, or None."""
+        return self.result if isinstance(self.result, Any) else None
+
+    def visible(self, now: datetime) -> bool:
+        """Whether callers can see it: not deleted, not expired (spec §9.4)."""
+        if self.state is State.HIDDEN or self.state is State.GONE:
+            return False
+        return self.expire_time is None or now < self.expire_time
+
+    def finished_or_hidden(self, now: datetime) -> bool:
+        """Whether waiting for it is over: it is done, or callers cannot see it."""
+        return self.state in _DONE or not self.visible(now)
+
+    @property
+    def cancel_pending(self) -> bool:
+        """Whether a caller has asked to stop work that goes on."""
+        return self.cancel_requested and self.state not in _DONE
+
+    @property
+    def unclaimed(self) -> bool:
+        """Whether no worker holds the work: it waits to be claimed, for the first time or again."""
+        return self.owner == "" and self.lease_until is not None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether no process claims to have the work: none ever did, or the last one said so."""
+        return self.owner == "" or self.owner.endswith(GIVEN_UP)
+
+    @property
+    def edition(self) -> tuple[int, datetime]:
+        """What differs between any two versions of a record.
+
+        The number alone does not tell them apart: a database that was restored to an older state
+        counts on from there, and gives the same numbers to other changes.
+        """
+        return self.version, self.update_time
+
+    def with_metadata(self, metadata: Any | None) -> Record:
+        """The same record, if that is its metadata; else one with it."""
+        return self if metadata is self.metadata else self._with({"metadata": metadata})
+
+    def with_keys(self, keys: str | None) -> Record:
+        """The same record, if these are its keys; else one with them."""
+        return self if keys == self.keys else self._with({"keys": keys})
+
+    def next_version(self, **changes: typing.Any) -> Record:
+        """The next version of this record."""
+        changes["version"] = self.version + 1
+        return self._with(changes)
+
+    def _with(self, changes: dict[str, typing.Any]) -> Record:
+        fields = self.__dict__ | changes
+        fields.pop("_operation", None)  # was kept for the record as it was
+        fields.pop("_weight", None)
+        return Record.of(fields)
+
+    @classmethod
+    def of(cls, fields: dict[str, typing.Any]) -> Record:
+        """The record of all its fields, which the dictionary becomes.
+
+        attrs' own way takes twice the time of everything else that a poll does; no field has a
+        converter or validator that it would run.
+        """
+        record = object.__new__(cls)
+        object.__setattr__(record, "__dict__", fields)
+        return record
+
+
+class Event(enum.Enum):
+    """What can happen to an operation."""
+
+    __hash__ = object.__hash__  # a member is one object; Enum's own hash is a call in Python
+
+    CLAIM = "claim"
+    RELEASE = "release"
+    REPORT = "report"
+    REQUEST_CANCEL = "request cancel of"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    ACKNOWLEDGE_CANCEL = "acknowledge cancel of"
+    DELETE = "delete"
+    HIDE = "hide"
+    EXPIRE = "expire"
+
+
+_ENDED: Final = {Event.DELETE: State.GONE, Event.EXPIRE: State.GONE}
+
+TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
+    State.IN_PROGRESS: {
+        Event.CLAIM: State.IN_PROGRESS,
+        Event.RELEASE: State.IN_PROGRESS,
+        Event.REPORT: State.IN_PROGRESS,
+        Event.REQUEST_CANCEL: State.IN_PROGRESS,
+        Event.COMPLETE: State.SUCCEEDED,
+        Event.FAIL: State.FAILED,
+        Event.ACKNOWLEDGE_CANCEL: State.CANCELLED,
+        Event.DELETE: State.GONE,
+        Event.HIDE: State.HIDDEN,
+    },
+    State.SUCCEEDED: {Event.REQUEST_CANCEL: State.SUCCEEDED, **_ENDED},
+    State.FAILED: {Event.REQUEST_CANCEL: State.FAILED, **_ENDED},
+    State.CANCELLED: {Event.REQUEST_CANCEL: State.CANCELLED, **_ENDED},
+    State.HIDDEN: {
+        Event.CLAIM: State.HIDDEN,
+        Event.RELEASE: State.HIDDEN,
+        Event.REPORT: State.HIDDEN,
+        Event.COMPLETE: State.GONE,
+        Event.FAIL: State.GONE,
+        Event.ACKNOWLEDGE_CANCEL: State.GONE,
+    },
+    State.GONE: {},
+}
+
+_CALLER_EVENTS: Final = frozenset({Event.REQUEST_CANCEL, Event.DELETE, Event.HIDE})
+
+
+Change = Callable[[Record], Record | None]
+Stamp = Callable[[Record], Record]
+"""Gives a changed record what is derived from the rest of it."""
+
+
+def step(record: Record, event: Event, now: datetime) -> State:
+    """The state that an event leads to.
+
+    Raises:
+        OperationNotFound: A caller asked, but the record is deleted or expired.
+        NotApplied: The event comes too late.
+    """
+    if event in _CALLER_EVENTS and not record.visible(now):
+        raise OperationNotFound(record.name)
+    try:
+        return TRANSITIONS[record.state][event]
+    except KeyError:
+        raise NotApplied(record.name, event.value, record.state.value) from None
+
+
+def take_over(owner: str, until: datetime, now: datetime) -> Change:
+    """Hold work whose lease ran out; if it was not handed back, a worker is counted as lost.
+
+    Without an owner any worker may claim the work, by preference before ``until``.
+
+    Raises (when applied):
+        LeaseLost: A worker holds a lease that has not run out.
+    """
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.CLAIM, now)
+        _ran_out(record, now)
+        lost = record.lost_attempts + (record.owner != "")
+        return record.next_version(state=state, owner=owner, lease_until=until, lost_attempts=lost)
+
+    return change
+
+
+def abandon(error: Status, now: datetime, keep_for: timedelta) -> Change:
+    """End work whose worker was lost.
+
+    Raises (when applied):
+        LeaseLost: A worker holds a lease that has not run out.
+    """
+    fail = end(error, now=now, keep_for=keep_for)
+
+    def change(record: Record) -> Record | None:
+        _ran_out(record, now)
+        return fail(record)
+
+    return change
+
+
+def withdraw(error: Status, now: datetime, keep_for: timedelta) -> Change:
+    """End work that is asked to stop and that no worker holds.
+
+    Raises (when applied):
+        LeaseLost: A worker holds it, or it is done outside.
+    """
+    cancel = end(error, now=now, keep_for=keep_for, acknowledge=True)
+
+    def change(record: Record) -> Record | None:
+        if not record.unclaimed:
+            raise LeaseLost(record.name, record.attempt, record.attempt)
+        return cancel(record)
+
+    return change
+
+
+def claim(owner: str, until: datetime, now: datetime) -> Change:
+    """Begin a new attempt of work that has this owner or none.
+
+    Raises (when applied):
+        LeaseLost: It has another owner. Even if that one's lease is over: what becomes of its work
+            is for :func:`take_over` and :func:`abandon` to say.
+    """
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.CLAIM, now)
+        if record.owner not in ("", owner):
+            raise LeaseLost(record.name, record.attempt, record.attempt)
+        return record.next_version(
+            state=state,
+            owner=owner,
+            lease_until=until,
+            attempt=record.attempt + 1,
+            start_time=record.start_time or now,
+            update_time=now,
+        )
+
+    return change
+
+
+def release(attempt: int, now: datetime) -> Change:
+    """Hand the work back: any worker may claim it at once, and no attempt counts as lost."""
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.RELEASE, now)
+        _fence(record, attempt)
+        return record.next_version(state=state, owner="", lease_until=now, update_time=now)
+
+    return change
+
+
+def lose(attempt: int, now: datetime) -> Change:
+    """Give up work whose worker has died, for others to take over at once as lost."""
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.RELEASE, now)
+        _fence(record, attempt)
+        # With another owner, so that a renewal of the owner's other work leaves this lease alone.
+        owner = record.owner + GIVEN_UP
+        return record.next_version(state=state, owner=owner, lease_until=now, update_time=now)
+
+    return change
+
+
+def report(
+    metadata: Any,
+    attempt: int | None,
+    now: datetime,
+    owner: str = "",
+    lease: timedelta | None = None,
+) -> Change:
+    """Replace the metadata as a whole (spec §2.10).
+
+    The report of an ``owner`` prolongs its lease, if less than half of it is left: as long as
+    renewals come in time it leaves the lease alone, which is in an index.
+    """
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.REPORT, now)
+        _fence(record, attempt)
+        until = record.lease_until
+        if lease is not None and until is not None and record.owner == owner:
+            until = now + lease if until - now < lease / 2 else until
+        return record.next_version(
+            state=state, metadata=metadata, update_time=now, lease_until=until
+        )
+
+    return change
+
+
+def request_cancel(now: datetime) -> Change:
+    """Mark that a caller wants the work to stop; no effect once it is done (spec §2.6)."""
+
+    def change(record: Record) -> Record:
+        state = step(record, Event.REQUEST_CANCEL, now)
+        if record.done or record.cancel_requested:
+            return record
+        return record.next_version(state=state, cancel_requested=True, update_time=now)
+
+    return change
+
+
+def end(
+    result: Any | Status | None,
+    *,
+    now: datetime,
+    keep_for: timedelta,
+    attempt: int | None = None,
+    metadata: Any | None = None,
+    acknowledge: bool = False,
+) -> Change:
+    """End the operation: done and the result in one step (spec §2.2).
+
+    An Any is the response of a success, None a success without a value, a Status an error.
+    ``acknowledge`` says that the error answers a request to cancel. ``metadata`` is the last one.
+
+    Raises:
+        InvalidArgument: The error's code is not from 1 to 16 (spec §2.3).
+
+    Raises (when applied):
+        CancellationNotRequested: No caller asked for the cancellation that is acknowledged.
+    """
+    event = Event.COMPLETE
+    if isinstance(result, Status):
+        if not 1 <= result.code <= 16:
+            raise InvalidArgument("error.code", f"must be from 1 to 16, got {result.code}")
+        event = Event.ACKNOWLEDGE_CANCEL if acknowledge else Event.FAIL
+
+    def change(record: Record) -> Record | None:
+        state = step(record, event, now)
+        _fence(record, attempt)
+        if acknowledge and not record.cancel_requested:
+            raise CancellationNotRequested(record.name)
+        if state is State.GONE:
+            return None
+        if isinstance(result, Status) and result.code == Code.CANCELLED:
+            state = State.CANCELLED
+        ended = max(now, record.create_time)  # the clock may have been set back
+        return record.next_version(
+            state=state,
+            result=result,
+            metadata=metadata or record.metadata,
+            owner="",
+            lease_until=None,
+            update_time=now,
+            end_time=ended,
+            expire_time=ended + keep_for,
+        )
+
+    return change
+
+
+def delete(now: datetime) -> Change:
+    """Remove the record; while its work goes on it only disappears from sight (spec §2.7)."""
+
+    def change(record: Record) -> Record | None:
+        busy = not record.done and (record.target or record.lease_until is not None)
+        state = step(record, Event.HIDE if busy else Event.DELETE, now)
+        return None if state is State.GONE else record.next_version(state=state, update_time=now)
+
+    return change
+
+
+def if_unchanged_since(seen: Record, change: Change) -> Change:
+    """The same change, for a record that is held as it was when the change was decided on.
+
+    Raises (when applied):
+        LeaseLost: It has been claimed, handed back or taken over since.
+    """
+
+    def guarded(record: Record) -> Record | None:
+        if (record.owner, record.attempt) != (seen.owner, seen.attempt):
+            raise LeaseLost(record.name, seen.attempt, record.attempt)
+        return change(record)
+
+    return guarded
+
+
+def with_derived(change: Change, stamp: Stamp) -> Change:
+    """The same change, with what is derived brought up to date in the same step."""
+
+    def both(record: Record) -> Record | None:
+        changed = change(record)
+        if changed is None or changed is record:
+            return changed
+        return stamp(changed)
+
+    return both
+
+
+def _fence(record: Record, attempt: int | None) -> None:
+    if attempt is not None and attempt != record.attempt:
+        raise LeaseLost(record.name, attempt, record.attempt)
+
+
+def _ran_out(record: Record, now: datetime) -> None:
+    if record.lease_until is None or now < record.lease_until:
+        raise LeaseLost(record.name, record.attempt, record.attempt)

@@ -1,4 +1,4 @@
-"""A few connections to a Celery app's broker that only publish, and never wait for long."""
+"""Celery's part: names go to the broker, and a task in the worker runs the operation of a name."""
 
 from __future__ import annotations
 

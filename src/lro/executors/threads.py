@@ -1,4 +1,4 @@
-"""The default executor: a fixed number of threads of this process."""
+"""Threads that do work: the ThreadExecutor, and what other executors in this process share."""
 
 from __future__ import annotations
 

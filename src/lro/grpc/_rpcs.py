@@ -16,7 +16,7 @@ from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.steps import Call, Reserve, Wait, get_operation, identify
+from lro._http.edge import CallFunction, Reserve, Wait, get_operation, identify
 from lro._model.operation import Operation
 from lro.grpc._messages import (
     Answer,
@@ -45,7 +45,7 @@ asyncio server a plain function is called in a thread, and a coroutine function 
 of threads refuses coroutine functions.
 """
 
-Exchange: TypeAlias = Generator[Call | Wait | Reserve, Any, Answer]
+Exchange: TypeAlias = Generator[CallFunction | Wait | Reserve, Any, Answer]
 """The steps of an answer, as those of :mod:`lro.http`."""
 
 
@@ -102,7 +102,7 @@ class Rpc(abc.ABC):
     @abc.abstractmethod
     def _answer(self, payload: bytes, context: Context) -> Exchange: ...
 
-    def _caller(self, context: Context) -> Generator[Call, Any, str]:
+    def _caller(self, context: Context) -> Generator[CallFunction, Any, str]:
         return identify(self._hook, {} if self._hook is None else texts_of(context))
 
     def _check_size(self, payload: bytes) -> None:
@@ -159,7 +159,7 @@ class OperationsRpc(Rpc):
         limits = self.service.limits
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
-        listing: Listing = yield Call(begin, blocks=True)
+        listing: Listing = yield CallFunction(begin, blocks=True)
         turn: ReplyReservation = yield Reserve(limits.least_bytes, limits.page_bytes)
 
         def listed() -> Flow[Answer]:
@@ -174,7 +174,7 @@ class OperationsRpc(Rpc):
                 most //= 2
 
         try:
-            answer: Answer = yield Call(listed(), blocks=True, many=True)
+            answer: Answer = yield CallFunction(listed(), blocks=True, many=True)
             return answer
         finally:
             turn.release()
@@ -193,8 +193,8 @@ class OperationsRpc(Rpc):
         operation = yield Wait(read_wait(payload), context.time_remaining(), caller)
         return self._writer.operation(operation)
 
-    def _slow(self, flow: Flow[object]) -> Call:
-        return Call(flow, self.service.access.writes_block)
+    def _slow(self, flow: Flow[object]) -> CallFunction:
+        return CallFunction(flow, self.service.access.writes_block)
 
 
 class StartRpc(Rpc):
@@ -219,7 +219,7 @@ class StartRpc(Rpc):
         caller = yield from self._caller(context)
         self._check_size(payload)
         # Reading a big message and writing it down both take too long for an event loop.
-        operation = yield Call(self._start(payload, context, caller), blocks=True)
+        operation = yield CallFunction(self._start(payload, context, caller), blocks=True)
         return self._writer.operation(operation)
 
     def _start(self, payload: bytes, context: Context, caller: str) -> Flow[Operation]:

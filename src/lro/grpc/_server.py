@@ -15,7 +15,7 @@ import grpc.aio
 from lro._base.arguments import check, check_count, check_instance
 from lro._engine.access import Hook
 from lro._engine.service import Service
-from lro._http.steps import adrive, drive
+from lro._http.edge import adrive, drive
 from lro._model.operation import Operation
 from lro.grpc._messages import Answer, OperationWriter
 from lro.grpc._rpcs import (

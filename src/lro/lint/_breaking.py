@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
-from lro.lint._descriptors import DescriptorSet, Resolution, Rpc, resolve
+from lro.lint._descriptors import DescriptorSet, MethodDescriptor, Resolution, resolve
 from lro.lint._lint import BREAKING_CODES, SEVERITIES, Allowances, Breaking, Finding, in_order
 
 
@@ -83,7 +83,7 @@ def compare(
     return sorted(allowances.apply(found), key=in_order)
 
 
-def _gone(old: DescriptorSet, was: Rpc) -> Breaking:
+def _gone(old: DescriptorSet, was: MethodDescriptor) -> Breaking:
     line, column = old.place(was)
     return Breaking(
         method=str(was.name),
@@ -102,8 +102,8 @@ class _Pair:
 
     old: DescriptorSet
     new: DescriptorSet
-    was: Rpc
-    now: Rpc
+    was: MethodDescriptor
+    now: MethodDescriptor
 
     def findings(self) -> Iterator[Breaking]:
         was, now = self.was, self.now

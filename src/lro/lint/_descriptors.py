@@ -40,7 +40,7 @@ _METHOD: Final = 2  # ServiceDescriptorProto.method: with _SERVICE the path of a
 
 
 @attrs.frozen(kw_only=True)
-class Rpc:
+class MethodDescriptor:
     """A method of a service. ``info`` has the names of the types as they are written."""
 
     name: MethodName
@@ -82,7 +82,7 @@ class DescriptorSet:
         self._seen: dict[str, frozenset[str]] = {}
         self._places: dict[str, dict[tuple[int, ...], tuple[int, int]]] = {}
 
-    def rpcs(self, field: str, targets: Collection[str] | None) -> list[Rpc]:
+    def rpcs(self, field: str, targets: Collection[str] | None) -> list[MethodDescriptor]:
         """The methods of the files named in ``targets``; by default, of all files.
 
         Raises:
@@ -169,7 +169,7 @@ class DescriptorSet:
                 found.setdefault(rest, []).append(full_name)
         return found
 
-    def place(self, rpc: Rpc) -> tuple[int | None, int | None]:
+    def place(self, rpc: MethodDescriptor) -> tuple[int | None, int | None]:
         """Line and column of a method, from 1; None without source information."""
         if rpc.file not in self._places:
             self._places[rpc.file] = {
@@ -215,10 +215,10 @@ def _messages(files: Collection[FileDescriptorProto]) -> dict[str, dict[str, Des
     return found
 
 
-def _rpcs(file: FileDescriptorProto) -> Iterator[Rpc]:
+def _rpcs(file: FileDescriptorProto) -> Iterator[MethodDescriptor]:
     for index, service in enumerate(file.service):
         for number, method in enumerate(service.method):
-            yield Rpc(
+            yield MethodDescriptor(
                 name=MethodName(*map(_text, (file.package, service.name, method.name))),
                 file=file.name,
                 path=(_SERVICE, index, _METHOD, number),
@@ -282,7 +282,7 @@ class Resolution:
         return self.written.removeprefix(".")
 
 
-def resolve(files: DescriptorSet, rpc: Rpc, written: str) -> Resolution:
+def resolve(files: DescriptorSet, rpc: MethodDescriptor, written: str) -> Resolution:
     """Find the message that ``rpc`` declares by this name."""
     if not written:
         return Resolution(written, MISSING)
@@ -299,7 +299,7 @@ def resolve(files: DescriptorSet, rpc: Rpc, written: str) -> Resolution:
     return Resolution(written, NOT_QUALIFIED if meant else UNRESOLVED, meant)
 
 
-def candidates_for(rpc: Rpc, written: str) -> list[str]:
+def candidates_for(rpc: MethodDescriptor, written: str) -> list[str]:
     """The full names that are looked for, in order (spec §8.3(1))."""
     if written.startswith("."):
         return [written[1:]]

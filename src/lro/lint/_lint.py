@@ -1,4 +1,4 @@
-"""Check the long-running methods of a set, and read their declarations (spec §8.2)."""
+"""The rules of ``lro lint``, and the findings that they give."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lro.lint._descriptors import (
     NOT_QUALIFIED,
     OPERATION,
     DescriptorSet,
+    MethodDescriptor,
     Resolution,
-    Rpc,
     candidates_for,
     resolve,
 )
@@ -205,7 +205,7 @@ def examine(
     return sorted(allowances.apply(found), key=in_order)
 
 
-def resolved_info(files: DescriptorSet, rpc: Rpc) -> OperationInfo | None:
+def resolved_info(files: DescriptorSet, rpc: MethodDescriptor) -> OperationInfo | None:
     """The full names of a method's types, empty where unresolved; None if it can have none."""
     if not rpc.returns_operation or rpc.info is None:
         return None
@@ -214,7 +214,7 @@ def resolved_info(files: DescriptorSet, rpc: Rpc) -> OperationInfo | None:
     return OperationInfo(response.resolved, metadata.resolved)
 
 
-def _finding(files: DescriptorSet, rpc: Rpc, code: str, message: str) -> Finding:
+def _finding(files: DescriptorSet, rpc: MethodDescriptor, code: str, message: str) -> Finding:
     line, column = files.place(rpc)
     return Finding(
         method=str(rpc.name),
@@ -227,7 +227,7 @@ def _finding(files: DescriptorSet, rpc: Rpc, code: str, message: str) -> Finding
     )
 
 
-def _problems(files: DescriptorSet, rpc: Rpc) -> Iterator[tuple[str, str]]:
+def _problems(files: DescriptorSet, rpc: MethodDescriptor) -> Iterator[tuple[str, str]]:
     """The codes and sentences for one method."""
     if not rpc.returns_operation:
         if rpc.info is not None:
@@ -249,7 +249,7 @@ def _problems(files: DescriptorSet, rpc: Rpc) -> Iterator[tuple[str, str]]:
     yield from _conventions(files, rpc, response.resolved, metadata.resolved)
 
 
-def _unresolved(files: DescriptorSet, rpc: Rpc, field: str, found: Resolution) -> str:
+def _unresolved(files: DescriptorSet, rpc: MethodDescriptor, field: str, found: Resolution) -> str:
     """What to say of a name that does not resolve."""
     if found.problem == MISSING:
         return f"{_OPTION} has no {field}; name a message"
@@ -266,7 +266,7 @@ def _unresolved(files: DescriptorSet, rpc: Rpc, field: str, found: Resolution) -
 
 
 def _conventions(
-    files: DescriptorSet, rpc: Rpc, response: str, metadata: str
+    files: DescriptorSet, rpc: MethodDescriptor, response: str, metadata: str
 ) -> Iterator[tuple[str, str]]:
     """Warnings about the types that are resolved (spec §8.4)."""
     standard = STANDARD.fullmatch(rpc.name.name)

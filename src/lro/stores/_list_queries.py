@@ -27,8 +27,8 @@ from lro._filters.prefilter import (
     TextContains,
     bounds_of,
 )
+from lro._model.operation import Record
 from lro._model.page_tokens import Cursor
-from lro._model.record import Record
 from lro.stores._rows import micros, moment
 
 Condition = tuple[str, list[object]]

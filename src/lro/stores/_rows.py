@@ -1,4 +1,4 @@
-"""A record as a row of a table: the one place that knows the columns."""
+"""Records as rows of the SQL stores, and the cache of records that were read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lro._base.errors import InvalidArgument, RequestIdConflict
 from lro._base.status import Any, Json, Status
 from lro._engine.store_port import RequestKey
 from lro._messages.json_text import dumps_bounded, reread
-from lro._model.record import Record, State, weight_of
+from lro._model.operation import Record, State, weight_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

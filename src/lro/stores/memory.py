@@ -32,8 +32,8 @@ from lro._engine.store_port import (
     place_of,
 )
 from lro._filters.prefilter import EVERYTHING, UNKNOWN, Bounds, Span, Test, bounds_of
+from lro._model.operation import Change, Record, State
 from lro._model.page_tokens import KEY_BYTES, Cursor
-from lro._model.record import Change, Record, State
 from lro.stores._rows import REQUEST_LIFE, micros, refuse_untextual, repeats_start, taken
 
 _Entry: TypeAlias = tuple[datetime, str]

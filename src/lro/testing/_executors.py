@@ -1,4 +1,4 @@
-"""What every executor promises (``lro._engine.executor_port.Executor``), one check a promise."""
+"""Checks of executors: those that run work in this process, and those that send names."""
 
 from __future__ import annotations
 

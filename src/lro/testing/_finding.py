@@ -1,4 +1,4 @@
-"""Targets, leases, expiry: what every store promises of finding records again."""
+"""Checks of stores: records are found by lease, time, filter and page (spec §3.3, §3.4)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from lro._filters.prefilter import (
     all_of,
     any_of,
 )
+from lro._model.operation import Record, State, claim, delete, release, request_cancel
 from lro._model.page_tokens import KEY_BYTES, Cursor
-from lro._model.record import Record, State, claim, delete, release, request_cancel
 from lro.stores._rows import COLUMNS, micros, to_row
 from lro.testing._samples import (
     METHODS,

@@ -1,4 +1,4 @@
-"""Sample records and keys for the checks of stores."""
+"""What the checks need: a clock that the test moves, records, and a job of a first attempt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lro._base.errors import OperationNotFound
 from lro._base.status import Any, Status
 from lro._engine.job import Job, JobControl
 from lro._engine.store_port import Inserted, RequestKey, Store
-from lro._model.record import Change, Record, end
+from lro._model.operation import Change, Record, end
 
 E = TypeVar("E", bound=Exception)
 

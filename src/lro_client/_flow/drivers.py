@@ -1,4 +1,4 @@
-"""The driver that obeys flows in the thread that calls."""
+"""The driver that runs flows in the calling thread, and threads for calls with a time limit."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import attrs
 from lro import Code, Duration, Operation, WaitOperationRequest
 from lro_client._errors import CallError, NothingServed, OperationGone, UnreadableReply
 from lro_client._flow.policy import Polling
-from lro_client._flow.single import WAIT, FlowConfig, Server
+from lro_client._flow.single import WAIT, FlowConfig, ServerState
 
 GRACE_SECONDS: Final = 0.03
 """How long after a deadline the last poll, made at the deadline, may take (spec §11.4)."""
@@ -97,7 +97,7 @@ class Doubt:
 
     reply: Operation | None = None
 
-    def settle(self, server: Server, found: Operation, now: float) -> None:
+    def settle(self, server: ServerState, found: Operation, now: float) -> None:
         """Take in the reply of the Get. If it differs, the server has no usable Wait."""
         said = self.reply
         if said is None or (said.done, said.result) != (found.done, found.result):

@@ -38,7 +38,7 @@ _MAX_FORBIDDEN_TIMES: Final = 12
 
 
 @attrs.define
-class Server:
+class ServerState:
     """What a client has learned of a server: which verbs it offers, and whether it is overloaded.
 
     Times are in seconds by the client's clock. Used under the lock of the client's registry, or by
@@ -116,7 +116,7 @@ class FlowConfig:
     chance: Callable[[], float] = random.random
     retry: Retry = Retry()
     polling: Polling = Polling()
-    server: Server = attrs.field(factory=Server)
+    server: ServerState = attrs.field(factory=ServerState)
     call_seconds: float = 30.0
 
     @property

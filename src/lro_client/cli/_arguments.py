@@ -17,7 +17,7 @@ from lro import InvalidArgument, Struct
 from lro.types import Json
 from lro.wire import loads
 from lro_client._tokens import dotted, read_token
-from lro_client.cli._connection import Link, Server, read_file, split_url, take_server
+from lro_client.cli._connection import Link, ServerOptions, read_file, split_url, take_server
 from lro_client.cli._terminal import safe_in_shells
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -126,7 +126,7 @@ def complete_names(
         return []
 
 
-def _names(server: Server, incomplete: str) -> list[CompletionItem]:
+def _names(server: ServerOptions, incomplete: str) -> list[CompletionItem]:
     parent, found, _ = incomplete.rpartition("/operations")
     with server.connect(within=_COMPLETION_SECONDS) as link:
         listed = link.client.list(parent if found else "", page_size=_COMPLETIONS)

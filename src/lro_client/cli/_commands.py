@@ -23,7 +23,7 @@ from lro_client.cli._arguments import (
     read_message,
     read_names,
 )
-from lro_client.cli._connection import Link, Server, server_options, span, split_url
+from lro_client.cli._connection import Link, ServerOptions, server_options, span, split_url
 from lro_client.cli._following import Handle, conclude, handle_of
 from lro_client.cli._printing import (
     json_option,
@@ -71,7 +71,7 @@ _poll_option = click.option(
 @json_option
 @server_options
 def list_operations(
-    server: Server,
+    server: ServerOptions,
     parent: str,
     wanted: str,
     page_size: int | None,
@@ -107,7 +107,7 @@ def list_operations(
 )
 @json_option
 @server_options
-def get(server: Server, names: tuple[str, ...], check: bool, as_json: bool) -> Exit:
+def get(server: ServerOptions, names: tuple[str, ...], check: bool, as_json: bool) -> Exit:
     """Print operations as they are now.
 
     A NAME is an operation's name, its URL, or a token of a handle.
@@ -134,7 +134,7 @@ def get(server: Server, names: tuple[str, ...], check: bool, as_json: bool) -> E
 @json_option
 @server_options
 def wait(
-    server: Server, names: tuple[str, ...], timeout: float | None, poll: bool, as_json: bool
+    server: ServerOptions, names: tuple[str, ...], timeout: float | None, poll: bool, as_json: bool
 ) -> Exit:
     """Wait until operations are done, and print each when it is.
 
@@ -167,7 +167,7 @@ def wait(
 @json_option
 @server_options
 def watch(
-    server: Server,
+    server: ServerOptions,
     names: tuple[str, ...],
     wanted: str | None,
     parent: str,
@@ -230,7 +230,7 @@ def _print_state(operation: Operation, link: Link) -> None:
 @json_option
 @server_options
 def cancel(
-    server: Server, names: tuple[str, ...], waits: bool, timeout: float | None, as_json: bool
+    server: ServerOptions, names: tuple[str, ...], waits: bool, timeout: float | None, as_json: bool
 ) -> Exit:
     """Ask for operations to be cancelled.
 
@@ -274,7 +274,7 @@ def _call_each(verb: Callable[[str], None], names: Iterable[str]) -> tuple[list[
 @click.command("delete", cls=ClientCommand)
 @names_argument()
 @server_options
-def delete(server: Server, names: tuple[str, ...]) -> Exit:
+def delete(server: ServerOptions, names: tuple[str, ...]) -> Exit:
     """Remove the records of operations; does not stop their work.
 
     A NAME is an operation's name, its URL, or a token of a handle.
@@ -302,7 +302,7 @@ def delete(server: Server, names: tuple[str, ...]) -> Exit:
 @json_option
 @server_options
 def start(
-    server: Server,
+    server: ServerOptions,
     target: str,
     message: str,
     request_id: str,

@@ -17,7 +17,7 @@ import httpx
 from click.core import ParameterSource
 
 from lro import DeclarationError, InvalidArgument, TypeRegistry
-from lro_client._client import Client
+from lro_client._client.client import Client
 from lro_client._flow.policy import NO_RETRY, Polling, Retry, wait_exponential
 from lro_client._tokens import public_address
 from lro_client.cli._terminal import set_address
@@ -50,7 +50,7 @@ class Link:
 
 
 @attrs.frozen(kw_only=True)
-class Server:
+class ServerOptions:
     """The options of all commands that ask a server.
 
     ``chosen`` means that ``url`` stands on the command line, where it takes precedence over the
@@ -304,10 +304,10 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def take_server(context: click.Context, given: dict[str, Any]) -> Server:
+def take_server(context: click.Context, given: dict[str, Any]) -> ServerOptions:
     """Take the options of a server out of the parameters of a command."""
     source = context.get_parameter_source("server")
-    return Server(
+    return ServerOptions(
         url=given.pop("server") or "",
         chosen=source is ParameterSource.COMMANDLINE,
         prefix=given.pop("prefix"),

@@ -9,9 +9,9 @@ from typing import TypeAlias
 import attrs
 
 from lro import Any, Operation
-from lro_client._client import OperationHandle
+from lro_client._client.client import OperationHandle
+from lro_client._client.handles import Update
 from lro_client._errors import CallError, ClientError, PollTimeout
-from lro_client._handles import Update
 from lro_client.cli._connection import Link
 from lro_client.cli._terminal import (
     Exit,

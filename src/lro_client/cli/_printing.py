@@ -1,4 +1,4 @@
-"""Operations on standard output: JSON for programs, lines for pipes, blocks for people."""
+"""What the client's commands print: lines, JSON and tables of operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal is shown: text in which nothing controls it, and a line of status."""
+"""The terminal of the client's commands: what it can show, exit codes, and signals."""
 
 from __future__ import annotations
 

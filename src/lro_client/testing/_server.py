@@ -21,7 +21,7 @@ from lro import DeclarationError, Empty, Method, Operation, Service, Status, Str
 from lro.errors import OperationNotFound
 from lro.executors.inline import InlineExecutor
 from lro.http import (
-    Call,
+    CallFunction,
     Exchange,
     HttpReply,
     HttpRequest,
@@ -34,8 +34,8 @@ from lro.http import (
 )
 from lro.types import Json
 from lro.wire import code_from_http, dumps, error_body, operation_to_json
-from lro_client._async_client import AsyncClient
-from lro_client._client import Client
+from lro_client._client.async_client import AsyncClient
+from lro_client._client.client import Client
 from lro_client.testing._clock import VirtualClock
 from lro_client.testing._script import (
     Fault,
@@ -458,9 +458,9 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
             await self._clock.aadvance(seconds)
 
 
-def _alone(step: Call | Reserve) -> Generator[Call | Reserve, Any, Any]:
+def _alone(step: CallFunction | Reserve) -> Generator[CallFunction | Reserve, Any, Any]:
     """One step for ``drive``, in this thread and no other."""
-    return (yield attrs.evolve(step, many=False) if isinstance(step, Call) else step)
+    return (yield attrs.evolve(step, many=False) if isinstance(step, CallFunction) else step)
 
 
 def _response(reply: HttpReply) -> httpx.Response:

@@ -53,7 +53,7 @@ _TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max \("
 _MAX_PAUSE_SECONDS: Final = 1e9
 
 
-class Coder:
+class GrpcCoder:
     """Calls to gRPC and back, the same for both faces."""
 
     def __init__(self, metadata: Metadata, types: TypeRegistry) -> None:

@@ -365,7 +365,7 @@ _ELSEWHERE: Final = (
 )
 
 
-class Coder:
+class HttpCoder:
     """Calls to HTTP and back, the same for both faces.
 
     ``base_url`` goes before the paths, and before targets of starts that are paths; ``now`` is the

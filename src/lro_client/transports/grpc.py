@@ -17,7 +17,7 @@ try:
     import grpc
     import grpc.aio
 
-    from lro_client.transports._grpc_coding import Coder, Metadata, unsent
+    from lro_client.transports._grpc_coding import GrpcCoder, Metadata, unsent
 except ImportError as exc:
     raise MissingExtra("the gRPC transport", "grpc") from exc
 
@@ -113,7 +113,7 @@ class GrpcTransport:
         self._line: _LazyChannel[grpc.Channel] = _LazyChannel(
             make, None if isinstance(target, str) else target
         )
-        self._coder = Coder(metadata, types or TypeRegistry())
+        self._coder = GrpcCoder(metadata, types or TypeRegistry())
 
     def send(self, call: Call) -> Reply:
         """The server's reply."""
@@ -150,7 +150,7 @@ class AsyncGrpcTransport:
         self.address = _address(target, credentials)
         own = None if isinstance(target, str) else target
         self._line: _LazyChannel[grpc.aio.Channel] = _LazyChannel(make, own)
-        self._coder = Coder(metadata, types or TypeRegistry())
+        self._coder = GrpcCoder(metadata, types or TypeRegistry())
 
     async def send(self, call: Call) -> Reply:
         """The server's reply."""

@@ -21,7 +21,7 @@ from lro_client._errors import CallError, too_late, unreadable
 from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, Late
 from lro_client._flow.steps import Call, Reply
 from lro_client._tokens import public_address
-from lro_client.transports._http_coding import Coder, HttpCall, Routes
+from lro_client.transports._http_coding import HttpCall, HttpCoder, Routes
 
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 
@@ -87,7 +87,7 @@ class HttpTransport:
         self._made = {} if client is not None else {os.getpid(): httpx.Client()}
         self._given = client
         self._requests = RequestCache()
-        self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
+        self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own or client is None
         self._closed = False
         self._asking: set[AnswerQueue] = set()
@@ -188,7 +188,7 @@ class AsyncHttpTransport:
         check_optional("types", types, TypeRegistry)
         self._client = client or httpx.AsyncClient()
         self._requests = None if client is not None else RequestCache()
-        self._coder = Coder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
+        self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own or client is None
         self.address = base_url or str(getattr(client, "base_url", ""))
         # The HTTP library loads this with its first call, whose deadline may be over before that.
@@ -247,7 +247,7 @@ class AsyncHttpTransport:
 
 @contextlib.contextmanager
 def _failures(
-    coder: Coder,
+    coder: HttpCoder,
     client: httpx.Client | httpx.AsyncClient,
     call: Call,
     asked: dict[str, Any],

@@ -1,4 +1,4 @@
-"""The executor: threads of this process, each with a child that runs the functions."""
+"""The executor that runs functions in child processes, and supervises each call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lro._base.errors import DeclarationError, LeaseLost, Unavailable
 from lro._base.status import Any
 from lro._engine.attempt import internal
 from lro._engine.executor_port import CancelSupport, Task
-from lro._engine.job import Ended, FinalResult, JobControl, WorkerDied
+from lro._engine.job import AttemptEnded, FinalResult, JobControl, WorkerDied
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import is_worker_process
 from lro.executors.processes._function_reference import (
@@ -165,7 +165,7 @@ class CallSupervisor:
         if isinstance(message, Done):
             return message.response
         if isinstance(message, Failed):
-            raise Ended(FinalResult(message.status))
+            raise AttemptEnded(FinalResult(message.status))
         if isinstance(message, Stopped):
             raise message.why.error()
         if isinstance(message, AttemptReplaced):
@@ -188,7 +188,7 @@ class CallSupervisor:
         return self._call.name, self._call.attempt
 
 
-def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> Ended:
+def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> AttemptEnded:
     """The end of an operation whose function cannot be called in another process.
 
     The usual reason has nothing to hide: a main module does its work when it is imported again.
@@ -198,7 +198,7 @@ def not_callable(spec: MethodSpec, domain: str, *, in_main: bool = False) -> End
         text += (
             ', which cannot import the main module: it needs its guard, if __name__ == "__main__"'
         )
-    return Ended(FinalResult(internal(spec, domain, text, "METHOD_FAILED")))
+    return AttemptEnded(FinalResult(internal(spec, domain, text, "METHOD_FAILED")))
 
 
 _GRACE: Final = timedelta(seconds=5)

@@ -1,4 +1,4 @@
-"""One child process as its parent holds it, and the messages that it sends."""
+"""Child processes: one of them, and the pool that keeps them."""
 
 from __future__ import annotations
 

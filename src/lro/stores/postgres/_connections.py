@@ -1,4 +1,4 @@
-"""The connections of one process: few, kept, made when needed, and never waited for long."""
+"""Connections to PostgreSQL: one with bounded waits, and the pool of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records as one process reads, inserts and changes them; each change is a compare and set."""
+"""Reads and writes of records in PostgreSQL; writes that wait share a transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Una
 from lro._base.status import Any
 from lro._engine.store_port import Found, Inserted, RequestKey
 from lro._messages.json_text import reread
-from lro._model.record import Change, Record
+from lro._model.operation import Change, Record
 from lro.stores._group_commit import GroupCommit
 from lro.stores._rows import (
     COLUMNS,

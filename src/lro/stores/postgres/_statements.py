@@ -1,4 +1,4 @@
-"""Every statement of the store. The schema is the connection's search path."""
+"""SQL of the PostgreSQL store, and the rows that its writes send."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import attrs
 from lro._base.status import Any, Json
 from lro._engine.store_port import RequestKey
 from lro._messages.json_text import dumps
-from lro._model.record import WEIGHT as RECORD_WEIGHT
-from lro._model.record import Record
+from lro._model.operation import WEIGHT as RECORD_WEIGHT
+from lro._model.operation import Record
 from lro.stores._group_commit import QueuedWrite
 from lro.stores._rows import COLUMNS, REQUEST_LIFE, pack, refuse_untextual, stamp_of
 

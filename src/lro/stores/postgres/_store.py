@@ -32,8 +32,8 @@ from lro._engine.store_port import (
 )
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._messages.json_text import dumps
+from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
-from lro._model.record import Change, Record
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
 from lro.stores.postgres import _statements as statements

@@ -1,4 +1,4 @@
-"""All connections to one file: one that writes for groups of callers, and many that read."""
+"""Connections to a SQLite file, and the subscription to what other processes commit."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from lro._base.errors import DeclarationError, InvalidArgument, LroError, Unavailable
-from lro._model.record import Record
+from lro._model.operation import Record
 from lro.stores._list_queries import StatementTooSlow
 from lro.stores._rows import from_row, row_weight
 

@@ -1,4 +1,4 @@
-"""The statements sent to SQLite: few texts, always the same, so that they stay prepared."""
+"""SQL of the SQLite store: its schema and its statements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 from lro._base.errors import DeclarationError
 from lro._engine.store_port import RequestKey
 from lro._messages.json_text import dumps, reread
-from lro._model.record import Record, State
+from lro._model.operation import Record, State
 from lro.stores._rows import (
     COLUMNS,
     STAMP_COLUMNS,

@@ -28,8 +28,8 @@ from lro._engine.store_port import (
     StateSummary,
 )
 from lro._filters.prefilter import EVERYTHING, Test
+from lro._model.operation import Change, Record
 from lro._model.page_tokens import KEY_BYTES, Cursor
-from lro._model.record import Change, Record
 from lro.stores._list_queries import ListQuery, retry_smaller
 from lro.stores._rows import (
     REQUEST_LIFE,

@@ -9,13 +9,13 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lro import CancelOperationRequest, DeclarationError, DeleteOperationRequest, Operation
-from lro_client._client_state import ClientState
+from lro_client._client.handles import HandleBase
+from lro_client._client.state import ClientState
 from lro_client._errors import CallError, ClientError, OperationFailed, PollTimeout, again
 from lro_client._flow import polling, single
 from lro_client._flow.drivers import CALL_THREADS
 from lro_client._flow.poll_state import GRACE_SECONDS
 from lro_client._flow.steps import Call, Flow, Gather, Receive, StartRequest
-from lro_client._handles import HandleBase
 from lro_client._observer import KnownOperation
 from lro_client._tracing import Trace, log_gave_up, log_started, log_verb
 from lro_client._watch.registry import Seen, Unreachable, Want, WatchEvent

@@ -11,12 +11,12 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from lro import DeclarationError, Operation
-from lro_client._client_state import ClientState
+from lro_client._client.handle_flows import take_result
+from lro_client._client.handles import HandleBase, Update
+from lro_client._client.state import ClientState
 from lro_client._errors import ClientError, GroupTimeout, again
 from lro_client._flow.poll_state import GRACE_SECONDS
 from lro_client._flow.steps import Emit, Flow, Receive
-from lro_client._handle_flows import take_result
-from lro_client._handles import HandleBase, Update
 from lro_client._watch.registry import Seen, Unreachable, Want, WatchedOperation, WatchEvent
 
 H = TypeVar("H", bound=HandleBase[Any, Any])

@@ -20,7 +20,7 @@ from lro_client._watch.registry import WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy
 
 if TYPE_CHECKING:
-    from lro_client._journal import Journal
+    from lro_client._journal.journal import Journal
 
 _MAX_OWN_CALLS: Final = 4
 """Maximum number of waits with a call of their own; further ones share a few connections."""
@@ -147,10 +147,11 @@ class ClientState:
 def _observer(journal: Journal | None, address: str, types: TypeRegistry) -> Observer:
     if journal is None:
         return Observer()
-    from lro_client import _journal, _journal_observer  # which load SQLite
+    from lro_client._journal.journal import Journal  # which loads SQLite
+    from lro_client._journal.observer import JournalObserver
 
-    _arguments.check_optional("journal", journal, _journal.Journal)
-    return _journal_observer.JournalObserver(journal, address, types)
+    _arguments.check_optional("journal", journal, Journal)
+    return JournalObserver(journal, address, types)
 
 
 def _offered(transport: object) -> frozenset[Strategy]:

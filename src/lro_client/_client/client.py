@@ -1,11 +1,10 @@
-"""The client for event loops, its handles and groups."""
+"""The client that blocks, its handles and groups."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
-from contextlib import aclosing
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -21,31 +20,32 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro_client import _arguments, _group_flows, _handle_flows
-from lro_client._client_state import ClientState
+from lro_client import _arguments
+from lro_client._client import group_flows, handle_flows
+from lro_client._client.group_flows import GroupResult
+from lro_client._client.handle_flows import MAX_LEAVE_SECONDS
+from lro_client._client.handles import HandleBase, Meta, Resp, Update, known, register
+from lro_client._client.state import ClientState
 from lro_client._flow import polling, single
-from lro_client._flow.async_driver import AsyncDriver
+from lro_client._flow.drivers import Driver
 from lro_client._flow.policy import Polling, Retry
-from lro_client._flow.steps import AsyncTransport
-from lro_client._group_flows import GroupResult
-from lro_client._handle_flows import MAX_LEAVE_SECONDS
-from lro_client._handles import HandleBase, Meta, Resp, Update, known, register
+from lro_client._flow.steps import Transport
 from lro_client._observer import KnownOperation
-from lro_client.transports.http import AsyncHttpTransport, Routes
+from lro_client.transports.http import HttpTransport, Routes
 
 if TYPE_CHECKING:
     import uuid
 
-    from lro_client._journal import Journal
+    from lro_client._journal.journal import Journal
     from lro_client.filters import Expression
 
 
-class AsyncOperationHandle(HandleBase[Resp, Meta]):
+class OperationHandle(HandleBase[Resp, Meta]):
     """An operation: cached values as properties, verbs as methods. Only verbs ask the server.
 
-    ``await operation`` is its result. As a context it cancels an operation that is not done when
-    the block is left, for whatever reason. Otherwise nothing does: who stops waiting, by the
-    cancellation of a task or the end of the process, leaves the operation to go on.
+    As a context it cancels an operation that is not done when the block is left, for whatever
+    reason. Otherwise nothing does: who stops waiting, by Ctrl-C or the end of the process, leaves
+    the operation to go on.
     """
 
     __slots__ = ("_driver",)
@@ -57,12 +57,12 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         response: type[Resp] | None,
         metadata: type[Meta] | None,
         state: ClientState,
-        driver: AsyncDriver,
+        driver: Driver,
     ) -> None:
         super().__init__(known, response=response, metadata=metadata, state=state)
         self._driver = driver
 
-    async def refresh(self) -> Operation:
+    def refresh(self) -> Operation:
         """Ask for the latest state, once.
 
         Raises:
@@ -70,9 +70,9 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         """
         self._check_exists()
         flow = single.single(self._state.config, GetOperationRequest(self.name))
-        return self._take_state(single.read(await self._driver.run(flow)))
+        return self._take_state(single.read(self._driver.run(flow)))
 
-    async def wait(self, timeout: timedelta | float | None = None) -> Operation:
+    def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done; its last state, whatever the outcome.
 
         ``timeout`` from now, a timedelta or seconds, is kept to within 50 ms; None waits for
@@ -83,11 +83,9 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             OperationGone: It was deleted or has expired.
             CallError: A poll failed for a reason that does not pass.
         """
-        return await self._driver.run(
-            _handle_flows.wait(self._state, self, _arguments.seconds(timeout))
-        )
+        return self._driver.run(handle_flows.wait(self._state, self, _arguments.seconds(timeout)))
 
-    async def result(self, timeout: timedelta | float | None = None) -> Resp:
+    def result(self, timeout: timedelta | float | None = None) -> Resp:
         """Wait as :meth:`wait` does, then give the response.
 
         Raises:
@@ -96,22 +94,20 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             DecodingError: The response is not of the declared type.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
-        return await self._driver.run(
-            _handle_flows.result(self._state, self, _arguments.seconds(timeout))
-        )
+        return self._driver.run(handle_flows.result(self._state, self, _arguments.seconds(timeout)))
 
-    def future(self) -> asyncio.Future[Resp]:
-        """The result as a future of this event loop; costs no task while it waits.
+    def future(self) -> Future[Resp]:
+        """The result as a future of the standard library; costs no thread while it waits.
 
-        Its callbacks are called once each, whatever becomes of the operation: it has the result, or
-        what :meth:`result` raises, or says that the client was closed. To cancel the future is to
-        stop waiting; the operation goes on.
+        Its callbacks are called once each, in a thread of their own, whatever becomes of the
+        operation: it has the result, or what :meth:`result` raises, or says that the client was
+        closed. To cancel the future is to stop waiting; the operation goes on.
         """
-        return _handle_flows.async_future(self._state, self)
+        return handle_flows.future(self._state, self)
 
-    async def updates(
+    def updates(
         self, timeout: timedelta | float | None = None, *, every: float = 1.0
-    ) -> AsyncGenerator[Update[Meta], None]:
+    ) -> Iterator[Update[Meta]]:
         """Each changed state until the operation is done, looked for at most ``every`` seconds.
 
         Raises:
@@ -128,19 +124,18 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             self._fits,
             every,
         )
-        async with aclosing(self._driver.iterate(flow)) as steps:
-            async for operation in steps:
-                yield Update(self, self._take_state(operation))
+        for operation in self._driver.iterate(flow):
+            yield Update(self, self._take_state(operation))
 
-    async def cancel(self) -> None:
+    def cancel(self) -> None:
         """Ask for the work to stop; :meth:`result` shows whether it did.
 
         Raises:
             CallError: The call failed.
         """
-        await self._driver.run(_handle_flows.cancel(self._state, self))
+        self._driver.run(handle_flows.cancel(self._state, self))
 
-    async def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
+    def cancel_and_wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Ask for the work to stop, then wait: it may be cancelled, or have come to its end first.
 
         Raises:
@@ -148,27 +143,24 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
             OperationGone, CallError: As for :meth:`cancel` and :meth:`wait`.
         """
         limit = _arguments.seconds(timeout)
-        return await self._driver.run(_handle_flows.cancel_and_wait(self._state, self, limit))
+        return self._driver.run(handle_flows.cancel_and_wait(self._state, self, limit))
 
-    async def delete(self) -> None:
+    def delete(self) -> None:
         """Remove the record; does not stop the work.
 
         Raises:
             CallError: The call failed.
         """
-        await self._driver.run(_handle_flows.delete(self._state, self))
+        self._driver.run(handle_flows.delete(self._state, self))
 
-    async def __aenter__(self) -> AsyncOperationHandle[Resp, Meta]:
+    def __enter__(self) -> OperationHandle[Resp, Meta]:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._driver.run(_handle_flows.cancel_unfinished(self._state, [self]))
-
-    def __await__(self) -> Generator[Any, None, Resp]:
-        return self.result().__await__()
+    def __exit__(self, *_: object) -> None:
+        self._driver.run(handle_flows.cancel_unfinished(self._state, [self]))
 
 
-class AsyncGroup(Generic[Resp, Meta]):
+class Group(Generic[Resp, Meta]):
     """Operations that are waited for together, however many they are.
 
     A client of a server that offers Watch or BatchGet needs few calls for all of them; elsewhere it
@@ -178,19 +170,19 @@ class AsyncGroup(Generic[Resp, Meta]):
 
     def __init__(
         self,
-        handles: Iterable[AsyncOperationHandle[Resp, Meta]],
+        handles: Iterable[OperationHandle[Resp, Meta]],
         *,
         state: ClientState,
-        driver: AsyncDriver,
+        driver: Driver,
     ) -> None:
-        self.handles = _group_flows.members(handles)
+        self.handles = group_flows.members(handles)
         """The operations, in the order that was given."""
         self._state = state
         self._driver = driver
 
-    async def as_completed(
+    def as_completed(
         self, timeout: timedelta | float | None = None
-    ) -> AsyncGenerator[AsyncOperationHandle[Resp, Meta], None]:
+    ) -> Iterator[OperationHandle[Resp, Meta]]:
         """The handles in the order of their end.
 
         For an operation that is gone or unreachable, ``result()`` raises the reason.
@@ -199,23 +191,20 @@ class AsyncGroup(Generic[Resp, Meta]):
             GroupTimeout: The time is over; its ``pending`` are not done.
         """
         limit = _arguments.seconds(timeout)
-        flow = _group_flows.as_completed(self._state, self.handles, limit)
-        async with aclosing(self._driver.iterate(flow)) as steps:
-            async for handle in steps:
-                yield handle
+        yield from self._driver.iterate(group_flows.as_completed(self._state, self.handles, limit))
 
-    async def wait(
+    def wait(
         self, count: int | None = None, timeout: timedelta | float | None = None
-    ) -> GroupResult[AsyncOperationHandle[Resp, Meta]]:
+    ) -> GroupResult[OperationHandle[Resp, Meta]]:
         """Wait until ``count`` of them are over (1: any, None: all), or the time is.
 
         Returns:
             Those who are ``done``, the first one first, and those who are ``pending``.
         """
         limit = _arguments.seconds(timeout)
-        return await self._driver.run(_group_flows.wait(self._state, self.handles, count, limit))
+        return self._driver.run(group_flows.wait(self._state, self.handles, count, limit))
 
-    async def results(self, timeout: timedelta | float | None = None) -> list[Resp]:
+    def results(self, timeout: timedelta | float | None = None) -> list[Resp]:
         """All results, in the order of the handles; the first failure is raised at once.
 
         Raises:
@@ -224,69 +213,64 @@ class AsyncGroup(Generic[Resp, Meta]):
             OperationGone, CallError, DecodingError: As for a handle's ``result``.
         """
         limit = _arguments.seconds(timeout)
-        flow = _group_flows.results(self._state, self.handles, limit, collect=False)
-        return await self._driver.run(flow)
+        flow = group_flows.results(self._state, self.handles, limit, collect=False)
+        return self._driver.run(flow)
 
-    async def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
+    def outcomes(self, timeout: timedelta | float | None = None) -> list[Resp | Exception]:
         """All results, in the order of the handles; what failed is there as its exception.
 
         Raises:
             GroupTimeout: The time is over.
         """
         limit = _arguments.seconds(timeout)
-        flow = _group_flows.results(self._state, self.handles, limit, collect=True)
-        return await self._driver.run(flow)
+        flow = group_flows.results(self._state, self.handles, limit, collect=True)
+        return self._driver.run(flow)
 
-    async def updates(
-        self, timeout: timedelta | float | None = None
-    ) -> AsyncGenerator[Update[Meta], None]:
+    def updates(self, timeout: timedelta | float | None = None) -> Iterator[Update[Meta]]:
         """Each changed state of each operation, until all are over; states may be skipped.
 
         Raises:
             GroupTimeout: The time is over.
         """
         limit = _arguments.seconds(timeout)
-        flow = _group_flows.updates(self._state, self.handles, limit)
-        async with aclosing(self._driver.iterate(flow)) as steps:
-            async for update in steps:
-                yield update
+        yield from self._driver.iterate(group_flows.updates(self._state, self.handles, limit))
 
-    async def cancel(self) -> None:
+    def cancel(self) -> None:
         """Ask for all work to stop that is not done; what cannot be cancelled goes on.
 
         Takes no longer than one call may, for all of them.
         """
-        await self._cancel(self._state.config.call_seconds)
+        self._cancel(self._state.config.call_seconds)
 
     def __len__(self) -> int:
         return len(self.handles)
 
-    async def __aenter__(self) -> AsyncGroup[Resp, Meta]:
+    def __enter__(self) -> Group[Resp, Meta]:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._cancel(MAX_LEAVE_SECONDS)
+    def __exit__(self, *_: object) -> None:
+        self._cancel(MAX_LEAVE_SECONDS)
 
-    async def _cancel(self, seconds: float) -> None:
-        await self._driver.run(_handle_flows.cancel_unfinished(self._state, self.handles, seconds))
+    def _cancel(self, seconds: float) -> None:
+        self._driver.run(handle_flows.cancel_unfinished(self._state, self.handles, seconds))
 
 
-class AsyncClient:
-    """A client of any service that returns operations. For one event loop.
+class Client:
+    """A client of any service that returns operations. Safe to share between threads.
 
-    ``base_url`` is the service's address, ``http`` an ``httpx.AsyncClient`` to use instead of one
-    made here (its base URL, headers, authentication and proxies are kept), ``transport`` something
-    else than HTTP, such as ``AsyncLocalTransport(service)``. ``routes`` are the paths of the verbs,
-    ``types`` a registry of message classes, ``polling`` and ``retry`` the policies.
-    ``call_seconds`` bounds each single call, ``journal`` keeps what was started across crashes.
+    ``base_url`` is the service's address, ``http`` an ``httpx.Client`` to use instead of one made
+    here (its base URL, headers, authentication and proxies are kept), ``transport`` something else
+    than HTTP, such as ``LocalTransport(service)``. ``routes`` are the paths of the verbs, ``types``
+    a registry of message classes, ``polling`` and ``retry`` the policies. ``call_seconds`` bounds
+    each single call, ``journal`` keeps what was started across crashes.
     """
 
     def __init__(
         self,
         base_url: str = "",
         *,
-        http: httpx.AsyncClient | None = None,
-        transport: AsyncTransport | None = None,
+        http: httpx.Client | None = None,
+        transport: Transport | None = None,
         routes: Routes | None = None,
         types: TypeRegistry | None = None,
         polling: Polling | None = None,
@@ -294,18 +278,18 @@ class AsyncClient:
         call_seconds: float = 30.0,
         journal: Journal | None = None,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         _arguments.check_optional("types", types, TypeRegistry)
         _arguments.check_function("clock", clock)
         _arguments.check_function("sleep", sleep)
         types = types or TypeRegistry()
         if transport is not None:
-            _arguments.check_awaits("transport", transport, "AsyncLocalTransport(service)")
+            _arguments.check_blocks("transport", transport, "LocalTransport(service)")
         else:
-            transport = AsyncHttpTransport(http, base_url=base_url, routes=routes, types=types)
+            transport = HttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
-        self._driver = AsyncDriver(transport, sleep)
+        self._driver = Driver(transport, clock, sleep)
         self._state = ClientState(
             transport,
             self._driver,
@@ -317,7 +301,7 @@ class AsyncClient:
             journal=journal,
         )
 
-    async def start(
+    def start(
         self,
         target: str,
         message: object,
@@ -326,7 +310,7 @@ class AsyncClient:
         metadata: type[Meta],
         request_id: str | uuid.UUID = "",
         validate_only: bool = False,
-    ) -> AsyncOperationHandle[Resp, Meta]:
+    ) -> OperationHandle[Resp, Meta]:
         """Call a method that returns an operation: POST ``message`` as JSON to the path ``target``.
 
         With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
@@ -343,8 +327,8 @@ class AsyncClient:
         types = self._state.types
         request = _arguments.starting(types, target, message, request_id, validate_only)
         register(types, response=response, metadata=metadata, message=type(message))
-        flow = _handle_flows.start(self._state, request, response, metadata)
-        return self._handle(await self._driver.run(flow), response, metadata)
+        flow = handle_flows.start(self._state, request, response, metadata)
+        return self._handle(self._driver.run(flow), response, metadata)
 
     def operation(
         self,
@@ -352,7 +336,7 @@ class AsyncClient:
         *,
         response: type[Resp],
         metadata: type[Meta],
-    ) -> AsyncOperationHandle[Resp, Meta]:
+    ) -> OperationHandle[Resp, Meta]:
         """A handle for an operation, or for a name or token that was kept; makes no call.
 
         Raises:
@@ -362,17 +346,17 @@ class AsyncClient:
         register(self._state.types, response=response, metadata=metadata)
         return self._handle(known(operation, self._state.address), response, metadata)
 
-    def group(self, handles: Iterable[AsyncOperationHandle[Resp, Meta]]) -> AsyncGroup[Resp, Meta]:
+    def group(self, handles: Iterable[OperationHandle[Resp, Meta]]) -> Group[Resp, Meta]:
         """Operations of this client to wait for together, with few calls for all of them."""
-        return AsyncGroup(handles, state=self._state, driver=self._driver)
+        return Group(handles, state=self._state, driver=self._driver)
 
-    async def get(self, request: str | GetOperationRequest) -> Operation:
+    def get(self, request: str | GetOperationRequest) -> Operation:
         """The latest state of an operation, by name (spec §3.2).
 
         Raises:
             CallError: The call failed, with NOT_FOUND for a name that is not there.
         """
-        return await self._ask(_arguments.named(GetOperationRequest, request))
+        return self._ask(_arguments.named(GetOperationRequest, request))
 
     def list(
         self,
@@ -381,31 +365,31 @@ class AsyncClient:
         *,
         page_size: int = 0,
         page_token: str = "",
-    ) -> AsyncPager:
+    ) -> Pager:
         """The operations of a parent that match an AIP-160 filter (spec §3.3, §11.9).
 
         Give the filter as text, or build it from values with :mod:`lro_client.filters`. With
         the ``page_token`` of an earlier page, it goes on after that.
         """
-        return AsyncPager(self, _arguments.listing(request, filter, page_size, page_token))
+        return Pager(self, _arguments.listing(request, filter, page_size, page_token))
 
-    async def cancel(self, request: str | CancelOperationRequest) -> None:
+    def cancel(self, request: str | CancelOperationRequest) -> None:
         """Ask for the work of an operation to stop (spec §3.6).
 
         Raises:
             CallError: The call failed.
         """
-        await self._tell(_arguments.named(CancelOperationRequest, request))
+        self._tell(_arguments.named(CancelOperationRequest, request))
 
-    async def delete(self, request: str | DeleteOperationRequest) -> None:
+    def delete(self, request: str | DeleteOperationRequest) -> None:
         """Remove the record of an operation (spec §3.5).
 
         Raises:
             CallError: The call failed.
         """
-        await self._tell(_arguments.named(DeleteOperationRequest, request))
+        self._tell(_arguments.named(DeleteOperationRequest, request))
 
-    async def wait(
+    def wait(
         self,
         request: str | WaitOperationRequest,
         *,
@@ -416,11 +400,11 @@ class AsyncClient:
         Raises:
             CallError: The call failed, with UNIMPLEMENTED where the server has no Wait.
         """
-        return await self._ask(_arguments.waiting(request, timeout))
+        return self._ask(_arguments.waiting(request, timeout))
 
-    async def pending(
+    def pending(
         self, *, response: type[Resp], metadata: type[Meta]
-    ) -> AsyncGenerator[AsyncOperationHandle[Resp, Meta], None]:
+    ) -> Iterator[OperationHandle[Resp, Meta]]:
         """The operations in the journal that were declared with these classes, the oldest first.
 
         Those of this server that were started, also by a process that has crashed, and whose result
@@ -434,29 +418,27 @@ class AsyncClient:
         """
         register(self._state.types, response=response, metadata=metadata)
         flow = self._state.observer.pending(self._state.config, response, metadata)
-        async with aclosing(self._driver.iterate(flow)) as steps:
-            async for found in steps:
-                yield self._handle(found, response, metadata)
+        for found in self._driver.iterate(flow):
+            yield self._handle(found, response, metadata)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Free the connections, if they were made here; every wait here ends."""
         self._state.close()
-        await self._driver.stop()
-        await self._transport.close()
+        self._transport.close()
 
-    async def __aenter__(self) -> AsyncClient:
+    def __enter__(self) -> Client:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _handle(
         self,
         known: KnownOperation,
         response: type[Resp],
         metadata: type[Meta],
-    ) -> AsyncOperationHandle[Resp, Meta]:
-        return AsyncOperationHandle(
+    ) -> OperationHandle[Resp, Meta]:
+        return OperationHandle(
             known,
             response=response,
             metadata=metadata,
@@ -464,30 +446,25 @@ class AsyncClient:
             driver=self._driver,
         )
 
-    async def _ask(self, request: Any) -> Operation:
-        return single.read(await self._driver.run(single.single(self._state.config, request)))
+    def _ask(self, request: Any) -> Operation:
+        return single.read(self._driver.run(single.single(self._state.config, request)))
 
-    async def _tell(self, request: Any) -> None:
-        await self._driver.run(single.single(self._state.config, request))
+    def _tell(self, request: Any) -> None:
+        self._driver.run(single.single(self._state.config, request))
 
 
-class AsyncPager:
+class Pager:
     """The operations of a list, fetched page by page as they are needed."""
 
-    def __init__(self, client: AsyncClient, request: ListOperationsRequest) -> None:
+    def __init__(self, client: Client, request: ListOperationsRequest) -> None:
         self._client = client
         self._request = request
 
-    async def pages(self) -> AsyncGenerator[ListOperationsResponse, None]:
+    def pages(self) -> Iterator[ListOperationsResponse]:
         """The raw pages, one call each."""
         client = self._client
-        flow = single.pages(client._state.config, self._request)
-        async with aclosing(client._driver.iterate(flow)) as steps:
-            async for page in steps:
-                yield page
+        yield from client._driver.iterate(single.pages(client._state.config, self._request))
 
-    async def __aiter__(self) -> AsyncGenerator[Operation, None]:
-        async with aclosing(self.pages()) as pages:
-            async for page in pages:
-                for operation in page.operations:
-                    yield operation
+    def __iter__(self) -> Iterator[Operation]:
+        for page in self.pages():
+            yield from page.operations

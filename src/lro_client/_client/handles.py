@@ -11,7 +11,7 @@ import attrs
 from lro import Any, Empty, InvalidArgument, Operation, Status, TypeRegistry
 from lro.types import declared_name
 from lro_client._arguments import check_class, check_name
-from lro_client._client_state import ClientState
+from lro_client._client.state import ClientState
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
 from lro_client._observer import KnownOperation
 from lro_client._tokens import Token, read_token, server_of, token_of

@@ -1,0 +1,1 @@
+"""The journal of starts, which survives the program."""
