@@ -88,7 +88,7 @@ def filters(now: datetime) -> Sequence[Wanted]:
             lambda f: f.owner == OWNER,
         ),
         Wanted("a bare word", RARE, lambda f: f.rare),
-        Wanted("metadata.owner, no match", 'metadata.owner = "nobody"', lambda _: False),
+        Wanted("metadata.owner, no match", 'metadata.owner = "unknown"', lambda _: False),
     )
 
 

@@ -157,7 +157,7 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     """Each beside its floor, turn about."""
     logging.getLogger("lro_client").setLevel(logging.ERROR)  # every wait here gives up
     with operated("plain") as server, asyncio.Runner() as loop:
-        (name,) = server.tell("make", [0])
+        (name,) = server.call("make", [0])
         size = len(httpx.get(f"{server.url}/v1/{name}").content)
         yield f"an operation of {size} bytes"
         for label, own, low in blocking_pairs(server.url, name, options.polls):

@@ -67,7 +67,7 @@ class Beside:
 
 
 class Writers:
-    """Threads that start and end operations, until told to stop; each knows how long that took."""
+    """Threads that start and end operations until they are stopped, and record their times."""
 
     def __init__(self, service: lro.Service, method: Any, pace: float | None) -> None:
         self._service = service
@@ -116,7 +116,7 @@ class Writers:
 
 
 class Sweep:
-    """The upkeep of a service, in a thread as it is there, until nothing is left to remove."""
+    """The maintenance of a service, in a thread as usual, until nothing is left to remove."""
 
     def __init__(self, service: lro.Service) -> None:
         self._service = service

@@ -60,7 +60,7 @@ def test_what_was_joined_is_cut(mount: list[str], rest: list[str]) -> None:
     ],
 )
 def test_the_raw_form_says_the_same(raw: str, decoded: str, wanted: str) -> None:
-    """A raw path counts only if nobody has rewritten the decoded one."""
+    """A raw path counts only if the decoded one was not rewritten."""
     assert raw_form(raw, decoded) == wanted
 
 

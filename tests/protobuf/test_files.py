@@ -170,7 +170,7 @@ def test_everything_comes_back():
 
 
 def test_an_any_in_binary_form_within_a_message():
-    """It prints as its message does, and is refused where nobody knows it."""
+    """It prints as its message does, and is refused by a registry without its type."""
     types = TypeRegistry(Outer, Nested)
     inside = Any("x/acme.v1.Outer.Nested", types.binary_payload(types.pack(Nested(Inner("x")))))
     assert types.dump(Outer(packed=inside)) == {
@@ -182,13 +182,13 @@ def test_an_any_in_binary_form_within_a_message():
 
 
 def test_types_that_come_later_are_seen():
-    """The descriptors are made anew."""
+    """The descriptors are made again."""
     types = TypeRegistry(Nested)
     assert types.binary.descriptor("acme.v1.Inner").full_name == "acme.v1.Inner"
     types.register(Outer)
     assert types.binary.descriptor("acme.v1.Outer").full_name == "acme.v1.Outer"
     with pytest.raises(UnknownType):
-        types.binary.descriptor("acme.v1.Nobody")
+        types.binary.descriptor("acme.v1.Unknown")
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_what_was_printed_is_kept_for_a_while(monkeypatch):
 
 
 def test_what_was_read_is_everybodys_own():
-    """Whoever changes its message does not change that of the next one."""
+    """A caller who changes its message does not change that of the next one."""
     types = TypeRegistry(Outer, Nested)
     payload = types.binary_payload(types.pack(Outer(struct={"a": [1]})))
     first = types.unpack(Any("x/acme.v1.Outer", payload), Outer)
@@ -486,7 +486,7 @@ def test_a_missing_extra_is_named(monkeypatch):
 
 
 def test_a_name_belongs_to_one_class():
-    """Else nobody knew what to read."""
+    """Without it no reader would know the type of the bytes."""
     types = of_protobuf()
     other = of_protobuf().codec("lrofix.v1.Book").python
     with pytest.raises(DeclarationError, match=r"lrofix\.v1\.Book: is the name of"):
@@ -507,7 +507,7 @@ def test_what_protobuf_cannot_write_is_refused():
     with pytest.raises(EncodingError):
         types.binary_payload(Any("x/google.protobuf.Duration", "soon"))
     with pytest.raises(UnknownType):
-        types.binary_payload(Any("x/acme.v1.Nobody", {}))
+        types.binary_payload(Any("x/acme.v1.Unknown", {}))
 
 
 # -- files of descriptors -------------------------------------------------------------------------
@@ -524,7 +524,7 @@ def test_a_file_set_is_registered():
 
 
 def test_a_set_may_lack_what_is_always_known(tmp_path):
-    """``protoc`` puts imports into it only when it is told to."""
+    """``protoc`` puts imports into it only with an option."""
     whole = FileDescriptorSet.FromString(FILE_SET)
     own = [file for file in whole.file if file.package == "lrofix.v1"]
     new = register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())

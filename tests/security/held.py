@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import attrs
 
 from lro.asgi import OperationsApp
-from tests.http.counting_service import CountMetadata, CountResponse, House, build
+from tests.http.counting_service import CountMetadata, CountResponse, CountService, build
 
 KB, MB = 1024, 1024 * 1024
 START: Final = "/v1/things:count"
@@ -36,7 +36,7 @@ SPECIAL: Final = (*';="\\%&+,.:/-0[{*(<a', *ODD[:2], *ODD[-3:])
 
 @attrs.frozen(kw_only=True)
 class Asked:
-    """One request, as a server hands it to an ASGI application; the path is raw."""
+    """One request, as a server passes it to an ASGI application; the path is raw."""
 
     what: str
     method: str
@@ -374,29 +374,29 @@ def everything(name: str) -> Iterator[Asked]:
 # -- the service ------------------------------------------------------------------------------
 
 
-def house_of(operations: int, store: Any = None) -> tuple[House, str]:
+def counting_of(operations: int, store: Any = None) -> tuple[CountService, str]:
     """A service with operations in it, and the name of one of them that is done."""
-    house = build(store)
+    counting = build(store)
     for number in range(operations):
         metadata = CountMetadata(percent=number % 101)
-        started = house.start(metadata=metadata)
+        started = counting.start(metadata=metadata)
         if number % 2:
-            house.service.reporter(started).complete(CountResponse(total=number))
-    name = house.start(metadata=CountMetadata(percent=7))
-    house.finish(name)
-    return house, name
+            counting.service.reporter(started).complete(CountResponse(total=number))
+    name = counting.start(metadata=CountMetadata(percent=7))
+    counting.finish(name)
+    return counting, name
 
 
-def app_of(house: House) -> OperationsApp:
+def app_of(counting: CountService) -> OperationsApp:
     """All that the service offers over ASGI."""
-    return OperationsApp(house.service, starts={START: house.count})
+    return OperationsApp(counting.service, starts={START: counting.count})
 
 
 def measure(requests: Callable[[str], Iterator[Asked]], operations: int = 0) -> list[Held]:
     """The measures of requests to a service with so many operations."""
-    house, name = house_of(operations)
-    with house.service:
-        return asyncio.run(Measure(app_of(house)).each(requests(name)))
+    counting, name = counting_of(operations)
+    with counting.service:
+        return asyncio.run(Measure(app_of(counting)).each(requests(name)))
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ from tests.security.held import (
     SPECIAL,
     Asked,
     app_of,
-    house_of,
+    counting_of,
     of_bodies,
     of_characters,
     of_filters,
@@ -59,9 +59,9 @@ def serve(which: str, http: str) -> None:
     import uvicorn
 
     logging.disable(logging.CRITICAL)
-    house, name = house_of(1000)
-    app: Any = app_of(house) if which == "ours" else bare
-    with house.service, socket.create_server(("127.0.0.1", 0)) as listening:
+    counting, name = counting_of(1000)
+    app: Any = app_of(counting) if which == "ours" else bare
+    with counting.service, socket.create_server(("127.0.0.1", 0)) as listening:
         print(json.dumps([listening.getsockname()[1], name]), flush=True)
         config = uvicorn.Config(app, http=http, lifespan="off")  # type: ignore[arg-type]
         asyncio.run(uvicorn.Server(config).serve([listening]))

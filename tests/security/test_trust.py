@@ -195,12 +195,12 @@ def test_what_belongs_to_others_is_as_what_is_not_there() -> None:
         for name in (theirs, missing)
         for method, verb in (("GET", ""), ("DELETE", ""), ("POST", ":cancel"), ("POST", ":wait"))
     ]
-    told = [
+    answers = [
         (r.status, r.body.replace(theirs.encode(), b"NAME").replace(missing.encode(), b"NAME"))
         for r in replies
     ]
-    assert told[:4] == told[4:]
-    assert {status for status, _ in told} == {404}
+    assert answers[:4] == answers[4:]
+    assert {status for status, _ in answers} == {404}
     service.close()
 
 
