@@ -12,9 +12,6 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 NOT_YET: Final = (
-    "changelog.d/",
-    "docs/",
-    "examples/",
     "src/lro/",
     "src/lro_client/",
     "tests/across/",
@@ -23,11 +20,9 @@ NOT_YET: Final = (
     "tests/cli/",
     "tests/client/",
     "tests/engine/",
-    "tests/examples/",
     "tests/executors/",
     "tests/filters/",
     "tests/grpc/test_served.py",
-    "tests/lint/",
     "tests/messages/",
     "tests/model/",
     "tests/services/",
@@ -85,7 +80,6 @@ NAMES: Final[Mapping[str, str]] = {
     "LoopRooms WaitingRoom": "LoopWaiters, Waiters",
     "TROUBLE": "DATABASE_ERRORS",
     "_disclosure": "public_errors",
-    "at_once": "worker_idle",
     "await_": "wait_async",
     "below_mount": "strip_mount",
     "hand_back": "release",
@@ -104,6 +98,7 @@ EXEMPT: Final[Mapping[str, str]] = {
     "hunter2": "a secret of the application, which must not reach callers",
     ".tell()": "the method of Python's files",
     "cannot be told": "a message of the log",
+    "tell no progress": "a message of the linter",
     "tells nothing": "a message of an error",
 }
 """Texts that the check passes over, and why."""
@@ -156,8 +151,8 @@ def test_words_that_are_gone_occur_nowhere() -> None:
         ("# Nobody waits, nor does 'LoopRooms'.", ["Nobody", "nor", "LoopRooms"]),
         ("def test_bell(self) -> None:", ["bell"]),
         ("house2 = 1", ["house"]),
-        ("LARGE_AT_ONCE, at_once_more = file.tell(), 'hunter2'", []),
-        ("slot.at_once", ["at_once"]),
+        ("await_all, more_hand_back = file.tell(), 'hunter2'", []),
+        ("store.await_(name)", ["await_"]),
         ("He went on, bellows in hands, through normal rooms.", []),
         ("process.went, def ring(self): return", ["went", "ring"]),
     ],

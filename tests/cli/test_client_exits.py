@@ -138,7 +138,7 @@ def test_interrupted_early(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_interrupted_while_it_starts(
     call: Lro, monkeypatch: pytest.MonkeyPatch, given: list[str], shown: str
 ) -> None:
-    """The server may have heard it: it is said how to find out."""
+    """The server may have got it: the message says how to find out."""
     monkeypatch.setattr(Client, "start", raising(KeyboardInterrupt()))
     found = call("start", PATH, *given)
     assert (found.status, found.out) == (Exit.INTERRUPTED, "")
@@ -170,7 +170,7 @@ def test_no_output(
 
 
 def test_no_messages(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The status tells enough."""
+    """The status says enough."""
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["get", "operations/no"]) == Exit.CALL_FAILED
     sys.stderr.close()

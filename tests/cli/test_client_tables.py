@@ -147,7 +147,7 @@ def test_how_many_are_left(call: Lro, house: House, monkeypatch: pytest.MonkeyPa
 def test_no_line_where_it_cannot_be_erased(
     call: Lro, house: House, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Nor is there one in a pipe, as the other tests show."""
+    """In a pipe there is none either, as the other tests show."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     monkeypatch.setenv("TERM", kind)
     if not kind:

@@ -19,7 +19,7 @@ from tests.examples.serving import Server, complaint
 
 
 class Recorder:
-    """Progress that writes down what it is told, and is cancelled at the given call (from 0)."""
+    """Progress that records its calls, and is cancelled at the given call (from 0)."""
 
     def __init__(self, cancel_at: int = -1) -> None:
         self.calls: list[tuple[str, int] | int] = []

@@ -207,8 +207,8 @@ class Process:
                 return
             percent = _percent(operation)
 
-    def wait_for_ever(self, name: str) -> Callable[[], httpx.Response | None]:
-        """Begin to wait, in a thread; gives what gives the reply, None if there was none."""
+    def wait_in_thread(self, name: str) -> Callable[[], httpx.Response | None]:
+        """Begin a Wait in a thread; returns a function that gives its reply, None without one."""
 
         def wait() -> httpx.Response | None:
             try:

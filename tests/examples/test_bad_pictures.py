@@ -240,10 +240,10 @@ def test_a_box_outside_the_frame(x: int, server: Server) -> None:
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_what_nobody_foresaw(
+def test_defect_of_verb_ends_operation_with_internal(
     verb: str, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A defect fails the operation with INTERNAL; its text goes into the log, and nowhere else."""
+    """A defect ends the operation with INTERNAL; only the log has its text."""
 
     def defect(*_: object) -> None:
         raise RuntimeError("the secret of line 7")

@@ -178,7 +178,7 @@ def test_nearness() -> None:
 
 
 def test_what_the_post_refuses() -> None:
-    """A label that nobody will know, one label only, no picture."""
+    """An unknown label, one label only, no picture."""
     only_sky = Example(label="sky", image=HALVES)
     for request, field in (
         (ExplainRequest(image=HALVES, label="sky"), "label"),

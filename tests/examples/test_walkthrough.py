@@ -82,7 +82,7 @@ def data() -> Iterator[Path]:
 
 
 def test_the_walkthrough(path: str, data: Path) -> None:
-    """PostgreSQL, Redis, workers and servers; one is killed, and the client is told nothing."""
+    """PostgreSQL, Redis, workers and servers; one is killed, and the client notices nothing."""
     with subprocess.Popen(
         ["bash", "-c", script()],
         cwd=ROOT,
@@ -92,9 +92,9 @@ def test_the_walkthrough(path: str, data: Path) -> None:
         text=True,
     ) as ran:
         try:
-            told, complaints = ran.communicate(timeout=170)
+            printed, errors = ran.communicate(timeout=170)
         finally:
             ran.kill()
-    assert ran.returncode == 0, complaints
-    assert re.findall(r"\d+ (\w+)", told) == ["coins", "frames"], complaints
+    assert ran.returncode == 0, errors
+    assert re.findall(r"\d+ (\w+)", printed) == ["coins", "frames"], errors
     assert list(data.glob("tmp.*")) == []  # what was killed may have left files of its own

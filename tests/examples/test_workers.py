@@ -63,7 +63,7 @@ def test_one_of_two_servers_is_killed(servers: Process) -> None:
                 assert reply.status_code == 200, reply.text
                 done = bool(json_object(reply).get("done"))
             assert "response" in json_object(http.get(f"/v1/{name}"))
-    assert children(servers.popen.pid) - first, "nobody took the place of the one that was killed"
+    assert children(servers.popen.pid) - first, "no process replaced the one that was killed"
 
 
 def test_all_end_together(servers: Process) -> None:
