@@ -38,7 +38,7 @@ SHORT_LEASE = """
 import sys
 from examples.analysis import server
 
-server.STOP_SECONDS = 1
+server.STOP_SECONDS = 0.2
 server.main(
     ["--port", "0", "--concurrency", "1", "--lease", "1", "--store", sys.argv[1]]
 )

@@ -54,14 +54,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     with Process(*command) as first:
         scored = first.start("score", CAMERA)["name"]
         story.scored.append(first.until(scored))
-        killed = first.start("track", slow_request(16))["name"]
+        killed = first.start("track", slow_request(8))["name"]
         story.killed.append(first.until(killed, lambda o: percent(o) > 60))
         first.signal(signal.SIGKILL)
     with Process(*command) as second:
         story.scored.append(second.get(scored))
         story.killed.append(second.get(killed))
         story.killed += second.watch(killed)
-        drained = second.start("track", slow_request(32))["name"]
+        drained = second.start("track", slow_request(16))["name"]
         released = second.start("score", CAMERA)["name"]
         story.drained.append(second.until(drained, lambda o: percent(o) > 60))
         story.released.append(second.get(released))
@@ -88,7 +88,7 @@ def test_work_of_a_killed_server_is_done_again(story: Story) -> None:
     assert not seen[1].get("done")
     percents = [percent(operation) for operation in seen]
     assert percents == sorted(percents)
-    assert (seen[-1]["done"], seen[-1]["response"]["frameCount"]) == (True, 16)
+    assert (seen[-1]["done"], seen[-1]["response"]["frameCount"]) == (True, 8)
     times = {(o["metadata"]["createTime"], o["metadata"].get("startTime")) for o in seen}
     assert len(times) == 1
 
@@ -98,7 +98,7 @@ def test_work_that_stopping_server_cannot_end_is_done_by_next(story: Story) -> N
     assert story.status == -signal.SIGTERM
     assert "Traceback" not in story.errors
     assert [operation.get("done", False) for operation in story.drained] == [False, True]
-    assert story.drained[-1]["response"]["foundCount"] == 32
+    assert story.drained[-1]["response"]["foundCount"] == 16
     assert [operation.get("done", False) for operation in story.released] == [False, True]
     assert story.released[-1]["response"] == story.scored[0]["response"]
 

@@ -50,7 +50,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Process]
 def test_one_of_two_servers_is_killed(servers: Process) -> None:
     """All operations that were answered end, whichever process had them; another one is started."""
     first = children(servers.popen.pid)
-    body = as_json(slow_request(8))
+    body = as_json(slow_request(4))
     names = [str(json_object(servers.http.post("/v1/track", json=body))["name"]) for _ in range(4)]
     victim = min(first)
     os.kill(victim, signal.SIGKILL)

@@ -36,6 +36,7 @@ from tests.security.held import (
     of_filters,
     of_headers,
     of_targets,
+    routes,
 )
 
 REPEATS: Final = 3
@@ -146,11 +147,12 @@ class Waited:
 
 def selection(name: str) -> Iterator[Asked]:
     """The largest requests of each structure."""
-    yield from of_bodies(name, [MB])
-    yield from of_headers(name, [60 * KB, MB])
-    yield from of_targets(name, [60 * KB])
+    chosen = routes(name)
+    yield from of_bodies(chosen, [MB])
+    yield from of_headers(chosen, [60 * KB, MB])
+    yield from of_targets(chosen, [60 * KB])
     yield from of_filters(SPECIAL, [8192])
-    yield from of_characters(name, SPECIAL[:4], [MB])
+    yield from of_characters(chosen, SPECIAL[:4], [MB])
 
 
 def main() -> None:

@@ -135,6 +135,13 @@ def test_the_table_has_all_its_cells() -> None:
     assert len(STORES) == 2
 
 
+@pytest.fixture
+def short_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has the exceptions, without the lines of code, which take half of the time."""
+    monkeypatch.setattr(logging.Formatter, "formatException", lambda _, info: repr(info[1]))
+
+
+@pytest.mark.usefixtures("short_tracebacks")
 @pytest.mark.parametrize("hook", TABLES)
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize(("edge", "kind"), PLACES)

@@ -6,11 +6,12 @@ import asyncio
 import contextvars
 import gc
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 
@@ -353,13 +354,36 @@ def test_hook_sees_context_variables_of_request(verb: str, color: str, store: An
     assert seen == ["the request's"] * 2
 
 
+@attrs.define
+class Uvicorn:
+    """A running uvicorn, whose application a test sets, and a client of it."""
+
+    client: httpx.Client
+    app: Any = None
+
+
+@pytest.fixture(scope="module")
+def uvicorn() -> Iterator[Uvicorn]:
+    """One server for many tests: its start and stop take longer than they do."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await served.app(scope, receive, send)
+
+    with (
+        uvicorn_serving(app, lifespan="off") as port,
+        httpx.Client(base_url=f"http://{HOST}:{port}", timeout=PATIENCE) as client,
+    ):
+        served = Uvicorn(client)
+        yield served
+
+
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize("kind", ["function", *ASYNC])
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, BaseException])
 def test_uvicorn_outlives_hook_that_raises_base_exception(
-    error: type[BaseException], kind: str, hook: str
+    error: type[BaseException], kind: str, hook: str, uvicorn: Uvicorn
 ) -> None:
-    """The caller gets INTERNAL, and the next one is answered."""
+    """The caller gets INTERNAL, and the next one is answered, by one server for all cases."""
     bad = True
 
     def act(*_: Any) -> Any:
@@ -369,18 +393,14 @@ def test_uvicorn_outlives_hook_that_raises_base_exception(
 
     hooks = {hook: KINDS[kind](act)}
     counting = build(authorize=hooks.get("authorize"))
-    app = asgi_app(counting, authenticate=hooks.get("authenticate"))
-    with (
-        counting.service,
-        uvicorn_serving(app) as port,
-        httpx.Client(base_url=f"http://{HOST}:{port}", timeout=PATIENCE) as client,
-    ):
+    uvicorn.app = asgi_app(counting, authenticate=hooks.get("authenticate"))
+    with counting.service:
         for method, path in [("GET", "/v1/operations"), ("POST", "/v1/count")]:
-            reply = client.request(method, path)
+            reply = uvicorn.client.request(method, path)
             assert (reply.status_code, "s3cret" in reply.text) == (500, False)
             assert answer_of(reply.status_code, reply.content).code is Code.INTERNAL
         bad = False
-        assert client.get("/v1/operations").status_code == 200
+        assert uvicorn.client.get("/v1/operations").status_code == 200
 
 
 # -- the service, called by coroutines ---------------------------------------------------------
