@@ -28,7 +28,7 @@ BEGUN_WITHIN_SECONDS: Final = 3.0
 SPREAD: Final = 0.25
 
 PARSER: Final = argparse.ArgumentParser(prog="python -m bench excess")
-PARSER.add_argument("--operations", type=int, default=30, help="so many at once in each cell")
+PARSER.add_argument("--operations", type=int, default=30, help="operations at once in each cell")
 PARSER.add_argument("--seconds", type=float, nargs="+", default=[0.05, 1.0, 10.0])
 PARSER.add_argument("--rounds", type=int, default=2)
 

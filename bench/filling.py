@@ -37,7 +37,7 @@ OTHER_PARENT: Final = "projects/other"
 SPREAD: Final = timedelta(days=30)
 RUN_TIME: Final = timedelta(minutes=1)
 RARE: Final = "zircon"
-"""A word in the note of one operation of so many as there are datasets."""
+"""A word in the note of one operation out of ``DATASETS``."""
 _BATCH: Final = 20_000
 _REQUEST: Final = lro.Any("type.googleapis.com/bench.v1.RunRequest", {})
 _WORDS: Final = (

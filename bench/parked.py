@@ -57,7 +57,7 @@ def resident() -> int:
 
 
 def park(place: Place, names: int) -> dict[str, Any]:
-    """Park the waiters on so many operations in turn, leave them alone for a while, wake them.
+    """Park the waiters on this number of operations in turn, pause, and wake them.
 
     All wait for one operation where they are woken: else it were its commits that are measured.
     """

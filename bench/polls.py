@@ -26,7 +26,7 @@ POLLS: Final = 1000
 RESULT_SECONDS: Final = 0.8
 
 PARSER: Final = argparse.ArgumentParser(prog="python -m bench polls")
-PARSER.add_argument("--polls", type=int, default=POLLS, help="so many in each round")
+PARSER.add_argument("--polls", type=int, default=POLLS, help="calls in each round")
 PARSER.add_argument("--rounds", type=int, default=7)
 
 AT_ONCE: Final = lro_client.Polling(
@@ -36,7 +36,7 @@ TYPES: Final[dict[str, Any]] = {"response": lro.types.StringValue, "metadata": l
 
 
 def counted(poll: Callable[[], object], times: int) -> Sample:
-    """Seconds of CPU for each of so many calls."""
+    """Seconds of CPU for each of these calls."""
     return polling(poll, times, lambda _: None)
 
 

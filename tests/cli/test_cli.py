@@ -62,7 +62,7 @@ def module(name: str, response: str = "ExportResponse") -> None:
     Path(f"{name}.py").write_text(MODULE.format(response=response), encoding="utf-8")
 
 
-def test_nothing_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lint_without_findings_prints_number_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
     """Status 0, and the number of methods that were examined."""
     assert main(["lint", "good"]) == 0
     assert capsys.readouterr().out == "no findings in 1 long-running method\n"

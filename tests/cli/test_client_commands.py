@@ -76,7 +76,7 @@ def test_get_check(call: Lro, house: House) -> None:
     assert call("get", done, failed).status == Exit.DONE
 
 
-def test_get_what_is_not_there(call: Lro, house: House) -> None:
+def test_get_of_missing_operation_reports_it_and_prints_others(call: Lro, house: House) -> None:
     """One sentence on standard error; the others are printed."""
     found = call("get", "operations/no", over(house, ResizeResponse()))
     assert found.status == Exit.CALL_FAILED
@@ -325,7 +325,7 @@ def test_a_start_refuses_texts_that_are_not_messages(call: Lro, given: str, expe
     assert expected in found.err
 
 
-def test_an_operation_that_says_odd_things(call: Lro) -> None:
+def test_control_characters_of_server_are_escaped(call: Lro) -> None:
     """Names and texts of a server write nothing to the terminal but themselves."""
     body: Any = {
         "name": "operations/a\x1b]0;x\x07\u202e\u061c\u200b\U000e0041\n",

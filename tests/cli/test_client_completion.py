@@ -71,7 +71,9 @@ def test_names(complete: Any, house: House, asked: Asked) -> None:
     assert complete("get", "nothing") == []
 
 
-def test_names_for_no_shell(complete: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_with_shell_characters_are_not_completed(
+    complete: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name that a shell would interpret is not completed, also not one of several lines."""
     bad = [
         "a;touch${IFS}/tmp/x",

@@ -87,7 +87,7 @@ def test_a_start_that_descriptors_do_not_describe_is_refused(
     assert expected in found.err
 
 
-def test_what_is_sent(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_and_token_are_sent_as_metadata(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers and the token are metadata."""
     monkeypatch.setenv("LRO_TOKEN", "s3cret")
     with odd_server(replying(name="operations/a", done=True)) as odd:

@@ -60,7 +60,7 @@ def test_headers(call: Lro, asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("header", ["X-One", "X One: s3cret-token", "X-One: s3cret-tokenä", ": 1"])
-def test_what_is_no_header(call: Lro, header: str) -> None:
+def test_invalid_header_is_refused_without_its_value(call: Lro, header: str) -> None:
     """It is refused, and its value, which may be secret, is not shown."""
     found = call("list", "--header", header)
     assert found.status == Exit.MISUSED
@@ -264,7 +264,7 @@ def test_redirects_and_pages_of_proxies(call: Lro) -> None:
 
 
 @pytest.mark.parametrize("span", ["soon", "-1", "1e3", "", "5 m", "0", "0.0s"])
-def test_what_is_no_span(call: Lro, span: str) -> None:
+def test_invalid_span_is_refused(call: Lro, span: str) -> None:
     """Spans are numbers with a unit."""
     found = call("wait", "operations/a", "--timeout", span)
     assert found.status == Exit.MISUSED

@@ -63,7 +63,7 @@ def test_watching(call: Lro, house: House) -> None:
     assert last[3].split() == ["operations/no", "not", "known"]
 
 
-def test_an_operation_that_tells_nothing(call: Lro, house: House) -> None:
+def test_row_of_operation_without_metadata(call: Lro, house: House) -> None:
     """Its row has a name, a state and an age."""
     found = call("watch", started(house), "--timeout", "50ms")
     assert found.status == Exit.RUNNING

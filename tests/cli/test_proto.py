@@ -92,7 +92,7 @@ def test_files_are_written(module, tmp_path, capsys):
         (["odd_books:garage"], "'garage' cannot be had: ValueError: no garage"),
     ],
 )
-def test_what_is_no_service(arguments, said, capsys, tmp_path):
+def test_argument_that_is_not_a_service_is_refused(arguments, said, capsys, tmp_path):
     """A sentence, and the status of misuse."""
     text = "def __getattr__(name):\n    raise ValueError(f'no {name}')\n"
     (tmp_path / "odd_books.py").write_text(text)
@@ -100,7 +100,7 @@ def test_what_is_no_service(arguments, said, capsys, tmp_path):
     assert said in capsys.readouterr().err
 
 
-def test_what_cannot_be_written(module, tmp_path, capsys):
+def test_folder_that_cannot_be_made_is_reported(module, tmp_path, capsys):
     """A file stands where the folder would be."""
     (tmp_path / "taken").write_text("")
     assert main(["proto", module(), "--out", "taken/here"]) == 2

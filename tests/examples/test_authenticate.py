@@ -218,7 +218,7 @@ def test_one_key_and_signature_for_every_picture() -> None:
         (AuthenticateRequest(signature=SIGNATURE, public_keys=(KEY,)), "image"),
     ],
 )
-def test_what_the_post_refuses(wrong: AuthenticateRequest, field: str) -> None:
+def test_invalid_requests_are_refused(wrong: AuthenticateRequest, field: str) -> None:
     """Lengths, numbers of keys and files that are no pictures; the error names the field."""
     assert refused(lambda: check(wrong)).field == field
 

@@ -172,7 +172,7 @@ def test_a_large_picture_is_classified_on_a_copy() -> None:
         ((example("small", ROCKET[:63, :80]), *SKY_AND_GROUND), "examples[0].image.content"),
     ],
 )
-def test_what_the_post_refuses(examples: tuple[Example, ...], field: str) -> None:
+def test_invalid_requests_are_refused(examples: tuple[Example, ...], field: str) -> None:
     """One label only, too few, too many, no picture, one that is smaller than a tile."""
     image = saved(ROCKET)
     assert refused(lambda: check(ClassifyRequest(image=image, examples=examples))).field == field

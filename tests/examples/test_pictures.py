@@ -129,7 +129,7 @@ def test_too_many_bytes() -> None:
     ],
     ids=["text", "html", "svg", "pdf", "signature", "multipage_rgb"],
 )
-def test_no_picture(content: bytes) -> None:
+def test_unreadable_picture_is_refused_in_own_words(content: bytes) -> None:
     """What Pillow cannot open is refused, without the words of Pillow."""
     error = refused(lambda: checked(Image(content=content)))
     assert error.field == "image.content"

@@ -104,7 +104,7 @@ def test_the_root_takes_only_post(method: str) -> None:
 
 
 @pytest.mark.parametrize("rest", ["/x", "//", "/x/y", "/%20"])
-def test_below_the_root_is_nothing(rest: str) -> None:
+def test_paths_below_the_root_are_not_found(rest: str) -> None:
     """Deeper paths are not found, whatever the method."""
     for method in ("POST", "GET"):
         with pytest.raises(RouteNotFound, match="/v1/score/"):

@@ -311,7 +311,7 @@ service.close()
         ("GET", "/v1/folders/f/operations", 404),
     ],
 )
-def test_who_answers(method: str, path: str, status: int, server: Server) -> None:
+def test_requests_reach_their_router(method: str, path: str, status: int, server: Server) -> None:
     """The rules of the router; an empty request to an endpoint lacks its picture."""
     reply = server.call(method, path)
     assert reply.status_code == status, reply.text

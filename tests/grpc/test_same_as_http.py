@@ -444,7 +444,7 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
         ("secret", ["INTERNAL", "the server failed internally"]),
     ],
 )
-def test_what_validate_refuses_is_refused_alike_in_all_ways(
+def test_refusal_by_validate_is_the_same_in_all_ways(
     label: str, error: list[str], places: Callable[[str], Place]
 ) -> None:
     """The caller gets the text of a ValueError; False is a refusal, and a text is a mistake."""

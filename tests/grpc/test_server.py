@@ -328,7 +328,9 @@ def test_names_too_long_for_trailers(character: str, kind: str) -> None:
     assert ("name" in refused.info.metadata) == (character != "\N{GRINNING FACE}")
 
 
-def test_what_is_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_defects_are_logged_once_and_refusals_are_not(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A refusal is no news; a defect is, once, with its cause."""
 
     def break_it(request: CountRequest) -> None:
@@ -369,7 +371,7 @@ def test_written_operations_are_kept() -> None:
     assert writer.operation(again) == writer.operation(small)
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_cache_of_messages_is_bounded() -> None:
     """The oldest make room."""
     writer = OperationWriter(lro.TypeRegistry())
     first = lro.Operation(name="operations/first")

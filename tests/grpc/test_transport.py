@@ -78,7 +78,7 @@ def failure(client: Any, verb: str = "get", *args: Any) -> CallError:
     return caught.value
 
 
-def test_what_is_sent(asking: Asking) -> None:
+def test_call_sends_metadata_routing_header_and_message(asking: Asking) -> None:
     """Metadata of the user, the routing header, the message; a name without odd characters."""
     said = pb.Operation(name=NAME).SerializeToString()
     odd, client = asking(
@@ -174,7 +174,7 @@ def test_a_target_that_is_none(target: str, asking: Asking) -> None:
     assert odd.calls == []
 
 
-def test_what_cannot_be_encoded(asking: Asking) -> None:
+def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
     """It is refused without a call."""
     odd, client = asking(replying())
     with pytest.raises(lro.DeclarationError, match=r"^request: .*surrogates"):

@@ -195,8 +195,8 @@ class Over:
         return False
 
 
-def test_a_call_that_is_over_when_its_turn_comes(counting: CountService) -> None:
-    """The thread looks at nothing."""
+def test_ended_call_is_skipped_without_a_read(counting: CountService) -> None:
+    """The thread does not read the store for it."""
     rpc = OperationsRpc(counting.service, "WaitOperation", OperationWriter(counting.service.types))
     context: Any = Over()
     assert _Threaded(1)(rpc)(b"", context) == b""

@@ -249,7 +249,7 @@ def test_a_caller_who_goes_away_frees_the_waiter() -> None:
     counting.finish(name)
 
 
-def test_other_messages_are_no_goodbye() -> None:
+def test_only_disconnect_ends_the_wait_of_a_caller() -> None:
     """Some servers and middlewares repeat the end of the request; only a disconnect is one."""
     counting = build()
     name = counting.start()

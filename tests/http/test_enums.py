@@ -123,7 +123,7 @@ def test_any_in_any() -> None:
         {"strange": "RED"},
     ],
 )
-def test_what_does_not_fit_the_type_stays(payload: dict[str, Any]) -> None:
+def test_payload_of_other_shape_is_unchanged(payload: dict[str, Any]) -> None:
     """A payload written by another program is changed where it fits its type, and only there."""
     assert shown(lro.Any(URL + "acme.v1.Picture", dict(payload))) == payload
 

@@ -386,7 +386,9 @@ def check_details(body: Mapping[str, Any], position: int, sentence: str) -> None
         "error.code in (3)",
     ],
 )
-def test_words_are_no_mistakes(text: str, service: lro.Service, call: Caller) -> None:
+def test_operators_of_other_languages_are_search_words(
+    text: str, service: lro.Service, call: Caller
+) -> None:
     """What looks like another language's operator is a search for that word (spec §7.6)."""
     assert service.list(lro.ListOperationsRequest(filter=text)).operations == ()
     assert call("GET", f"/v1/operations?filter={quote(text)}").json() == {}

@@ -257,7 +257,7 @@ def test_errors_of_the_edge(
     assert (reply.status_code, details_of(reply.json())["ErrorInfo"]["reason"]) == (status, reason)
 
 
-def test_what_is_beside_the_edge_stays(place: Place, setting: Setting) -> None:
+def test_errors_of_the_application_itself_are_unchanged(place: Place, setting: Setting) -> None:
     """An application's own 404 and 405 are its own."""
     alone = bool(place.prefix) or setting.make is flask_app
     assert place.call("GET", OWN).status_code == 405

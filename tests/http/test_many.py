@@ -212,10 +212,10 @@ def test_names_of_another_collection(path: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "size", "status"), [({"content_type": "text/plain"}, 1, 415), ({}, 2000, 413)]
 )
-def test_bodies_that_are_not_read(
+def test_body_of_other_media_type_or_too_long_is_refused(
     path: str, headers: dict[str, str], size: int, status: int
 ) -> None:
-    """Of another media type, or too long."""
+    """415 or 413, before anything of it is parsed."""
     reason = {415: "UNSUPPORTED_MEDIA_TYPE", 413: "REQUEST_TOO_LARGE"}[status]
     request = ask("POST", path, {"names": ["operations/" + "a" * size]}, **headers)
     reply = edge_of(build(), max_body=1000).handle(request)
@@ -223,7 +223,7 @@ def test_bodies_that_are_not_read(
 
 
 @EACH
-def test_a_query_has_nothing_to_say(path: str) -> None:
+def test_names_in_the_query_are_refused(path: str) -> None:
     """Names belong into the body (spec §5.8(1))."""
     reply = edge_of(build()).handle(ask("POST", path + "?names=operations/a", {"names": ["x"]}))
     check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
@@ -489,7 +489,9 @@ def test_large_operations_are_sent_piece_by_piece() -> None:
     assert [len(piece) > 40_000 for piece in pieces] == [True, True]
 
 
-def test_what_cannot_be_printed_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_watch_leaves_out_operation_that_cannot_be_printed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The failure is logged; a poll of it gets the error, and the others are still sent."""
     store = MemoryStore(lambda: NOW)
     counting = build(store)
@@ -523,7 +525,7 @@ def test_threads_do_not_stream() -> None:
     assert statuses == ["501 Not Implemented"]
 
 
-def test_the_loop_does_not_read_what_blocks() -> None:
+def test_event_loop_reads_lists_and_batches_in_a_thread() -> None:
     """Lists and BatchGet are read and printed in a thread, whether the store blocks or not."""
     counting = build()
     edge = edge_of(counting)

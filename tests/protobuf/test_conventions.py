@@ -89,7 +89,7 @@ def test_times_and_marks_are_filled_in(service, clock):
     assert [operation.name for operation in service.list(wanted).operations] == [name]
 
 
-def test_what_the_work_says_itself_stays(service):
+def test_fields_set_by_the_work_are_kept(service):
     """So do unknown fields, and bytes that are not a message."""
     name = service.start("acme.v1.Kept.Keep", KEPT()).name
     said = KEPT(text="b")

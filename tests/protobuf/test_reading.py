@@ -464,7 +464,7 @@ def test_an_extension_of_another_message_is_no_field():
         types.load(value, descriptor_pb2.MethodOptions)
 
 
-def test_what_is_nested_too_deeply_for_the_binary_form_is_refused(types):
+def test_message_too_deep_for_the_binary_form_is_refused(types):
     """A Struct takes three of protobuf's hundred levels for each of its own (spec §1.8(8))."""
     value = {}
     for _ in range(32):

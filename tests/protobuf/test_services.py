@@ -234,10 +234,10 @@ service Shop {
         ("shop2.v1", "shop2/v1/shop_service.proto", SERVICE),
     ],
 )
-def test_what_protoc_was_given_is_not_printed_again(
+def test_messages_of_given_files_are_not_printed_again(
     service, tmp_path, monkeypatch, package, name, service_text
 ):
-    """Its messages and services stay apart, and no file replaces another."""
+    """Its messages and services are printed once, and no file replaces another."""
     source = SHOP.format(package=package, service=service_text)
     pb = generated(service, tmp_path, name, source, monkeypatch)
     classes = {"request": pb.BuyRequest, "response": pb.BuyResponse, "metadata": pb.BuyMetadata}

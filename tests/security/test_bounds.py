@@ -573,7 +573,7 @@ def test_a_stream_reads_a_few_large_operations_at_a_time() -> None:
     assert service.replies.held == 0
 
 
-def test_errors_and_what_was_read_before_count_too(tmp_path: Path) -> None:
+def test_errors_and_cached_records_count_towards_page_bytes(tmp_path: Path) -> None:
     """An error by its message; a record that is known leaves less room for those that are not."""
     with service_of(SQLiteStore(tmp_path / "operations.db")) as service:
         names = [service.start(METHOD, WorkRequest()).name for _ in range(2)]
@@ -791,7 +791,7 @@ def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more() -> None:
     assert service.replies.held == 0
 
 
-def test_what_has_been_sent_is_not_broken_off() -> None:
+def test_reply_whose_last_byte_is_sent_is_not_broken_off() -> None:
     """One who waits may give the order in another thread, just before the last byte is taken."""
     budget = ByteBudget(100)
 
@@ -870,7 +870,7 @@ def test_a_server_stays_small_under_large_replies(tmp_path: Path) -> None:
         served.close()
 
 
-def test_bytes_of_a_forgotten_turn_serve_who_waits() -> None:
+def test_bytes_of_a_collected_turn_serve_the_next_waiter() -> None:
     """Its bytes are free when it is collected, which wakes no one: the next look finds them."""
     budget = ByteBudget(100)
     turns = [budget.take(100)]

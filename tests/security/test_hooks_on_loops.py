@@ -459,7 +459,7 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [print, len, lambda: None, "get"])
-def test_on_loop_refuses_what_is_no_verb(wrong: Any) -> None:
+def test_on_loop_refuses_other_functions(wrong: Any) -> None:
     """The verbs of a service and its methods are taken, nothing else."""
 
     async def call() -> None:

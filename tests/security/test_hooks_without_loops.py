@@ -236,7 +236,7 @@ class Lying:
     __class__ = str  # type: ignore[assignment]
 
 
-def test_caller_that_only_says_that_it_is_a_text_is_refused() -> None:
+def test_caller_whose_class_only_claims_to_be_str_is_refused() -> None:
     """Its type counts, not what it says of its own class."""
     hook = Hook("authenticate", lambda headers: Lying())
     assert isinstance(Lying(), str)

@@ -184,7 +184,7 @@ def test_a_page_token_grants_no_access() -> None:
     service.close()
 
 
-def test_what_belongs_to_others_is_as_what_is_not_there() -> None:
+def test_operation_of_another_caller_looks_missing() -> None:
     """The same status, reason and sentence, but for the name."""
     service, edge = served(owner_only=True)
     made = ask(edge, "POST", "/v1/c", {"steps": 1}, **{"x-caller": "them"})
