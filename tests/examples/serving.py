@@ -32,6 +32,8 @@ from lro.stores.sqlite import SQLiteStore
 
 ROOT = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
+TYPES = TypeRegistry()
+"""One for all tests: making one takes longer than a small request."""
 
 SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--concurrency", "1", "--store")
 SHORT_LEASE = """
@@ -48,7 +50,7 @@ server.main(
 
 def as_json(message: object) -> Json:
     """The body of a request: of a message, or the one given."""
-    body = message if isinstance(message, dict) else TypeRegistry().dump(message)
+    body = message if isinstance(message, dict) else TYPES.dump(message)
     assert isinstance(body, dict)
     return body
 
