@@ -316,13 +316,13 @@ def fill_postgres(url: str, schema: str, records: Records, keys: bool) -> None:
 
 
 def _ids(record: lro.adapters.Record) -> tuple[str, str, str | None]:
-    from lro.stores.postgres._writes import id_of, target_id
+    from lro.stores.postgres._statements import id_of, target_id
 
     return id_of(record.name), id_of(record.parent), target_id(record.target)
 
 
 def _postgres_start(record: lro.adapters.Record, row: tuple[Any, ...]) -> tuple[object, ...]:
-    from lro.stores.postgres._writes import id_of, start_id
+    from lro.stores.postgres._statements import id_of, start_id
 
     key = started(record)
     first = lro.wire.dumps(list(row)).decode()

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from lro._model.transitions import TRANSITIONS
+from lro._model.record import TRANSITIONS
 from tests.modules_entered import MODULES_AT_MOST, as_markdown, entered
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs/explanation/architecture.md"

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from lro import errors as errors
     from lro import types as types
-    from lro._base.any import Any
     from lro._base.errors import (
         Cancelled,
         DeclarationError,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
         LroError,
         StatusError,
     )
-    from lro._base.status import Code, Status
+    from lro._base.status import Any, Code, Status
     from lro._engine.job import Job
     from lro._engine.limits import Limits
     from lro._engine.method_spec import Options, WorkerLost
@@ -77,9 +76,8 @@ else:
 
 
 _HOMES: Final = {
-    "lro._base.any": "Any",
     "lro._base.errors": "Cancelled DeclarationError InvalidArgument LroError StatusError",
-    "lro._base.status": "Code Status",
+    "lro._base.status": "Any Code Status",
     "lro._engine.job": "Job",
     "lro._engine.limits": "Limits",
     "lro._engine.method_spec": "Options WorkerLost",

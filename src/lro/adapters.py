@@ -19,8 +19,7 @@ from lro._engine.store_port import (
     Store,
 )
 from lro._model.page_tokens import Cursor
-from lro._model.record import Record
-from lro._model.transitions import Change
+from lro._model.record import Change, Record
 
 __all__ = [
     "CancelSupport",

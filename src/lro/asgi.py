@@ -21,14 +21,13 @@ import attrs
 
 from lro._base.arguments import check_takes
 from lro._base.errors import MalformedRequest, RouteNotFound
-from lro._engine.budget import ReplyReservation
+from lro._engine.limits import ReplyReservation
 from lro._engine.runtime import stopping
 from lro._engine.service import Service
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge
-from lro._http.raw_path import raw_form, strip_mount, wire_text
-from lro._http.responses import HttpReply
+from lro._http.requests import raw_form, strip_mount, wire_text
+from lro._http.responses import HEARTBEAT_SECONDS, EventStream, HttpReply
 from lro._http.routes import HttpRequest
-from lro._http.sse import HEARTBEAT_SECONDS, EventStream
 from lro._http.starts import Starts
 from lro._http.steps import adrive
 

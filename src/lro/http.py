@@ -7,9 +7,15 @@
 """
 
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, OperationsEdge
-from lro._http.responses import HttpReply, allow_reply, error_reply, json_reply, operation_reply
+from lro._http.responses import (
+    EventStream,
+    HttpReply,
+    allow_reply,
+    error_reply,
+    json_reply,
+    operation_reply,
+)
 from lro._http.routes import HttpRequest
-from lro._http.sse import EventStream
 from lro._http.starts import Start, Starts, answer
 from lro._http.steps import Call, Exchange, Reserve, Wait, Watch, adrive, drive
 

@@ -1,13 +1,14 @@
 """Types of messages: well-known types, error details, integer widths, the registry (spec §1)."""
 
-from lro._base.any import Any, Json, declared_name
-from lro._base.details import (
+from lro._base.status import (
+    Any,
     BadRequest,
     DebugInfo,
     ErrorInfo,
     FieldViolation,
     Help,
     HelpLink,
+    Json,
     LocalizedMessage,
     PreconditionFailure,
     PreconditionViolation,
@@ -16,9 +17,9 @@ from lro._base.details import (
     RequestInfo,
     ResourceInfo,
     RetryInfo,
+    declared_name,
 )
-from lro._messages.codecs import Codec, CodecFactory
-from lro._messages.registry import TypeRegistry
+from lro._messages.registry import Codec, CodecFactory, TypeRegistry
 from lro._messages.schema import (
     Float,
     Int32,

@@ -17,7 +17,7 @@ from lro._base.arguments import check_plain_function, check_takes
 from lro._base.errors import LroError, MalformedRequest, RouteNotFound
 from lro._engine.service import Service
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge
-from lro._http.raw_path import raw_form, strip_mount, wire_text
+from lro._http.requests import raw_form, strip_mount, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 from lro._http.starts import Starts

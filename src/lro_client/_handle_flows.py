@@ -12,9 +12,9 @@ from lro import CancelOperationRequest, DeclarationError, DeleteOperationRequest
 from lro_client._client_state import ClientState
 from lro_client._errors import CallError, ClientError, OperationFailed, PollTimeout, again
 from lro_client._flow import polling, single
+from lro_client._flow.drivers import CALL_THREADS
 from lro_client._flow.poll_state import GRACE_SECONDS
 from lro_client._flow.steps import Call, Flow, Gather, Receive, StartRequest
-from lro_client._flow.threads import CALL_THREADS
 from lro_client._handles import HandleBase
 from lro_client._observer import KnownOperation
 from lro_client._tracing import Trace, log_gave_up, log_started, log_verb

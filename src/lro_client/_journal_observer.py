@@ -15,9 +15,9 @@ from lro.errors import LroError
 from lro.types import Json, TypeRegistry
 from lro.wire import dumps, loads
 from lro_client._errors import CallError
+from lro_client._flow.drivers import CALL_THREADS
 from lro_client._flow.single import FlowConfig, read, single
 from lro_client._flow.steps import Emit, Flow, RunBlocking, StartRequest
-from lro_client._flow.threads import CALL_THREADS
 from lro_client._journal import Entry, Journal, JournalError
 from lro_client._observer import KnownOperation, Observer, StartObserver
 from lro_client._tokens import message_name

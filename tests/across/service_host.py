@@ -18,7 +18,7 @@ from lro._base.status import Code, Status
 from lro._engine import change_listener
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from lro._engine.executor_port import Executor
-from lro._engine.notifier import Listener, Notifier
+from lro._engine.runtime import Listener, Notifier
 from lro._engine.service import Service
 from lro._engine.store_port import Store
 from lro._model.operation import ListOperationsRequest, Operation
@@ -84,7 +84,7 @@ class House:
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._store = Muffled(place.open())
-        with mock.patch("lro._engine.notifier.Notifier", Attendance):
+        with mock.patch("lro._engine.runtime.Notifier", Attendance):
             self._service = Service(cast(Store, self._store), make_executor(executor))
         assert isinstance(self._service._runtime.updater.notifier, Attendance)
         self._bell = self._service._runtime.updater.notifier

@@ -9,9 +9,9 @@ import pytest
 
 from lro._base.errors import Unavailable
 from lro._engine.change_listener import ChangeListener
-from lro._engine.notifier import RecordUpdater
+from lro._engine.runtime import RecordUpdater
 from lro._engine.service import Service
-from lro._model.transitions import request_cancel
+from lro._model.record import request_cancel
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

@@ -23,11 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lro._base.any import Any
 from lro._base.errors import LroError, OperationNotFound
-from lro._base.status import Code, Status
+from lro._base.status import Any, Code, Status
 from lro._engine.store_port import RequestKey
-from lro._model import transitions as states
+from lro._model import record as states
 from lro._model.page_tokens import Cursor
 from lro._model.record import Record
 from lro.stores._rows import to_row

@@ -12,7 +12,6 @@ from datetime import timedelta
 import pytest
 
 from lro._base import errors
-from lro._base.details import BadRequest, ErrorInfo, PreconditionFailure, ResourceInfo, RetryInfo
 from lro._base.errors import (
     BatchTooLarge,
     CancellationNotRequested,
@@ -40,7 +39,14 @@ from lro._base.errors import (
     UnknownType,
     got,
 )
-from lro._base.status import Code
+from lro._base.status import (
+    BadRequest,
+    Code,
+    ErrorInfo,
+    PreconditionFailure,
+    ResourceInfo,
+    RetryInfo,
+)
 from lro._messages.registry import TypeRegistry
 
 REASON = re.compile(r"[A-Z][A-Z0-9_]+[A-Z0-9]")

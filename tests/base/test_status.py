@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from lro._base.any import Any
-from lro._base.status import HTTP_STATUS, Code, Status, code_from_http
+from lro._base.status import HTTP_STATUS, Any, Code, Status, code_from_http
 from lro._messages.json_text import loads
 from lro._messages.registry import TypeRegistry
 from lro._model.json import error_body, status_from_error_body, status_from_json, status_to_json

@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from lro._engine.store_port import Store
-from lro._model.record import Record
-from lro._model.transitions import Change
+from lro._model.record import Change, Record
 from tests.chaos.traps import Moment, Point, point_of, step_on, waits_for, writing
 
 

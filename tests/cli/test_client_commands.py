@@ -18,7 +18,7 @@ pytest.importorskip("rich")
 pytest.importorskip("uvicorn")
 
 import lro
-from lro_client.cli._exits import Exit, worst
+from lro_client.cli._terminal import Exit, worst
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
 from tests.client.messages import NAME, ResizeMetadata, ResizeResponse, running

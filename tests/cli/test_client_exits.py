@@ -22,8 +22,8 @@ from lro.cli import _app, _output, main
 from lro.cli._app import app
 from lro_client import Client
 from lro_client._client import Group
-from lro_client.cli import _exits
-from lro_client.cli._exits import Exit
+from lro_client.cli import _terminal
+from lro_client.cli._terminal import Exit
 from lro_client.transports.http import HttpTransport
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client.messages import ResizeMetadata, ResizeResponse
@@ -56,8 +56,8 @@ def test_interrupted(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -
 def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     """What is to be typed again may be pasted into a shell."""
     with click.Context(app):
-        _exits.set_going_on(["operations/a b$(c)"])
-        _exits.tell_going_on()
+        _terminal.set_going_on(["operations/a b$(c)"])
+        _terminal.tell_going_on()
     assert capsys.readouterr().err.endswith("lro wait 'operations/a b$(c)'\n")
 
 

@@ -19,7 +19,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 from lro.protobuf import descriptor_set
 from lro_client._tokens import Token
-from lro_client.cli._exits import Exit
+from lro_client.cli._terminal import Exit
 from tests.cli.asking import Lro, over
 from tests.client.messages import ResizeMetadata, ResizeResponse
 from tests.client.real_service import FULL_NAME, House

@@ -16,7 +16,7 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 pytest.importorskip("uvicorn")
 
-from lro_client.cli._exits import Exit
+from lro_client.cli._terminal import Exit
 from tests.cli.asking import COMMAND, SOURCE, Asked, over, started
 from tests.client import sockets
 from tests.client.messages import ResizeMetadata, ResizeResponse

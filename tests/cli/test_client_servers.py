@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn")
 
 
 from lro_client._tokens import Token
-from lro_client.cli._exits import Exit
+from lro_client.cli._terminal import Exit
 from tests.cli.asking import Asked, Lro, over
 from tests.client import sockets
 from tests.client.messages import ResizeResponse

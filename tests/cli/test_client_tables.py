@@ -16,8 +16,8 @@ pytest.importorskip("rich")
 pytest.importorskip("uvicorn")
 
 import lro
-from lro_client.cli._exits import Exit
-from lro_client.cli._table import LiveTable
+from lro_client.cli._printing import LiveTable
+from lro_client.cli._terminal import Exit
 from tests.cli.asking import Lro, over, started
 from tests.client import sockets
 from tests.client.messages import ResizeMetadata, ResizeResponse

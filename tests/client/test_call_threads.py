@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from lro_client._flow import threads
-from lro_client._flow.threads import CallThreads, Late, _CallThread
+from lro_client._flow import drivers
+from lro_client._flow.drivers import CallThreads, Late, _CallThread
 
 
 @pytest.fixture
 def call_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallThreads]:
     """Call threads of one test, which end after half a second."""
-    monkeypatch.setattr(threads, "MAX_IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(drivers, "MAX_IDLE_SECONDS", 0.5)
     before = {*threading.enumerate()}
     yield CallThreads()
     for one in {*threading.enumerate()} - before:
@@ -39,7 +39,7 @@ def test_an_idle_thread_is_taken_again(call_threads: CallThreads) -> None:
 
 def test_few_threads_are_kept(call_threads: CallThreads, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those above their number end with their call, however many were lent at once."""
-    monkeypatch.setattr(threads, "MAX_IDLE_THREADS", 2)
+    monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 2)
     over = threading.Event()
     reports: queue.SimpleQueue[object] = queue.SimpleQueue()
     before = {*threading.enumerate()}
@@ -63,7 +63,7 @@ def test_late(call_threads: CallThreads) -> None:
 
 def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stays for the task that is on the way."""
-    monkeypatch.setattr(threads, "MAX_IDLE_SECONDS", 0.001)
+    monkeypatch.setattr(drivers, "MAX_IDLE_SECONDS", 0.001)
     leaving, reported = threading.Event(), threading.Event()
 
     class Taken(list[_CallThread]):
@@ -83,13 +83,13 @@ def test_a_forked_process_has_no_idle_threads(
 ) -> None:
     """They stayed with the parent."""
     first = call_threads.call(threading.current_thread, 10, set())
-    monkeypatch.setattr(threads.os, "getpid", lambda: -1)
+    monkeypatch.setattr(drivers.os, "getpid", lambda: -1)
     assert call_threads.call(threading.current_thread, 10, set()) is not first
 
 
 def test_another_may_answer(call_threads: CallThreads) -> None:
     """Whoever is waiting is reports, instead of what the call gives later."""
-    waiting: set[threads.AnswerQueue] = set()
+    waiting: set[drivers.AnswerQueue] = set()
     over, begun = threading.Event(), threading.Event()
 
     def call() -> None:

@@ -12,8 +12,8 @@ import respx
 
 import lro
 from lro_client import NO_RETRY, CallError, ClientError, Polling, PollTimeout
+from lro_client._flow import drivers
 from lro_client._flow import polling as _polling
-from lro_client._flow import threads
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, reply, running, succeeded
 from tests.client.overshoot import Case, cases, main
@@ -215,7 +215,7 @@ def test_a_poll_cut_by_the_deadline() -> None:
 @pytest.fixture(autouse=True)
 def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a deadline leaves behind ends with the connection."""
-    monkeypatch.setattr(threads, "MAX_IDLE_THREADS", 0)
+    monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 0)
     before = {*threading.enumerate()}
     yield
     for one in {*threading.enumerate()} - before:

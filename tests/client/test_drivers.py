@@ -17,7 +17,7 @@ import pytest
 import lro
 import lro.wire
 from lro_client import AsyncClient, Call, CallError, Client, Polling, PollTimeout, Reply
-from lro_client._flow import threads
+from lro_client._flow import drivers
 from lro_client._flow.async_driver import AsyncDriver
 from lro_client._flow.drivers import Driver
 from lro_client._flow.steps import RunBlocking
@@ -78,7 +78,7 @@ def test_a_transport_that_keeps_to_times_needs_no_thread() -> None:
     threads = []
 
     def answer(_: Call) -> Reply:
-        threads.append(threading.current_thread())
+        drivers.append(threading.current_thread())
         return Reply(DONE)
 
     for bounds in (True, False):
@@ -126,8 +126,8 @@ def test_defects_of_a_transport(
 
 def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller returns, and the thread ends when the transport does."""
-    monkeypatch.setattr(threads, "MAX_IDLE_THREADS", 0)
-    threads.CALL_THREADS.forget()  # those of other tests
+    monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 0)
+    drivers.CALL_THREADS.forget()  # those of other tests
     before, over = {*threading.enumerate()}, threading.Event()
 
     def answer(_: Call) -> Reply:
@@ -343,7 +343,7 @@ def test_what_fails_aside_is_logged(caplog: pytest.LogCaptureFixture) -> None:
         await asyncio.sleep(0)
 
     asyncio.run(main())
-    assert threads.CALL_THREADS.call(lambda: 1, 10, set()) == 1
+    assert drivers.CALL_THREADS.call(lambda: 1, 10, set()) == 1
     failed = [one for one in caplog.records if "has failed" in one.message]
     assert failed
     assert all(isinstance(one.exc_info[1], ZeroDivisionError) for one in failed if one.exc_info)

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 import lro
 import lro_client
 from lro._filters.filter import compile_filter
-from lro._filters.parse import parse
-from lro._filters.tree import Comparison, Member
+from lro._filters.parse import Comparison, Member, parse
 from lro._filters.types import MessageType
 from lro._messages.schema import shape_of
 from lro.executors.inline import InlineExecutor

@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from lro._engine.maintenance import Maintenance
-from lro._engine.notifier import RecordUpdater
-from lro._engine.runtime import Runtime
+from lro._engine.runtime import RecordUpdater, Runtime
 from lro.executors.inline import InlineExecutor
 
 LEASE = timedelta(seconds=15)

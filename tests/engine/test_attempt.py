@@ -9,8 +9,6 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.any import Any
-from lro._base.details import Help, HelpLink
 from lro._base.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -21,12 +19,12 @@ from lro._base.errors import (
     StatusError,
     Unavailable,
 )
-from lro._base.status import Code
+from lro._base.status import Any, Code, Help, HelpLink
 from lro._engine import attempt
 from lro._engine.job import Job, JobControl
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
-from lro._model.transitions import request_cancel
+from lro._model.record import request_cancel
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -959,7 +957,7 @@ def test_a_report_is_given_up_when_the_service_closes(make_service, no_patience,
 
 def test_a_job_that_lost_its_lease_is_told(quick):
     """The report raises, the attempt counts for nothing, and no result is written."""
-    from lro._model.transitions import claim, take_over
+    from lro._model.record import claim, take_over
 
     def body(request, job):
         now = quick.store.now() + timedelta(hours=1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lro._engine import exits
+from lro._engine import process
 from lro._model.record import Record, State
 from tests.engine.exiting_process import EXECUTORS, STORES
 from tests.services.postgres import shared_server
@@ -127,7 +127,7 @@ def test_close_that_a_second_signal_interrupts_leaves_the_others_to_be_closed(mo
             raise SystemExit
 
     both = [Open(), Open()]
-    monkeypatch.setattr(exits, "_open", weakref.WeakSet(both))
-    exits._close_all()
+    monkeypatch.setattr(process, "_open", weakref.WeakSet(both))
+    process._close_all()
     assert set(closed) == set(both)
     assert caplog.text.count("was interrupted") == 2

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from lro._engine import forks
-from lro._engine.forks import after_fork
+from lro._engine import process
+from lro._engine.process import after_fork
 from lro.stores.memory import MemoryStore
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -104,29 +104,29 @@ def test_holders_are_renewed_in_order_and_each_by_itself(caplog):
     after_fork(holders[0], renewed.append)
     after_fork(holders[1], fail)
     after_fork(holders[2], renewed.append)
-    before = len(forks._holders)
-    whole = dict(forks._holders)
-    forks._holders.clear()
+    before = len(process._holders)
+    whole = dict(process._holders)
+    process._holders.clear()
     try:
         for holder in holders:
             after_fork(holder, whole[holder])
-        forks._reset_all()
+        process._reset_all()
     finally:
-        forks._holders.clear()
-        forks._holders.update(whole)
+        process._holders.clear()
+        process._holders.update(whole)
     assert renewed == [holders[0], holders[2]]
     assert "could not be reset after a fork" in caplog.text
     whole.clear()
     holders.clear()
     renewed.clear()
     caplog.clear()
-    assert len(forks._holders) < before
+    assert len(process._holders) < before
 
 
 def test_a_system_that_cannot_fork(monkeypatch):
     """There is nothing to register then."""
     monkeypatch.delattr(os, "register_at_fork")
-    assert "after_fork" in runpy.run_path(forks.__file__)
+    assert "after_fork" in runpy.run_path(process.__file__)
 
 
 @pytest.mark.parametrize("upkeep", [False, True])

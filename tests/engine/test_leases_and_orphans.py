@@ -19,8 +19,7 @@ from lro._base.status import Code
 from lro._engine.job import Job
 from lro._engine.method_spec import WorkerLost
 from lro._engine.store_port import Expired
-from lro._model.record import State
-from lro._model.transitions import claim, lose, release, request_cancel, take_over
+from lro._model.record import State, claim, lose, release, request_cancel, take_over
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

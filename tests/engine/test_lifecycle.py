@@ -6,9 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.any import Any
 from lro._base.errors import LroError
-from lro._base.status import Code, Status
+from lro._base.status import Any, Code, Status
 from lro._engine.service import VERBS
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import parse_duration

@@ -11,7 +11,7 @@ import pytest
 
 from lro import asgi, wsgi
 from lro._engine.maintenance import Maintenance
-from lro._engine.process_role import mark_worker_process
+from lro._engine.process import mark_worker_process
 from lro._engine.service import Service
 from lro._model.operation import ListOperationsRequest
 from lro.executors.threads import ThreadExecutor
@@ -109,7 +109,7 @@ def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch: pytest.M
     closed.close()
     closed.start_maintenance()
     assert closed._background.maintenance._thread is None
-    monkeypatch.setattr("lro._engine.process_role._is_worker_process", False)
+    monkeypatch.setattr("lro._engine.process._is_worker_process", False)
     mark_worker_process()
     child, _ = made()
     child.start_maintenance()

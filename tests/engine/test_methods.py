@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import attrs
 import pytest
 
-from lro._base.any import Any
 from lro._base.errors import DeclarationError
-from lro._base.status import Code, Status
+from lro._base.status import Any, Code, Status
 from lro._engine.job import Job
+from lro._engine.method_spec import StandardMetadata
 from lro._messages.schema import shape_of
 from lro._model.method_names import (
     MethodName,
@@ -20,8 +20,7 @@ from lro._model.method_names import (
     convention_findings,
 )
 from lro._model.operation import Operation, OperationInfo, validate
-from lro._model.standard_metadata import StandardMetadata
-from lro._model.transitions import Record
+from lro._model.record import Record
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 EMPTY = "google.protobuf.Empty"

@@ -7,15 +7,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from lro._base.any import Any
 from lro._base.errors import LroError
-from lro._base.status import Code
+from lro._base.status import Any, Code
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
 from lro._model.names import parse_name
 from lro._model.operation import ListOperationsRequest, ListOperationsResponse
-from lro._model.record import Record
-from lro._model.transitions import delete, end
+from lro._model.record import Record, delete, end
 from lro.executors.inline import InlineExecutor
 from tests.vector_files import by_id, vectors
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse

@@ -13,7 +13,7 @@ from lro._model.operation import ListOperationsRequest
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
-from lro.testing._clock import together
+from lro.testing._samples import together
 from tests.service_steps import PATIENCE, answer, ended
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 

@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lro._base.any import Any
-from lro._engine.notifier import RecordUpdater
-from lro._model.record import Record
-from lro._model.transitions import claim, delete, end, report, request_cancel
+from lro._base.status import Any
+from lro._engine.runtime import RecordUpdater
+from lro._model.record import Record, claim, delete, end, report, request_cancel
 from lro.stores.memory import MemoryStore
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.any import Any
 from lro._base.errors import (
     DeclarationError,
     HookFailed,
@@ -20,7 +19,7 @@ from lro._base.errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._base.status import Code
+from lro._base.status import Any, Code
 from lro._engine.job import Job
 from lro._engine.method_spec import WorkerLost
 from lro._messages.registry import TypeRegistry

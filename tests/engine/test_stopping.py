@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from lro._base.details import RetryInfo
 from lro._base.errors import DeclarationError, Unavailable
-from lro._engine import exits
+from lro._base.status import RetryInfo
+from lro._engine import process
 from lro._engine.job import Job
+from lro._engine.process import StopSignals
 from lro._engine.service import Service
-from lro._engine.stop_signals import StopSignals
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
@@ -195,11 +195,11 @@ def test_start_is_refused_when_the_service_stops() -> None:
 @pytest.fixture
 def left() -> Iterator[Any]:
     """What is open at the end of the interpreter: of this test only."""
-    others = list(exits._open)
-    exits._open.clear()
-    yield exits._open
-    exits._open.clear()
-    exits._open.update(others)
+    others = list(process._open)
+    process._open.clear()
+    yield process._open
+    process._open.clear()
+    process._open.update(others)
 
 
 def test_exit_closes_all_services_within_one_drain(
@@ -207,7 +207,7 @@ def test_exit_closes_all_services_within_one_drain(
 ) -> None:
     """One that fails is logged, and the next ones have only what is left of the time."""
     now = [100.0]
-    monkeypatch.setattr(exits.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(process.time, "monotonic", lambda: now[0])
     given = []
 
     class Closing:
@@ -221,8 +221,8 @@ def test_exit_closes_all_services_within_one_drain(
 
     services = [Closing() for _ in range(3)]
     for one in services:
-        exits.close_at_exit(one)
-    exits._close_all()
+        process.close_at_exit(one)
+    process._close_all()
     assert given == [10, 3, 0]
     assert "could not be closed at the end of the process" in caplog.text
 

@@ -493,7 +493,7 @@ def test_waiting_is_zero_before_the_first_wait(service):
 
 def test_leaving_twice_is_leaving():
     """To remove a listener that is not there does nothing."""
-    from lro._engine.notifier import Notifier
+    from lro._engine.runtime import Notifier
 
     bell = Notifier()
     heard = []

@@ -19,7 +19,6 @@ from typing import Final
 import attrs
 
 from lro import message
-from lro._base.any import Any
 from lro._base.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -29,11 +28,11 @@ from lro._base.errors import (
     StatusError,
     Unavailable,
 )
-from lro._base.status import Code
+from lro._base.status import Any, Code
 from lro._engine.executor_port import Executor, RemoteCall
 from lro._engine.job import Job, JobControl
 from lro._engine.method_spec import MethodSpec, Options
-from lro._engine.process_role import is_worker_process
+from lro._engine.process import is_worker_process
 from lro._engine.service import Service
 from lro._engine.store_port import Store
 from lro._messages.registry import TypeRegistry

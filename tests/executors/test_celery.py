@@ -15,7 +15,7 @@ pytest.importorskip("celery")
 
 from lro._base.errors import Unavailable
 from lro._base.status import Code
-from lro.executors import _celery_broker
+from lro.executors import _celery_messages
 from lro.testing._executors import Work
 from tests.executors.celery_workers import House, Worker
 from tests.service_steps import PATIENCE, answer, ended, reason, unpacked
@@ -273,7 +273,7 @@ def test_the_broker_dies_in_the_midst_of_a_start(mortal, shaky, monkeypatch, req
 
     Then the same start can be repeated, and sends the name again.
     """
-    monkeypatch.setattr(_celery_broker, "FRESH_SECONDS", float("inf"))
+    monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", float("inf"))
     first = shaky.start("Echo", "abc")
     mortal.kill()
     with pytest.raises(Unavailable):
@@ -281,7 +281,7 @@ def test_the_broker_dies_in_the_midst_of_a_start(mortal, shaky, monkeypatch, req
     left = [one.name for one in shaky.stored() if one.name != first]
     assert len(left) == len(request_id) // 36
     mortal.start()
-    monkeypatch.setattr(_celery_broker, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", 0.0)
     again = shaky.start("Hold", "abc", request_id=request_id)
     assert left in ([], [again])
     assert mortal.ask("LLEN", shaky.queue) == b":1\r\n"

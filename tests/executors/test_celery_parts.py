@@ -26,14 +26,18 @@ import lro.executors.celery as module
 from lro._base.errors import DeclarationError, MissingExtra, Unavailable
 from lro._engine.executor_port import CancelSupport
 from lro._engine.service import Service
-from lro.executors import _celery_broker, _celery_worker
-from lro.executors._celery_broker import NamePublisher
-from lro.executors._celery_worker import CeleryWorkerTask
+from lro.executors import _celery_messages
+from lro.executors._celery_messages import CeleryWorkerTask, NamePublisher
 from lro.executors.celery import CeleryExecutor
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro.testing._executors import Work
-from lro.testing._remote import REMOTE_CHECKS, Desk, check_remote_executor, run_remote_check
+from lro.testing._executors import (
+    REMOTE_CHECKS,
+    Desk,
+    Work,
+    check_remote_executor,
+    run_remote_check,
+)
 from tests.service_steps import PATIENCE
 
 NUMBERS = itertools.count()
@@ -68,7 +72,7 @@ def level():
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch):
     """A worker gives a message back without a rest."""
-    monkeypatch.setattr(_celery_worker, "REJECT_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(_celery_messages, "REJECT_PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -245,10 +249,10 @@ def test_an_answer_is_believed_for_a_moment(monkeypatch):
     """Then the broker is asked again."""
     asked = []
     broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
-    monkeypatch.setattr(_celery_broker, "_open_channel", asked.append)
+    monkeypatch.setattr(_celery_messages, "_open_channel", asked.append)
     broker.check_reachable()
     broker.check_reachable()
-    monkeypatch.setattr(_celery_broker, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", 0.0)
     broker.check_reachable()
     assert len(asked) == 2
 

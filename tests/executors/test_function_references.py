@@ -21,7 +21,7 @@ from lro._engine.job import Job
 from lro._engine.method_spec import MethodSpec, Options
 from lro._engine.service import Service
 from lro._messages.registry import TypeRegistry
-from lro.executors.processes import ProcessExecutor, _executor, _function_reference, _pool, _process
+from lro.executors.processes import ProcessExecutor, _executor, _function_reference, _process
 from lro.stores.memory import MemoryStore
 from tests.executors import process_methods as errands
 from tests.service_steps import PATIENCE, answer, ended, reason
@@ -33,7 +33,7 @@ UNFIT = (Code.INTERNAL, "METHOD_FAILED")
 
 HEAD = """
 import lro, os, sys
-from lro._engine.process_role import is_worker_process
+from lro._engine.process import is_worker_process
 from lro.executors.processes import ProcessExecutor
 from lro.stores.memory import MemoryStore
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -85,7 +85,7 @@ def refusal_error(service, function, caplog, **classes):
 
 DECLARED = """
 import attrs
-from lro._messages.codecs import ClassCodec
+from lro._messages.registry import ClassCodec
 
 class Plain:
     def __init__(self, text):
@@ -420,14 +420,14 @@ def test_a_child_that_cannot_start(service, tmp_path, monkeypatch, caplog, progr
 def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, caplog):
     """A process with too many files open is no reason for an operation to fail."""
     monkeypatch.setattr(_executor, "_PAUSE", 0.0)
-    start, refusals = _pool.ChildProcess, [errno.EMFILE, errno.EAGAIN]
+    start, refusals = _process.ChildProcess, [errno.EMFILE, errno.EAGAIN]
 
     def process():
         if refusals:
             raise OSError(refusals.pop(), "not now")
         return start()
 
-    monkeypatch.setattr(_pool, "ChildProcess", process)
+    monkeypatch.setattr(_process, "ChildProcess", process)
     method = service.method(NAME)(errands.errand)
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
     assert answer(service, operation) == " 0"
@@ -442,7 +442,7 @@ def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
         asked.set()
         raise OSError(errno.EMFILE, "never")
 
-    monkeypatch.setattr(_pool, "ChildProcess", process)
+    monkeypatch.setattr(_process, "ChildProcess", process)
     operation = service.method(NAME)(errands.errand).start(WorkRequest(rest={"do": "echo"}))
     assert asked.wait(PATIENCE)
     service.cancel(operation.name)

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.any import Any
 from lro._base.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -27,14 +26,15 @@ from lro._base.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from lro._base.status import Code, Status
-from lro._engine import process_role
+from lro._base.status import Any, Code, Status
+from lro._engine import process as engine_process
 from lro._engine.job import Job, JobControl, WorkerDied
 from lro._engine.method_spec import Options
 from lro._engine.service import Service
 from lro.executors.inline import InlineExecutor
-from lro.executors.processes import _child, _function_reference, _messages, _pool
+from lro.executors.processes import _child, _function_reference, _messages, _process
 from lro.executors.processes._child import CallInChild, ChildMain, NotResolved
+from lro.executors.processes._executor import CallSupervisor, not_callable
 from lro.executors.processes._function_reference import (
     FunctionReference,
     MainModule,
@@ -57,8 +57,7 @@ from lro.executors.processes._messages import (
     Stopped,
     StopReason,
 )
-from lro.executors.processes._pool import ChildPool
-from lro.executors.processes._supervision import CallSupervisor, not_callable
+from lro.executors.processes._process import ChildPool
 from lro.stores.memory import MemoryStore
 from tests.executors import process_methods as errands
 from tests.executors.named_pipe import Mail
@@ -634,10 +633,10 @@ def test_dying_takes_the_group_along(monkeypatch, leads):
 
 def test_a_role_is_taken_once_and_for_all(monkeypatch):
     """By a process that is nothing else from then on."""
-    monkeypatch.setattr(process_role, "_is_worker_process", False)
-    assert not process_role.is_worker_process()
-    process_role.mark_worker_process()
-    assert process_role.is_worker_process()
+    monkeypatch.setattr(engine_process, "_is_worker_process", False)
+    assert not engine_process.is_worker_process()
+    engine_process.mark_worker_process()
+    assert engine_process.is_worker_process()
 
 
 MAIN = """
@@ -787,8 +786,8 @@ def test_a_pool_can_be_ended_at_once(monkeypatch):
     """As it is when the interpreter ends: nothing is waited for but the end of the processes."""
     pool = ChildPool(None)
     processes = [pool.take(), pool.take()]
-    monkeypatch.setattr(_pool, "_pools", [pool])
-    _pool._kill_all()
+    monkeypatch.setattr(_process, "_pools", [pool])
+    _process._kill_all()
     assert [process.alive for process in processes] == [False, False]
     for process in processes:
         pool.give_back(process, spoilt=True)

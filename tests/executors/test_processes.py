@@ -19,10 +19,9 @@ from lro._base.status import Code
 from lro._engine.executor_port import CancelSupport
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.method_spec import WorkerLost
-from lro._engine.process_role import is_worker_process
+from lro._engine.process import is_worker_process
 from lro._engine.service import Service
-from lro._model.record import State
-from lro._model.transitions import claim, take_over
+from lro._model.record import State, claim, take_over
 from lro.executors.processes import ProcessExecutor, _executor
 from lro.executors.processes._process import ChildProcess, MessageReader
 from lro.executors.threads import ThreadExecutor

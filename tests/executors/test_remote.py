@@ -15,7 +15,7 @@ from lro._base.status import Code
 from lro._engine.executor_port import CancelSupport
 from lro._engine.job import Job, WorkerDied
 from lro._engine.method_spec import WorkerLost
-from lro._model.transitions import take_over
+from lro._model.record import take_over
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.service_steps import PATIENCE, answer, ended, reason, recovered

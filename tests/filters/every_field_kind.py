@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from lro import message
-from lro._base.any import Any, Json, type_url
 from lro._base.errors import InvalidFilter
+from lro._base.status import Any, Json, type_url
 from lro._filters.filter import Filter, compile_filter
 from lro._filters.types import MessageType
 from lro._messages.schema import Float, Int32, Int64, UInt32, shape_of

@@ -8,12 +8,10 @@ import attrs
 import pytest
 
 from lro._base.errors import InvalidFilter
-from lro._filters.conditions import Compare
 from lro._filters.filter import Filter, compile_filter
-from lro._filters.plan import All, RecordTest, Some, Source, Untrue
-from lro._filters.tokens import refusal as refused
-from lro._filters.tokens import suggestion
-from lro._filters.tree import Op
+from lro._filters.parse import Op, suggestion
+from lro._filters.parse import refusal as refused
+from lro._filters.plan import All, Compare, RecordTest, Some, Source, Untrue
 from lro._filters.types import MessageType, ValueType
 from lro._messages.schema import Int32, shape_of
 from tests.filters.every_field_kind import compiled, refusal

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.any import Any, Json, type_url
 from lro._base.errors import InvalidFilter
-from lro._base.status import Status
+from lro._base.status import Any, Json, Status, type_url
 from lro._filters.filter import compile_filter
-from lro._filters.tree import Op
+from lro._filters.parse import Op
 from lro._filters.types import MessageType
 from lro._messages.schema import shape_of
 from tests.filters.every_field_kind import NAME, Everything, compiled, matches, refusal

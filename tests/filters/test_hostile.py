@@ -16,8 +16,8 @@ from typing import Final
 
 import pytest
 
-from lro._base.any import Any, Json, type_url
 from lro._base.errors import InvalidFilter
+from lro._base.status import Any, Json, type_url
 from lro._filters.filter import compile_filter
 from tests.filters.every_field_kind import NAME, compiled, matches
 from tests.filters.fuzz import HANGS_SECONDS, METADATA, ODD, RESPONSE, Tally, check_refusal, run

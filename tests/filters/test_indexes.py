@@ -15,8 +15,8 @@ import attrs
 import pytest
 
 from lro import message
-from lro._base.any import Any, Json, type_url
 from lro._base.errors import DeclarationError
+from lro._base.status import Any, Json, type_url
 from lro._engine.method_spec import Options
 from lro._engine.service import Service
 from lro._engine.store_port import Store
@@ -27,7 +27,7 @@ from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Int64, shape_of
 from lro._messages.wellknown import Empty
 from lro._model.operation import ListOperationsRequest
-from lro._model.transitions import report
+from lro._model.record import report
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

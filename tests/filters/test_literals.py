@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._filters.literals import (
+from lro._filters.parse import Member, Part
+from lro._filters.types import (
     SEPARATOR,
     Pattern,
     double,
@@ -24,7 +25,6 @@ from lro._filters.literals import (
     single_literal,
     timestamp,
 )
-from lro._filters.tree import Member, Part
 
 
 @pytest.mark.parametrize(

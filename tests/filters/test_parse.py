@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from lro._base.errors import InvalidFilter
 from lro._filters.filter import compile_filter
-from lro._filters.parse import MAX_DEPTH, MAX_LENGTH, MAX_UNITS, parse
-from lro._filters.tokens import KEYWORDS
-from lro._filters.tree import (
+from lro._filters.parse import (
+    KEYWORDS,
+    MAX_DEPTH,
+    MAX_LENGTH,
+    MAX_UNITS,
     And,
     Call,
     Comparison,
@@ -24,6 +26,7 @@ from lro._filters.tree import (
     Part,
     Search,
     Tree,
+    parse,
 )
 from tests.filters.messages import TYPES
 from tests.filters.test_vectors import ROWS

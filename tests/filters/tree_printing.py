@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lro._filters.tree import (
+from lro._filters.parse import (
     And,
     Call,
     Comparison,

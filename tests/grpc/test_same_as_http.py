@@ -141,7 +141,7 @@ def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
 
 def start_payload(fields: Fields, types: lro.TypeRegistry) -> bytes:
     """A start's message in binary form, and behind it what is said beside it."""
-    options = pytest.importorskip("lro._messages.protobuf.starts")
+    options = pytest.importorskip("lro._messages.protobuf.binary")
     beside = options.StartOptions(
         fields.get("requestId", ""), bool(fields.get("validateOnly", False))
     )

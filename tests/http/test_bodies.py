@@ -17,7 +17,7 @@ from lro._base.errors import (
     MalformedRequest,
     UnsupportedMediaType,
 )
-from lro._http.request_bodies import MANY_BYTES, media_type, read_object, read_request, take_field
+from lro._http.requests import MANY_BYTES, media_type, read_object, read_request, take_field
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import shape_of
 from lro._messages.times import Duration

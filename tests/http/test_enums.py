@@ -12,7 +12,7 @@ import pytest
 
 import lro
 import lro.wire
-from lro._model.enum_numbers import with_enum_numbers
+from lro._model.json import with_enum_numbers
 from lro.http import OperationsEdge
 from tests.http.counting_service import (
     URL,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._http.raw_path import raw_form, strip_mount, wire_text
+from lro._http.requests import raw_form, strip_mount, wire_text
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 SEGMENTS = st.lists(TEXT.filter(lambda text: "/" not in text), min_size=1, max_size=4)

@@ -7,10 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.any import Any
-from lro._base.details import RetryInfo
 from lro._base.errors import StatusError
-from lro._base.status import Code
+from lro._base.status import Any, Code, RetryInfo
 from lro._http.responses import error_reply
 from lro._messages.json_text import loads
 from lro._messages.registry import TypeRegistry

@@ -15,7 +15,7 @@ from lro._base.errors import (
     MalformedRequest,
     PartialSuccessNotSupported,
 )
-from lro._http.query import MAX_PARAMETERS, MAX_QUERY, Query, parse_query
+from lro._http.requests import MAX_PARAMETERS, MAX_QUERY, Query, parse_query
 from tests.vector_files import vectors
 
 CASES = vectors("http_query")["cases"]

@@ -10,7 +10,7 @@ import attrs
 from hypothesis import strategies as st
 
 from lro import message
-from lro._base.any import Any
+from lro._base.status import Any
 from lro._messages.schema import Float, Int32, UInt32, UInt64
 from lro._messages.wellknown import (
     BytesValue,

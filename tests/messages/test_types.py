@@ -14,8 +14,6 @@ import attrs
 import pytest
 
 from lro import message
-from lro._base.any import Any, declared_name
-from lro._base.details import BadRequest, ErrorInfo, FieldViolation, RetryInfo
 from lro._base.errors import (
     DeclarationError,
     EncodingError,
@@ -25,9 +23,17 @@ from lro._base.errors import (
     Unavailable,
     UnknownType,
 )
-from lro._base.status import Code, Status
-from lro._messages.codecs import open_ended
-from lro._messages.registry import TypeRegistry
+from lro._base.status import (
+    Any,
+    BadRequest,
+    Code,
+    ErrorInfo,
+    FieldViolation,
+    RetryInfo,
+    Status,
+    declared_name,
+)
+from lro._messages.registry import TypeRegistry, open_ended
 from lro._messages.schema import (
     Field,
     Float,

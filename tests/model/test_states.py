@@ -8,7 +8,6 @@ from itertools import product
 import attrs
 import pytest
 
-from lro._base.any import Any
 from lro._base.errors import (
     CancellationNotRequested,
     InvalidArgument,
@@ -16,12 +15,13 @@ from lro._base.errors import (
     NotApplied,
     OperationNotFound,
 )
-from lro._base.status import Code, Status
+from lro._base.status import Any, Code, Status
 from lro._model.operation import Operation
-from lro._model.record import Record, State
-from lro._model.transitions import (
+from lro._model.record import (
     TRANSITIONS,
     Event,
+    Record,
+    State,
     abandon,
     claim,
     delete,

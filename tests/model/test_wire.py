@@ -7,9 +7,8 @@ import json
 import attrs
 import pytest
 
-from lro._base.any import Any
 from lro._base.errors import EncodingError, InvalidArgument, UnknownType
-from lro._base.status import Code, Status
+from lro._base.status import Any, Code, Status
 from lro._messages.json_text import dumps, loads_strict
 from lro._messages.registry import TypeRegistry
 from lro._model.json import (

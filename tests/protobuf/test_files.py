@@ -26,8 +26,6 @@ from google.rpc import error_details_pb2
 
 import lro
 from lro import message
-from lro._base.any import Any
-from lro._base.details import ErrorInfo
 from lro._base.errors import (
     DeclarationError,
     EncodingError,
@@ -35,6 +33,7 @@ from lro._base.errors import (
     MissingExtra,
     UnknownType,
 )
+from lro._base.status import Any, ErrorInfo
 from lro._engine.service import Service
 from lro._messages.json_text import MAX_MESSAGE_DEPTH
 from lro._messages.protobuf import binary as _binary
@@ -42,7 +41,7 @@ from lro._messages.protobuf.files import file_name
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Float, Int32, UInt64, number
 from lro._messages.wellknown import Empty, StringValue, Value
-from lro._model.enum_numbers import with_enum_numbers
+from lro._model.json import with_enum_numbers
 from lro._model.operation import Operation
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set, register_module

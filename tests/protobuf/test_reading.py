@@ -22,8 +22,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lro import message
-from lro._base.any import Any
 from lro._base.errors import InvalidArgument
+from lro._base.status import Any
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Float, Int32, UInt32, UInt64, shape_of
 from lro._messages.wellknown import (

@@ -8,7 +8,7 @@ pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from hypothesis import given
 
-from lro._base.any import Any, type_url
+from lro._base.status import Any, type_url
 from lro._messages.json_text import dumps, loads
 from tests.messages.scalars_message import METADATA, SCALARS
 from tests.protobuf.fixtures import of_attrs, of_protobuf

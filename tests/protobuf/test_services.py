@@ -19,8 +19,8 @@ import grpc_tools
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from lro import Job, Service, message, protobuf
+from lro._messages.protobuf.binary import StartOptions, read_options, write_options
 from lro._messages.protobuf.options import HTTP, OPERATION_INFO
-from lro._messages.protobuf.starts import StartOptions, read_options, write_options
 from lro.executors.inline import InlineExecutor
 from lro.lint import lint
 from lro.stores.memory import MemoryStore

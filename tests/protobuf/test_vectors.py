@@ -10,8 +10,8 @@ pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from google.longrunning import operations_proto_pb2 as pb
 
-from lro._base.any import Any
 from lro._base.errors import InvalidArgument, LroError
+from lro._base.status import Any
 from lro._messages.json_text import loads_strict
 from lro._messages.protobuf.binary import parsed, serialized
 from lro._model.json import operation_from_json, operation_to_json, page_to_json

@@ -26,14 +26,12 @@ import lro
 import lro.wire
 import lro.wsgi
 from lro._base.errors import MAX_CHALLENGE, InvalidPageToken
-from lro._engine.budget import LARGE_AT_ONCE, ByteBudget, CallCount, ReplyReservation
-from lro._engine.limits import size_of
+from lro._engine.limits import LARGE_AT_ONCE, ByteBudget, CallCount, ReplyReservation, size_of
 from lro._engine.store_port import READ_BYTES
 from lro._filters.parse import MAX_DEPTH as FILTER_DEPTH
 from lro._filters.parse import MAX_LENGTH, MAX_UNITS
-from lro._http.public_errors import MAX_DETAILS, MAX_TEXT
-from lro._http.query import MAX_PARAMETERS, MAX_QUERY, parse_query
-from lro._http.request_bodies import MAX_CONTENT_TYPE, read_object
+from lro._http.requests import MAX_CONTENT_TYPE, MAX_PARAMETERS, MAX_QUERY, parse_query, read_object
+from lro._http.responses import MAX_DETAILS, MAX_TEXT
 from lro._http.steps import drive
 from lro._messages.json_text import MAX_DEPTH, MAX_LISTS
 from lro._model.http_rules import MAX_PATH, check_path
@@ -480,7 +478,7 @@ def test_large_operations_are_let_go_before_the_next_is_read(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Read messages may take twelve times their text: of a reply, one is held (defects 4)."""
-    monkeypatch.setattr("lro.stores._record_cache.MAX_BYTES", 0)
+    monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
     read: list[weakref.ref[Record]] = []
 
     def reading(row: Any) -> Record:

@@ -23,7 +23,7 @@ import grpc
 import lro
 import lro.asgi
 from lro import Code
-from lro._engine.budget import LARGE_AT_ONCE
+from lro._engine.limits import LARGE_AT_ONCE
 from lro_client import AsyncLocalTransport
 from lro_client._errors import CallError
 from lro_client._flow.steps import BatchGetOperationsRequest, Call, StartRequest

@@ -25,7 +25,7 @@ import lro.grpc
 import lro.wsgi
 from lro import Code
 from lro._base.arguments import is_coroutine_function
-from lro._engine.hooks import Hook, ask_caller, on_loop, run
+from lro._engine.access import Hook, ask_caller, on_loop, run
 from lro._model.record import Record
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore

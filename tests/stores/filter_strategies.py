@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import attrs
 from hypothesis import strategies as st
 
-from lro._base.any import Json
+from lro._base.status import Json
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import json_name
 from lro._model.record import Record

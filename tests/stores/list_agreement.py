@@ -21,8 +21,8 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lro._base.any import Any
 from lro._base.errors import InvalidFilter
+from lro._base.status import Any
 from lro._engine import listing
 from lro._engine.service import Service
 from lro._engine.store_port import Store

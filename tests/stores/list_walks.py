@@ -23,8 +23,7 @@ from lro._engine.service import Service
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
 from lro._model.operation import ListOperationsRequest
-from lro._model.record import Record
-from lro._model.transitions import end, report
+from lro._model.record import Record, end, report
 from lro.executors.inline import InlineExecutor
 from lro.testing import START, ManualClock
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse

@@ -15,7 +15,7 @@ import attrs
 
 from lro._engine.service import Service
 from lro._model.operation import ListOperationsRequest
-from lro._model.transitions import delete, end, report
+from lro._model.record import delete, end, report
 from lro.testing import START
 from tests.across.places import Place
 from tests.stores.list_walks import EMPTY, insert, metadata

@@ -12,8 +12,7 @@ import attrs
 from hypothesis import strategies as st
 
 from lro import message
-from lro._base.any import Any, Json, declared_name, type_url
-from lro._base.status import Status
+from lro._base.status import Any, Json, Status, declared_name, type_url
 from lro._messages.json_text import dumps, reread
 from lro._messages.schema import Field, Int32, Kind, Label, number, shape_of
 from lro._model.record import Record

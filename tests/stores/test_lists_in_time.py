@@ -120,7 +120,7 @@ class Postgres:
     def cancelling(self, store, monkeypatch, too_many):
         import psycopg
 
-        from lro.stores.postgres._connection import unavailable
+        from lro.stores.postgres._connections import unavailable
 
         connections, asked = store._resources.connections, []
         real = connections.rows

@@ -219,7 +219,7 @@ class Traces(RuleBasedStateMachine):
             )
             return self.answer(started)
 
-        with mock.patch("lro._engine.starting.new_id", return_value=f"{self.count:03d}"):
+        with mock.patch("lro._engine.methods.new_id", return_value=f"{self.count:03d}"):
             self.all(call, expected)
         return name if expected[0] == name else multiple()
 

@@ -23,7 +23,6 @@ from hypothesis import example, given
 
 import lro.stores.postgres
 from lro import testing
-from lro._base.any import Any
 from lro._base.errors import (
     DeclarationError,
     InvalidArgument,
@@ -32,25 +31,34 @@ from lro._base.errors import (
     TargetBusy,
     Unavailable,
 )
+from lro._base.status import Any
 from lro._engine.store_port import Inserted, Renewed
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, Named, TextContains, all_of
 from lro._model.page_tokens import Cursor
-from lro._model.record import State
-from lro._model.transitions import claim, report, request_cancel
+from lro._model.record import State, claim, report, request_cancel
 from lro.stores._list_queries import ListQuery
 from lro.stores.postgres import SCHEMA_VERSION, PostgresStore, _notifications, _pages, _schema
 from lro.stores.postgres import _statements as statements
-from lro.stores.postgres._connection import PERIOD_SECONDS, ServerAddress, ServerClock
+from lro.stores.postgres._connections import PERIOD_SECONDS, ServerAddress, ServerClock
 from lro.stores.postgres._notifications import Announcer, payloads
-from lro.testing._clock import together
-from lro.testing._samples import DONE, REQUEST, end_of, held, ids, insert, key_of, record_of
+from lro.testing._samples import (
+    DONE,
+    REQUEST,
+    end_of,
+    held,
+    ids,
+    insert,
+    key_of,
+    record_of,
+    together,
+)
 from tests.service_steps import PATIENCE
 from tests.services.postgres import PostgresServer, shared_server, store_maker
 
 OPENER = """
 import sys
 from datetime import UTC, datetime
-from lro._base.any import Any
+from lro._base.status import Any
 from lro._engine.store_port import RequestKey
 from lro._model.record import Record
 from lro.stores.postgres import PostgresStore
@@ -71,7 +79,7 @@ store.close()
 FORKER = """
 import os, sys, warnings
 from datetime import UTC, datetime
-from lro._base.any import Any
+from lro._base.status import Any
 from lro._base.errors import Unavailable
 from lro._model.record import Record
 from lro.stores.postgres import PostgresStore

@@ -23,14 +23,23 @@ from lro._base.errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._model.transitions import claim, request_cancel
+from lro._model.record import claim, request_cancel
 from lro.stores._rows import to_row
-from lro.stores.postgres import PostgresStore, _connections, _group_commit
+from lro.stores.postgres import PostgresStore, _connections, _records
 from lro.stores.postgres._connections import ConnectionLost
-from lro.stores.postgres._group_commit import GroupWriter
-from lro.stores.postgres._writes import RecordWrite, WriteKind, insertion, replacement
-from lro.testing._clock import together
-from lro.testing._samples import DONE, REQUEST, end_of, held, ids, insert, key_of, record_of
+from lro.stores.postgres._records import GroupWriter
+from lro.stores.postgres._statements import RecordWrite, WriteKind, insertion, replacement
+from lro.testing._samples import (
+    DONE,
+    REQUEST,
+    end_of,
+    held,
+    ids,
+    insert,
+    key_of,
+    record_of,
+    together,
+)
 from tests.service_steps import PATIENCE
 from tests.services.postgres import shared_server, store_maker
 from tests.services.proxy import proxy_to
@@ -314,7 +323,7 @@ def test_an_error_while_connecting_frees_the_place(make, monkeypatch):
 
 def test_a_connection_that_cannot_be_set_up_is_closed(server, monkeypatch):
     """The server is one that does not know our settings, say."""
-    monkeypatch.setattr("lro.stores.postgres._connection._SET_UP", "SELECT %s, %s, %s, nonsense")
+    monkeypatch.setattr("lro.stores.postgres._connections._SET_UP", "SELECT %s, %s, %s, nonsense")
     with pytest.raises(Unavailable, match="UndefinedColumn"):
         PostgresStore(server.url)
 
@@ -700,8 +709,8 @@ def test_what_touches_the_same_goes_with_a_later_group():
 
 def test_groups_are_not_larger_than_they_may_be(monkeypatch):
     """Neither in number nor in length; a single one that is too long goes alone."""
-    monkeypatch.setattr(_group_commit, "MAX_GROUP_WRITES", 2)
-    monkeypatch.setattr(_group_commit, "MAX_GROUP_BYTES", 10)
+    monkeypatch.setattr(_records, "MAX_GROUP_WRITES", 2)
+    monkeypatch.setattr(_records, "MAX_GROUP_BYTES", 10)
     desk = Desk()
     writers, _ = first_group(desk)
     writers.begin(*map(write_of, "bcd"), write_of("e", size=20), write_of("f", size=4))

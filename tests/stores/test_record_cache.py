@@ -7,9 +7,8 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from lro.stores import _record_cache
-from lro.stores._record_cache import RecordCache
-from lro.stores._rows import stamp_of
+from lro.stores import _rows
+from lro.stores._rows import RecordCache, stamp_of
 from lro.testing import ManualClock
 from lro.testing._samples import held, record_of
 
@@ -22,13 +21,13 @@ def clock() -> ManualClock:
 def test_the_oldest_records_are_dropped(clock: ManualClock) -> None:
     """Those kept fit into the limit together; a very large record is not kept at all."""
     cache = RecordCache()
-    length = _record_cache.MAX_BYTES // 20 // 8
+    length = _rows.MAX_BYTES // 20 // 8
     for number in range(30):
         cache.keep(record_of(clock, str(number)), length)
     assert 15 < len(cache._kept) < 20
     assert cache.get("operations/0") is None
     assert cache.get("operations/29") is not None
-    cache.keep(record_of(clock, "29"), _record_cache.MAX_BYTES)
+    cache.keep(record_of(clock, "29"), _rows.MAX_BYTES)
     assert cache.get("operations/29") is None
     for name in ("operations/29", "operations/28", "operations/28"):
         cache.forget(name)

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lro._base.any import Any
 from lro._base.errors import (
     InvalidArgument,
     NotApplied,
@@ -24,14 +23,12 @@ from lro._base.errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._base.status import Status
-from lro._model.record import Record, State
-from lro._model.transitions import claim, report, request_cancel
-from lro.stores._record_cache import RecordCache
+from lro._base.status import Any, Status
+from lro._model.record import Record, State, claim, report, request_cancel
+from lro.stores._rows import RecordCache
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite._connections import FileConnections
 from lro.testing import STORE_CHECKS, ManualClock, run_store_check
-from lro.testing._clock import together
 from lro.testing._samples import (
     DONE,
     METHODS,
@@ -42,14 +39,15 @@ from lro.testing._samples import (
     insert,
     key_of,
     record_of,
+    together,
 )
 from tests.service_steps import PATIENCE
 
 WRITER = """
 import sys
 from datetime import UTC, datetime, timedelta
-from lro._base.any import Any
-from lro._model.transitions import Record, end
+from lro._base.status import Any
+from lro._model.record import Record, end
 from lro.stores.sqlite import SQLiteStore
 
 store = SQLiteStore(sys.argv[1])
@@ -71,8 +69,8 @@ while True:
 OPENER = """
 import sys
 from datetime import UTC, datetime
-from lro._base.any import Any
-from lro._model.transitions import Record
+from lro._base.status import Any
+from lro._model.record import Record
 from lro.stores.sqlite import SQLiteStore
 
 print("ready", flush=True)
@@ -394,7 +392,7 @@ def test_an_equal_record_is_not_written(path):
 @pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
 def test_a_store_that_remembers_nothing_keeps_its_promises(check, tmp_path, monkeypatch):
     """Every record is read from the file: what is remembered must not be what makes it right."""
-    monkeypatch.setattr("lro.stores._record_cache.MAX_BYTES", 0)
+    monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
     run_store_check(check, lambda clock: SQLiteStore(tmp_path / "operations.db", clock=clock))
 
 
@@ -649,7 +647,7 @@ def test_the_clock_of_the_machine(path):
 
 def test_many_records_are_remembered_for_polls(path, monkeypatch):
     """The last ones known, each as long as it does not change; the oldest are forgotten."""
-    monkeypatch.setattr("lro.stores._record_cache.MAX_BYTES", 20 * 2_000 + 1_999)
+    monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 20 * 2_000 + 1_999)
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         names = []

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lro._base.any import Any
 from lro._base.errors import DeclarationError, InvalidArgument, OperationNotFound, Unavailable
-from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _schema, _statements
-from lro.stores.sqlite._errors import translate_error
-from lro.stores.sqlite._schema import prepare
+from lro._base.status import Any
+from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _statements
+from lro.stores.sqlite._file import translate_error
+from lro.stores.sqlite._statements import prepare
 from lro.testing import ManualClock
-from lro.testing._clock import together
 from lro.testing._samples import (
     DONE,
     METHODS,
@@ -27,6 +26,7 @@ from lro.testing._samples import (
     insert,
     key_of,
     record_of,
+    together,
 )
 from tests.service_steps import PATIENCE
 
@@ -138,7 +138,7 @@ def test_tables_that_another_process_has_made_meanwhile_are_used(path, monkeypat
     """Between the first look at the version and the lock of the file."""
     SQLiteStore(path).close()
     found = [0, SCHEMA_VERSION, SCHEMA_VERSION]
-    monkeypatch.setattr(_schema, "_version", lambda writer: found.pop(0))
+    monkeypatch.setattr(_statements, "_version", lambda writer: found.pop(0))
     with plain(path) as connection:
         prepare(connection, "operations.db", 0.0)
         assert not connection.in_transaction
@@ -247,7 +247,7 @@ def test_tables_of_others_may_stand_beside_ours(path):
 
 def test_tables_that_cannot_be_looked_at_are_not_foreign(monkeypatch):
     """What is in the way then is told as it is."""
-    monkeypatch.setattr(_schema, "_version", lambda writer: SCHEMA_VERSION)
+    monkeypatch.setattr(_statements, "_version", lambda writer: SCHEMA_VERSION)
     with pytest.raises(sqlite3.OperationalError, match="refused by a test"):
         prepare(Moody("wal", sqlite3.SQLITE_IOERR), "operations.db", 0.0)
 
@@ -276,11 +276,11 @@ def test_the_write_ahead_log_is_asked_for_again(monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     now = iter(range(100))
     monkeypatch.setattr("time.monotonic", lambda: next(now))
-    assert _schema._write_ahead(Moody(5, 5, 6, "wal"), PATIENCE) == "wal"
+    assert _statements._write_ahead(Moody(5, 5, 6, "wal"), PATIENCE) == "wal"
     with pytest.raises(sqlite3.OperationalError):
-        _schema._write_ahead(Moody(5, "wal"), 0.0)
+        _statements._write_ahead(Moody(5, "wal"), 0.0)
     with pytest.raises(sqlite3.OperationalError):
-        _schema._write_ahead(Moody(sqlite3.SQLITE_READONLY, "wal"), PATIENCE)
+        _statements._write_ahead(Moody(sqlite3.SQLITE_READONLY, "wal"), PATIENCE)
 
 
 def test_a_place_without_a_write_ahead_log_is_refused():

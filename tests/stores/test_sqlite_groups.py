@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lro._base.errors import LroError, Unavailable
-from lro.stores.sqlite import _fair_lock
+from lro.stores.sqlite import _writer
 from lro.stores.sqlite._connections import FileConnections
-from lro.stores.sqlite._fair_lock import FairLock
 from lro.stores.sqlite._group_commit import ActionWrite, Unrelated
+from lro.stores.sqlite._writer import FairLock
 from tests.service_steps import PATIENCE
 
 
@@ -586,7 +586,7 @@ def test_a_lock_is_asked_for_more_and_more_seldom(house, monkeypatch):
 
 # -- turns ----------------------------------------------------------------------------------------
 
-WITHOUT_FCNTL = pytest.mark.skipif(_fair_lock.fcntl is None, reason="this system has no such locks")
+WITHOUT_FCNTL = pytest.mark.skipif(_writer.fcntl is None, reason="this system has no such locks")
 
 
 @pytest.mark.platform
@@ -628,14 +628,14 @@ def test_without_such_locks_everybody_has_the_turn(tmp_path, monkeypatch):
     nowhere = FairLock(str(tmp_path / "missing" / "a.db"))
     assert (nowhere.take(0.0), nowhere.take(0.0)) == (True, True)
     nowhere.release()
-    monkeypatch.setattr(_fair_lock, "fcntl", None)
+    monkeypatch.setattr(_writer, "fcntl", None)
     one, two = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert (one.take(0.0), two.take(0.0)) == (True, True)
     one.release()
     one.close()
     assert os.listdir(tmp_path) == []
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    assert runpy.run_path(_fair_lock.__file__)["fcntl"] is None
+    assert runpy.run_path(_writer.__file__)["fcntl"] is None
 
 
 @pytest.mark.platform

@@ -15,14 +15,13 @@ from lro._base.errors import OperationNotFound, Unavailable
 from lro.stores.sqlite import SQLiteStore, _connections
 from lro.stores.sqlite._connections import FileConnections
 from lro.testing import ManualClock
-from lro.testing._clock import together
-from lro.testing._samples import end_of, ids, insert, record_of
+from lro.testing._samples import end_of, ids, insert, record_of, together
 from tests.service_steps import PATIENCE
 
 PRELUDE = """
 import os, sys, threading
 from datetime import UTC, datetime
-from lro._base.any import Any
+from lro._base.status import Any
 from lro._model.record import Record
 from lro.stores.sqlite import SQLiteStore
 

@@ -10,8 +10,8 @@ from contextlib import closing
 import pytest
 
 from lro._base.errors import Unavailable
-from lro.stores.sqlite import SQLiteStore, _subscription
-from lro.stores.sqlite._subscription import FileWatch
+from lro.stores.sqlite import SQLiteStore, _connections
+from lro.stores.sqlite._connections import FileWatch
 from lro.testing import ManualClock
 from lro.testing._samples import insert, record_of
 from tests.service_steps import PATIENCE
@@ -41,7 +41,7 @@ def way(request, monkeypatch):
         def nothing(path):
             raise OSError("a test reports no")
 
-        monkeypatch.setattr(_subscription, "FileWatch", nothing)
+        monkeypatch.setattr(_connections, "FileWatch", nothing)
     return request.param
 
 
@@ -185,7 +185,7 @@ class Observed(FileWatch):
 @pytest.fixture
 def observed(store, monkeypatch):
     """An subscription whose waiting is observed."""
-    monkeypatch.setattr(_subscription, "FileWatch", Observed)
+    monkeypatch.setattr(_connections, "FileWatch", Observed)
     with closing(store.listen()) as made:
         yield made
 
@@ -204,7 +204,7 @@ def looks_of(store, monkeypatch):
 @REPORTED
 def test_a_quiet_file_is_not_looked_at(observed, store, other, monkeypatch):
     """One wait for the whole time, until somebody writes."""
-    monkeypatch.setattr(_subscription, "_COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(_connections, "_COMMIT_SECONDS", 0.0)
     looks = looks_of(store, monkeypatch)
     listener = Listener(observed)
     assert observed._watch.waited_for.wait(PATIENCE)

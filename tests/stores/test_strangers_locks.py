@@ -14,7 +14,7 @@ import pytest
 from lro._base.errors import Unavailable
 from lro._engine.job import Job
 from lro._engine.store_port import Renewed
-from lro._model.transitions import report, request_cancel
+from lro._model.record import report, request_cancel
 from lro.executors.inline import InlineExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.testing._samples import REQUEST, held

@@ -14,8 +14,9 @@ from datetime import timedelta
 from types import CodeType
 from typing import ClassVar, Final
 
-from lro._base.details import (
+from lro._base.status import (
     BadRequest,
+    Code,
     ErrorInfo,
     FieldViolation,
     PreconditionFailure,
@@ -23,7 +24,6 @@ from lro._base.details import (
     ResourceInfo,
     RetryInfo,
 )
-from lro._base.status import Code
 
 OPERATION_TYPE = "google.longrunning.Operation"
 

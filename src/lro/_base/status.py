@@ -3,12 +3,231 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
-from lro._base.any import Any, unknown_fields
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+"""A JSON value as the standard library reads it."""
+
+T = TypeVar("T")
+
+TYPE_URL_PREFIX: Final = "type.googleapis.com/"
+
+WRAPPED_TYPES: Final = frozenset(
+    "google.protobuf." + name
+    for name in (
+        "Any", "Duration", "Timestamp", "FieldMask", "Struct", "Value", "ListValue",
+        "BoolValue", "BytesValue", "DoubleValue", "FloatValue", "Int32Value", "Int64Value",
+        "StringValue", "UInt32Value", "UInt64Value",
+    )
+)  # fmt: skip
+"""Types whose JSON form inside an Any stands under ``value`` (spec §1.10(1))."""
+
+
+UNKNOWN: Final = "lro.unknown"
+
+
+def unknown_fields() -> bytes:
+    """The attribute of a message that carries unknown fields in binary form.
+
+    They come from peers with a newer revision, and are written back (spec §1.7(5)).
+    """
+    found: bytes = attrs.field(default=b"", kw_only=True, repr=False, metadata={UNKNOWN: True})
+    return found
+
+
+def named(full_name: str) -> Callable[[type[T]], type[T]]:
+    """Give a message class of this library its full name; :func:`lro.message` also checks it."""
+
+    def name_it(cls: type[T]) -> type[T]:
+        cls.__lro_name__ = full_name  # type: ignore[attr-defined]  # a mark, like __slots__
+        return cls
+
+    return name_it
+
+
+@named("google.protobuf.Any")
+@attrs.frozen
+class Any:
+    """A message of some type, packed.
+
+    The payload stays in the form in which it came: a JSON value (an object for ordinary messages,
+    the bare JSON form for the types of spec §1.10(1)) or the bytes of the binary form. It is
+    converted only on request, through a :class:`lro.TypeRegistry`. Equality compares the stored
+    form.
+    """
+
+    type_url: str = ""
+    payload: Json | bytes = attrs.field(factory=dict, eq=True, hash=False)
+
+    @property
+    def type_name(self) -> str:
+        """The full name of the message type: all after the last ``/`` (spec §1.14(1))."""
+        return self.type_url.rpartition("/")[2] if "/" in self.type_url else ""
+
+    @property
+    def empty(self) -> bool:
+        """True for the Any that packs nothing at all: no type, no payload."""
+        return not self.type_url and not self.payload
+
+
+def type_url(full_name: str) -> str:
+    """The type URL that a newly packed message of this type gets (spec §1.14(1))."""
+    return TYPE_URL_PREFIX + full_name
+
+
+def declared_name(cls: type) -> str | None:
+    """The full name given by :func:`named` to this very class, or None."""
+    name = cls.__dict__.get("__lro_name__")
+    return name if isinstance(name, str) else None
+
+
+PACKAGE = "google.rpc."
+
+
+@named(PACKAGE + "ErrorInfo")
+@attrs.frozen
+class ErrorInfo:
+    """Why, for machines: a stable reason within a domain, and the facts of the message."""
+
+    reason: str = ""
+    domain: str = ""
+    metadata: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+
+
+@named(PACKAGE + "RetryInfo")
+@attrs.frozen
+class RetryInfo:
+    """How long to wait before asking again."""
+
+    retry_delay: timedelta | None = None
+
+
+@named(PACKAGE + "BadRequest.FieldViolation")
+@attrs.frozen
+class FieldViolation:
+    """One wrong field: its path in proto spelling, and what is wrong with it."""
+
+    field: str = ""
+    description: str = ""
+    reason: str = ""
+    localized_message: LocalizedMessage | None = None
+
+
+@named(PACKAGE + "BadRequest")
+@attrs.frozen
+class BadRequest:
+    """Which fields of the request are wrong."""
+
+    field_violations: tuple[FieldViolation, ...] = ()
+
+
+@named(PACKAGE + "ResourceInfo")
+@attrs.frozen
+class ResourceInfo:
+    """Which resource the error is about."""
+
+    resource_type: str = ""
+    resource_name: str = ""
+    owner: str = ""
+    description: str = ""
+
+
+@named(PACKAGE + "PreconditionFailure.Violation")
+@attrs.frozen
+class PreconditionViolation:
+    """One condition that did not hold."""
+
+    type: str = ""
+    subject: str = ""
+    description: str = ""
+
+
+@named(PACKAGE + "PreconditionFailure")
+@attrs.frozen
+class PreconditionFailure:
+    """Which conditions did not hold."""
+
+    violations: tuple[PreconditionViolation, ...] = ()
+
+
+@named(PACKAGE + "Help.Link")
+@attrs.frozen
+class HelpLink:
+    """One link and what is behind it."""
+
+    description: str = ""
+    url: str = ""
+
+
+@named(PACKAGE + "Help")
+@attrs.frozen
+class Help:
+    """Where to read more."""
+
+    links: tuple[HelpLink, ...] = ()
+
+
+@named(PACKAGE + "LocalizedMessage")
+@attrs.frozen
+class LocalizedMessage:
+    """A message for people, in the language of ``locale``."""
+
+    locale: str = ""
+    message: str = ""
+
+
+@named(PACKAGE + "DebugInfo")
+@attrs.frozen
+class DebugInfo:
+    """Traces for developers; never sent by this library, read from others."""
+
+    stack_entries: tuple[str, ...] = ()
+    detail: str = ""
+
+
+@named(PACKAGE + "QuotaFailure.Violation")
+@attrs.frozen
+class QuotaViolation:
+    """One quota that was exceeded."""
+
+    subject: str = ""
+    description: str = ""
+
+
+@named(PACKAGE + "QuotaFailure")
+@attrs.frozen
+class QuotaFailure:
+    """Which quotas were exceeded."""
+
+    violations: tuple[QuotaViolation, ...] = ()
+
+
+@named(PACKAGE + "RequestInfo")
+@attrs.frozen
+class RequestInfo:
+    """What identifies the request in the server's logs."""
+
+    request_id: str = ""
+    serving_data: str = ""
+
+
+DETAIL_TYPES: tuple[type, ...] = (
+    ErrorInfo,
+    RetryInfo,
+    BadRequest,
+    ResourceInfo,
+    PreconditionFailure,
+    Help,
+    LocalizedMessage,
+    DebugInfo,
+    QuotaFailure,
+    RequestInfo,
+)
+"""Always registered (spec §1.14(2))."""
 
 
 class Code(enum.IntEnum):

@@ -2,23 +2,262 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import logging
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import attrs
 
+from lro._base.arguments import (
+    check,
+    check_function,
+    contained,
+    failed,
+    is_coroutine_function,
+    passes,
+)
 from lro._base.errors import (
     DeclarationError,
+    HookFailed,
+    InvalidArgument,
+    LroError,
     MethodNotSupported,
     NameRefused,
     OperationNotFound,
     PermissionDenied,
+    got,
 )
-from lro._engine.hooks import Flow, Hook, Question, ask_permission, on_loop
 from lro._engine.store_port import Store
 from lro._model.record import Record
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@attrs.frozen
+class Question:
+    """What an event loop must await: ``ask`` awaits the hook of this name."""
+
+    hook: str
+    ask: Callable[[], Awaitable[object]]
+
+
+Flow: TypeAlias = Generator[Question, Any, R]
+"""Yields questions, is sent their answers, and returns what was wanted."""
+
+_REFUSED: Final = "is refused by the method"
+
+
+class Hook:
+    """A function of the application that decides who may act.
+
+    ``awaited``: it is a coroutine function, which only an event loop can ask.
+
+    Raises:
+        DeclarationError: It cannot be called.
+    """
+
+    def __init__(self, name: str, function: Callable[..., object]) -> None:
+        check_function(name, function)
+        self.name = name
+        self.awaited = is_coroutine_function(function)
+        self._function: Callable[..., Any] = function
+
+    def ask(self, *arguments: object) -> Flow[object]:
+        """What the hook returns.
+
+        What it raises passes, but for what would stop a server, such as SystemExit.
+
+        Raises:
+            HookFailed: It raised such a thing.
+        """
+        if self.awaited:
+            return (yield Question(self.name, functools.partial(self._await, arguments)))
+        return contained(self.name, self._function, *arguments)
+
+    async def _await(self, arguments: tuple[object, ...]) -> object:
+        import asyncio
+
+        # In a task of its own, the only one that the hook can cancel. If the task that awaits it
+        # is cancelled, asyncio cancels the hook's task too, and this await lasts until it ends.
+        waiting, context = asyncio.current_task(), contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        try:
+            found, error = await loop.create_task(self._answer(arguments), context=context)
+        except asyncio.CancelledError as exc:
+            if waiting is not None and waiting.cancelling():
+                raise
+            raise failed(self.name, exc) from exc
+        for variable, value in context.items():  # what the hook has set is seen after it
+            variable.set(value)
+        if error is not None:
+            raise error
+        return found
+
+    async def _answer(self, arguments: tuple[object, ...]) -> tuple[object, BaseException | None]:
+        import asyncio
+
+        try:
+            return await self._function(*arguments), None
+        except asyncio.CancelledError:
+            raise
+        except BaseException as exc:  # not raised here: a task that raises SystemExit ends its loop
+            return None, exc if passes(exc) else failed(self.name, exc)
+
+    def check_plain(self, where: str) -> None:
+        """Do nothing for a plain function.
+
+        Raises:
+            DeclarationError: It is a coroutine function, which ``where`` has no event loop for.
+        """
+        wanted = f"a plain function, since {where} has no event loop that could await it"
+        check(self.name, self._function, wanted, fine=not self.awaited)
+
+
+def _mistake(name: str, found: object, wanted: str) -> HookFailed:
+    """The error of a hook that returned what it must not return."""
+    text = f"must return {wanted}, got {got(found)}"
+    if type(found) is CoroutineType:
+        found.close()  # or Python warns that it was never awaited
+    return HookFailed(name, text)
+
+
+def ask_caller(hook: Hook, headers: Mapping[str, str]) -> Flow[str]:
+    """Who is calling, as ``authenticate`` says; the empty text for None.
+
+    Raises:
+        HookFailed: It gives anything else.
+    """
+    found = yield from hook.ask(headers)
+    if found is None:
+        return ""
+    if issubclass(type(found), str):  # what an object says of its own class may be untrue
+        caller: Any = found
+        named: str = caller
+        return named
+    raise _mistake(hook.name, found, "a text, or None for a caller without a name")
+
+
+def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
+    """Do nothing if ``authorize`` allows it: it returns None or True.
+
+    Raises:
+        PermissionDenied: It returns False.
+        HookFailed: It returns anything else.
+    """
+    found = yield from hook.ask(caller, verb, name)
+    if found is False:
+        raise PermissionDenied()
+    if found is not None and found is not True:
+        raise _mistake(hook.name, found, "None or True to allow, False to forbid")
+
+
+def ask_validity(validate: Callable[[Any], object], request: object) -> None:
+    """Do nothing if ``validate`` accepts this request: it returns None or True.
+
+    Raises:
+        InvalidArgument: It returns False, or raises a ValueError, whose text the caller is told.
+        HookFailed: It returns anything else.
+        BaseException: What else it raises passes, as for :func:`contained`.
+    """
+    found = contained("validate", _validated, validate, request)
+    if found is False:
+        raise InvalidArgument("request", _REFUSED)
+    if found is not None and found is not True:
+        wanted = "None or True to accept, False to refuse (a ValueError says why)"
+        raise _mistake("validate", found, wanted)
+
+
+def _validated(validate: Callable[[Any], object], request: object) -> object:
+    try:
+        return validate(request)
+    except LroError:  # some of these are a ValueError too, and have a code of their own
+        raise
+    except ValueError as exc:  # the application may have written its text too
+        raise InvalidArgument("request", str(exc) or _REFUSED) from exc
+
+
+def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
+    """Make a flow a method that is called in a thread; :func:`flow_of` gives the flow."""
+
+    @functools.wraps(flow)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return run(flow(*args, **kwargs))
+
+    return call
+
+
+def flow_of(method: Callable[P, R]) -> Callable[P, Flow[R]]:
+    """The flow of a bound method that :func:`verb` has made.
+
+    Raises:
+        TypeError: It is not such a method.
+    """
+    try:
+        made: Any = method
+        return functools.partial(made.__wrapped__, made.__self__)
+    except AttributeError:
+        wanted = "must be a verb of a service, such as service.get"
+        raise TypeError(f"{wanted}, got {got(method)}") from None
+
+
+def run(flow: Flow[R]) -> R:
+    """What a flow returns, in this thread.
+
+    Raises:
+        HookFailed: It asks a coroutine function, which nothing here can await.
+    """
+    question, found = _resume(flow, None, None)
+    if question is None:
+        result: R = found
+        return result
+    flow.close()
+    text = "is a coroutine function, which only an event loop can await: use Service.on_loop"
+    raise HookFailed(question.hook, text)
+
+
+async def on_loop(flow: Flow[R], *, blocks: bool, threads: ThreadPoolExecutor | None = None) -> R:
+    """What a flow returns, with its questions awaited by the running event loop.
+
+    ``blocks``: what it does between them is done in ``threads``, by default those of the loop.
+    """
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    answer: object = None
+    error: Exception | None = None
+    while True:
+        if blocks:
+            step = functools.partial(_resume, flow, answer, error)
+            in_context = functools.partial(contextvars.copy_context().run, step)
+            question, found = await loop.run_in_executor(threads, in_context)
+        else:
+            question, found = _resume(flow, answer, error)
+        if question is None:
+            result: R = found
+            return result
+        try:
+            answer, error = await question.ask(), None
+        except Exception as exc:
+            error = exc
+
+
+def _resume(
+    flow: Flow[Any], answer: object, error: Exception | None
+) -> tuple[Question | None, Any]:
+    """The next question of a flow, or None and what it returns."""
+    try:
+        return (flow.send(answer) if error is None else flow.throw(error)), None
+    except StopIteration as end:
+        return None, end.value
+
 
 log = logging.getLogger("lro")
 

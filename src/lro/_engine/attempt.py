@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from lro._base.any import Any as PackedMessage
 from lro._base.errors import (
     Cancelled,
     EncodingError,
@@ -22,6 +21,7 @@ from lro._base.errors import (
     StatusError,
     Unavailable,
 )
+from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
 from lro._engine.executor_port import RemoteCall
 from lro._engine.job import (
@@ -36,11 +36,11 @@ from lro._engine.job import (
     overdue,
 )
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
-from lro._engine.notifier import RecordUpdater
-from lro._engine.runtime import Runtime
-from lro._model.record import Record, State
-from lro._model.transitions import (
+from lro._engine.runtime import RecordUpdater, Runtime
+from lro._model.record import (
     Change,
+    Record,
+    State,
     claim,
     end,
     if_unchanged_since,

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 from lro._base.errors import LroError
-from lro._engine.notifier import RecordUpdater
+from lro._engine.runtime import RecordUpdater
 from lro._engine.store_port import ChangeSubscription
 from lro._engine.workers import Workers
 

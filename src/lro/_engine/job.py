@@ -10,9 +10,8 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 import attrs
 
-from lro._base.any import Any
 from lro._base.errors import Cancelled, DeadlineExceeded
-from lro._base.status import Code, Status
+from lro._base.status import Any, Code, Status
 from lro._model.record import State
 
 M = TypeVar("M")

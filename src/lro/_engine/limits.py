@@ -2,16 +2,282 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import logging
+import threading
+import time
 import typing
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from lro._base.any import Any
 from lro._base.arguments import check, check_count
-from lro._base.errors import MessageTooLarge
-from lro._base.status import Status
+from lro._base.errors import MessageTooLarge, TooManyHeld
+from lro._base.status import Any, Status
+from lro._engine.process import after_fork
 from lro._messages.json_text import dumps
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+
+log = logging.getLogger("lro")
+
+WAIT_SECONDS: Final = 10.0
+"""How long a call waits for bytes before it is refused."""
+
+SLOW_SECONDS: Final = 5.0
+"""A reply that takes longer to send is broken off when another call waits for its bytes."""
+
+LARGE_AT_ONCE: Final = 1
+"""How many large replies are made at once: messages that are read may be ten times their text."""
+
+_LOOK_SECONDS: Final = 0.5
+
+
+class HeldCall:
+    """One of the places of a :class:`CallCount`; freed by ``with``, or when it is collected."""
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        self._free: Callable[[], None] | None = free
+
+    def release(self) -> None:
+        """Free the place. Idempotent."""
+        free, self._free = self._free, None
+        if free is not None:
+            free()
+
+    def __enter__(self) -> HeldCall:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+
+class CallCount:
+    """How many of something are held, in all and for each caller who has a name.
+
+    ``each`` bounds those of one caller; callers without a name cannot be distinguished.
+    """
+
+    def __init__(
+        self, what: str, limit: int, setting: str, each: int | None = None, each_setting: str = ""
+    ) -> None:
+        self._what = what
+        self._limit, self._setting = limit, setting
+        self._each, self._each_setting = each, each_setting
+        self._forked()
+        after_fork(self, CallCount._forked)
+
+    def _forked(self) -> None:
+        self._lock = threading.RLock()  # a place may be freed by the garbage collector
+        self._held = 0
+        self._of_caller: dict[str, int] = {}
+
+    def take(self, caller: str, count: int = 1) -> HeldCall:
+        """Take places for ``count`` more.
+
+        Raises:
+            TooManyHeld: There are too many already, of this caller or of all.
+        """
+        counted = caller if self._each is not None else ""
+        with self._lock:
+            if self._held + count > self._limit:
+                raise TooManyHeld(self._what, self._limit, self._setting)
+            mine = self._of_caller.get(counted, 0) + count if counted else 0
+            if self._each is not None and mine > self._each:
+                raise TooManyHeld(f"{self._what} for one caller", self._each, self._each_setting)
+            self._held += count
+            if counted:
+                self._of_caller[counted] = mine
+        return HeldCall(lambda: self._free(counted, count))
+
+    def _free(self, counted: str, count: int) -> None:
+        with self._lock:
+            self._held -= count
+            if counted:
+                left = self._of_caller.pop(counted) - count
+                if left:
+                    self._of_caller[counted] = left
+
+
+class ReplyReservation:
+    """Bytes set aside for one reply, from when it is read until it is sent."""
+
+    def __init__(self, budget: ByteBudget, size: int, *, large: bool) -> None:
+        self._budget = budget
+        self.bytes = size
+        self._large = large
+
+    def resize(self, size: int) -> None:
+        """Keep ``size`` bytes once the reply is made, and free the others."""
+        before, self.bytes = self.bytes, size
+        large, self._large = self._large, False
+        self._budget.give_back(before - size, large=large)
+
+    def release(self) -> None:
+        """Free all of them. Idempotent."""
+        self.resize(0)
+
+    @contextlib.contextmanager
+    def sending(self, cut: Callable[[], object]) -> Iterator[None]:
+        """While these bytes are sent, ``cut`` may be called to break that off, by any thread."""
+        self._budget.sending[self] = (self._budget.clock(), cut)
+        try:
+            yield
+        finally:
+            self._budget.sending.pop(self, None)
+
+    def __del__(self) -> None:
+        if self.bytes or self._large:
+            self._budget.dropped.append((self.bytes, self._large))
+
+
+class ByteBudget:
+    """The bytes of all replies to many operations that are read or sent at once.
+
+    Calls wait in a queue, so that large ones are not passed over for ever. A reader
+    who is slow cannot hold up the others: what has been sent for ``SLOW_SECONDS`` is broken off
+    when another call waits.
+
+    These replies are made in few threads of their own, of which one is left for small ones: the C
+    library keeps for each thread some of what that has freed, a multiple of what is held.
+    """
+
+    def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limit = limit
+        self.clock = clock
+        self._forked()
+        after_fork(self, ByteBudget._forked)
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+        self._held = self._large = 0
+        self._threads: ThreadPoolExecutor | None = None
+        self._queue: collections.deque[Callable[[], None]] = collections.deque()
+        self.sending: dict[ReplyReservation, tuple[float, Callable[[], object]]] = {}
+        self.dropped: collections.deque[tuple[int, bool]] = collections.deque()
+        """Bytes of reservations that were dropped: the garbage collector must not take the lock."""
+
+    @property
+    def held(self) -> int:
+        """How many bytes are held."""
+        self.give_back(0)
+        return self._held
+
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        """The threads in which such replies are made."""
+        with self._lock:
+            if self._threads is None:
+                from concurrent.futures import ThreadPoolExecutor
+
+                self._threads = ThreadPoolExecutor(LARGE_AT_ONCE + 1, "lro-replies")
+            return self._threads
+
+    def close(self) -> None:
+        """Let the threads end, when they have done what they were given."""
+        with self._lock:
+            self._threads = None  # a pool ends when it is collected; a late call makes one again
+
+    def take(self, least: int, most: int | None = None) -> ReplyReservation:
+        """``most`` bytes, or ``least`` while other large replies are made; waits until they are
+        free.
+
+        Raises:
+            TooManyHeld: That took too long.
+        """
+        woken = threading.Event()
+        with self._queued(woken.set) as mine:
+            end = self.clock() + WAIT_SECONDS
+            while (reservation := self._granted(mine, least, most)) is None:
+                woken.wait(self._look_within(end))
+                woken.clear()
+            return reservation
+
+    async def atake(self, least: int, most: int | None = None) -> ReplyReservation:
+        """:meth:`take` for coroutines: no thread is held."""
+        import asyncio
+
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(woken.set)
+
+        with self._queued(wake) as mine:
+            end = self.clock() + WAIT_SECONDS
+            while (reservation := self._granted(mine, least, most)) is None:
+                timer = loop.call_later(self._look_within(end), woken.set)
+                try:
+                    await woken.wait()
+                finally:
+                    timer.cancel()
+                woken.clear()
+            return reservation
+
+    def give_back(self, size: int, *, large: bool = False) -> None:
+        """These bytes are free again, and those of reservations that were dropped."""
+        with self._lock:
+            self._held -= size
+            self._large -= large
+            self._take_dropped()
+            first = self._queue[0] if self._queue else None
+        if first is not None:
+            first()
+
+    def _take_dropped(self) -> None:
+        while self.dropped:
+            size, large = self.dropped.popleft()
+            self._held -= size
+            self._large -= large
+
+    @contextlib.contextmanager
+    def _queued(self, wake: Callable[[], None]) -> Iterator[Callable[[], None]]:
+        with self._lock:
+            self._queue.append(wake)
+        try:
+            yield wake
+        finally:
+            with self._lock:
+                self._queue.remove(wake)
+            self.give_back(0)  # the next one may be granted
+
+    def _granted(
+        self, mine: Callable[[], None], least: int, most: int | None
+    ) -> ReplyReservation | None:
+        with self._lock:
+            if self._queue[0] is not mine:
+                return None
+            self._take_dropped()
+            free = self.limit - self._held
+            size, large = least, False
+            if most is not None and most <= free and self._large < LARGE_AT_ONCE:
+                size, large = most, True
+            elif least == most or least > free:
+                return None
+            self._large += large
+            self._held += size
+        return ReplyReservation(self, size, large=large)
+
+    def _look_within(self, end: float) -> float:
+        """The seconds until one more look; by then, the slowest reader may be broken off."""
+        now = self.clock()
+        if now >= end:
+            raise TooManyHeld("bytes of replies are held", self.limit, "replies_bytes")
+        sending = self.sending.copy()
+        if sending:
+            reservation, (since, cut) = min(sending.items(), key=lambda item: item[1][0])
+            if now - since >= SLOW_SECONDS and self.sending.pop(reservation, None) is not None:
+                log.warning("a reply of %d bytes is read too slowly: broken off", reservation.bytes)
+                cut()
+        return min(_LOOK_SECONDS, end - now)
+
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024

@@ -18,8 +18,7 @@ from lro._engine.change_listener import ChangeListener
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, WorkerLost
 from lro._engine.runtime import Runtime
 from lro._engine.workers import Workers
-from lro._model.record import Record, State
-from lro._model.transitions import abandon, if_unchanged_since
+from lro._model.record import Record, State, abandon, if_unchanged_since
 
 log = logging.getLogger("lro")
 

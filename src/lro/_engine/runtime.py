@@ -2,15 +2,121 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeAlias
 
 import attrs
 
-from lro._base.errors import Unavailable
+from lro._base.errors import LroError, Unavailable
 from lro._engine.executor_port import Executor
-from lro._engine.notifier import RecordUpdater
 from lro._engine.store_port import Store
+from lro._model.record import Change, Record, Stamp, State, with_derived
+
+log = logging.getLogger("lro")
+
+Listener: TypeAlias = Callable[[bool], None]
+"""Called with True if the operation may have ended or gone, with False after other changes."""
+
+
+class Notifier:
+    """Calls listeners by the name of an operation.
+
+    A notification carries no data: a listener looks at the store. Listeners are called by the
+    thread that notifies, and must be quick.
+    """
+
+    def __init__(self) -> None:
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Forget all listeners: they belong to the parent process."""
+        self._lock = threading.Lock()
+        self._listeners: dict[str, list[Listener]] = {}
+
+    def listen(self, name: str, listener: Listener) -> None:
+        """Call ``listener`` at every notification for this name, until :meth:`leave`."""
+        with self._lock:
+            self._listeners.setdefault(name, []).append(listener)
+
+    def leave(self, name: str, listener: Listener) -> None:
+        """Stop calling ``listener``. Idempotent."""
+        with self._lock:
+            listeners = self._listeners.get(name, [])
+            if listener in listeners:
+                listeners.remove(listener)
+            if not listeners:
+                self._listeners.pop(name, None)
+
+    def notify(self, name: str, *, ended: bool = True) -> None:
+        """Call the listeners for this name. ``ended``: the operation may have ended or gone."""
+        if name not in self._listeners:  # no lock for the common case: no listener
+            return
+        with self._lock:
+            listeners = tuple(self._listeners.get(name, ()))
+        for listener in listeners:
+            listener(ended)
+
+    def notify_all(self) -> None:
+        """Call every listener."""
+        for name in self.names():
+            self.notify(name)
+
+    def names(self) -> frozenset[str]:
+        """The names that have listeners."""
+        with self._lock:
+            return frozenset(self._listeners)
+
+    def __bool__(self) -> bool:
+        """Whether there is any listener."""
+        return bool(self._listeners)
+
+    def __len__(self) -> int:
+        """How many listeners there are."""
+        with self._lock:
+            return sum(len(listeners) for listeners in self._listeners.values())
+
+
+class RecordUpdater:
+    """Applies changes to the store, and notifies waiters and watchers of them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.notifier = Notifier()
+        self.unnamed_changes = 0
+        """Number of change notifications received from other processes without names."""
+        self.late_writes = 0
+        """How many writes of workers of this process were refused, their leases being lost."""
+        self._lock = threading.Lock()
+
+    def reset_after_fork(self) -> None:
+        """Forget all listeners: they belong to the parent process."""
+        self.notifier.reset_after_fork()
+        self._lock = threading.Lock()
+
+    def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
+        """Store a change, and return the record after it; None if the change has removed it.
+
+        Listeners in this process are notified, and other processes too. ``stamp`` brings what is
+        derived up to date in the same step.
+
+        Raises:
+            OperationNotFound: There is no such record, or callers cannot see it.
+            NotApplied, LeaseLost, CancellationNotRequested: What the change itself refuses.
+        """
+        after = self.store.update(name, change if stamp is None else with_derived(change, stamp))
+        ended = after is None or after.state is not State.IN_PROGRESS
+        self.notifier.notify(name, ended=ended)
+        self.store.notify_others(name)
+        return after
+
+    def refused(self, name: str, what: str, error: LroError) -> None:
+        """Count and log a write of a worker that had lost its lease."""
+        with self._lock:
+            self.late_writes += 1
+        log.warning("%s: %s was refused: %s", name, what, error)
 
 
 @attrs.frozen(kw_only=True)

@@ -19,23 +19,21 @@ from lro._base.arguments import (
     check_texts,
 )
 from lro._base.errors import InvalidArgument
-from lro._engine.access import VERBS, Access, Authorize
-from lro._engine.batch import BatchRead
-from lro._engine.budget import ByteBudget
+from lro._engine.access import VERBS, Access, Authorize, Flow, flow_of, on_loop, run, verb
 from lro._engine.executor_port import Executor
-from lro._engine.exits import close_at_exit, no_longer_open
-from lro._engine.forks import after_fork
-from lro._engine.hooks import Flow, flow_of, on_loop, run, verb
-from lro._engine.limits import DEFAULT_LIMITS, Limits
-from lro._engine.listing import Listing, Query
+from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
+from lro._engine.listing import BatchRead, Listing, Query
 from lro._engine.maintenance import LEAST_LEASE, Background
 from lro._engine.method_spec import MethodSpec, Options, WorkerLost
-from lro._engine.methods import Method, MethodDecorator, Methods, Reporter
-from lro._engine.notifier import RecordUpdater
-from lro._engine.process_role import is_worker_process
-from lro._engine.runtime import Runtime
-from lro._engine.starting import Starter
-from lro._engine.stop_signals import STOP_SIGNALS
+from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
+from lro._engine.process import (
+    STOP_SIGNALS,
+    after_fork,
+    close_at_exit,
+    is_worker_process,
+    no_longer_open,
+)
+from lro._engine.runtime import RecordUpdater, Runtime
 from lro._engine.store_port import Store
 from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
@@ -50,8 +48,7 @@ from lro._model.operation import (
     Show,
     as_they_are,
 )
-from lro._model.record import State
-from lro._model.transitions import delete
+from lro._model.record import State, delete
 
 if TYPE_CHECKING:
     from lro._engine.watching import WatchStream

@@ -8,11 +8,10 @@ from typing import Final, Protocol
 
 import attrs
 
-from lro._base.any import Any
+from lro._base.status import Any
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.page_tokens import Cursor
-from lro._model.record import Record
-from lro._model.transitions import Change
+from lro._model.record import Change, Record
 
 SCAN: Final = 500
 """How many records a store looks at for one page, by default: a few milliseconds' worth."""

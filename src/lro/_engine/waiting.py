@@ -14,11 +14,9 @@ from lro._base.errors import (
     OperationNotFound,
     Unavailable,
 )
-from lro._engine.budget import ByteBudget, CallCount
 from lro._engine.change_listener import ChangeListener
-from lro._engine.limits import Limits
-from lro._engine.notifier import RecordUpdater
-from lro._engine.runtime import stopping
+from lro._engine.limits import ByteBudget, CallCount, Limits
+from lro._engine.runtime import RecordUpdater, stopping
 from lro._messages.times import Duration
 from lro._model.operation import Operation
 

@@ -15,13 +15,12 @@ from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
-from lro._base.any import Any
 from lro._base.errors import LroError, ResourceExhausted, Unavailable
+from lro._base.status import Any
 from lro._engine.access import Seen
-from lro._engine.budget import ByteBudget, HeldCall, ReplyReservation
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS, ChangeListener
-from lro._engine.notifier import RecordUpdater
-from lro._engine.runtime import stopping
+from lro._engine.limits import ByteBudget, HeldCall, ReplyReservation
+from lro._engine.runtime import RecordUpdater, stopping
 from lro._engine.store_port import READ_BYTES
 from lro._model.names import MAX_NAMES
 from lro._model.operation import MissingOperation, Operation, Sighting

@@ -16,9 +16,9 @@ from lro._engine.attempt import Attempt
 from lro._engine.executor_port import Slot
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
-from lro._model.record import Record
-from lro._model.transitions import (
+from lro._model.record import (
     Change,
+    Record,
     if_unchanged_since,
     release,
     request_cancel,

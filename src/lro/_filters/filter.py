@@ -8,17 +8,33 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from lro._base.any import Any
 from lro._base.errors import InvalidFilter
-from lro._filters.conditions import Exists
-from lro._filters.literals import Pattern
+from lro._base.status import Any
 from lro._filters.narrow import KeyOf, narrow
 from lro._filters.operands import route
-from lro._filters.parse import parse
+from lro._filters.parse import (
+    KEYWORDS,
+    And,
+    Call,
+    Comparison,
+    Group,
+    Member,
+    Not,
+    Op,
+    Or,
+    Part,
+    Search,
+    Tree,
+    parse,
+    refusal,
+    shown,
+    suggestion,
+)
 from lro._filters.paths import Many, Place, descend
 from lro._filters.plan import (
     All,
     Contains,
+    Exists,
     PackedTest,
     Plan,
     RecordTest,
@@ -31,21 +47,7 @@ from lro._filters.plan import (
     View,
 )
 from lro._filters.prefilter import Test
-from lro._filters.tokens import KEYWORDS, refusal, shown, suggestion
-from lro._filters.tree import (
-    And,
-    Call,
-    Comparison,
-    Group,
-    Member,
-    Not,
-    Op,
-    Or,
-    Part,
-    Search,
-    Tree,
-)
-from lro._filters.types import MessageType, ValueType, type_of_message
+from lro._filters.types import MessageType, Pattern, ValueType, type_of_message
 from lro._messages.schema import Int32, shape_of
 
 _EVERYTHING: Final = All(())

@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from lro._base.any import Any, Json
 from lro._base.errors import DeclarationError, InvalidFilter, UnknownType
+from lro._base.status import Any, Json
 from lro._filters.prefilter import ABSENT, key_value
 from lro._messages.registry import TypeRegistry
 from lro._model.record import Record

@@ -9,12 +9,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
-from lro._filters.conditions import Compare, Fits, Like
-from lro._filters.literals import Pattern, double
+from lro._filters.parse import Op
 from lro._filters.paths import FieldStep, Indexable, KeyStep, Step, StructStep, names_of
 from lro._filters.plan import (
     All,
+    Compare,
     Contains,
+    Fits,
+    Like,
     Plan,
     RecordTest,
     Route,
@@ -39,8 +41,7 @@ from lro._filters.prefilter import (
     all_of,
     any_of,
 )
-from lro._filters.tree import Op
-from lro._filters.types import ValueType
+from lro._filters.types import Pattern, ValueType, double
 from lro._model.record import State
 
 KeyOf: TypeAlias = Callable[[str, tuple[Step, ...]], "Indexable | None"]

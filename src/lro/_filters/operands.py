@@ -9,7 +9,9 @@ from typing import Final
 
 import attrs
 
-from lro._filters.conditions import (
+from lro._filters.parse import Member, Op, Part, refusal, shown
+from lro._filters.paths import EachStep, Many, Place, below
+from lro._filters.plan import (
     Compare,
     Condition,
     Exists,
@@ -17,22 +19,20 @@ from lro._filters.conditions import (
     Like,
     NotDefault,
     NotEmpty,
+    Route,
 )
-from lro._filters.literals import (
+from lro._filters.types import (
     MAX_EXPONENT,
     MAX_NUMBER_LENGTH,
+    Comparable,
     Pattern,
+    ValueType,
     duration,
     exact,
     is_number,
     single_literal,
     timestamp,
 )
-from lro._filters.paths import EachStep, Many, Place, below
-from lro._filters.plan import Route
-from lro._filters.tokens import refusal, shown
-from lro._filters.tree import Member, Op, Part
-from lro._filters.types import Comparable, ValueType
 
 _SHOWN_NAMES: Final = 8
 _SHOWN_LENGTH: Final = 100

@@ -9,12 +9,10 @@ from typing import Final, Protocol
 
 import attrs
 
-from lro._base.any import Json
 from lro._base.errors import InvalidFilter
-from lro._filters.parse import parse
+from lro._base.status import Json
+from lro._filters.parse import Comparison, Member, Op, Part, parse, refusal, shown
 from lro._filters.prefilter import ABSENT, digest, key_value
-from lro._filters.tokens import refusal, shown
-from lro._filters.tree import Comparison, Member, Op, Part
 from lro._filters.types import (
     READ,
     Comparable,

@@ -11,25 +11,34 @@ import attrs
 
 from lro._base.arguments import check_count, check_instance, check_seconds, check_texts
 from lro._base.errors import InvalidTimeout, LroError, RequestTooLarge, got
-from lro._engine.budget import ReplyReservation
-from lro._engine.hooks import Flow, Hook, flow_of
+from lro._engine.access import Flow, Hook, flow_of
+from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.service import Service
-from lro._http.origins import CHANGING, check_site, trusted
-from lro._http.query import NO_QUERY, Query, parse_query
-from lro._http.request_bodies import MANY_BYTES, read_names, read_request
+from lro._http.requests import (
+    CHANGING,
+    MANY_BYTES,
+    NO_QUERY,
+    Query,
+    check_site,
+    parse_query,
+    read_names,
+    read_request,
+    trusted,
+)
 from lro._http.responses import (
+    HEARTBEAT_SECONDS,
     HttpReply,
     allow_reply,
     batch_reply,
     error_reply,
+    event_stream,
     json_reply,
     operation_reply,
     page_reply,
     shown_together,
 )
 from lro._http.routes import Allowed, HttpRequest, Match, default_routes, extension_routes
-from lro._http.sse import HEARTBEAT_SECONDS, event_stream
 from lro._http.starts import StartHandler, Starts, start_handlers, with_starts
 from lro._http.steps import (
     Call,

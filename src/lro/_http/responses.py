@@ -2,34 +2,134 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
-from lro._base.any import Json
 from lro._base.arguments import contained
-from lro._base.details import RetryInfo
 from lro._base.errors import (
     HttpMethodNotAllowed,
     LroError,
     RequestTooLarge,
+    StatusError,
     Unauthenticated,
+    Unavailable,
     UnsupportedMediaType,
     checked_challenge,
 )
-from lro._base.status import Code
-from lro._engine.budget import ReplyReservation
-from lro._http.public_errors import PublicError, detail_of, internal_error, public_error
+from lro._base.status import PACKAGE, Code, ErrorInfo, Json, RetryInfo, Status
+from lro._engine.limits import ReplyReservation, size_of
 from lro._messages.json_text import dumps
 from lro._messages.registry import TypeRegistry
-from lro._model.enum_numbers import with_enum_numbers
-from lro._model.json import error_body, operation_to_json
+from lro._model.json import error_body, operation_to_json, with_enum_numbers
 from lro._model.operation import Operation
 
+if TYPE_CHECKING:
+    from lro._engine.watching import WatchStream
+    from lro._model.operation import Sighting
+
+
 log = logging.getLogger("lro")
+
+M = TypeVar("M")
+
+MAX_TEXT: Final = 4000
+"""Characters of the message of an error that is sent, and of each text in its details."""
+
+MAX_DETAILS: Final = 128 * 1024
+"""Bytes of all details of an error that is sent: room for an ErrorInfo at least."""
+
+_DEFECTS: Final = frozenset({Code.OK, Code.UNKNOWN, Code.INTERNAL, Code.DATA_LOSS})
+"""Codes that mean a fault of the server; OK is not a code of an error."""
+
+
+@attrs.frozen
+class PublicError:
+    """An error that may be sent to a caller, and its status."""
+
+    error: LroError
+    status: Status
+
+
+def public_error(error: Exception, types: TypeRegistry, domain: str, *, asked: str) -> PublicError:
+    """The form of an error that a caller gets, with its details.
+
+    A fault of the server goes into the log: an exception that is not an :class:`LroError`, or one
+    of certain codes. ``asked`` is what the log calls the request. Callers get the code of such a
+    fault and no more, since messages must not disclose internals (spec §6.2). An error that cannot
+    be read, such as one whose ``details`` raise, is INTERNAL. Long texts are cut, and
+    details that do not fit into :data:`MAX_DETAILS` are left out.
+    """
+    code, reason = Code.INTERNAL, ""
+    if isinstance(error, LroError):
+        try:
+            status = _bounded(types.status_of(error, domain), types)
+        except Exception as exc:  # the application may have written the error
+            return internal_error(exc, types, domain, asked=asked)
+        code = Code(status.code)
+        if code not in _DEFECTS:
+            return PublicError(error, status)
+        info = detail_of(status, types, ErrorInfo)
+        if code is Code.OK:
+            code = Code.UNKNOWN
+        elif info is not None:
+            reason = info.reason
+    log.error("%s ended with %s", asked, code.name, exc_info=error)
+    return _fault(code, types, domain, reason)
+
+
+def _bounded(status: Status, types: TypeRegistry) -> Status:
+    details, room = [], MAX_DETAILS
+    for detail in status.details:
+        packed = detail
+        if packed.type_name.startswith(PACKAGE):  # a class of the application may check its texts
+            packed = attrs.evolve(packed, payload=_cut(packed.payload))
+        if packed.type_name == types.name_of(ErrorInfo) and size_of(packed) > room:
+            # Every error must have one (spec §6.3(1)).
+            info = types.unpack(packed, ErrorInfo)
+            packed = types.pack(attrs.evolve(info, metadata={}))
+        size = size_of(packed)
+        if size <= room:
+            details.append(packed)
+            room -= size
+    return attrs.evolve(status, message=_cut(status.message), details=tuple(details))
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= MAX_TEXT else value[: MAX_TEXT - 3] + "..."
+    if isinstance(value, list):
+        return [_cut(each) for each in value]
+    if isinstance(value, dict):
+        return {_cut(key): _cut(each) for key, each in value.items()}
+    return value
+
+
+def internal_error(
+    error: Exception, types: TypeRegistry, domain: str, *, asked: str
+) -> PublicError:
+    """The error that callers get in place of one that cannot be read; ``error`` says why."""
+    log.error("the error of %s cannot be told", asked, exc_info=error)
+    return _fault(Code.INTERNAL, types, domain)
+
+
+def detail_of(status: Status, types: TypeRegistry, cls: type[M]) -> M | None:
+    """The first detail of this class; None if there is not one that can be read."""
+    for packed in status.details:
+        if packed.type_name == types.name_of(cls):
+            with contextlib.suppress(LroError):  # the application may have packed it
+                return types.unpack(packed, cls)
+    return None
+
+
+def _fault(code: Code, types: TypeRegistry, domain: str, why: str = "") -> PublicError:
+    fault = StatusError(code, "the server failed internally", why=why)
+    return PublicError(fault, types.status_of(fault, domain))
+
 
 GUARDS: Final = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
 """The headers of every reply: not to be stored, and only what its type says (spec §5.14)."""
@@ -174,3 +274,90 @@ def _error_reply(public: PublicError, types: TypeRegistry, asked: str) -> HttpRe
         seconds = -(-retry.retry_delay.total_seconds() // 1)  # rounded up (spec §5.13(2))
         more.append(("retry-after", str(max(1, int(seconds)))))
     return json_reply(http, error_body(status, types, http), *more)
+
+
+HEADERS: Final = (
+    ("content-type", "text/event-stream; charset=utf-8"),
+    *GUARDS,
+    ("x-accel-buffering", "no"),  # or nginx keeps events back until it has a buffer full
+)
+HEARTBEAT: Final = b":\n\n"
+"""A comment, so that no proxy on the way takes a quiet connection for a dead one."""
+
+HEARTBEAT_SECONDS: Final = 10.0
+_CHUNK: Final = 64 * 1024
+"""Bytes after which events are sent on, even if further ones are ready."""
+
+
+@attrs.frozen(eq=False)
+class EventStream:
+    """A reply that goes on: its headers, and the pieces of its body as they come.
+
+    The sender closes ``events``, which frees what the stream holds.
+    """
+
+    headers: tuple[tuple[str, str], ...]
+    events: AsyncGenerator[bytes, None]
+    status: int = 200
+    held: Callable[[], ReplyReservation | None] = lambda: None
+    """The bytes that the piece at hand is made of, which a slow reader holds."""
+
+    @property
+    def headless(self) -> HttpReply:
+        """The reply to HEAD: the same without a body, which has not begun."""
+        return HttpReply(self.status, self.headers)
+
+
+def event_stream(
+    watching: WatchStream,
+    types: TypeRegistry,
+    *,
+    enum_numbers: bool = False,
+    heartbeat_seconds: float = HEARTBEAT_SECONDS,
+) -> EventStream:
+    """The reply that sends operations for as long as they are watched."""
+
+    def shown(operation: Operation) -> Operation:
+        return with_enum_numbers(operation, types) if enum_numbers else operation
+
+    pieces = _pieces(watching, _Writer(types, shown), heartbeat_seconds)
+    return EventStream(HEADERS, pieces, held=lambda: watching.reservation)
+
+
+async def _pieces(
+    watching: WatchStream, writer: _Writer, heartbeat_seconds: float
+) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(watching.batches(heartbeat_seconds)) as batches:
+        with contextlib.suppress(Unavailable):  # the service stops, and so does the stream
+            async for batch in batches:
+                piece = b"" if batch else HEARTBEAT
+                for one in batch:
+                    piece += writer.event(one)
+                    if len(piece) >= _CHUNK:
+                        yield piece
+                        piece = b""
+                if piece:
+                    yield piece
+
+
+class _Writer:
+    """Writes events, each with its position."""
+
+    def __init__(self, types: TypeRegistry, shown: Callable[[Operation], Operation]) -> None:
+        self._types = types
+        self._shown = shown
+        self._position = 0
+
+    def event(self, one: Sighting) -> bytes:
+        """The event of a sighting; nothing of an operation that cannot be printed."""
+        if isinstance(one, Operation):
+            try:
+                data = dumps(operation_to_json(self._shown(one), self._types))
+            except LroError as exc:  # a poll reports it; the stream goes on
+                log.error("%s cannot be printed, and is left out of a stream: %s", one.name, exc)
+                return b""
+            kind = b"operation"
+        else:
+            data, kind = dumps({"name": one.name}), b"missing"
+        self._position += 1
+        return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._position, kind, data)

@@ -14,10 +14,10 @@ from lro._base.errors import (
     LroError,
     RouteNotFound,
 )
-from lro._engine.hooks import Flow, flow_of
+from lro._engine.access import Flow, flow_of
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.request_bodies import media_type, read_object, take_field
+from lro._http.requests import media_type, read_object, take_field
 from lro._http.responses import HttpReply, error_reply, operation_reply
 from lro._http.routes import HttpRequest, Match, Route, RouteTable
 from lro._model.http_rules import Literal, path_template

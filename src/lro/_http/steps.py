@@ -13,10 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 import attrs
 
 from lro._base.errors import StreamsNotSupported
-from lro._engine.hooks import Flow, Hook, ask_caller, flow_of, on_loop, run
+from lro._engine.access import Flow, Hook, ask_caller, flow_of, on_loop, run
 from lro._engine.service import Service
-from lro._http.responses import HttpReply
-from lro._http.sse import EventStream
+from lro._http.responses import EventStream, HttpReply
 from lro._model.operation import Operation, WaitOperationRequest
 
 

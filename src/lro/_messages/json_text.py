@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from lro._base.any import Json
+from lro._base.status import Json
 
 try:
     import orjson

@@ -11,21 +11,26 @@ form. The rules of presence are those of proto3, see ``docs/explanation/messages
 
 from __future__ import annotations
 
+import base64
+import binascii
 import collections.abc
 import dataclasses
 import enum
 import functools
+import math
 import re
+import struct
 import types
 import typing
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Final, TypeGuard, TypeVar
 
 import attrs
 
-from lro._base.any import UNKNOWN, Any, declared_name, named
-from lro._base.errors import DeclarationError
+from lro._base.errors import DeclarationError, InvalidArgument, got
+from lro._base.status import UNKNOWN, Any, Json, declared_name, named
 
 T = TypeVar("T")
 
@@ -86,12 +91,12 @@ Float = Annotated[float, Kind.FLOAT]
 """A floating-point number of 32 bits. Plain ``float`` is a double."""
 
 
-_NUMBER: Final = "lro.number"
+_NUMBER_KEY: Final = "lro.number"
 
 
 def number(value: int) -> dict[str, object]:
     """Field metadata that fixes a field number: ``attrs.field(default="", metadata=number(4))``."""
-    return {_NUMBER: value}
+    return {_NUMBER_KEY: value}
 
 
 class Label(enum.Enum):
@@ -218,7 +223,7 @@ def shape_of(cls: type) -> Shape:
     fields: dict[int, Field] = {}
     spelled: set[str] = set()
     for place, (name, default, extra) in enumerate(_defaults(cls), start=1):
-        where = extra.get(_NUMBER, place)
+        where = extra.get(_NUMBER_KEY, place)
         try:
             if not _is_number(where) or where in fields:
                 raise _Unsupported(f"{where!r} is no field number that is still free")
@@ -245,7 +250,7 @@ class _Unsupported(Exception):
 
 def _is_number(value: object) -> TypeGuard[int]:
     # From 19,000 on, a thousand are protobuf's own; two are those of what a start says beside its
-    # request (``lro._messages.protobuf.starts``).
+    # request (``lro._messages.protobuf.binary``).
     free = type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
     return free and value not in (2046, 2047)
 
@@ -418,3 +423,244 @@ def _zero(kind: Kind, python: object) -> object:
         members = list(typing.cast("type[enum.Enum]", python))
         return members[0] if members else None
     return {} if python is dict else _ZERO.get(kind)
+
+
+_NUMBER_TEXT: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+_LONGEST: Final = 400
+"""Digits of the longest number in quotes that is read; the largest double has 309."""
+_URL_SAFE: Final = str.maketrans("-_", "+/")
+_SPECIAL: Final[Mapping[str, float]] = {
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "-Infinity": -math.inf,
+}
+_RANGES: Final[Mapping[Kind, tuple[int, int]]] = {
+    Kind.INT32: (-(2**31), 2**31 - 1),
+    Kind.UINT32: (0, 2**32 - 1),
+    Kind.INT64: (-(2**63), 2**63 - 1),
+    Kind.UINT64: (0, 2**64 - 1),
+}
+
+Loader = Callable[[Json], object]
+Dumper = Callable[[object], Json]
+
+
+def _wrong(wanted: str, value: object) -> InvalidArgument:
+    return InvalidArgument("", f"must be {wanted}, got {got(value)}")
+
+
+def is_text(value: str) -> bool:
+    """Whether a string has no unpaired surrogate."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def load_string(value: Json) -> str:
+    """A string without unpaired surrogates."""
+    if type(value) is not str:
+        raise _wrong("a string", value)
+    if not is_text(value):
+        raise _wrong("text without unpaired surrogates", value)
+    return value
+
+
+def dump_string(value: object) -> Json:
+    """The string itself."""
+    if type(value) is str:
+        return load_string(value)
+    return load_string(str(value)) if isinstance(value, str) else _refuse("a string", value)
+
+
+def load_bool(value: Json) -> bool:
+    """True or false, unquoted."""
+    if type(value) is not bool:
+        raise _wrong("true or false", value)
+    return value
+
+
+def dump_bool(value: object) -> Json:
+    """The truth value itself."""
+    return value if type(value) is bool else _refuse("true or false", value)
+
+
+def load_bytes(value: Json) -> bytes:
+    """Standard or URL-safe base64, with or without padding, and nothing else."""
+    if type(value) is not str:
+        raise _wrong("base64 text", value)
+    bare = value.rstrip("=")
+    padding = -len(bare) % 4
+    if len(value) - len(bare) not in (0, padding):
+        raise _wrong("base64 text", value)
+    padded = bare.translate(_URL_SAFE) + "=" * padding
+    try:
+        return binascii.a2b_base64(padded, strict_mode=True)
+    except ValueError:
+        raise _wrong("base64 text", value) from None
+
+
+def dump_bytes(value: object) -> Json:
+    """Standard base64 with padding."""
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        return _refuse("bytes", value)
+    return base64.b64encode(value).decode("ascii")
+
+
+def _integer(kind: Kind) -> tuple[Loader, Dumper]:
+    low, high = _RANGES[kind]
+    wanted = f"an {kind.value}" if kind.value[0] == "i" else f"a {kind.value}"
+    quoted = kind in (Kind.INT64, Kind.UINT64)
+
+    def load(value: Json) -> int:
+        number = value if type(value) is int else _whole(value)
+        if number is None:
+            raise _wrong(wanted, value)
+        if not low <= number <= high:
+            raise _wrong(f"from {low} to {high}", value)
+        return number
+
+    def dump(value: object) -> Json:
+        if not isinstance(value, int) or value is True or value is False:
+            return _refuse(wanted, value)
+        if not low <= value <= high:
+            _refuse(f"from {low} to {high}", value)
+        return str(int(value)) if quoted else int(value)
+
+    return load, dump
+
+
+def _whole(value: Json) -> int | None:
+    if isinstance(value, str):
+        if not _NUMBER_TEXT.fullmatch(value) or len(value) > _LONGEST:
+            return None
+        try:
+            exact = Decimal(value)  # a float would change digits of long numbers
+        except InvalidOperation:  # an exponent of twenty digits
+            return None
+        # Whatever is larger is out of every range, and too long to be written out.
+        small = exact.adjusted() < _LONGEST
+        return int(exact) if small and exact == exact.to_integral_value() else None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return None
+
+
+def _floating(kind: Kind) -> tuple[Loader, Dumper]:
+    def in_range(value: float | str) -> float | None:
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        return _single(number) if kind is Kind.FLOAT else number
+
+    def load(value: Json) -> float:
+        if isinstance(value, str):
+            if value in _SPECIAL:
+                return _SPECIAL[value]
+            if not _NUMBER_TEXT.fullmatch(value):
+                raise _wrong("a number", value)
+        elif type(value) is not float and type(value) is not int:
+            raise _wrong("a number", value)
+        number = in_range(value)
+        if number is None or math.isinf(number):
+            raise _wrong(f"within the range of {kind.value}", value)
+        return number
+
+    def dump(value: object) -> Json:
+        if not isinstance(value, (float, int)) or isinstance(value, bool):
+            return _refuse("a number", value)
+        if isinstance(value, float) and not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        number = in_range(value)
+        if number is None or math.isinf(number):
+            return _refuse(f"within the range of {kind.value}", value)
+        return _shortest(number) if kind is Kind.FLOAT else number
+
+    return load, dump
+
+
+def _single(number: float) -> float:
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return rounded
+
+
+def _shortest(single: float) -> float:
+    # The fewest decimal digits that give the same 32-bit number back, as protobuf prints it.
+    for digits in (6, 7, 8):
+        short = float(f"{single:.{digits}g}")
+        if _single(short) == single:
+            return short
+    return float(f"{single:.9g}")
+
+
+def _refuse(wanted: str, value: object) -> Json:
+    raise _wrong(wanted, value)
+
+
+LOADERS: Final[Mapping[Kind, Loader]] = {
+    Kind.STRING: load_string,
+    Kind.BOOL: load_bool,
+    Kind.BYTES: load_bytes,
+    **{kind: _integer(kind)[0] for kind in _RANGES},
+    Kind.FLOAT: _floating(Kind.FLOAT)[0],
+    Kind.DOUBLE: _floating(Kind.DOUBLE)[0],
+}
+DUMPERS: Final[Mapping[Kind, Dumper]] = {
+    Kind.STRING: dump_string,
+    Kind.BOOL: dump_bool,
+    Kind.BYTES: dump_bytes,
+    **{kind: _integer(kind)[1] for kind in _RANGES},
+    Kind.FLOAT: _floating(Kind.FLOAT)[1],
+    Kind.DOUBLE: _floating(Kind.DOUBLE)[1],
+}
+
+
+def enum_numbers(cls: type[enum.Enum]) -> Mapping[int, enum.Enum]:
+    """Members by their proto number: the value of an int enum, else the place in the class."""
+    if issubclass(cls, int):
+        return {int(member.value): member for member in cls}
+    return dict(enumerate(cls))
+
+
+def enum_loader(
+    names: Mapping[str, object], of_number: Callable[[int], object | None], unknown: object
+) -> Loader:
+    """The reader of an enum: names or numbers (spec §1.9).
+
+    ``names`` are its values by name, ``of_number`` gives that of a number, if it has one.
+    ``unknown`` is what an unknown one reads as; None refuses it.
+    """
+
+    def load(value: Json) -> object:
+        if isinstance(value, str):
+            member = names.get(value)
+        elif type(value) is int:
+            member = of_number(value)
+        else:
+            raise _wrong(f"one of {', '.join(names)}", value)
+        if member is None:
+            if unknown is None:
+                raise _wrong(f"one of {', '.join(names)}", value)
+            return unknown
+        return member
+
+    return load
+
+
+def enum_codec(cls: type[enum.Enum], unknown: object) -> tuple[Loader, Dumper]:
+    """Reader and writer of a Python enum: :func:`enum_loader`, and names out."""
+    names = dict(cls.__members__)
+
+    def dump(value: object) -> Json:
+        if isinstance(value, cls):
+            return value.name
+        return _refuse(f"one of {', '.join(names)}", value)
+
+    return enum_loader(names, enum_numbers(cls).get, unknown), dump

@@ -8,8 +8,8 @@ from typing import Final
 
 import attrs
 
-from lro._base.any import named
 from lro._base.errors import InvalidArgument
+from lro._base.status import named
 
 _NANO: Final = 1_000_000_000
 _MAX_SECONDS: Final = 315_576_000_000

@@ -10,19 +10,19 @@ from typing import Final, cast
 
 import attrs
 
-from lro._base.any import WRAPPED_TYPES, Any, Json, named
 from lro._base.errors import InvalidArgument, got
+from lro._base.status import WRAPPED_TYPES, Any, Json, named
 from lro._messages.json_text import plain_copy
-from lro._messages.scalars import (
+from lro._messages.schema import (
     DUMPERS,
     LOADERS,
     Dumper,
+    Kind,
     Loader,
     dump_string,
     is_text,
     load_string,
 )
-from lro._messages.schema import Kind
 from lro._messages.times import (
     Duration,
     Timestamp,

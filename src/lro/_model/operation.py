@@ -7,9 +7,8 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
-from lro._base.any import Any, named, unknown_fields
 from lro._base.errors import InvalidOperationName
-from lro._base.status import Code, Status
+from lro._base.status import Any, Code, Status, named, unknown_fields
 from lro._messages.schema import Int32, number
 from lro._messages.times import Duration
 from lro._model.names import parse_name

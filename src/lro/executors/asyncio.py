@@ -12,8 +12,8 @@ from typing import Final
 from lro._base.arguments import check_count
 from lro._base.errors import Unavailable
 from lro._engine.executor_port import CancelSupport, Task
-from lro._engine.forks import after_fork
-from lro.executors._pooled import Backlog, BacklogSlot, LocalExecutor
+from lro._engine.process import after_fork
+from lro.executors.threads import Backlog, BacklogSlot, LocalExecutor
 
 log = logging.getLogger("lro")
 

@@ -33,8 +33,7 @@ try:
     import celery
     from celery.signals import worker_ready
 
-    from lro.executors._celery_broker import NamePublisher
-    from lro.executors._celery_worker import CeleryWorkerTask
+    from lro.executors._celery_messages import CeleryWorkerTask, NamePublisher
 except ImportError as exc:
     raise MissingExtra("the Celery executor", "celery") from exc
 

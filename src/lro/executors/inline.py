@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from lro._base.errors import Unavailable
 from lro._engine.executor_port import Task
-from lro._engine.forks import after_fork
 from lro._engine.job import event_loop_runs
-from lro.executors._pooled import LocalExecutor
+from lro._engine.process import after_fork
+from lro.executors.threads import LocalExecutor
 
 
 class InlineExecutor(LocalExecutor):

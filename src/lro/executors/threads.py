@@ -2,10 +2,260 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
+from abc import abstractmethod
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 
-from lro._engine.executor_port import Task
-from lro.executors._pooled import PooledExecutor
+from lro._base.arguments import check_count
+from lro._base.errors import ResourceExhausted, Unavailable
+from lro._engine.executor_port import CancelSupport, Task
+from lro._engine.method_spec import MethodSpec
+from lro._engine.process import after_fork
+
+log = logging.getLogger("lro")
+
+
+class LocalExecutor:
+    """The part of an executor that is the same wherever tasks run in this process."""
+
+    @property
+    def cancel_support(self) -> CancelSupport:
+        """A function learns of a cancellation when it looks."""
+        return CancelSupport.COOPERATIVE
+
+    @property
+    def redelivery(self) -> timedelta | None:
+        """None: the work is done in this process."""
+        return None
+
+    def attach(
+        self,
+        work: Callable[[str], None],
+        close: Callable[[timedelta], None],
+        begin: Callable[[], None],
+    ) -> None:
+        """Not needed here: tasks come whole."""
+
+    def admit(self, spec: MethodSpec) -> None:
+        """Any function can be called in its own process."""
+
+
+class Backlog:
+    """Tasks that wait for a worker: room for ``at_once`` that run, and ``queue`` more.
+
+    Running, waiting and reserved tasks are counted together; :meth:`reserve` refuses one more.
+    """
+
+    def __init__(self, at_once: int, queue: int) -> None:
+        self._at_once = at_once
+        self._size = at_once + queue
+        self._stopped = False
+        self._reset_after_fork()
+        after_fork(self, Backlog._reset_after_fork)  # the parent runs what it has queued
+
+    def _reset_after_fork(self) -> None:
+        self._lock = threading.Lock()
+        # Two conditions, so that the wake-up for a task reaches a worker, not a thread in join().
+        self._ready = threading.Condition(self._lock)
+        self._quiet = threading.Condition(self._lock)
+        self._waiting: OrderedDict[str, Task] = OrderedDict()
+        self._running: Counter[str] = Counter()
+        self._reserved = 0
+
+    def reserve(self) -> BacklogSlot:
+        """Room for one task."""
+        with self._lock:
+            if self._stopped:
+                raise Unavailable("the executor is stopping")
+            inside = self._reserved + len(self._waiting) + self._running.total()
+            if inside >= self._size:
+                text = f"the queue is full: {inside} operations are running or waiting"
+                raise ResourceExhausted(text, timedelta(seconds=1))
+            self._reserved += 1
+        return BacklogSlot(self, worker_idle=inside < self._at_once)
+
+    def withdraw(self, name: str) -> bool:
+        """Take a waiting task back."""
+        with self._lock:
+            return self._waiting.pop(name, None) is not None
+
+    def stop(self) -> Sequence[Task]:
+        """Give out no more tasks; those that were waiting."""
+        with self._lock:
+            self._stopped = True
+            left = list(self._waiting.values())
+            self._waiting.clear()
+            self._ready.notify_all()
+            return left
+
+    @property
+    def stopped(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopped
+
+    def join(self, seconds: float) -> bool:
+        """Wait at most ``seconds`` seconds until nothing runs; return whether nothing does."""
+        with self._lock:
+            return self._quiet.wait_for(lambda: not self._running, seconds)
+
+    def take(self, *, block: bool = True) -> Task | None:
+        """The next task that may run, which then counts as running; None once stopped.
+
+        Without ``block`` also None when there is none now.
+        """
+        with self._lock:
+            while not self._stopped:
+                for name, task in self._waiting.items():
+                    limit = task.group_limit
+                    if limit is None or self._running[task.group] < limit:
+                        del self._waiting[name]
+                        self._running[task.group] += 1
+                        return task
+                if not block:
+                    return None
+                self._ready.wait()
+            return None
+
+    def finished(self, task: Task) -> None:
+        """A task that was taken is over."""
+        with self._lock:
+            self._running[task.group] -= 1
+            if not self._running[task.group]:
+                del self._running[task.group]
+            if not self._running:
+                self._quiet.notify_all()
+            if self._waiting:  # whose group may have room now; this worker looks by itself
+                self._ready.notify()
+
+    def _submit(self, task: Task) -> None:
+        with self._lock:
+            self._reserved -= 1
+            if self._stopped:
+                raise Unavailable("the executor is stopping")
+            self._waiting[task.name] = task
+            self._ready.notify()
+
+    def _release(self) -> None:
+        with self._lock:
+            self._reserved -= 1
+
+
+class BacklogSlot:
+    """Reserved room for one task, and whether a worker was free when it was."""
+
+    def __init__(self, backlog: Backlog, *, worker_idle: bool) -> None:
+        self._backlog = backlog
+        self.worker_idle = worker_idle
+
+    def submit(self, task: Task) -> None:
+        """Queue the task."""
+        self._backlog._submit(task)
+
+    def release(self) -> None:
+        """Give the room back."""
+        self._backlog._release()
+
+
+class WorkerThreads:
+    """``size`` daemon threads that each call ``target``.
+
+    No thread is started before :meth:`ensure_started`: an executor that a server makes before it
+    forks has no thread to lose, and an executor that is never used costs none.
+    """
+
+    def __init__(self, size: int, name: str, target: Callable[[], None]) -> None:
+        self.size = size
+        self._name = name
+        self._target = target
+        self._lock = threading.Lock()
+        self._started = False
+        after_fork(self, WorkerThreads._reset_after_fork)
+
+    def ensure_started(self) -> None:
+        """Start the threads, unless they are started.
+
+        Raises:
+            Unavailable: No thread can be started: the process has too many, or is ending.
+        """
+        with self._lock:
+            if not self._started:
+                self._start()
+                self._started = True
+
+    def _start(self) -> None:
+        for number in range(self.size):
+            thread = threading.Thread(
+                target=self._target, name=f"{self._name}-{number}", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as exc:
+                if number == 0:
+                    raise Unavailable(f"no thread can be started: {exc}") from exc
+                log.warning("%d threads instead of %d: %s", number, self.size, exc)
+                return
+
+    def _reset_after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._started = False
+
+
+class PooledExecutor(LocalExecutor):
+    """``workers`` threads take tasks from a bounded queue, and run each with :meth:`_run_task`.
+
+    Raises:
+        DeclarationError: ``workers`` is not a number from 1, or ``queue`` not one from 0.
+    """
+
+    def __init__(self, workers: int, queue: int, thread_name: str) -> None:
+        check_count("workers", workers)
+        check_count("queue", queue, least=0)
+        self._backlog = Backlog(workers, queue)
+        self._threads = WorkerThreads(workers, thread_name, self._work)
+
+    @property
+    def workers(self) -> int:
+        """How many tasks are done at once."""
+        return self._threads.size
+
+    def reserve(self) -> BacklogSlot:
+        """Room for one task."""
+        slot = self._backlog.reserve()
+        try:
+            self._threads.ensure_started()
+        except BaseException:
+            slot.release()
+            raise
+        return slot
+
+    def withdraw(self, name: str) -> bool:
+        """Take back a task that has not begun."""
+        return self._backlog.withdraw(name)
+
+    def stop(self) -> Sequence[Task]:
+        """Begin nothing more; the tasks that were waiting."""
+        return self._backlog.stop()
+
+    def join(self, seconds: float) -> bool:
+        """Wait at most ``seconds`` seconds for running tasks; return whether none is left."""
+        return self._backlog.join(seconds)
+
+    @abstractmethod
+    def _run_task(self, task: Task) -> None:
+        """Run one task, in this thread."""
+
+    def _work(self) -> None:
+        while (task := self._backlog.take()) is not None:
+            try:
+                self._run_task(task)
+            except BaseException:  # SystemExit too: it must not end the worker
+                log.exception("%s: its task failed outside the method", task.name)
+            finally:
+                self._backlog.finished(task)
 
 
 class ThreadExecutor(PooledExecutor):

@@ -20,12 +20,11 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status as StatusProto
 
-from lro._base.any import Any, type_url
 from lro._base.errors import InvalidArgument, MalformedRequest, PartialSuccessNotSupported, got
-from lro._base.status import Status
+from lro._base.status import Any, Status, type_url
 from lro._engine.service import Service
-from lro._http.public_errors import public_error
-from lro._messages.protobuf.starts import StartOptions, read_options
+from lro._http.responses import public_error
+from lro._messages.protobuf.binary import StartOptions, read_options
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import ListOperationsRequest, Operation, WaitOperationRequest
 from lro.protobuf import from_proto, operation_to_proto, status_to_proto

@@ -11,9 +11,8 @@ from google.longrunning import operations_proto_pb2 as pb
 
 from lro._base.arguments import check_instance, check_plain_function, contained
 from lro._base.errors import RequestTooLarge
-from lro._engine.access import INTERFACE
-from lro._engine.budget import ReplyReservation
-from lro._engine.hooks import Flow, Hook, flow_of
+from lro._engine.access import INTERFACE, Flow, Hook, flow_of
+from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service

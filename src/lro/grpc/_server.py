@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from lro._base.arguments import check, check_count, check_instance
-from lro._engine.hooks import Hook
+from lro._engine.access import Hook
 from lro._engine.service import Service
 from lro._http.steps import adrive, drive
 from lro._model.operation import Operation

@@ -13,15 +13,16 @@ except ImportError as exc:
     raise MissingExtra("the linter", "protobuf") from exc
 
 from lro.lint._breaking import breaking
-from lro.lint._findings import (
+from lro.lint._lint import (
     BREAKING_CODES,
     LINT_CODES,
     Breaking,
     Finding,
     Severity,
+    lint,
+    operation_infos,
     read_allowances,
 )
-from lro.lint._lint import lint, operation_infos
 
 __all__ = [
     "BREAKING_CODES",

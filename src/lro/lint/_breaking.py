@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 import attrs
 
 from lro.lint._descriptors import DescriptorSet, Resolution, Rpc, resolve
-from lro.lint._findings import BREAKING_CODES, SEVERITIES, Allowances, Breaking, Finding, in_order
+from lro.lint._lint import BREAKING_CODES, SEVERITIES, Allowances, Breaking, Finding, in_order
 
 
 def renumbered(old: DescriptorSet, new: DescriptorSet, messages: Iterable[str]) -> Iterator[str]:

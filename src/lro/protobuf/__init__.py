@@ -7,8 +7,7 @@ try:
 except ImportError as exc:
     raise MissingExtra("protobuf messages", "protobuf") from exc
 
-from lro._messages.protobuf.starts import StartOptions, read_options, write_options
-from lro.protobuf._files import register_file_set, register_module
+from lro._messages.protobuf.binary import StartOptions, read_options, write_options
 from lro.protobuf._messages import (
     from_proto,
     operation_from_proto,
@@ -17,7 +16,7 @@ from lro.protobuf._messages import (
     status_to_proto,
     to_proto,
 )
-from lro.protobuf._services import descriptor_set, proto_sources
+from lro.protobuf._services import descriptor_set, proto_sources, register_file_set, register_module
 
 __all__ = [
     "StartOptions",

@@ -17,9 +17,8 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from google.rpc.status_pb2 import Status as StatusProto
 
-from lro._base.any import Any
 from lro._base.errors import InvalidArgument, got
-from lro._base.status import Status
+from lro._base.status import Any, Status
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
 from lro._model.operation import (

@@ -6,24 +6,20 @@ over ``STORE_CHECKS`` and ``EXECUTOR_CHECKS`` to see each check as a test. :func
 job for tests that call the function of a method by itself.
 """
 
-from lro.testing._clock import START, ManualClock
 from lro.testing._executors import (
     EXECUTOR_CHECKS,
     FOREGROUND_CHECKS,
+    REMOTE_CHECKS,
     ExecutorCheck,
     MakeExecutor,
-    check_executor,
-    run_executor_check,
-)
-from lro.testing._jobs import job_for
-from lro.testing._remote import (
-    REMOTE_CHECKS,
     MakeRemoteExecutor,
     RemoteCheck,
+    check_executor,
     check_remote_executor,
+    run_executor_check,
     run_remote_check,
 )
-from lro.testing._samples import StoreCheck
+from lro.testing._samples import START, ManualClock, StoreCheck, job_for
 from lro.testing._stores import STORE_CHECKS, MakeStore, check_store, run_store_check
 
 __all__ = [

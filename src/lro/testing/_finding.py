@@ -2,18 +2,315 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import UTC, timedelta
+import functools
+import json
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
-from lro._base.any import Any
 from lro._base.errors import TargetBusy
-from lro._base.status import Code, Status
-from lro._engine.store_port import Inserted, Orphans, Store
-from lro._model.page_tokens import KEY_BYTES
-from lro._model.record import Record, State
-from lro._model.transitions import claim, delete, release, request_cancel
-from lro.testing._clock import ManualClock, expect, refuses, same, together
-from lro.testing._samples import METHODS, end_of, gone, held, ids, insert, record_of
+from lro._base.status import Any, Code, Json, Status
+from lro._engine.store_port import Inserted, Orphans, Store, place_of
+from lro._filters.prefilter import (
+    EVERYTHING,
+    NOTHING,
+    AllOf,
+    AnyOf,
+    Asked,
+    Column,
+    Created,
+    Ended,
+    InState,
+    KeyIn,
+    Measures,
+    Named,
+    Span,
+    Test,
+    TextContains,
+    all_of,
+    any_of,
+)
+from lro._model.page_tokens import KEY_BYTES, Cursor
+from lro._model.record import Record, State, claim, delete, release, request_cancel
+from lro.stores._rows import COLUMNS, micros, to_row
+from lro.testing._samples import (
+    METHODS,
+    ManualClock,
+    end_of,
+    expect,
+    gone,
+    held,
+    ids,
+    insert,
+    record_of,
+    refuses,
+    same,
+    together,
+)
+
+
+def pages_are_newest_first_then_by_name(store: Store, clock: ManualClock) -> None:
+    """Names of one moment go up by code point, in which UTF-16 would err (spec §3.4(2))."""
+    for unique_id in ("b", "\U00010000", "a", "\uffff", "B", "a/a", "a-"):
+        insert(store, record_of(clock, unique_id))
+    clock.advance(microseconds=1)
+    insert(store, record_of(clock, "z"))
+    wanted = ["z", "B", "a", "a-", "a/a", "b", "\uffff", "\U00010000"]
+    same(ids(store.page("", None, 99).records), wanted, "the whole page")
+
+
+def pages_go_on_after_a_place(store: Store, clock: ManualClock) -> None:
+    """A cursor needs no record: it may be gone, or have never been (spec §3.4(7))."""
+    for unique_id in "edcba":
+        insert(store, record_of(clock, unique_id))
+        clock.advance(seconds=1)
+    first = store.page("", None, 2).records
+    same(ids(first), ["a", "b"], "the first page")
+    place = Cursor(first[-1].create_time, first[-1].name)
+    store.update(first[-1].name, delete(clock()))
+    same(ids(store.page("", place, 2).records), ["c", "d"], "the second page")
+    between = Cursor(first[-1].create_time - timedelta(milliseconds=500), "operations/x")
+    same(ids(store.page("", between, 9).records), ["c", "d", "e"], "after a place between two")
+
+
+def pages_are_of_one_parent(store: Store, clock: ManualClock) -> None:
+    """Nothing above, nothing below, nothing that only begins alike (spec §3.3(3))."""
+    parents = ("", "projects/p", "projects/p/locations/l", "projects/pp", "projects/P")
+    for parent in parents:
+        insert(store, record_of(clock, "a/b", parent=parent))
+    for parent in parents:
+        found = store.page(parent, None, 9).records
+        same([record.parent for record in found], [parent], f"the page of {parent!r}")
+    same(
+        list(store.page("projects", None, 9).records), [], "the page of a parent without operations"
+    )
+
+
+def pages_leave_out_what_callers_cannot_see(store: Store, clock: ManualClock) -> None:
+    """Hidden and expired records are not in a page, and do not use it up."""
+    for unique_id in "abcd":
+        insert(store, record_of(clock, unique_id, target=unique_id))
+    store.update("operations/a", delete(clock()))
+    store.update("operations/b", end_of(clock, days=1))
+    clock.advance(days=1, microseconds=-1)
+    same(ids(store.page("", None, 2).records), ["b", "c"], "just before the expiry")
+    clock.advance(microseconds=1)
+    same(ids(store.page("", None, 2).records), ["c", "d"], "at the expiry")
+
+
+def pages_end_where_nothing_comes_after(store: Store, clock: ManualClock) -> None:
+    """However few records a call looks at, a walk meets all of them and comes to its end."""
+    for number in range(9):
+        insert(store, record_of(clock, str(number), target=str(number)))
+        clock.advance(seconds=number % 2)  # some were created at one moment
+    for number in (0, 4, 5, 8):
+        store.update(f"operations/{number}", delete(clock()))
+    for scan in (1, 2, 3, 100):
+        for limit in (1, 2, 100):
+            found = list(_walked(store, limit=limit, scan=scan))
+            same(sorted(ids(found)), ["1", "2", "3", "6", "7"], f"all of a walk by {scan}")
+            same(ids(found), ids(store.page("", None, 99).records), f"the order by {scan}")
+
+
+def pages_are_bounded_in_bytes(store: Store, clock: ManualClock) -> None:
+    """A page ends before the record that would pass the bound, and goes on there (spec §3.4(9))."""
+    for number, size in enumerate((10, 4000, 4000, 10, 10, 9000, 10, 4000)):
+        metadata = Any("type.googleapis.com/a.M", {"n": number, "s": "\u00e9" * (size // 2)})
+        record = record_of(clock, str(number), metadata=metadata, keys=_keys(k1="ab"[number % 2]))
+        insert(store, record)
+        clock.advance(seconds=1)
+    store.index({"k1"})
+    either = KeyIn("k1", frozenset({"a", "b"}))
+    states = InState(frozenset({State.IN_PROGRESS, State.FAILED}))
+    for test in (EVERYTHING, either, states):
+        walked = list(_pages(store, test, max_bytes=8700))
+        same(walked, [["7", "6"], ["5"], ["4", "3", "2", "1"], ["0"]], f"the pages of {test}")
+        least = list(_pages(store, test, max_bytes=1))
+        same(least, [[str(n)] for n in range(7, -1, -1)], "the pages of one record each")
+    weights = [record.weight for record in store.page("", None, 9).records[2:5]]
+    exact = store.page("", Cursor(clock(), ""), 9, EVERYTHING, 99, 10**9).records
+    same(len(exact), 8, "how many are on a page without bound")
+    for less, count in ((0, 3), (1, 2)):
+        page = store.page("", place_of(exact[1]), 9, EVERYTHING, 99, sum(weights) - less)
+        same(len(page.records), count, f"how many fit, {less} byte less than three records have")
+
+
+def _pages(store: Store, test: Test, max_bytes: int) -> Iterator[list[str]]:
+    after: Cursor | None = None
+    while True:
+        page = store.page("", after, 9, test, 99, max_bytes)
+        yield ids(page.records)
+        if page.reached is None:
+            return
+        after = page.reached
+
+
+def a_page_has_all_that_meets_a_narrowing(store: Store, clock: ManualClock) -> None:
+    """It may have more; and what it has is in order."""
+    _fill(store, clock)
+    _compare(store, _tests(clock))
+
+
+def an_index_leaves_nothing_out(store: Store, clock: ManualClock) -> None:
+    """An index changes no page: of records before it, after it, changed, or without its key."""
+    _fill(store, clock)
+    store.index({"k1"})
+    store.index({"k1", "k2"})
+    _compare(store, _tests(clock))
+    insert(store, record_of(clock, "late", keys=_keys(k1="a")))
+    insert(store, record_of(clock, "unknown", keys=_keys(k9="a")))
+    for record in store.page("", None, 99).records:
+        if record.keys is not None:
+            changed = _keys(k1="b") if "a" in record.keys else _keys(k1="a", k2="c")
+            store.update(record.name, functools.partial(_rekeyed, keys=changed))
+    _compare(store, _tests(clock))
+    store.update("operations/late", lambda _: None)
+    _compare(store, _tests(clock))
+
+
+def _rekeyed(record: Record, keys: str) -> Record:
+    return record.with_keys(keys).next_version()
+
+
+def _walked(
+    store: Store, test: Test = EVERYTHING, *, limit: int = 3, scan: int = 4
+) -> Iterator[Record]:
+    after: Cursor | None = None
+    while True:
+        page = store.page("", after, limit, test, scan)
+        expect(len(page.records) <= limit, f"at most {limit} on a page")
+        yield from page.records
+        if page.reached is None:
+            return
+        expect(after is None or _order(page.reached) > _order(after), "each page goes on")
+        after = page.reached
+
+
+def _order(place: Cursor) -> tuple[float, str]:
+    return -place.create_time.timestamp(), place.name
+
+
+def _compare(store: Store, tests: Collection[Test]) -> None:
+    everything = list(_walked(store))
+    order = [record.name for record in everything]
+    for test in tests:
+        wanted = [record.name for record in everything if _meets(test, record)]
+        for limit, scan in ((2, 3), (100, 1000)):
+            found = [record.name for record in _walked(store, test, limit=limit, scan=scan)]
+            same([name for name in order if name in found], found, f"the order of {test}")
+            missing = set(wanted) - set(found)
+            expect(not missing, f"{test} has {sorted(missing)} too")
+
+
+def _fill(store: Store, clock: ManualClock) -> None:
+    ends = (None, Any(_URL, {"a": 5}), Status(Code.ABORTED, "no"), Status(Code.CANCELLED, ""))
+    for number in range(24):
+        metadata = Any(_URL, _PAYLOADS[number % len(_PAYLOADS)])
+        keys = (None, _keys(k1="a"), _keys(k1="b", k2="c"), _keys(k2="-"))[number % 4]
+        record = record_of(clock, f"{number:02}", metadata=metadata, keys=keys)
+        insert(store, record)
+        if number % 5 == 0:
+            store.update(record.name, request_cancel(clock()))
+        clock.advance(seconds=number % 3)
+        if number % 6 < 4 and (number % 6 != 3 or number % 5 == 0):
+            store.update(record.name, end_of(clock, ends[number % 6]))
+    insert(store, record_of(clock, "other", parent="projects/p", keys=_keys(k1="a")))
+
+
+_URL: Final = "type.googleapis.com/lro.testing.Metadata"
+_PAYLOADS: Final[tuple[Json | bytes, ...]] = (
+    {"text": "abc", "n": 5, "flag": True, "inner": {"n": "7"}},
+    {"text": "Stra\u00dfe \u2713", "n": -1.5},
+    {"text": 'quo"ted\\', "n": "Infinity"},
+    {"text": "\u0000", "n": 10**30},
+    {},
+    b"abc",
+)
+
+
+def _keys(**values: str) -> str:
+    return json.dumps(values, separators=(",", ":"))
+
+
+def _tests(clock: ManualClock) -> list[Test]:
+    """Every kind of test, alone and joined."""
+    now = int(clock().timestamp() * 1e6)
+    spans = [Span(now - 9_000_000, now), Span(low=now), Span(high=now - 5_000_000), Span()]
+    kinds: list[Test] = [
+        EVERYTHING,
+        NOTHING,
+        *(InState(frozenset({state})) for state in State),
+        InState(frozenset({State.FAILED, State.CANCELLED, State.IN_PROGRESS})),
+        *map(Created, spans),
+        *map(Ended, spans),
+        Asked(True),
+        Asked(False),
+        Named(frozenset({"operations/03", "operations/11", "operations/none"})),
+        *(KeyIn(key, frozenset(values)) for key in ("k1", "k2") for values in ("a", "bc", "-")),
+        TextContains((Column.METADATA,), ('"abc"',)),
+        TextContains((Column.METADATA, Column.RESULT), ('"a":5',)),
+        TextContains(tuple(Column), ("strasse",), folded=True),
+        TextContains((Column.NAME,), ("operations/1",)),
+        TextContains((Column.RESULT,), ('"a":', "5")),
+        Measures(column=Column.METADATA, path=("n",), low=4.0, high=5.0),
+        Measures(column=Column.METADATA, path=("n",), low=1e20, high=None, or_text=True),
+        Measures(column=Column.METADATA, path=("inner", "n"), low=None, high=7.0),
+    ]
+    count = len(kinds)
+    pairs = [(kinds[n], kinds[(n + step) % count]) for step in (3, 10) for n in range(count)]
+    return [*kinds, *map(all_of, pairs), *map(any_of, pairs)]
+
+
+def _meets(test: Test, record: Record) -> bool:
+    """What the tests mean."""
+    match test:
+        case AllOf(items):
+            return all(_meets(item, record) for item in items)
+        case AnyOf(items):
+            return any(_meets(item, record) for item in items)
+        case Named(names):
+            return record.name in names
+        case InState(states):
+            return record.state in states
+        case Created(span):
+            return _within(span, record.create_time)
+        case Ended(span):
+            return record.end_time is not None and _within(span, record.end_time)
+        case Asked(cancel):
+            return record.cancel_requested is cancel
+        case KeyIn(key, values):
+            known = json.loads(record.keys or "{}")
+            return key not in known or known[key] in values
+        case TextContains(columns, pieces, folded):
+            texts = [_text(column, record, folded=folded) for column in columns]
+            return any(all(piece in text for piece in pieces) for text in texts)
+        case _:
+            number = _number(test.column, test.path, record)
+            if number is None:
+                return False
+            low = number if test.low is None else test.low
+            return low <= number <= (number if test.high is None else test.high)
+
+
+def _within(span: Span, moment: datetime) -> bool:
+    at = micros(moment)
+    return (span.low is None or at >= span.low) and (span.high is None or at <= span.high)
+
+
+def _text(column: Column, record: Record, *, folded: bool) -> str:
+    text = dict(zip(COLUMNS, to_row(record), strict=True))[column.value]
+    found = text if isinstance(text, str) else ""
+    return found.casefold() if folded else found
+
+
+def _number(column: Column, path: tuple[str, ...], record: Record) -> float | None:
+    packed = record.metadata if column is Column.METADATA else record.response
+    value = None if packed is None else packed.payload
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    if isinstance(value, str):
+        return float(value) if value.isdecimal() else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def records_are_found_by_their_names(store: Store, clock: ManualClock) -> None:

@@ -2,20 +2,250 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import attrs
 
-from lro._base.any import Any
-from lro._base.errors import InvalidArgument, NotApplied, OperationNotFound
-from lro._base.status import Code, Status
-from lro._engine.store_port import Store
-from lro._model.record import Record
-from lro._model.transitions import Change, delete, report
-from lro.testing._clock import ManualClock, expect, refuses, same, together
-from lro.testing._samples import DONE, METHODS, REQUEST, end_of, gone, insert, key_of, record_of
+from lro._base.errors import (
+    InvalidArgument,
+    NotApplied,
+    OperationNotFound,
+    RequestIdConflict,
+    TargetBusy,
+    Unavailable,
+)
+from lro._base.status import Any, Code, Status
+from lro._engine.store_port import Inserted, StateSummary, Store
+from lro._model.record import Change, Record, delete, report, request_cancel
+from lro.testing._samples import (
+    DONE,
+    METHODS,
+    REQUEST,
+    ManualClock,
+    end_of,
+    expect,
+    gone,
+    held,
+    insert,
+    key_of,
+    record_of,
+    refuses,
+    same,
+    together,
+)
+
+
+def a_check_stores_nothing(store: Store, clock: ManualClock) -> None:
+    """``check_only`` leaves no record, no request, no key and no target behind."""
+    record = record_of(clock, target="t")
+    expect(insert(store, record, key_of(), check_only=True).fresh, "a check of a new one is fresh")
+    gone(store, record.name)
+    refuses(OperationNotFound, lambda: store.request(record.name), "no request is stored")
+    other = record_of(clock, "b", target="t")
+    expect(insert(store, other, key_of(fingerprint="g")).fresh, "neither key nor target is taken")
+
+
+def a_check_makes_every_check(store: Store, clock: ManualClock) -> None:
+    """``check_only`` refuses what the real insert would refuse, and finds what it would find."""
+    first = record_of(clock, target="t")
+    insert(store, first, key_of())
+    busy = record_of(clock, "b", target="t")
+    refuses(TargetBusy, lambda: insert(store, busy, None, check_only=True), "a busy target")
+    other = key_of(fingerprint="g")
+    refuses(RequestIdConflict, lambda: insert(store, busy, other, check_only=True), "a conflict")
+    again = insert(store, busy, key_of(), check_only=True)
+    same((again.record.name, again.fresh), (first.name, False), "a repeated request")
+
+
+def a_repeated_request_finds_the_first(store: Store, clock: ManualClock) -> None:
+    """The same key gives the present record of the first start (spec §9.1)."""
+    first = record_of(clock, target="t")
+    insert(store, first, key_of())
+    store.update(first.name, report(DONE, None, clock()))
+    clock.advance(60)
+    again = insert(store, record_of(clock, "b", target="t"), key_of())
+    same((again.record, again.fresh), (store.get(first.name), False), "the second insert")
+    gone(store, "operations/b")
+    store.update(first.name, end_of(clock))
+    same(insert(store, record_of(clock, "c"), key_of()).record.result, DONE, "after the end")
+
+
+def a_key_with_another_request_is_a_conflict(store: Store, clock: ManualClock) -> None:
+    """Nothing is stored then (spec §9.2(3))."""
+    insert(store, record_of(clock), key_of())
+    other = record_of(clock, "b")
+    refuses(RequestIdConflict, lambda: insert(store, other, key_of(fingerprint="g")), "a conflict")
+    gone(store, other.name)
+
+
+def a_key_is_of_one_method_and_caller(store: Store, clock: ManualClock) -> None:
+    """The same id elsewhere is another key (spec §9.2(2))."""
+    for number, key in enumerate(
+        (key_of(), key_of(method="N"), key_of(caller="c"), key_of("other"))
+    ):
+        expect(insert(store, record_of(clock, str(number)), key).fresh, f"{key} is new")
+
+
+def a_key_lives_for_a_day(store: Store, clock: ManualClock) -> None:
+    """Up to 24 hours it is known; from exactly then on it is new (spec §9.2(2))."""
+    first = record_of(clock)
+    insert(store, first, key_of())
+    clock.advance(days=1, microseconds=-1)
+    store.expire(9)
+    again = insert(store, record_of(clock, "b"), key_of())
+    same((again.record.name, again.fresh), (first.name, False), "just before 24 hours")
+    clock.advance(microseconds=1)
+    later = insert(store, record_of(clock, "c"), key_of(fingerprint="g"))
+    same((later.record.name, later.fresh), ("operations/c", True), "at 24 hours")
+    same(insert(store, record_of(clock, "d"), key_of(fingerprint="g")).fresh, False, "the new key")
+
+
+def a_key_outlives_a_deleted_record(store: Store, clock: ManualClock) -> None:
+    """The original reply is repeated, and the record does not return (spec §9.2(4))."""
+    first = record_of(clock)
+    insert(store, first, key_of())
+    store.update(first.name, report(DONE, None, clock()))
+    store.update(first.name, delete(clock()))
+    again = insert(store, record_of(clock, "b"), key_of())
+    same((again.record, again.fresh), (first, False), "the repeated start")
+    gone(store, first.name)
+
+
+def a_key_outlives_a_hidden_record(store: Store, clock: ManualClock) -> None:
+    """So it is while the deleted record still holds its target: callers cannot see that one."""
+    first = record_of(clock, target="t")
+    insert(store, first, key_of())
+    store.update(first.name, report(DONE, None, clock()))
+    store.update(first.name, delete(clock()))
+    again = insert(store, record_of(clock, "b"), key_of())
+    same((again.record, again.fresh), (first, False), "the repeated start")
+
+
+def a_key_outlives_an_expired_record(store: Store, clock: ManualClock) -> None:
+    """So it is from the moment of expiry, whether the record was removed already or not."""
+    first = record_of(clock)
+    insert(store, first, key_of())
+    store.update(first.name, end_of(clock, days=0.25))
+    clock.advance(hours=6)
+    again = insert(store, record_of(clock, "b"), key_of())
+    same((again.record, again.fresh), (first, False), "before the removal")
+    same(list(store.expire(9).names), [first.name], "what is removed")
+    again = insert(store, record_of(clock, "b"), key_of())
+    same((again.record, again.fresh), (first, False), "after the removal")
+
+
+def one_key_at_once_starts_one(store: Store, clock: ManualClock) -> None:
+    """Concurrent inserts of one key store one record (spec §9.2(5))."""
+    found = together(8, lambda number: insert(store, record_of(clock, str(number)), key_of()))
+    answers = [one for one in found if isinstance(one, Inserted)]
+    same(len(answers), 8, f"how many were answered, of {found}")
+    same(sum(one.fresh for one in answers), 1, "how many are fresh")
+    same(len({one.record.name for one in answers}), 1, "how many operations they name")
+    same(len(store.page("", None, 9).records), 1, "how many are stored")
+
+
+def forgetting_undoes_the_insert(store: Store, clock: ManualClock) -> None:
+    """The record, its request, its key and its target are as if it had not been (spec §9.3)."""
+    record = record_of(clock, target="t")
+    insert(store, record, key_of())
+    store.forget(record.name)
+    gone(store, record.name)
+    refuses(OperationNotFound, lambda: store.request(record.name), "its request is gone")
+    same(list(store.page("", None, 9).records), [], "the page after it")
+    other = record_of(clock, "b", target="t")
+    expect(insert(store, other, key_of(fingerprint="g")).fresh, "key and target are free again")
+
+
+def a_glance_tells_what_is_over(store: Store, clock: ManualClock) -> None:
+    """Done however it ended, deleted, hidden, expired or never there; the rest is not named."""
+    for unique_id in ("running", "done", "failed", "deleted", "expired"):
+        insert(store, record_of(clock, unique_id))
+    insert(store, held(clock, "hidden", target="t"))
+    store.update("operations/done", end_of(clock))
+    store.update("operations/failed", end_of(clock, Status(Code.ABORTED, "")))
+    store.update("operations/expired", end_of(clock, days=1))
+    for unique_id in ("deleted", "hidden"):
+        store.update(f"operations/{unique_id}", delete(clock()))
+    clock.advance(days=1)
+    over = {f"operations/{id_}" for id_ in ("done", "failed", "deleted", "expired", "hidden", "no")}
+    found = store.poll_states([*over, "operations/running"])
+    same(found, StateSummary(frozenset(over), frozenset()), "the states")
+    same(store.poll_states(()), StateSummary(frozenset(), frozenset()), "the states of no names")
+    same(store.poll_states({"operations/running"}).finished, frozenset(), "the one in progress")
+
+
+def a_glance_tells_who_is_asked_to_cancel(store: Store, clock: ManualClock) -> None:
+    """Until the work has ended; also where its record is hidden."""
+    for unique_id in "abc":
+        insert(store, held(clock, unique_id))
+        store.update(f"operations/{unique_id}", request_cancel(clock()))
+    insert(store, record_of(clock, "quiet"))
+    store.update("operations/b", delete(clock()))
+    store.update("operations/c", end_of(clock))
+    names = [f"operations/{unique_id}" for unique_id in ("a", "b", "c", "quiet")]
+    same(store.poll_states(names).cancel_requested, frozenset(names[:2]), "those asked to cancel")
+
+
+def many_are_seen_in_one_glance(store: Store, clock: ManualClock) -> None:
+    """More than a statement could have parameters, odd characters in their names."""
+    names = [f"operations/{n}\u2603'\"\\,{{}}" for n in range(3000)]
+    insert(store, record_of(clock, names[7].removeprefix("operations/")))
+    same(
+        store.poll_states(names).finished, frozenset(names) - {names[7]}, "those that are not there"
+    )
+
+
+def announcements_are_harmless(store: Store, clock: ManualClock) -> None:
+    """Of anything, at any time, also of what is gone; they change no record."""
+    record = record_of(clock)
+    insert(store, record)
+    for name in (record.name, record.name, "operations/x", "projects/\u2603/operations/y"):
+        store.notify_others(name)
+    same(store.get(record.name), record, "the record")
+
+
+def an_ear_keeps_to_its_time(store: Store, clock: ManualClock) -> None:
+    """Without a change it answers when its seconds are over, or that anything may have changed."""
+    insert(store, record_of(clock))
+    subscription = store.listen()
+    changes = subscription.next_changes(0)
+    expect(changes is None or len(changes) == 0, "nothing has changed in no time")
+    subscription.close()
+    subscription.close()
+
+
+def a_closed_ear_hears_no_longer(store: Store, clock: ManualClock) -> None:  # noqa: ARG001
+    """Who listens in another thread is let go soon, with or without an error."""
+    subscription = store.listen()
+    began = threading.Event()
+
+    def hear() -> None:
+        began.set()
+        try:
+            subscription.next_changes(600)
+        except Unavailable:
+            pass
+
+    listener = threading.Thread(target=hear, daemon=True)
+    listener.start()
+    began.wait()
+    subscription.close()
+    listener.join(10)
+    expect(not listener.is_alive(), "the listener is let go")
+
+
+def a_closed_store_has_no_ears(store: Store, clock: ManualClock) -> None:
+    """It announces nothing, without an error; a subscription is refused, or gives nothing."""
+    insert(store, held(clock, seconds=timedelta(minutes=1).total_seconds()))
+    store.close()
+    store.notify_others("operations/a")
+    if store.shared:
+        refuses(
+            Unavailable, lambda: store.listen().next_changes(0), "a subscription to a closed store"
+        )
 
 
 def a_record_comes_back_as_it_went_in(store: Store, clock: ManualClock) -> None:

@@ -8,16 +8,15 @@ from typing import Final
 
 from lro._base.arguments import check_function
 from lro._engine.store_port import Store
-from lro.testing import _finding, _keeping, _noticing, _paging, _repeating
-from lro.testing._clock import ManualClock
-from lro.testing._samples import StoreCheck
+from lro.testing import _finding, _keeping
+from lro.testing._samples import ManualClock, StoreCheck
 
 MakeStore = Callable[[ManualClock], Store]
 """Gives an empty store whose clock is the one given."""
 
 STORE_CHECKS: Final[tuple[StoreCheck, ...]] = tuple(
     check
-    for part in (_keeping, _repeating, _finding, _paging, _noticing)
+    for part in (_keeping, _finding)
     for check in vars(part).values()
     if inspect.isfunction(check)
     and check.__module__ == part.__name__

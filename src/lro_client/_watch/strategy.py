@@ -18,8 +18,8 @@ from lro_client._flow.steps import (
     Stream,
     WatchOperationsRequest,
 )
-from lro_client._literals import literal
 from lro_client._watch.registry import MAX_BATCH_NAMES, WatchedOperation, WatchRegistry
+from lro_client.filters import literal
 
 MAX_UNREPORTED_SECONDS: Final = 5.0
 """Maximum wait for a stream's first report of an operation: a proxy may hold the stream back."""

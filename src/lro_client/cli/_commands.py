@@ -24,7 +24,15 @@ from lro_client.cli._arguments import (
     read_names,
 )
 from lro_client.cli._connection import Link, Server, server_options, span, split_url
-from lro_client.cli._exits import (
+from lro_client.cli._following import Handle, conclude, handle_of
+from lro_client.cli._printing import (
+    json_option,
+    print_end,
+    print_json,
+    print_operation,
+    state_line,
+)
+from lro_client.cli._terminal import (
     ClientCommand,
     Exit,
     exit_of,
@@ -33,14 +41,6 @@ from lro_client.cli._exits import (
     set_starting,
     tell,
     worst,
-)
-from lro_client.cli._following import Handle, conclude, handle_of
-from lro_client.cli._printing import (
-    json_option,
-    print_end,
-    print_json,
-    print_operation,
-    state_line,
 )
 
 _MAX_PAGE: Final = 1000
@@ -91,7 +91,7 @@ def list_operations(
             for operation in found:
                 print_json(operation, link)
         elif sys.stdout.isatty():
-            from lro_client.cli._table import listed  # loads rich, which others do not need
+            from lro_client.cli._printing import listed  # loads rich, which others do not need
 
             listed(found, link)
         else:
@@ -210,7 +210,7 @@ def _watch_all(
 ) -> Exit:
     """Show operations while they run; the worst end of all."""
     if not as_json and sys.stdout.isatty():
-        from lro_client.cli._table import LiveTable, can_redraw  # loads rich
+        from lro_client.cli._printing import LiveTable, can_redraw  # loads rich
 
         if can_redraw():
             with LiveTable([handle.name for handle in handles], link) as table:

@@ -20,7 +20,7 @@ from lro import DeclarationError, InvalidArgument, TypeRegistry
 from lro_client._client import Client
 from lro_client._flow.policy import NO_RETRY, Polling, Retry, wait_exponential
 from lro_client._tokens import public_address
-from lro_client.cli._exits import set_address
+from lro_client.cli._terminal import set_address
 from lro_client.transports.http import Routes
 
 _HTTP: Final = ("http", "https")

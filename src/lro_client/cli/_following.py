@@ -13,8 +13,9 @@ from lro_client._client import OperationHandle
 from lro_client._errors import CallError, ClientError, PollTimeout
 from lro_client._handles import Update
 from lro_client.cli._connection import Link
-from lro_client.cli._exits import (
+from lro_client.cli._terminal import (
     Exit,
+    StatusLine,
     exit_of,
     sentence,
     set_going_on,
@@ -22,7 +23,6 @@ from lro_client.cli._exits import (
     tell_going_on,
     worst,
 )
-from lro_client.cli._terminal import StatusLine
 
 Handle: TypeAlias = OperationHandle[Any, Any]
 Show: TypeAlias = Callable[[Operation], None]

@@ -18,8 +18,8 @@ import httpx
 from lro import Code, Operation, Status, TypeRegistry
 from lro_client._arguments import check_awaits, check_base_url, check_blocks, check_optional
 from lro_client._errors import CallError, too_late, unreadable
+from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, Late
 from lro_client._flow.steps import Call, Reply
-from lro_client._flow.threads import CALL_THREADS, AnswerQueue, Late
 from lro_client._tokens import public_address
 from lro_client.transports._http_coding import Coder, HttpCall, Routes
 

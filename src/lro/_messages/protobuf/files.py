@@ -22,10 +22,9 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
 )
 
-from lro._base.any import declared_name
 from lro._base.errors import DeclarationError
-from lro._messages.scalars import enum_numbers
-from lro._messages.schema import Field, Kind, Label, Shape, shape_of
+from lro._base.status import declared_name
+from lro._messages.schema import Field, Kind, Label, Shape, enum_numbers, shape_of
 
 _TYPES: Final = {
     Kind.STRING: FieldDescriptorProto.TYPE_STRING,

@@ -18,10 +18,9 @@ from typing import Any
 from lro._base.errors import Cancelled, EncodingError, LeaseLost
 from lro._base.status import Status
 from lro._engine.attempt import failure, repeated, repeated_async
-from lro._engine.forks import after_fork
 from lro._engine.job import FinalResult, JobControl
 from lro._engine.method_spec import MethodSpec
-from lro._engine.process_role import mark_worker_process
+from lro._engine.process import after_fork, mark_worker_process
 from lro.executors.processes._function_reference import MainFailed, resolve
 from lro.executors.processes._messages import (
     AttemptReplaced,
@@ -201,9 +200,6 @@ class CallInChild:
                 answer = self._answers.get()
         if answer.refusal is not None:
             raise refusal_error(answer.refusal, self.call.name, self.call.attempt)
-
-
-log = logging.getLogger("lro")
 
 
 def main(connection: Connection) -> None:

@@ -18,8 +18,7 @@ from lro._base.errors import DeclarationError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._engine.method_spec import MethodSpec, Options
 from lro._engine.methods import Method
-from lro._messages.codecs import ClassCodec
-from lro._messages.registry import TypeRegistry
+from lro._messages.registry import ClassCodec, TypeRegistry
 
 MAIN: Final = "__main__"
 

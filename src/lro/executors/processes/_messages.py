@@ -11,9 +11,8 @@ import attrs
 from cattrs import Converter
 from cattrs.strategies import configure_tagged_union
 
-from lro._base.any import Any
 from lro._base.errors import Cancelled, DeadlineExceeded, LeaseLost, LroError, Unavailable
-from lro._base.status import Status
+from lro._base.status import Any, Status
 from lro._messages.json_text import dumps, reread
 from lro.executors.processes._function_reference import FunctionReference
 

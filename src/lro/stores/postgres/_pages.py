@@ -8,8 +8,7 @@ from typing import Final
 from lro._filters.prefilter import UNKNOWN, Measures
 from lro.stores._list_queries import Condition, ListQuery
 from lro.stores._rows import COLUMNS
-from lro.stores.postgres._statements import WEIGHT
-from lro.stores.postgres._writes import id_of, ids_of
+from lro.stores.postgres._statements import WEIGHT, id_of, ids_of
 
 _ROW: Final = ", ".join(COLUMNS)
 _NEWEST: Final = "ORDER BY create_time DESC, name"

@@ -14,7 +14,7 @@ from lro._base.arguments import check
 from lro._base.errors import DeclarationError
 from lro._model.page_tokens import KEY_BYTES
 from lro.stores._rows import COLUMNS
-from lro.stores.postgres._connection import BoundedConnection, unavailable
+from lro.stores.postgres._connections import BoundedConnection, unavailable
 from lro.stores.postgres._pages import index_columns, index_name
 
 SETUP_SECONDS: Final = 3600.0

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
+import threading
 import time
 import typing
+import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
 import psycopg
 
-from lro._base.any import Any
 from lro._base.arguments import check_count, check_function, check_seconds, check_text
 from lro._base.errors import OperationNotFound, Unavailable
-from lro._engine.forks import after_fork
+from lro._base.status import Any
+from lro._engine.process import after_fork
 from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
@@ -30,17 +33,58 @@ from lro._engine.store_port import (
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._messages.json_text import dumps
 from lro._model.page_tokens import Cursor
-from lro._model.record import Record
-from lro._model.transitions import Change
+from lro._model.record import Change, Record
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
 from lro.stores.postgres import _statements as statements
-from lro.stores.postgres._connection import INHERITED, ServerAddress, ServerClock
-from lro.stores.postgres._notifications import NotifySubscription
+from lro.stores.postgres._connections import INHERITED, ConnectionPool, ServerAddress, ServerClock
+from lro.stores.postgres._notifications import Announcer, NotifySubscription
 from lro.stores.postgres._pages import DIALECT, query
-from lro.stores.postgres._process_resources import ProcessResources
-from lro.stores.postgres._schema import check_name, make_index, prepare
-from lro.stores.postgres._writes import id_of, ids_of
+from lro.stores.postgres._records import RecordTable
+from lro.stores.postgres._schema import channel_of, check_name, make_index, prepare
+from lro.stores.postgres._statements import NOTIFY, id_of, ids_of
+
+
+class ProcessResources:
+    """Connections and threads; each is opened or started when it is first needed."""
+
+    def __init__(self, address: ServerAddress, clock: ServerClock, size: int) -> None:
+        self._sender = secrets.token_hex(4)
+        self._channel = channel_of(address.schema)
+        self._lock = threading.Lock()
+        self._subscriptions: weakref.WeakSet[NotifySubscription] = weakref.WeakSet()
+        self._closed = False
+        self.connections = ConnectionPool(address, clock, size)
+        self.records = RecordTable(self.connections)
+        self.announcer = Announcer(self._notify, self._sender)
+
+    def listen(self) -> NotifySubscription:
+        """Make a subscription, with a connection of its own.
+
+        Raises:
+            Unavailable: The store is closed or the database cannot be reached.
+        """
+        subscription = NotifySubscription(self.connections.connect(), self._channel, self._sender)
+        with self._lock:
+            self._subscriptions.add(subscription)
+        if self._closed:
+            subscription.close()
+            raise Unavailable("the store is closed")
+        return subscription
+
+    def close(self) -> None:
+        """Send what is to be announced, and close every connection."""
+        self._closed = True
+        self.announcer.stop()
+        self.connections.close()
+        with self._lock:
+            subscriptions = list(self._subscriptions)
+        for subscription in subscriptions:
+            subscription.close()
+
+    def _notify(self, payloads: Sequence[str]) -> None:
+        self.connections.rows(NOTIFY, (self._channel, dumps(list(payloads)).decode()))
+
 
 _SLICE: Final = 100
 """How many records one statement of a sweep removes, or fewer, if that takes too long."""

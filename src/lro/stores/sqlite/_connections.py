@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import select
 import sqlite3
 import threading
 import time
@@ -11,12 +13,150 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from lro._engine.forks import after_fork
-from lro.stores.sqlite._errors import DATABASE_ERRORS, translate_error
-from lro.stores.sqlite._file import DatabaseFile, Readers
+from lro._engine.process import after_fork
+from lro.stores.sqlite._file import DATABASE_ERRORS, DatabaseFile, Readers, translate_error
 from lro.stores.sqlite._group_commit import SharedTransactions
-from lro.stores.sqlite._subscription import CounterSubscription
 from lro.stores.sqlite._writer import Writer
+
+_COMMIT_SECONDS: Final = 1.0
+"""How long after a write to the log its commit may come: the log is synced to disk in between."""
+_FIRST_PAUSE: Final = 0.001
+"""Seconds from a write to the next reading of the counter; the pause doubles with each reading."""
+
+_IN_MODIFY: Final = 0x00000002
+"""The only event of ``sys/inotify.h`` that is asked for."""
+_READ_BYTES: Final = 65536
+
+
+class CounterSubscription:
+    """Reads SQLite's counter of commits by others, at least every ``look_seconds``.
+
+    Where the system reports writes to the log, the counter is read only after some. It names no
+    record, so every change that is found may be one of any record.
+
+    Raises:
+        Unavailable: The store is closed, or the file cannot be read.
+    """
+
+    def __init__(self, writer: Writer, look_seconds: float) -> None:
+        self._writer = writer
+        self._look_seconds = look_seconds
+        self._listening = threading.Lock()
+        self._closing = threading.Lock()
+        self._closed = threading.Event()
+        self._known = writer.commits_by_others()
+        self._pause = look_seconds
+        self._written = True
+        self._quiet_from = 0.0
+        self._watch: FileWatch | None = None
+        with contextlib.suppress(OSError):
+            self._watch = FileWatch(writer.log_path)
+
+    def next_changes(self, seconds: float) -> tuple[str, ...] | None:
+        """Wait until another process has committed, at most ``seconds`` seconds.
+
+        Returns:
+            None if any record may have changed, an empty tuple if none has.
+
+        Raises:
+            Unavailable: The store is closed, or the file cannot be read.
+        """
+        end = time.monotonic() + seconds
+        with self._listening:
+            while not self._closed.is_set():
+                found = self._writer.commits_by_others()
+                if found != self._known:
+                    self._known = found
+                    return None
+                now = time.monotonic()
+                if now >= end:
+                    break
+                self._rest(self._watch, now, end - now)
+        return ()
+
+    def close(self) -> None:
+        """End a ``next_changes`` that waits, and free the watch. Idempotent."""
+        with self._closing:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            if self._watch is not None:
+                self._watch.end()
+        with self._listening:
+            if self._watch is not None:
+                self._watch.close()
+
+    def _rest(self, watch: FileWatch | None, now: float, left: float) -> None:
+        """Wait until it is time to read the counter again."""
+        if self._written and watch is not None:
+            self._written = not watch.restart()
+            self._quiet_from = now + _COMMIT_SECONDS
+        if self._written or watch is None or self._pause < self._look_seconds:
+            # Shortly after a write the watch is not used: more writes follow, or are our own.
+            self._closed.wait(min(left, self._pause))
+            self._pause = min(2 * self._pause, self._look_seconds)
+        elif watch.wait(left if now >= self._quiet_from else min(left, self._look_seconds)):
+            self._written = True
+            self._pause = _FIRST_PAUSE
+
+
+class FileWatch:
+    """Waits for writes to a file by Linux's inotify. Used by one thread; ended by any.
+
+    Raises:
+        OSError: The system reports no writes, or this process has reached a limit.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = os.fsencode(path)
+        try:
+            self._system: Any = ctypes.CDLL(None, use_errno=True)
+            self._events: int = self._system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        except (AttributeError, TypeError) as exc:  # it has no such calls, or no such library
+            raise OSError("this system reports no writes to files") from exc
+        if self._events < 0:
+            raise OSError(ctypes.get_errno(), "this system reports no more writes to files")
+        try:
+            self._end, self._end_from = os.pipe()
+        except OSError:
+            os.close(self._events)
+            raise
+        descriptors = self._events, self._end, self._end_from
+        closing = weakref.finalize(self, _close, descriptors)
+        # Not at the end of the process, which frees the descriptors in any case: the thread that
+        # waits still uses them then, and closing the service at that time calls end().
+        closing.atexit = False
+        self.close: Callable[[], object] = closing
+        """Free the descriptors, when no thread waits. Idempotent."""
+        self._poll = select.poll()
+        for descriptor in (self._events, self._end):
+            self._poll.register(descriptor, select.POLLIN)
+
+    def restart(self) -> bool:
+        """Watch the file that is there now, from now on; return whether there is one.
+
+        Writes between the last :meth:`wait` and this call are not reported.
+        """
+        if self._system.inotify_add_watch(self._events, self._path, _IN_MODIFY) < 0:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.read(self._events, _READ_BYTES)
+        return True
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, at most ``seconds`` seconds, for a write since :meth:`restart`, or :meth:`end`."""
+        return bool(self._poll.poll(max(0.0, seconds) * 1000))
+
+    def end(self) -> None:
+        """Have this and every later :meth:`wait` return at once."""
+        os.write(self._end_from, b".")
+
+
+def _close(descriptors: tuple[int, ...]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import attrs
 
 from lro._base.errors import LroError
 from lro.stores._group_commit import GroupCommit, QueuedWrite
-from lro.stores.sqlite._errors import DATABASE_ERRORS, translate_error
+from lro.stores.sqlite._file import DATABASE_ERRORS, translate_error
 from lro.stores.sqlite._writer import Writer
 
 T = TypeVar("T")

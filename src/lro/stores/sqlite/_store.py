@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from os import PathLike, fsdecode
 from typing import Final
 
-from lro._base.any import Any
 from lro._base.arguments import check, check_function, check_seconds
 from lro._base.errors import OperationNotFound, TargetBusy, Unavailable
-from lro._engine.forks import after_fork
+from lro._base.status import Any
+from lro._engine.process import after_fork
 from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
@@ -29,12 +29,11 @@ from lro._engine.store_port import (
 )
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.page_tokens import KEY_BYTES, Cursor
-from lro._model.record import Record
-from lro._model.transitions import Change
+from lro._model.record import Change, Record
 from lro.stores._list_queries import ListQuery, retry_smaller
-from lro.stores._record_cache import RecordCache
 from lro.stores._rows import (
     REQUEST_LIFE,
+    RecordCache,
     changes,
     from_row,
     micros,
@@ -49,11 +48,9 @@ from lro.stores._rows import (
 )
 from lro.stores.sqlite import _pages as pages
 from lro.stores.sqlite import _statements as sql
-from lro.stores.sqlite._connections import FileConnections
-from lro.stores.sqlite._errors import DATABASE_ERRORS, is_lost_index
-from lro.stores.sqlite._file import FetchRows
+from lro.stores.sqlite._connections import CounterSubscription, FileConnections
+from lro.stores.sqlite._file import DATABASE_ERRORS, FetchRows, is_lost_index
 from lro.stores.sqlite._group_commit import Unrelated
-from lro.stores.sqlite._subscription import CounterSubscription
 
 _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0

@@ -1,25 +1,105 @@
-"""Learn early that a server is to stop: by the signal that it gets.
-
-A server that is to stop (SIGTERM, or Control-C) first lets the calls in flight end, and tells
-the application afterwards, if at all. A Wait may be held for a minute, which is longer than a stop
-may take. No server shows an application the moment itself. So where a server of this process
-handles SIGTERM, a handler of ours is put before its own, which it calls.
-"""
+""""""
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
 import queue
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable
+from datetime import timedelta
 from types import FrameType
-from typing import Any, Final, Protocol, TypeAlias, TypeGuard
-
-from lro._engine.forks import after_fork
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
 log = logging.getLogger("lro")
+
+T = TypeVar("T")
+
+_holders: weakref.WeakKeyDictionary[object, Callable[[Any], None]]
+_holders = weakref.WeakKeyDictionary()
+
+
+def after_fork(holder: T, reset: Callable[[T], None]) -> None:
+    """Have ``reset(holder)`` called in every child, for as long as the holder lives.
+
+    Holders are reset in the order in which they came; ``reset`` must take no lock that a thread
+    of the parent may have held, and must not touch what the parent goes on to use.
+    """
+    _holders[holder] = reset
+
+
+def _reset_all() -> None:
+    for holder, reset in list(_holders.items()):
+        try:
+            reset(holder)
+        except Exception:  # the others must live on
+            log.exception("%r could not be reset after a fork", holder)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all)
+
+
+_is_worker_process = False
+
+
+def is_worker_process() -> bool:
+    """Whether this process runs functions for another one, and nothing else.
+
+    It imports the application, whose service must not work here a second time: no maintenance, no
+    operations of its own, no further processes.
+    """
+    return _is_worker_process
+
+
+def mark_worker_process() -> None:
+    """Make this process one that only runs functions, before it imports the application."""
+    global _is_worker_process
+    _is_worker_process = True
+
+
+class Closing(Protocol):
+    """What can be closed, and takes a number of seconds for it."""
+
+    drain: timedelta
+    """How long that may take, roughly."""
+
+    def close(self, drain: float) -> None:
+        """Close it within ``drain`` seconds, roughly."""
+        ...
+
+
+_open: Final[weakref.WeakSet[Closing]] = weakref.WeakSet()
+
+
+def close_at_exit(one: Closing) -> None:
+    """Have this closed when the interpreter ends, unless it is collected before."""
+    _open.add(one)
+    # Registered again with each: what is registered last is called first, and so comes before the
+    # exit functions of all that an open service uses, such as those of its executor's module.
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+
+
+def no_longer_open(one: Closing) -> None:
+    """Do nothing about this when the interpreter ends."""
+    _open.discard(one)
+
+
+def _close_all() -> None:
+    began = time.monotonic()
+    for one in list(_open):
+        try:  # all together take no longer than the longest of them
+            one.close(max(0.0, one.drain.total_seconds() - (time.monotonic() - began)))
+        except Exception:  # the others are to be closed all the same
+            log.exception("a service could not be closed at the end of the process")
+        except BaseException as exc:  # a second signal: there is no time left for it to drain
+            log.warning("closing at the end of the process was interrupted: %r", exc)
+
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 

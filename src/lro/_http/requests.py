@@ -1,0 +1,424 @@
+""""""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Final, TypeVar
+from urllib.parse import quote, unquote
+
+import attrs
+
+from lro._base.arguments import check, check_texts
+from lro._base.errors import (
+    CrossSiteRequest,
+    InvalidArgument,
+    InvalidPageSize,
+    InvalidTimeout,
+    MalformedRequest,
+    PartialSuccessNotSupported,
+    UnsupportedMediaType,
+    got,
+)
+from lro._base.status import Json
+from lro._messages.json_text import dumps, loads_strict
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import Shape, json_name
+from lro._model.http_rules import MAX_PATH, percent_decode
+from lro._model.names import parse_names
+from lro._model.operation import (
+    BatchGetOperationsRequest,
+    CancelOperationRequest,
+    WaitOperationRequest,
+)
+
+_SAFE: Final = "/:@!$&'()*+,;=-._~"
+
+
+def wire_text(data: bytes) -> str:
+    """Bytes of a request line as text; what is not UTF-8 becomes lone surrogates.
+
+    The readers of paths and queries refuse those (spec §5.3(3)).
+    """
+    return data.decode("utf-8", "surrogateescape")
+
+
+def raw_form(raw: str, decoded: str) -> str:
+    """The raw path of a decoded one: ``raw`` if it says the same, else the decoded one encoded.
+
+    They differ where something on the way rewrote the path, or where the server gives no raw one.
+    Bytes that are not UTF-8 may have been decoded in either of two ways. What is too long for any
+    route is not decoded, and given back as it is.
+    """
+    longest = max(raw, decoded, key=len)
+    if len(longest) > MAX_PATH:
+        return longest
+    if raw and decoded in (unquote(raw, errors=how) for how in ("surrogateescape", "replace")):
+        return raw
+    return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused as no UTF-8
+
+
+def strip_mount(path: str, mount: str) -> str | None:
+    """The raw path below a mount point, which is decoded; None if it is not below.
+
+    The mount point itself is ``/``. A mount point ends at a segment boundary.
+    """
+    if not mount:
+        return path
+    if len(path) > MAX_PATH:
+        return None
+    end = -1
+    while end < len(path):
+        end = path.find("/", end + 1)
+        end = len(path) if end < 0 else end
+        seen = unquote(path[:end], errors="surrogateescape")
+        if seen == mount:
+            return path[end:] or "/"
+        if len(seen) > len(mount):
+            break
+    return None
+
+
+MAX_QUERY: Final = 128 * 1024
+"""Longest raw query that is read, in characters.
+
+A filter has at most 8192 code points (spec §7.16), which are at most twelve characters each when
+they are escaped.
+"""
+MAX_PARAMETERS: Final = 100
+"""Most parameters of a query, the empty ones included."""
+
+_PARTIAL: Final = "return_partial_success"
+
+_IGNORED: Final = frozenset(
+    {"key", "$key", "prettyPrint", "$prettyPrint", "quotaUser", "$quotaUser"}
+)
+_ENUM_NUMBERS: Final[Mapping[str, bool]] = {"json": False, "json;enum-encoding=int": True}
+"""The values of ``alt`` that are taken, and whether enum values then print as numbers."""
+
+_PAGE_SIZE: Final = re.compile(r"(-?)0*([0-9]{1,10})")  # bounded: int() refuses very long texts
+_INT32: Final = range(-(2**31), 2**31)
+
+
+@attrs.frozen
+class Query:
+    """The content of a query: the request's fields by proto name, and the wish for enum numbers.
+
+    ``enum_numbers`` is true for ``alt=json;enum-encoding=int``, which generated clients send:
+    enum values in messages should then print as numbers.
+    """
+
+    fields: Mapping[str, str | int]
+    enum_numbers: bool = False
+
+
+NO_QUERY: Final = Query(MappingProxyType({}))
+"""The content of an empty query."""
+
+
+def parse_query(rpc: str, query: str) -> Query:
+    """Read the raw query of a call, without the question mark.
+
+    An RPC other than ListOperations has no field in its query.
+
+    Raises:
+        MalformedRequest: An escape is malformed, a parameter is unknown or given twice, or the
+            query is too long.
+        InvalidPageSize: The page size is not an int32.
+        PartialSuccessNotSupported: ``returnPartialSuccess=true`` (spec §1.6(2)).
+    """
+    if len(query) > MAX_QUERY:
+        raise MalformedRequest("query", f"must have at most {MAX_QUERY} characters")
+    if query.count("&") >= MAX_PARAMETERS:
+        raise MalformedRequest("query", f"must have at most {MAX_PARAMETERS} parameters")
+    fields: dict[str, str | int] = {}
+    enum_numbers = False
+    for piece in filter(None, query.split("&")):
+        name, _, value = (_decode(text) for text in piece.partition("="))
+        if name in ("alt", "$alt"):
+            enum_numbers |= _read_alt(value)
+        elif name not in _IGNORED:
+            field = _field(rpc, name)
+            if field in fields:
+                raise MalformedRequest(field, "is given twice")
+            fields[field] = _READERS[field](value)
+    if fields.pop(_PARTIAL, False):
+        raise PartialSuccessNotSupported
+    return Query(fields, enum_numbers)
+
+
+def _decode(text: str) -> str:
+    """As HTML forms are decoded (spec §5.8(2))."""
+    return percent_decode(text.replace("+", " "), "query")
+
+
+def _field(rpc: str, name: str) -> str:
+    if name == "name":
+        raise MalformedRequest("name", "is given by the path, not by the query")
+    spellings = _SPELLINGS.get(rpc, {})
+    if name not in spellings:
+        known = f"it knows {', '.join(spellings)}" if spellings else "it knows none"
+        raise MalformedRequest("query", f"{rpc} has no parameter {name[:80]!r}, {known}")
+    return spellings[name]
+
+
+def _read_alt(value: str) -> bool:
+    if value not in _ENUM_NUMBERS:
+        raise MalformedRequest("alt", f"{value[:80]!r} is not offered, only json is")
+    return _ENUM_NUMBERS[value]
+
+
+def _read_page_size(value: str) -> int:
+    found = _PAGE_SIZE.fullmatch(value)
+    if found is None or int(found[1] + found[2]) not in _INT32:
+        raise InvalidPageSize("page_size", f"{value[:80]!r} is no 32-bit integer")
+    return int(found[1] + found[2])
+
+
+def _read_partial(value: str) -> bool:
+    if value not in ("true", "false"):
+        raise MalformedRequest(_PARTIAL, f"{value[:80]!r} is neither true nor false")
+    return value == "true"
+
+
+_READERS: Final[Mapping[str, Callable[[str], str | int]]] = {
+    "filter": str,
+    "page_size": _read_page_size,
+    "page_token": str,
+    _PARTIAL: _read_partial,
+}
+
+_SPELLINGS: Final[Mapping[str, Mapping[str, str]]] = {
+    "ListOperations": {
+        "filter": "filter",
+        "pageSize": "page_size",
+        "page_size": "page_size",
+        "pageToken": "page_token",
+        "page_token": "page_token",
+        "returnPartialSuccess": _PARTIAL,
+        _PARTIAL: _PARTIAL,
+    }
+}
+"""By RPC: the JSON and the proto name of each field that its query may give."""
+
+
+T = TypeVar("T", str, bool)
+
+MAX_CONTENT_TYPE: Final = 200
+"""Longest Content-Type, in characters (spec §5.9(6))."""
+
+MANY_BYTES: Final = 64 * 1024
+"""Bytes from which on a body is read in a thread, and not on an event loop."""
+
+_Request = CancelOperationRequest | WaitOperationRequest
+_REQUESTS: Final[dict[str, type[_Request]]] = {
+    "CancelOperation": CancelOperationRequest,
+    "WaitOperation": WaitOperationRequest,
+}
+_PARAMETER: Final = re.compile(r';[ \t]*([^\s;="]+)=("(?:[^"\\]|\\.)*"|[^;"]*)')
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}
+
+
+def media_type(content_type: str) -> tuple[str, str]:
+    """The media type of a Content-Type header and its charset, in lower case; "" for none.
+
+    Raises:
+        UnsupportedMediaType: The header is longer than any that is taken.
+    """
+    if len(content_type) > MAX_CONTENT_TYPE:
+        why = f"must have at most {MAX_CONTENT_TYPE} characters, got {len(content_type)}"
+        raise UnsupportedMediaType("Content-Type", why)
+    kind = content_type.partition(";")[0].strip().lower()
+    for name, value in _PARAMETER.findall(content_type):
+        if name.lower() == "charset":
+            return kind, value.strip(' \t"').lower()
+    return kind, ""
+
+
+def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
+    """The JSON object of a body; an empty or blank one is ``{}``.
+
+    An empty Content-Type counts as a missing one: in WSGI the two are the same.
+
+    Raises:
+        UnsupportedMediaType: The header says something else than JSON in UTF-8, or is too long.
+        MalformedRequest: The body is not a JSON object.
+    """
+    kind, charset = media_type(content_type) if content_type else ("", "")
+    if not body.strip():
+        return {}
+    if content_type and (kind != "application/json" or charset not in ("", "utf-8", "utf8")):
+        wanted = "must be application/json in UTF-8"
+        raise UnsupportedMediaType("Content-Type", f"{wanted}, got {content_type[:100]!r}")
+    value = _read_json(body)
+    if not isinstance(value, dict):
+        raise MalformedRequest("body", "must be a JSON object")
+    return value
+
+
+def _read_json(body: bytes) -> Json:
+    try:
+        value = loads_strict(body)
+    except UnicodeDecodeError:
+        raise MalformedRequest("body", "is not UTF-8") from None
+    except ValueError as exc:
+        raise MalformedRequest("body", f"is not JSON: {exc}") from None
+    if _SURROGATE.search(body):
+        # No field takes half a character (spec §1.9), and keys and Structs are refused it here:
+        # what holds one could not be stored, or quoted in an error.
+        try:
+            dumps(value)
+        except UnicodeEncodeError:
+            raise MalformedRequest("body", "has an unpaired surrogate") from None
+    return value
+
+
+def read_request(
+    rpc: str, path_name: str, content_type: str | None, body: bytes, types: TypeRegistry
+) -> _Request:
+    """The request of ``:cancel`` or ``:wait``: the body's fields and the path's name.
+
+    Raises:
+        UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown, of
+            the wrong type, or a name that is not the path's.
+        InvalidTimeout: The timeout is not a duration.
+    """
+    fields = read_object(content_type, body)
+    try:
+        request: _Request = types.load(fields, _REQUESTS[rpc])
+    except InvalidArgument as exc:
+        refusal = InvalidTimeout if exc.field == "timeout" else MalformedRequest
+        raise refusal(exc.field, exc.description) from None
+    if request.name not in ("", path_name):
+        raise MalformedRequest("name", f"must be that of the path, {path_name!r}")
+    if isinstance(request, WaitOperationRequest):
+        return WaitOperationRequest(path_name, request.timeout)
+    return CancelOperationRequest(path_name)
+
+
+def read_names(
+    parent: str, content_type: str | None, body: bytes, types: TypeRegistry
+) -> tuple[str, ...]:
+    """The names that ``:batchGet`` and ``:watch`` ask for, each once (spec §3.11).
+
+    All stand under the parent of the path: a proxy may have let the call pass by its path.
+
+    Raises:
+        UnsupportedMediaType, MalformedRequest: As :func:`read_object`; or a field is unknown or of
+            the wrong type, or there are no names, or too many.
+        InvalidOperationName, InvalidParent: One of the names is malformed, or of another parent.
+    """
+    fields = read_object(content_type, body)
+    try:
+        request = types.load(fields, BatchGetOperationsRequest)
+    except InvalidArgument as exc:
+        raise MalformedRequest(exc.field, exc.description) from None
+    return parse_names(request.names, parent)
+
+
+def take_field(
+    fields: dict[str, Json], name: str, kind: type[T], default: T, shape: Shape | None
+) -> T:
+    """Take a field that is the library's own out of a body, by its JSON or proto name.
+
+    It stays for a message whose ``shape`` has it too, as AIP-155 has a request's ``request_id``.
+
+    Raises:
+        InvalidArgument: The field is of another kind.
+    """
+    spelling = json_name(name)
+    key = spelling if fields.get(spelling) is not None else name
+    value = fields.get(key)
+    if shape is None or name not in shape.spellings:
+        for taken in {spelling, key}:
+            fields.pop(taken, None)
+    if value is None:
+        return default
+    if not isinstance(value, kind):
+        raise InvalidArgument(name, f"must be {_WANTED[kind]}, got {got(value)}")
+    return value
+
+
+CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+"""The methods that the rule is about; the others change nothing."""
+
+MAX_ORIGIN: Final = 300
+"""The longest origin that is read: a host name has at most 253 characters."""
+
+_ORIGIN: Final = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://"
+    r"(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])"
+    r"(?::(?P<port>[1-9][0-9]{0,4}))?"
+)
+_DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
+_SAME_SITE: Final = frozenset({"same-origin", "none"})
+
+
+def read_origin(text: str) -> tuple[str, str] | None:
+    """The scheme and authority of an origin, in lower case and without a default port.
+
+    None for ``null``, for several origins, and for what is more than an origin: a path, a user.
+    """
+    found = _ORIGIN.fullmatch(text.lower()) if len(text) <= MAX_ORIGIN else None
+    if found is None:
+        return None
+    scheme, host, port = found["scheme"], found["host"], found["port"]
+    default = port is None or port == _DEFAULT_PORTS.get(scheme)
+    return scheme, host if default else f"{host}:{port}"
+
+
+def trusted(trusted_origins: Collection[str]) -> frozenset[tuple[str, str]]:
+    """The origins that an application trusts, as :func:`read_origin` reads them.
+
+    Raises:
+        DeclarationError: One is not an origin, ``scheme://host`` or ``scheme://host:port``.
+    """
+    check_texts("trusted_origins", trusted_origins)
+    found = set()
+    for text in trusted_origins:
+        wanted = "origins such as 'https://app.example.com', without a path"
+        if text == "*":
+            wanted += ", each by its name ('*' would let every site in)"
+        origin = read_origin(text)
+        check("trusted_origins", text, wanted, fine=origin is not None)
+        assert origin is not None
+        found.add(origin)
+    return frozenset(found)
+
+
+def check_site(
+    headers: Mapping[str, str],
+    scheme: str,
+    trusted_origins: frozenset[tuple[str, str]],
+) -> None:
+    """Refuse the call of a page of another site, unless that site is trusted.
+
+    For calls whose method is one of ``CHANGING``. ``scheme`` is that of the connection, as the
+    server knows it. Other programs than browsers send no ``Sec-Fetch-Site`` and no ``Origin``, and
+    pass.
+
+    Raises:
+        CrossSiteRequest: The page is of another site, which is not trusted.
+    """
+    site, text = headers.get("sec-fetch-site"), headers.get("origin")
+    if site in _SAME_SITE or (site is None and text is None):
+        return
+    origin = read_origin(text or "")
+    if origin in trusted_origins:
+        return
+    # Browsers send Sec-Fetch-Site to https and localhost only, and old ones never do.
+    if site is None and origin is not None and _is_own(origin, scheme, headers.get("host", "")):
+        return
+    raise CrossSiteRequest(text or "")
+
+
+def _is_own(origin: tuple[str, str], scheme: str, host: str) -> bool:
+    theirs = origin[0]
+    # Behind a proxy that ends TLS, the server knows of http while the page is of https. That is
+    # let pass: it is as safe as the server's own. A page of http never passes at https, since
+    # a person who controls the network of a caller can write such a page.
+    if theirs != scheme and (theirs, scheme) != ("https", "http"):
+        return False
+    return read_origin(f"{theirs}://{host}") == origin
