@@ -122,7 +122,7 @@ def changelog(session: nox.Session) -> None:
 
 
 def requirements(extra: str, *, plain: bool = True) -> list[str]:
-    """What pyproject.toml asks for: an extra, and the plain dependencies unless told not to."""
+    """What pyproject.toml asks for: an extra, and by default the plain dependencies."""
     project = nox.project.load_toml("pyproject.toml")["project"]
     return [*(project["dependencies"] if plain else ()), *project["optional-dependencies"][extra]]
 

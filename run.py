@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 # Nothing in this file is newer than Python 3.6 can read, so that an old one gets to this sentence.
-if sys.version_info < (3, 11):  # noqa: UP036 - nobody has checked the version before us
+if sys.version_info < (3, 11):  # noqa: UP036 - this line is what checks the version
     sys.exit(f"run.py: needs Python 3.11 or newer, this is {sys.version.split()[0]}")
 
 ROOT = Path(__file__).resolve().parent
@@ -84,7 +84,7 @@ def fetch_pip(folder: Path) -> Path:
             works("dpkg-deb", "--extract", package, folder)
     wheels = list(folder.glob("usr/share/python-wheels/pip-*.whl"))
     if not wheels:
-        raise SetupError("this Python has neither ensurepip nor pip, and apt-get gave none")
+        raise SetupError("this Python has no ensurepip and no pip, and apt-get gave none")
     return wheels[0]
 
 

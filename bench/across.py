@@ -49,7 +49,7 @@ def postgres_server() -> Any:
         return None
 
 
-def wakes(place: Place, tell: Callable[[str, str], float]) -> list[float]:
+def wakes(place: Place, command: Callable[[str, str], float]) -> list[float]:
     """Seconds from the commit of an end there to the answer of a coroutine that waits here."""
     service, method = declared(open_store(*place))
     draw = random.Random(1)
@@ -62,7 +62,7 @@ def wakes(place: Place, tell: Callable[[str, str], float]) -> list[float]:
             while not service.waiting:
                 await asyncio.sleep(0)
             await asyncio.sleep(draw.random() * 0.02)
-            ended = asyncio.get_running_loop().run_in_executor(None, tell, "end", name)
+            ended = asyncio.get_running_loop().run_in_executor(None, command, "end", name)
             assert (await waiter).done
             now = time.monotonic()
             found.append(now - await ended)
@@ -74,7 +74,7 @@ def wakes(place: Place, tell: Callable[[str, str], float]) -> list[float]:
         service.close(0)
 
 
-def sqlite_floor(where: str, tell: Callable[[str, str], float]) -> list[float]:
+def sqlite_floor(where: str, command: Callable[[str, str], float]) -> list[float]:
     """The same with a bare loop that looks at the change counter as often as we do."""
     file = sqlite3.connect(f"{where}.floor", isolation_level=None, check_same_thread=False)
     never = threading.Event()
@@ -94,37 +94,37 @@ def sqlite_floor(where: str, tell: Callable[[str, str], float]) -> list[float]:
             watcher = threads.submit(seen)
             ready.wait()
             never.wait(draw.random() * 0.02)
-            at = tell("commit", str(number))
+            at = command("commit", str(number))
             found.append(watcher.result() - at)
     file.close()
     return found
 
 
-def postgres_floor(where: str, tell: Callable[[str, str], float]) -> list[float]:
+def postgres_floor(where: str, command: Callable[[str, str], float]) -> list[float]:
     """The same with a bare NOTIFY and a connection that listens."""
     import psycopg
 
     found = []
-    with psycopg.connect(where, autocommit=True) as link, ThreadPoolExecutor(1) as threads:
-        link.execute(f"LISTEN {CHANNEL}")
+    with psycopg.connect(where, autocommit=True) as connection, ThreadPoolExecutor(1) as threads:
+        connection.execute(f"LISTEN {CHANNEL}")
         draw = random.Random(3)
         never = threading.Event()
 
-        def heard() -> float:
-            for _ in link.notifies(stop_after=1):
+        def notified() -> float:
+            for _ in connection.notifies(stop_after=1):
                 pass
             return time.monotonic()
 
         for number in range(WAKES):
-            watcher = threads.submit(heard)
+            watcher = threads.submit(notified)
             never.wait(0.002 + draw.random() * 0.02)
-            at = tell("notify", str(number))
+            at = command("notify", str(number))
             found.append(watcher.result() - at)
     return found
 
 
 def writing(step: Callable[[int], object]) -> float:
-    """Seconds per write of so many threads that write at once."""
+    """Seconds per write while several threads write at once."""
     end = time.monotonic() + WRITING_SECONDS
     written = itertools.count()
 
@@ -139,14 +139,14 @@ def writing(step: Callable[[int], object]) -> float:
     return (time.monotonic() - began) / next(written)
 
 
-def rings(place: Place, tell: Callable[[str, str], float]) -> Iterator[str]:
-    """What announcements cost, ours and a NOTIFY in every write's transaction."""
+def notifications(place: Place, command: Callable[[str, str], float]) -> Iterator[str]:
+    """What notifications cost, ours and a NOTIFY in every write's transaction."""
     store = open_store(*place)
     service, method = declared(store)
     names = [method.start(Request()).name for _ in range(WRITERS)]
-    tell("listen", method.start(Request()).name)
+    command("listen", method.start(Request()).name)
     reporters = [service.reporter(name) for name in names]
-    announce = store.notify_others
+    notify_others = store.notify_others
 
     def sample(how: Callable[[str], None]) -> Callable[[], float]:
         def measure() -> float:
@@ -156,30 +156,30 @@ def rings(place: Place, tell: Callable[[str, str], float]) -> Iterator[str]:
         return measure
 
     ratio = compare(
-        f"{WRITERS} writers, PostgreSQL, announced / not",
-        sample(announce),
+        f"{WRITERS} writers, PostgreSQL, notified / not",
+        sample(notify_others),
         sample(lambda _: None),
         rounds=WRITING_ROUNDS,
     )
     yield f"{ratio}  {1e6 / ratio.ours:,.0f}/s and {1e6 / ratio.floor:,.0f}/s"
-    store.notify_others = announce
+    store.notify_others = notify_others
     service.close(0)
-    yield from raw_rings(place[1])
+    yield from bare_notifications(place[1])
 
 
-def raw_rings(where: str) -> Iterator[str]:
+def bare_notifications(where: str) -> Iterator[str]:
     """The same of bare connections: an UPDATE by key, with and without NOTIFY in it."""
     import psycopg
 
-    links = [psycopg.connect(where, autocommit=True) for _ in range(WRITERS)]
-    links[0].execute(FLOOR_TABLE)
+    connections = [psycopg.connect(where, autocommit=True) for _ in range(WRITERS)]
+    connections[0].execute(FLOOR_TABLE)
     for number in range(WRITERS):
-        links[0].execute("INSERT INTO kept VALUES (%s, 0)", (f"w{number}",))
+        connections[0].execute("INSERT INTO kept VALUES (%s, 0)", (f"w{number}",))
     update = "UPDATE kept SET value = value + 1 WHERE name = %s RETURNING name"
     notify = f"WITH u AS ({update}) SELECT pg_notify('{CHANNEL}', name) FROM u"
 
     def sample(sql: Any) -> Callable[[], float]:
-        return lambda: writing(lambda number: links[number].execute(sql, (f"w{number}",)))
+        return lambda: writing(lambda number: connections[number].execute(sql, (f"w{number}",)))
 
     ratio = compare(
         f"{WRITERS} writers, bare UPDATE, with NOTIFY in it / without",
@@ -187,8 +187,8 @@ def raw_rings(where: str) -> Iterator[str]:
         sample(update),
     )
     yield f"{ratio}  {1e6 / ratio.ours:,.0f}/s and {1e6 / ratio.floor:,.0f}/s"
-    for link in links:
-        link.close()
+    for connection in connections:
+        connection.close()
 
 
 def run() -> Iterator[str]:
@@ -197,15 +197,15 @@ def run() -> Iterator[str]:
         stores = places(folder)
         for place in stores:
             kind, where, _ = place
-            with peer(*place) as tell:
+            with peer(*place) as command:
                 ours, floor = [], []
                 for _ in range(3):
-                    ours += wakes(place, tell)
-                    floor += floors[kind](where, tell)
+                    ours += wakes(place, command)
+                    floor += floors[kind](where, command)
                 for share in (0.5, 0.99):
                     own, low = (percentile(one, share) * 1e3 for one in (ours, floor))
                     label = f"wake across processes, {kind}, p{share * 100:.0f}"
                     yield f"{label:<52} {own:>10.2f} ms / {low:>9.2f} ms = {own / low:>6.2f}"
                 if kind == "postgres":
-                    yield from rings(place, tell)
+                    yield from notifications(place, command)
         yield from waiters([("memory", "-", "-"), *stores])

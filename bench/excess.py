@@ -17,7 +17,7 @@ from typing import Final
 
 import attrs
 
-from bench.clients import Absent, lane
+from bench.clients import Absent, client_process
 from bench.measure import percentile
 from bench.operated import operated
 
@@ -28,7 +28,7 @@ BEGUN_WITHIN_SECONDS: Final = 3.0
 SPREAD: Final = 0.25
 
 PARSER: Final = argparse.ArgumentParser(prog="python -m bench excess")
-PARSER.add_argument("--operations", type=int, default=30, help="so many at once in each cell")
+PARSER.add_argument("--operations", type=int, default=30, help="operations at once in each cell")
 PARSER.add_argument("--seconds", type=float, nargs="+", default=[0.05, 1.0, 10.0])
 PARSER.add_argument("--rounds", type=int, default=2)
 
@@ -69,39 +69,42 @@ class Found:
     excess: list[float] = attrs.field(factory=list)
     shares: list[float] = attrs.field(factory=list)
     calls: list[int] = attrs.field(factory=list)
-    trouble: str = ""
+    failure: str = ""
 
     def __str__(self) -> str:
         if not self.excess:
-            return self.trouble or "no operation came back"
+            return self.failure or "no operation came back"
         middle, most = percentile(self.excess, 0.5), percentile(self.excess, 0.95)
         share, calls = percentile(self.shares, 0.95), sum(self.calls) / len(self.calls)
         text = f"{middle:>8.4f}  {most:>8.4f} s  {share:>8.3f} of the run time  {calls:>5.1f} calls"
-        return f"{text}  {self.trouble}".rstrip()
+        return f"{text}  {self.failure}".rstrip()
 
 
 def measure(cell: Cell, seconds: float, operations: int, found: Found) -> None:
-    """Add to what was found: so many operations of about that length, all at once."""
+    """Measure this many operations of about this length, all at once, and add to what was found."""
     try:
-        with operated(cell.face) as server, lane(cell.client, cell.way, server.url) as client:
+        with (
+            operated(cell.face) as server,
+            client_process(cell.client, cell.way, server.url) as client,
+        ):
             first = time.monotonic() + AHEAD_SECONDS
             begins = [first + random.uniform(0, BEGUN_WITHIN_SECONDS) for _ in range(operations)]
             runs = [seconds * random.uniform(1 - SPREAD, 1 + SPREAD) for _ in begins]
             ends = [begin + run for begin, run in zip(begins, runs, strict=True)]
-            names = server.tell("make", ends)
+            names = server.call("make", ends)
             seen = client.ask(names, begins)
-            told = server.tell("told")
+            counted = server.call("counted")
     except Absent as exc:
-        found.trouble = str(exc)
+        found.failure = str(exc)
         return
     for name, run in zip(names, runs, strict=True):
         if name in seen.at:
-            excess = seen.at[name] - told["ends"][name]
+            excess = seen.at[name] - counted["ends"][name]
             found.excess.append(excess)
             found.shares.append(excess / run)
-            found.calls.append(told["asked"][name])
+            found.calls.append(counted["asked"][name])
     if seen.failed:
-        found.trouble = f"{len(seen.failed)} failed: {next(iter(seen.failed.values()))}"
+        found.failure = f"{len(seen.failed)} failed: {next(iter(seen.failed.values()))}"
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:

@@ -37,7 +37,7 @@ OTHER_PARENT: Final = "projects/other"
 SPREAD: Final = timedelta(days=30)
 RUN_TIME: Final = timedelta(minutes=1)
 RARE: Final = "zircon"
-"""A word in the note of one operation of so many as there are datasets."""
+"""A word in the note of one operation out of ``DATASETS``."""
 _BATCH: Final = 20_000
 _REQUEST: Final = lro.Any("type.googleapis.com/bench.v1.RunRequest", {})
 _WORDS: Final = (
@@ -191,7 +191,7 @@ def _result(facts: Facts, spec: MethodSpec) -> lro.Any | lro.Status | None:
 
 
 def declared(store: Any) -> tuple[lro.Service, Any]:
-    """A service without upkeep, and its method, whose ``dataset`` is indexed if that is offered."""
+    """A service without maintenance, and its method; ``dataset`` is indexed if that is offered."""
     service = lro.Service(store, InlineExecutor(), maintenance=False)
     indexed: dict[str, Any] = {}
     if any(field.name == "indexed_paths" for field in attrs.fields(lro.Options)):
@@ -221,7 +221,7 @@ def started(record: lro.adapters.Record) -> lro.adapters.RequestKey:
 
 Records = Iterable[lro.adapters.Record]
 Fill = Callable[[Records, bool], None]
-"""Adds records to a store; if so told, with a request key for each."""
+"""Adds records to a store, and on request a request key for each."""
 
 
 @attrs.frozen

@@ -37,7 +37,7 @@ CALLS: Final = 40
 """How many pages a round asks for: turn about the first one, and one from the middle."""
 ROUNDS: Final = 5
 ROUND_SECONDS: Final = 2.0
-"""A round whose pages are slow ends with the page that is asked for when so long is over."""
+"""A round of slow pages ends with the page that is being read when this time is over."""
 WALK_SECONDS: Final = 60.0
 KEPT: Final = timedelta(days=90)
 DATASET: Final = "d17"
@@ -88,7 +88,7 @@ def filters(now: datetime) -> Sequence[Wanted]:
             lambda f: f.owner == OWNER,
         ),
         Wanted("a bare word", RARE, lambda f: f.rare),
-        Wanted("metadata.owner, no match", 'metadata.owner = "nobody"', lambda _: False),
+        Wanted("metadata.owner, no match", 'metadata.owner = "unknown"', lambda _: False),
     )
 
 
@@ -102,7 +102,7 @@ def _stamp(moment: datetime) -> str:
 
 @attrs.frozen(kw_only=True)
 class Filled:
-    """A service on a store with so many operations, and which of them match each filter."""
+    """A service on a store with this number of operations, and which of them match each filter."""
 
     service: lro.Service
     population: Population

@@ -1,7 +1,7 @@
-"""A server whose operations end when they are told to: ``python -m bench.operated FACE PORT``.
+"""A server whose operations end at given times: ``python -m bench.operated FACE PORT``.
 
-It runs in a process of its own and is told by lines of JSON. Times are by ``time.monotonic``, which
-on Linux is one clock for all processes of a machine.
+It runs in a process of its own and reads commands as lines of JSON. Times are by
+``time.monotonic``, which on Linux is one clock for all processes of a machine.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Operated:
         await send({"type": "http.response.body", "body": body})
 
     async def make(self, ends: Sequence[float]) -> list[str]:
-        """Start an operation for each moment, at which it ends; count anew from here."""
+        """Start an operation for each moment, at which it ends; set the counts to zero."""
         loop = asyncio.get_running_loop()
         self._forget()
         names = []
@@ -111,7 +111,7 @@ class Operated:
         self.service.reporter(name).complete(lro.types.StringValue("done"))
         self._ends[name] = time.monotonic()
 
-    async def told(self) -> dict[str, Any]:
+    async def counted(self) -> dict[str, Any]:
         """When each ended, how often each path was asked, connections at most, seconds of CPU."""
         cpu = time.process_time() - self._cpu
         return {"ends": self._ends, "asked": self._asked, "peak": self._peak, "cpu": cpu}
@@ -144,8 +144,8 @@ class Remote:
         self._process = process
         self.url = url
 
-    def tell(self, verb: str, *arguments: Any) -> Any:
-        """What the server answers to one of ``make`` and ``told``."""
+    def call(self, verb: str, *arguments: Any) -> Any:
+        """What the server answers to ``make`` or ``counted``."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps([verb, arguments]), file=self._process.stdin, flush=True)

@@ -57,7 +57,7 @@ def resident() -> int:
 
 
 def park(place: Place, names: int) -> dict[str, Any]:
-    """Park the waiters on so many operations in turn, leave them alone for a while, wake them.
+    """Park the waiters on this number of operations in turn, pause, and wake them.
 
     All wait for one operation where they are woken: else it were its commits that are measured.
     """
@@ -99,7 +99,7 @@ def park(place: Place, names: int) -> dict[str, Any]:
 
 
 async def settled(store: Counted) -> None:
-    """Return when everybody has looked who looks as he comes."""
+    """Return when each waiter has made its first read of the store."""
     before = -1
     while store.calls["get"] != before:
         before = store.calls["get"]
@@ -116,8 +116,8 @@ async def wake(service: Any, place: Place, name: str, tasks: list[Any]) -> float
         service.reporter(name).finish()
         await asyncio.wait(tasks)
         return max(awake) - began
-    with peer(*place) as tell:
-        began = await asyncio.to_thread(tell, "end", name)
+    with peer(*place) as command:
+        began = await asyncio.to_thread(command, "end", name)
         await asyncio.wait(tasks)
     return max(awake) - began
 

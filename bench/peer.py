@@ -1,4 +1,7 @@
-"""The other process of the benches: ``python -m bench.peer KIND WHERE SCHEMA``, told by lines."""
+"""The other process of the benches: ``python -m bench.peer KIND WHERE SCHEMA``.
+
+Each line of its standard input is a command.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,9 @@ def open_store(kind: str, where: str, schema: str) -> Any:
     return PostgresStore(where, schema=schema)
 
 
-def declared(store: Any, *, upkeep: bool = False) -> tuple[lro.Service, Any]:
+def declared(store: Any, *, maintenance: bool = False) -> tuple[lro.Service, Any]:
     """A service on a store, and its method, whose work is done outside."""
-    service = lro.Service(store, InlineExecutor(), maintenance=upkeep)
+    service = lro.Service(store, InlineExecutor(), maintenance=maintenance)
     method = service.declare(
         "bench.v1.Bench.Run", request=Request, response=RunResponse, metadata=Progress
     )
@@ -49,11 +52,11 @@ def declared(store: Any, *, upkeep: bool = False) -> tuple[lro.Service, Any]:
 
 
 class Peer:
-    """What this process can be told; each answers with a moment of the clock that all share."""
+    """The commands of this process; each answers with a moment of the clock that all share."""
 
     def __init__(self, kind: str, where: str, schema: str) -> None:
         self._store = open_store(kind, where, schema)
-        self._announce, self._store.notify_others = self._store.notify_others, self._committed
+        self._notify_others, self._store.notify_others = self._store.notify_others, self._committed
         self._service, _ = declared(self._store)
         self._at = 0.0
         if kind == "sqlite":
@@ -63,12 +66,12 @@ class Peer:
         else:
             import psycopg
 
-            self._link = psycopg.connect(where, autocommit=True)
-            self._link.execute(FLOOR_TABLE)
+            self._connection = psycopg.connect(where, autocommit=True)
+            self._connection.execute(FLOOR_TABLE)
 
     def _committed(self, name: str) -> None:
         self._at = time.monotonic()
-        self._announce(name)
+        self._notify_others(name)
 
     def end(self, name: str) -> float:
         """End an operation; when that was committed."""
@@ -76,7 +79,7 @@ class Peer:
         return self._at
 
     def listen(self, name: str) -> float:
-        """Wait for an operation, in a thread, so that this process has an ear."""
+        """Wait for an operation, in a thread, so that this process listens for changes."""
         threading.Thread(target=self._service.wait, args=(name,), daemon=True).start()
         return time.monotonic()
 
@@ -88,13 +91,13 @@ class Peer:
     def notify(self, payload: str) -> float:
         """Send a bare NOTIFY; when that began."""
         began = time.monotonic()
-        self._link.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+        self._connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
         return began
 
 
 @contextmanager
 def peer(kind: str, where: str, schema: str) -> Iterator[Any]:
-    """A process that is told verbs of :class:`Peer`: ``tell("end", name)``."""
+    """A process that runs the commands of :class:`Peer`: ``command("end", name)``."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.peer", kind, where, schema],
         cwd=ROOT,
@@ -106,12 +109,12 @@ def peer(kind: str, where: str, schema: str) -> Iterator[Any]:
     assert process.stdout is not None
     stdin, stdout = process.stdin, process.stdout
 
-    def tell(verb: str, word: str) -> float:
+    def command(verb: str, word: str) -> float:
         print(verb, word, file=stdin, flush=True)
         return float(stdout.readline())
 
     try:
-        yield tell
+        yield command
     finally:
         stdin.close()
         process.wait()
@@ -119,7 +122,7 @@ def peer(kind: str, where: str, schema: str) -> Iterator[Any]:
 
 
 def main(kind: str, where: str, schema: str) -> None:
-    """Do what is told, line by line."""
+    """Run the commands, line by line."""
     this = Peer(kind, where, schema)
     for line in sys.stdin:
         verb, word = line.split()

@@ -26,7 +26,7 @@ POLLS: Final = 1000
 RESULT_SECONDS: Final = 0.8
 
 PARSER: Final = argparse.ArgumentParser(prog="python -m bench polls")
-PARSER.add_argument("--polls", type=int, default=POLLS, help="so many in each round")
+PARSER.add_argument("--polls", type=int, default=POLLS, help="calls in each round")
 PARSER.add_argument("--rounds", type=int, default=7)
 
 AT_ONCE: Final = lro_client.Polling(
@@ -36,7 +36,7 @@ TYPES: Final[dict[str, Any]] = {"response": lro.types.StringValue, "metadata": l
 
 
 def counted(poll: Callable[[], object], times: int) -> Sample:
-    """Seconds of CPU for each of so many calls."""
+    """Seconds of CPU for each of these calls."""
     return polling(poll, times, lambda _: None)
 
 
@@ -157,7 +157,7 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     """Each beside its floor, turn about."""
     logging.getLogger("lro_client").setLevel(logging.ERROR)  # every wait here gives up
     with operated("plain") as server, asyncio.Runner() as loop:
-        (name,) = server.tell("make", [0])
+        (name,) = server.call("make", [0])
         size = len(httpx.get(f"{server.url}/v1/{name}").content)
         yield f"an operation of {size} bytes"
         for label, own, low in blocking_pairs(server.url, name, options.polls):

@@ -84,7 +84,7 @@ def floor_one_by_one(database: Database) -> Sample:
 
 
 def floor_in_groups(database: Database) -> Sample:
-    """The time for each, where so many share two commits."""
+    """The time for each, where this number of them share two commits."""
 
     def sample() -> float:
         began = time.perf_counter()

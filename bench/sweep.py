@@ -36,7 +36,7 @@ from bench.measure import percentile
 LIVE: Final = 10_000
 WRITERS: Final = 4
 PACE: Final = 50.0
-"""Operations a second that each writer starts and ends where it does not do as many as it can."""
+"""Operations a second that each writer starts and ends, unless it runs as fast as it can."""
 ASIDE_SECONDS: Final = 10.0
 """How long the writers are watched before the sweep, and after it."""
 LONGEST_SECONDS: Final = 300.0
@@ -67,7 +67,7 @@ class Beside:
 
 
 class Writers:
-    """Threads that start and end operations, until told to stop; each knows how long that took."""
+    """Threads that start and end operations until they are stopped, and record their times."""
 
     def __init__(self, service: lro.Service, method: Any, pace: float | None) -> None:
         self._service = service
@@ -116,7 +116,7 @@ class Writers:
 
 
 class Sweep:
-    """The upkeep of a service, in a thread as it is there, until nothing is left to remove."""
+    """The maintenance of a service, in a thread as usual, until nothing is left to remove."""
 
     def __init__(self, service: lro.Service) -> None:
         self._service = service
@@ -155,7 +155,7 @@ class Sweep:
 
 
 def filled(database: Database, expired: int) -> tuple[lro.Service, Any]:
-    """A service on a store with so many expired operations, and those that are live."""
+    """A service on a store with this number of expired operations, and the live ones."""
     store, fill = database.make()
     service, method = declared(store)
     spec, now = spec_of(service), datetime.now(UTC)

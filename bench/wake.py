@@ -1,4 +1,4 @@
-"""Waiters parked on one process, woken by one ring; against bare asyncio futures."""
+"""Waiters parked on one process, woken by one notification; against bare asyncio futures."""
 
 from __future__ import annotations
 

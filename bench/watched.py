@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import attrs
 
-from bench.clients import Absent, lane
+from bench.clients import Absent, client_process
 from bench.measure import percentile
 from bench.operated import operated
 
@@ -33,11 +33,11 @@ PARSER.add_argument(
     "--within", type=float, nargs=2, default=[20.0, 40.0], help="they end within these seconds"
 )
 PARSER.add_argument("--rounds", type=int, default=3)
-PARSER.add_argument("--only", nargs="+", default=[], help="lanes whose label has one of these")
+PARSER.add_argument("--only", nargs="+", default=[], help="variants whose label has one of these")
 
 
 @attrs.frozen
-class Lane:
+class Variant:
     """A client, how it is used, what its server offers, and how many operations it is given."""
 
     label: str
@@ -47,19 +47,19 @@ class Lane:
     most: int = 1_000_000
 
 
-LANES: Final = (
-    Lane("floor: asyncio, bare streams", "floor", "stream", "watch"),
-    Lane("floor: httpx, BatchGet each 0.25 s", "floor", "batch", "batch"),
-    Lane("lro, Watch", "lro", "async_group", "watch"),
-    Lane("lro, BatchGet", "lro", "async_group", "batch"),
-    Lane("lro, List by names", "lro", "async_group", "list"),
-    Lane("lro, Get", "lro", "async_group", "plain"),
-    Lane("lro, Watch, result() of each", "lro", "tasks", "watch"),
-    Lane("lro, Watch, threads", "lro", "group", "watch", PEER_MOST),
-    Lane("lro, BatchGet, threads", "lro", "group", "batch", PEER_MOST),
-    Lane("lro, List by names, threads", "lro", "group", "list", PEER_MOST),
-    Lane("lro, Get, threads", "lro", "group", "plain", PEER_MOST),
-    Lane("google-api-core, asyncio", "google", "asyncio", "plain", PEER_MOST),
+VARIANTS: Final = (
+    Variant("floor: asyncio, bare streams", "floor", "stream", "watch"),
+    Variant("floor: httpx, BatchGet each 0.25 s", "floor", "batch", "batch"),
+    Variant("lro, Watch", "lro", "async_group", "watch"),
+    Variant("lro, BatchGet", "lro", "async_group", "batch"),
+    Variant("lro, List by names", "lro", "async_group", "list"),
+    Variant("lro, Get", "lro", "async_group", "plain"),
+    Variant("lro, Watch, result() of each", "lro", "tasks", "watch"),
+    Variant("lro, Watch, threads", "lro", "group", "watch", PEER_MOST),
+    Variant("lro, BatchGet, threads", "lro", "group", "batch", PEER_MOST),
+    Variant("lro, List by names, threads", "lro", "group", "list", PEER_MOST),
+    Variant("lro, Get, threads", "lro", "group", "plain", PEER_MOST),
+    Variant("google-api-core, asyncio", "google", "asyncio", "plain", PEER_MOST),
 )
 
 
@@ -76,26 +76,26 @@ class Found:
     lacking: str
 
 
-def measure(one: Lane, operations: int, within: Sequence[float]) -> Found:
-    """Have a new process watch so many operations of a new server.
+def measure(one: Variant, operations: int, within: Sequence[float]) -> Found:
+    """Watch this many operations of a new server in a new process.
 
     Raises:
         Absent: The client is not installed.
     """
-    with operated(one.face) as server, lane(one.client, one.way, server.url) as client:
+    with operated(one.face) as server, client_process(one.client, one.way, server.url) as client:
         now = time.monotonic()
-        names = server.tell("make", [now + random.uniform(*within) for _ in range(operations)])
+        names = server.call("make", [now + random.uniform(*within) for _ in range(operations)])
         seen = client.ask(names)
-        told = server.tell("told")
+        counted = server.call("counted")
     missing = operations - len(seen.at)
     why: Any = next(iter(seen.failed.values()), "")
     return Found(
         cpu=seen.cpu,
-        server_cpu=told["cpu"],
+        server_cpu=counted["cpu"],
         grown=seen.grown / MEGABYTE,
-        connections=told["peak"],
-        calls=sum(told["asked"].values()),
-        excess=sorted(at - told["ends"][name] for name, at in seen.at.items()),
+        connections=counted["peak"],
+        calls=sum(counted["asked"].values()),
+        excess=sorted(at - counted["ends"][name] for name, at in seen.at.items()),
         lacking=f"  {missing} did not come back {why}".rstrip() if missing else "",
     )
 
@@ -122,22 +122,22 @@ def line(label: str, rounds: Sequence[Found]) -> str:
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
-    """Each lane in each round, in turn."""
+    """Each variant in each round, in turn."""
     heads = ("CPU s", "MB", "conns", "calls", "server s")
     head = " ".join(f"{one:>{width}}" for one, width in zip(heads, WIDTHS.values(), strict=True))
     for operations in options.operations:
         yield f"{f'{operations:,} operations':<36} {head}   excess p50, p95, most, s"
-        lanes = [one for one in LANES if operations <= one.most]
+        variants = [one for one in VARIANTS if operations <= one.most]
         if options.only:
-            lanes = [one for one in lanes if any(word in one.label for word in options.only)]
-        found: dict[str, list[Found]] = {one.label: [] for one in lanes}
+            variants = [one for one in variants if any(word in one.label for word in options.only)]
+        found: dict[str, list[Found]] = {one.label: [] for one in variants}
         absent: dict[str, str] = {}
         for _ in range(options.rounds):
-            for one in lanes:
+            for one in variants:
                 try:
                     found[one.label].append(measure(one, operations, options.within))
                 except Absent as exc:
                     absent[one.label] = str(exc)
-        for one in lanes:
+        for one in variants:
             text = absent.get(one.label)
             yield f"{one.label:<36} {text}" if text else line(one.label, found[one.label])

@@ -62,7 +62,7 @@ class SizeMetadata:
 
 
 class Entered:
-    """The modules that threads enter while this is told to note them, in the order of entry."""
+    """The modules that threads enter between ``begin`` and ``end``, in the order of entry."""
 
     def __init__(self) -> None:
         self.calls: dict[tuple[int, str], str] = {}

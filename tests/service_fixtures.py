@@ -43,7 +43,7 @@ def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) ->
 
 @pytest.fixture
 def make_service(clock: ManualClock) -> Iterator[MakeService]:
-    """Makes services without an upkeep thread, by default in memory and on three threads."""
+    """Makes services without a maintenance thread, by default in memory and on three threads."""
     with ExitStack() as stack:
 
         def make(

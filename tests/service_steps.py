@@ -64,7 +64,7 @@ class Step:
 
     def __call__(self) -> None:
         self.begun.set()
-        assert self.go.wait(PATIENCE), "nobody let the function go on"
+        assert self.go.wait(PATIENCE), "the test did not let the function go on"
 
     def reached(self) -> None:
         """Return once the function is there."""

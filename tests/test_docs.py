@@ -219,19 +219,20 @@ def shown(default: object) -> str:
     "name", ["threads.Thread", "asyncio.Asyncio", "processes.Process", "celery.Celery"]
 )
 def test_defaults_of_executors_are_those_of_the_code(name: str) -> None:
-    """The table has every argument of each, and the numbers of the code; None it tells in words."""
+    """The table has every argument of each, with the value of the code; None stands as words."""
     page = (DOCS / "reference" / "stores-and-executors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)`[^|]* \| ([^|]+) \|$", page, re.MULTILINE)
     module, _, kind = name.partition(".")
     executor = getattr(importlib.import_module(f"lro.executors.{module}"), f"{kind}Executor")
-    told = {argument: cell for of, argument, cell in rows if of == executor.__name__}
+    documented = {argument: cell for of, argument, cell in rows if of == executor.__name__}
     parameters = inspect.signature(executor).parameters.values()
     given = {one.name: one.default for one in parameters if one.default is not one.empty}
-    assert told.keys() == given.keys()
+    assert documented.keys() == given.keys()
     wanted = {
-        key: told[key] if default is None else shown(default) for key, default in given.items()
+        key: documented[key] if default is None else shown(default)
+        for key, default in given.items()
     }
-    assert told == wanted
+    assert documented == wanted
 
 
 @each_linked

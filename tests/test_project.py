@@ -55,7 +55,7 @@ def test_promised_pythons_are_tested() -> None:
 
 
 def test_missing_extras_can_be_installed() -> None:
-    """An extra that an error tells the user to install is one that the project has."""
+    """Each extra that an error asks the user to install is one that the project has."""
     sources = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
     named = re.findall(r'MissingExtra\([^()]*?"(\w+)"\)', sources)
     assert set(named) <= set(PROJECT["optional-dependencies"])
@@ -150,13 +150,13 @@ def test_run_refuses_what_it_does_not_take(
 def test_run_says_in_one_sentence_why_it_cannot(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Without any pip, and no package of one to be had, the reader is told just that."""
+    """Where no pip can be had, the command prints one sentence that says so."""
     monkeypatch.setattr(run, "PYTHON", tmp_path / "python")
     monkeypatch.setattr(run, "make_venv", lambda: None)
     monkeypatch.setattr(run, "works", lambda *command, **options: False)
     assert run.main(["demo"]) == 1
     said = capsys.readouterr().err
-    assert said == "run.py: this Python has neither ensurepip nor pip, and apt-get gave none\n"
+    assert said == "run.py: this Python has no ensurepip and no pip, and apt-get gave none\n"
 
 
 def test_no_merge_is_left_unfinished() -> None:

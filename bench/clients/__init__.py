@@ -15,7 +15,7 @@ import attrs
 from bench.peer import ROOT
 
 LIMIT_SECONDS: Final = 180.0
-"""Who takes longer is not measured."""
+"""A client that takes longer is not measured."""
 
 
 class Absent(Exception):
@@ -32,14 +32,14 @@ class Found:
     failed: dict[str, str]
 
 
-class Lane:
+class ClientProcess:
     """The parent's end of a client's process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def ask(self, names: Sequence[str], begins: Sequence[float] = ()) -> Found:
-        """Have it wait for all of these, from those moments on, else from now on."""
+        """Have the client wait for all of these, each from its moment on or from now on."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps([names, begins]), file=self._process.stdin, flush=True)
@@ -53,7 +53,7 @@ class Lane:
 
 
 @contextlib.contextmanager
-def lane(client: str, way: str, url: str) -> Iterator[Lane]:
+def client_process(client: str, way: str, url: str) -> Iterator[ClientProcess]:
     """A client in a process of its own, which has imported what it needs.
 
     Raises:
@@ -71,7 +71,7 @@ def lane(client: str, way: str, url: str) -> Iterator[Lane]:
         word = json.loads(process.stdout.readline() or '"it does not start"')
         if word != "ready":
             raise Absent(word)
-        yield Lane(process)
+        yield ClientProcess(process)
     finally:
         process.terminate()
         process.communicate()

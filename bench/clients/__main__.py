@@ -1,4 +1,6 @@
-"""The process of a client: ``python -m bench.clients CLIENT WAY URL``, told by lines of JSON."""
+"""The process of a client: ``python -m bench.clients CLIENT WAY URL``.
+
+Each line of its standard input is a command in JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.clients.lane import Way, failed
+from bench.clients.ways import Way, failed
 
 
 def memory(field: str) -> int:
@@ -24,17 +26,17 @@ def memory(field: str) -> int:
     return int(found[1]) * 1024
 
 
-def heard(lines: queue.SimpleQueue[str]) -> None:
-    """Pass on what the parent says, and end with it, whatever the client still waits for."""
+def read_commands(lines: queue.SimpleQueue[str]) -> None:
+    """Queue the lines of the parent; end this process when the parent ends."""
     for line in sys.stdin:
         lines.put(line)
     os._exit(0)
 
 
 def obey(way: Way) -> None:
-    """Answer for ever."""
+    """Answer each command, without end."""
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=heard, args=(lines,), daemon=True).start()
+    threading.Thread(target=read_commands, args=(lines,), daemon=True).start()
     while True:
         names, begins = json.loads(lines.get())
         gc.collect()
@@ -47,7 +49,7 @@ def obey(way: Way) -> None:
 
 
 def main(client: str, way: str, url: str) -> None:
-    """Import a client, and obey."""
+    """Import a client, and obey its commands."""
     try:
         module = importlib.import_module(f"bench.clients.on_{client}")
         ways = module.ways(url)

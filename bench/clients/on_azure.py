@@ -13,7 +13,7 @@ from azure.core.polling.async_base_polling import AsyncLROBasePolling
 from azure.core.polling.base_polling import LROBasePolling
 from azure.core.rest import HttpRequest
 
-from bench.clients.lane import Way, each_in_a_task, each_in_a_thread
+from bench.clients.ways import Way, each_in_a_task, each_in_a_thread
 
 BEGIN = "/status/begin/"
 

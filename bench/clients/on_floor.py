@@ -12,7 +12,7 @@ import httpx
 
 import lro
 import lro.wire
-from bench.clients.lane import Results, Way, together
+from bench.clients.ways import Results, Way, together
 
 MOST = 1000
 """The names in one call (spec §3.11)."""

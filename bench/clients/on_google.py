@@ -11,7 +11,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.longrunning import operations_pb2
 from google.protobuf import struct_pb2, wrappers_pb2
 
-from bench.clients.lane import Way, each_in_a_task, each_in_a_thread
+from bench.clients.ways import Way, each_in_a_task, each_in_a_thread
 
 assert struct_pb2  # its parser knows the messages whose modules are imported
 GET = "google.longrunning.Operations.GetOperation"

@@ -10,7 +10,7 @@ import httpx
 
 import lro
 import lro_client
-from bench.clients.lane import Results, Way, each_in_a_task, each_in_a_thread, together
+from bench.clients.ways import Results, Way, each_in_a_task, each_in_a_thread, together
 
 TYPES: dict[str, Any] = {"response": lro.types.StringValue, "metadata": lro.Struct}
 

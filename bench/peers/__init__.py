@@ -1,8 +1,8 @@
 """Start to result beside Celery, Procrastinate, DBOS, APScheduler and arq, on the same work.
 
 Each is installed in an environment of its own, in a temporary folder or in the one that
-``LRO_BENCH_PEERS`` names, where it is found again. Each round begins every lane anew, in a process,
-database and Redis of its own, so that none of them is in the way of another.
+``LRO_BENCH_PEERS`` names, where the next run finds it. Each round starts every candidate again,
+with a process, a database and a Redis of its own, so that candidates do not disturb each other.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ REQUIREMENTS: Final = {
 
 
 @attrs.frozen(kw_only=True)
-class Lane:
-    """One way to have work done: a script, what it is told, and how much it is given to do."""
+class Candidate:
+    """One way to have work done: a script, its arguments, and how much it is given to do."""
 
     label: str
     script: str
@@ -57,11 +57,11 @@ class Lane:
         return self.script == "lro"
 
 
-LANES: Final = (
-    Lane(label="lro, memory", script="lro", where="memory", many=6400),
-    Lane(label="APScheduler 4, memory", script="apscheduler", where="memory"),
-    Lane(label="lro, SQLite", script="lro", where="SQLite", many=6400),
-    Lane(
+CANDIDATES: Final = (
+    Candidate(label="lro, memory", script="lro", where="memory", many=6400),
+    Candidate(label="APScheduler 4, memory", script="apscheduler", where="memory"),
+    Candidate(label="lro, SQLite", script="lro", where="SQLite", many=6400),
+    Candidate(
         label="APScheduler 4, SQLite",
         script="apscheduler",
         where="SQLite",
@@ -69,22 +69,24 @@ LANES: Final = (
         one=50,
         many=200,
     ),
-    Lane(label="DBOS, SQLite", script="dbos", where="SQLite", address="sqlite:///{}", many=400),
-    Lane(label="lro, PostgreSQL", script="lro", where="PostgreSQL", many=6400),
-    Lane(label="DBOS, PostgreSQL", script="dbos", where="PostgreSQL"),
-    Lane(label="Procrastinate, PostgreSQL", script="procrastinate", where="PostgreSQL"),
-    Lane(label="Celery, Redis", script="celery", where="Redis"),
-    Lane(label="arq, Redis", script="arq", where="Redis", extra=("0.5",), one=4),
-    Lane(label="arq, Redis, polling each 10 ms", script="arq", where="Redis", extra=("0.01",)),
+    Candidate(
+        label="DBOS, SQLite", script="dbos", where="SQLite", address="sqlite:///{}", many=400
+    ),
+    Candidate(label="lro, PostgreSQL", script="lro", where="PostgreSQL", many=6400),
+    Candidate(label="DBOS, PostgreSQL", script="dbos", where="PostgreSQL"),
+    Candidate(label="Procrastinate, PostgreSQL", script="procrastinate", where="PostgreSQL"),
+    Candidate(label="Celery, Redis", script="celery", where="Redis"),
+    Candidate(label="arq, Redis", script="arq", where="Redis", extra=("0.5",), one=4),
+    Candidate(label="arq, Redis, polling each 10 ms", script="arq", where="Redis", extra=("0.01",)),
 )
 
 
 class Failed(Exception):
-    """A lane cannot be measured here; the text says why."""
+    """A candidate cannot be measured here; the text says why."""
 
 
 class Places:
-    """Servers and files of our own: every lane gets a new place."""
+    """Servers and files of our own: every candidate gets a new place."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
@@ -108,7 +110,7 @@ class Places:
         import psycopg
 
         self._made += 1
-        name = f"lane{self._made}"
+        name = f"candidate{self._made}"
         with psycopg.connect(self._postgres.url, autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
         return f"{self._postgres.url.rpartition('/')[0]}/{name}"
@@ -144,12 +146,12 @@ def last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it says nothing"])[-1]
 
 
-def measured(lane: Lane, python: str, address: str, log: Path) -> tuple[float, float]:
+def measured(candidate: Candidate, python: str, address: str, log: Path) -> tuple[float, float]:
     """Seconds of one after the other, at the median, and for each of many, in a new process."""
-    script = str(HERE / f"on_{lane.script}.py")
+    script = str(HERE / f"on_{candidate.script}.py")
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [python, script, lane.address.format(address), *lane.extra],
+            [python, script, candidate.address.format(address), *candidate.extra],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -157,7 +159,7 @@ def measured(lane: Lane, python: str, address: str, log: Path) -> tuple[float, f
             start_new_session=True,  # so that its workers can be ended with it
         )
     try:
-        asked = f"one {lane.one}\nmany {lane.many}\n"
+        asked = f"one {candidate.one}\nmany {candidate.many}\n"
         answers, _ = process.communicate(asked, timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         raise Failed(f"has not ended within {LIMIT_SECONDS:.0f} s") from None
@@ -172,43 +174,47 @@ def measured(lane: Lane, python: str, address: str, log: Path) -> tuple[float, f
 
 
 def run() -> Iterator[str]:
-    figures: dict[str, list[tuple[float, float]]] = {lane.label: [] for lane in LANES}
+    figures: dict[str, list[tuple[float, float]]] = {
+        candidate.label: [] for candidate in CANDIDATES
+    }
     failed: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         places = Places(stack)
         home = Path(os.environ.get("LRO_BENCH_PEERS") or places.folder())
         for _ in range(ROUNDS):
-            for lane in LANES:
-                if lane.label in failed:
+            for candidate in CANDIDATES:
+                if candidate.label in failed:
                     continue
                 try:
-                    python = interpreter(lane.script, home)
+                    python = interpreter(candidate.script, home)
                     log = places.folder() / "errors.txt"
-                    found = measured(lane, python, places.new(lane.where), log)
-                    figures[lane.label].append(found)
+                    found = measured(candidate, python, places.new(candidate.where), log)
+                    figures[candidate.label].append(found)
                 except Failed as exc:
-                    failed[lane.label] = str(exc)
+                    failed[candidate.label] = str(exc)
     yield f"{'':<33} {'p50, ms':<26} {'a second, in flight':<26} ours / it: p50, rate"
-    for lane in LANES:
-        if lane.label in failed:
-            yield f"{lane.label:<33} {failed[lane.label]}"
+    for candidate in CANDIDATES:
+        if candidate.label in failed:
+            yield f"{candidate.label:<33} {failed[candidate.label]}"
         else:
-            yield _row(lane, figures)
+            yield _row(candidate, figures)
 
 
-def _row(lane: Lane, figures: dict[str, list[tuple[float, float]]]) -> str:
-    mine = figures[lane.label]
+def _row(candidate: Candidate, figures: dict[str, list[tuple[float, float]]]) -> str:
+    mine = figures[candidate.label]
     shown = [
         _spread([one * 1e3 for one, _ in mine], ".3f"),
         _spread([1 / many for _, many in mine], ",.0f"),
     ]
-    ours = figures.get(f"lro, {'PostgreSQL' if lane.where == 'Redis' else lane.where}", [])
-    if ours and not lane.ours:
+    ours = figures.get(
+        f"lro, {'PostgreSQL' if candidate.where == 'Redis' else candidate.where}", []
+    )
+    if ours and not candidate.ours:
         pairs = list(zip(ours, mine, strict=False))
         latency = statistics.median(own[0] / theirs[0] for own, theirs in pairs)
         rate = statistics.median(theirs[1] / own[1] for own, theirs in pairs)
         shown.append(f"{latency:.2f}, {rate:.1f}")
-    return f"{lane.label:<33} " + " ".join(f"{one:<26}" for one in shown).rstrip()
+    return f"{candidate.label:<33} " + " ".join(f"{one:<26}" for one in shown).rstrip()
 
 
 def _spread(values: Sequence[float], form: str) -> str:

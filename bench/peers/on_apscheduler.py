@@ -8,7 +8,7 @@ import sys
 from apscheduler import AsyncScheduler
 from apscheduler.datastores.memory import MemoryDataStore
 from apscheduler.datastores.sqlalchemy import SQLAlchemyDataStore
-from lane import aserve
+from commands import aserve
 from sqlalchemy.ext.asyncio import create_async_engine
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from arq import create_pool
 from arq.connections import RedisSettings
 from arq.worker import Worker
-from lane import aserve
+from commands import aserve
 
 
 async def work(_: Any, number: int) -> int:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import celery
-from lane import serve
+from commands import serve
 
-URL = os.environ.get("LANE_URL", "redis://")
+URL = os.environ.get("BENCH_BROKER_URL", "redis://")
 app = celery.Celery("on_celery", broker=URL, backend=URL)
 
 
@@ -46,6 +46,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ["LANE_URL"] = sys.argv[1]
+    os.environ["BENCH_BROKER_URL"] = sys.argv[1]
     app.conf.update(broker_url=sys.argv[1], result_backend=sys.argv[1])
     main()

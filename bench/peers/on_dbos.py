@@ -6,14 +6,14 @@ import logging
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+from commands import serve
 from dbos import DBOS
-from lane import serve
 
 CALLERS = 64
 
 
 def main(url: str) -> None:
-    DBOS(config={"name": "lane", "system_database_url": url, "run_admin_server": False})
+    DBOS(config={"name": "candidate", "system_database_url": url, "run_admin_server": False})
 
     @DBOS.workflow()
     def work(number: int) -> int:

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import attrs
-from lane import serve
+from commands import serve
 
 import lro
 from lro.executors.threads import ThreadExecutor

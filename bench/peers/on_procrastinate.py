@@ -1,4 +1,4 @@
-"""Procrastinate on PostgreSQL; its worker in the same process, told of work by NOTIFY.
+"""Procrastinate on PostgreSQL; its worker in the same process, notified of work by NOTIFY.
 
 It keeps no results: what is looked for, every millisecond, is that the job has succeeded.
 """
@@ -9,7 +9,7 @@ import asyncio
 import sys
 
 import procrastinate
-from lane import aserve
+from commands import aserve
 
 AT_ONCE = 50
 

@@ -28,7 +28,7 @@ from examples.analysis.router import NAMES
 from lro_client import Client, OperationCancelled
 
 Request = Any
-Tell = Callable[[Any], str]
+Summary = Callable[[Any], str]
 
 
 def picture(name: str) -> Image:
@@ -36,8 +36,8 @@ def picture(name: str) -> Image:
     return Image(content=(files("skimage") / "data" / name).read_bytes())
 
 
-def requests() -> Iterator[tuple[Request, type[Any], Tell]]:
-    """The ten calls: request, response class, and how its result reads in a line."""
+def requests() -> Iterator[tuple[Request, type[Any], Summary]]:
+    """The ten calls: request, response class, and the function that puts its result into a line."""
     astronaut, camera = picture("astronaut.png"), picture("camera.png")
     yield m.DetectRequest(image=astronaut), m.DetectResponse, _faces
     same = m.VerifyRequest(image=astronaut, reference=astronaut)
@@ -106,7 +106,7 @@ def main(arguments: list[str]) -> None:
 def _ten(client: Client, console: Console) -> None:
     results = Table("endpoint", "result", title="Ten analyses")
     with _progress(console) as progress:
-        for verb, (request, response, tell) in zip(NAMES, requests(), strict=True):
+        for verb, (request, response, summary) in zip(NAMES, requests(), strict=True):
             bar = progress.add_task(verb, total=100, stage="")
             operation = client.start(
                 f"/v1/{verb}", request, response=response, metadata=AnalysisMetadata
@@ -115,7 +115,7 @@ def _ten(client: Client, console: Console) -> None:
                 seen = update.metadata
                 if seen is not None:
                     progress.update(bar, completed=seen.progress_percent, stage=seen.stage)
-            results.add_row(f"POST /v1/{verb}", tell(operation.result()))
+            results.add_row(f"POST /v1/{verb}", summary(operation.result()))
     console.print(results)
 
 

@@ -84,7 +84,7 @@ class Deployment:
             from lro.stores.postgres import PostgresStore
 
             return PostgresStore(self.store)
-        raise DeclarationError(repr(self.store), "is neither sqlite:///PATH nor postgresql://...")
+        raise DeclarationError(repr(self.store), "is not sqlite:///PATH or postgresql://...")
 
     def _make_executor(self) -> Executor:
         if self.executor == "threads":

@@ -103,7 +103,7 @@ def decode(image: Image | None, field: str) -> PIL.Image.Image:
 
 
 def is_animated(image: Image) -> bool:
-    """Whether the file shows more than one picture, as far as its headers tell."""
+    """Whether the file shows more than one picture, according to its headers."""
     try:
         with PIL.Image.open(io.BytesIO(image.content), formats=tuple(MIME_TYPES)) as picture:
             if picture.format == "TIFF":  # its is_animated would read the whole chain of pages

@@ -66,7 +66,7 @@ def route(method: str, path: str) -> Answer:
 
     Raises:
         MalformedRequest: The path has a malformed escape or bytes that are not UTF-8.
-        RouteNotFound: The path is neither below a sub-router nor the health report.
+        RouteNotFound: The path is not below a sub-router, and not that of the health report.
         HttpMethodNotAllowed: The health report was asked for with another method.
     """
     _check_escapes(path)

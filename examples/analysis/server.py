@@ -148,7 +148,7 @@ def _parent(request: HttpRequest) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until told to stop: ``python -m examples.analysis serve --port 8000``."""
+    """Serve until a signal stops it: ``python -m examples.analysis serve --port 8000``."""
     plain = Deployment()
     parser = argparse.ArgumentParser(
         prog="python -m examples.analysis serve",
@@ -191,7 +191,7 @@ def main(arguments: list[str]) -> None:
 
 
 def serve(service: Service, listener: socket.socket, grpc_address: str = "") -> None:
-    """Serve on this socket, and maybe over gRPC, until told to stop."""
+    """Serve on this socket, and over gRPC if an address is given, until a signal stops it."""
     config = uvicorn.Config(
         make_app(service, grpc_address),
         log_level="warning",

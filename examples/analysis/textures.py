@@ -159,7 +159,7 @@ _one_at_a_time: Final = threading.Lock()
 
 
 def built_in() -> Textures:
-    """The built-in set: learned by whoever asks first, kept for the life of the process."""
+    """The built-in set: learned at the first call, kept for the life of the process."""
     with _one_at_a_time:
         return _learn_built_in()
 

@@ -49,8 +49,8 @@ class Workers:
             process.join()
 
     def _start(self) -> BaseProcess:
-        told = (self._deployment, self._listener, self._grpc_address)
-        process = _SPAWN.Process(target=_serve, args=told)
+        arguments = (self._deployment, self._listener, self._grpc_address)
+        process = _SPAWN.Process(target=_serve, args=arguments)
         process.start()
         return process
 
@@ -68,7 +68,7 @@ def _serve(deployment: Deployment, listener: socket.socket, grpc_address: str) -
 
 
 def _follow_parent() -> None:
-    # A parent that was killed has told nobody, and its children would keep the socket.
+    # A parent that was killed stops no child, and its children would keep the socket.
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

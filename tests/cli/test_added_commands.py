@@ -22,7 +22,7 @@ import click
 @click.argument("name")
 def greet(name: str) -> None:
     """Say hello
-    to somebody.
+    to a person.
 
     And nothing else.
     """
@@ -62,7 +62,7 @@ def test_command_of_another_package_is_listed_and_runs(
     assert main(["--help"]) == 0
     listed = capsys.readouterr().out
     assert "Commands of other packages:\n  greet " in listed
-    assert "Say hello to somebody." in listed
+    assert "Say hello to a person." in listed
     assert "acme_greet" not in sys.modules
     assert main(["greet", "ann"]) == 0
     assert capsys.readouterr().out == "hello ann\n"
@@ -93,10 +93,10 @@ def test_broken_command_reports_why_and_breaks_no_other(
     assert "  good " in capsys.readouterr().out
     for arguments in (["greet"], ["greet", "--help", "x"]):
         assert main(arguments) == 2
-        told = capsys.readouterr().err
-        assert told.startswith("Error: the command greet of acme-tools cannot be loaded: ")
-        assert said in told
-        assert "pip install" not in told
+        printed = capsys.readouterr().err
+        assert printed.startswith("Error: the command greet of acme-tools cannot be loaded: ")
+        assert said in printed
+        assert "pip install" not in printed
     assert main(["good", "bob"]) == 0
     assert capsys.readouterr().out == "hello bob\n"
 
@@ -117,14 +117,16 @@ def test_error_of_this_library_is_one_sentence(
     source = "from lro.errors import MissingExtra\nraise MissingExtra('the greeting', 'grpc')"
     write(added, source, "greet = acme_greet:greet")
     assert main(["greet"]) == 2
-    told = capsys.readouterr().err
-    assert "cannot be loaded: the greeting needs the extra 'grpc': pip install 'lro[grpc]'" in told
+    printed = capsys.readouterr().err
+    assert (
+        "cannot be loaded: the greeting needs the extra 'grpc': pip install 'lro[grpc]'" in printed
+    )
 
 
 def test_commands_of_this_package_cannot_be_replaced(
     added: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither those that are built in, nor those that its own entry points add."""
+    """Built-in commands stay, and so do those that its own entry points add."""
     write(added, GREET, "lint = acme_greet:greet", "get = acme_greet:greet")
     assert main(["lint", "--help"]) == 0
     assert "operation_info" in capsys.readouterr().out

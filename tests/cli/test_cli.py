@@ -40,10 +40,10 @@ class ExportMetadata:
 class {response}:
     rows: lro.Int32 = 0
 
-house = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+books = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 number = 7
 
-@house.method("acme.v1.Books.Export")
+@books.method("acme.v1.Books.Export")
 def export(request: ExportRequest, job: lro.Job[ExportMetadata]) -> {response}:
     return {response}()
 """
@@ -62,7 +62,7 @@ def module(name: str, response: str = "ExportResponse") -> None:
     Path(f"{name}.py").write_text(MODULE.format(response=response), encoding="utf-8")
 
 
-def test_nothing_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lint_without_findings_prints_number_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
     """Status 0, and the number of methods that were examined."""
     assert main(["lint", "good"]) == 0
     assert capsys.readouterr().out == "no findings in 1 long-running method\n"
@@ -137,14 +137,16 @@ def test_lines_of_a_pipe_are_not_padded(capsys: pytest.CaptureFixture[str]) -> N
     assert len({line.index(" acme.v1.Books.") for line in lines[1:3]}) == 1
 
 
-def test_a_source_file_is_told_how_a_set_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_source_file_says_how_to_make_a_set(capsys: pytest.CaptureFixture[str]) -> None:
     """By protoc or by buf (defects 32)."""
     Path("books.proto").write_text('syntax = "proto3";\n', encoding="utf-8")
     for command in (["lint", "books.proto"], ["breaking", "good", "books.proto"]):
         assert main(command) == 2
-        told = capsys.readouterr().err
-        assert "books.proto: 19 bytes that are no FileDescriptorSet" in told
-        assert "protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE" in told
+        printed = capsys.readouterr().err
+        assert "books.proto: 19 bytes that are no FileDescriptorSet" in printed
+        assert (
+            "protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE" in printed
+        )
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,13 +219,13 @@ def test_breaking(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_python_service(capsys: pytest.CaptureFixture[str]) -> None:
-    """A service is described and then examined like any set; modules are found where we stand."""
+    """A service is described and examined like any set; modules of the current folder are found."""
     module("kept")
     module("altered", "ExportResult")
-    assert main(["lint", "kept:house"]) == 0
-    assert main(["lint", "altered:house", "--strict"]) == 1
+    assert main(["lint", "kept:books"]) == 0
+    assert main(["lint", "altered:books", "--strict"]) == 1
     assert "response-type-convention" in capsys.readouterr().out
-    assert main(["breaking", "kept:house", "altered:house"]) == 1
+    assert main(["breaking", "kept:books", "altered:books"]) == 1
     assert "response-type-changed" in capsys.readouterr().out
 
 
@@ -232,12 +234,12 @@ def test_a_python_service(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("nowhere", "Error: nowhere: cannot be read: No such file or directory"),
         ("no\0where", "cannot be read: embedded null"),
-        ("no_such_module:house", "cannot be imported: ModuleNotFoundError: No module named"),
-        ("failing:house", "Error: failing:house: cannot be imported: ZeroDivisionError"),
-        ("leaving:house", "cannot be imported: SystemExit: 3"),
+        ("no_such_module:books", "cannot be imported: ModuleNotFoundError: No module named"),
+        ("failing:books", "Error: failing:books: cannot be imported: ZeroDivisionError"),
+        ("leaving:books", "cannot be imported: SystemExit: 3"),
         ("plain:gone", "Error: plain:gone: there is no 'gone' in it"),
         ("plain:number", "Error: plain:number: is int, not an lro.Service"),
-        ("plain:house.gone", "there is no 'gone'"),
+        ("plain:books.gone", "there is no 'gone'"),
         ("text", "Error: text: 19 bytes that are no FileDescriptorSet"),
     ],
 )
@@ -341,11 +343,11 @@ def test_the_module_is_the_command(
 
 
 def test_a_process(here: Path) -> None:
-    """The status reaches the shell, and a service with upkeep does not keep the command alive."""
+    """The status reaches the shell; a service with maintenance does not keep the process alive."""
     module("alive")
     text = Path("alive.py").read_text(encoding="utf-8").replace(", maintenance=False", "")
     Path("alive.py").write_text(text, encoding="utf-8")
-    for source, status in (("bad", 1), ("alive:house", 0)):
+    for source, status in (("bad", 1), ("alive:books", 0)):
         command = [sys.executable, "-W", "error", "-m", "lro.cli", "lint", source]
         run = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert (run.returncode, run.stderr) == (status, "")

@@ -76,7 +76,7 @@ def test_get_check(call: Lro, house: House) -> None:
     assert call("get", done, failed).status == Exit.DONE
 
 
-def test_get_what_is_not_there(call: Lro, house: House) -> None:
+def test_get_of_missing_operation_reports_it_and_prints_others(call: Lro, house: House) -> None:
     """One sentence on standard error; the others are printed."""
     found = call("get", "operations/no", over(house, ResizeResponse()))
     assert found.status == Exit.CALL_FAILED
@@ -183,7 +183,7 @@ def test_no_server_there(call: Lro) -> None:
 
 
 def test_a_server_that_never_answers(call: Lro) -> None:
-    """No patience is longer than the one given, and nothing was heard of the operation."""
+    """No wait is longer than the timeout, and no reply came from the server."""
     with sockets.serving(sockets.silent) as url:
         found = call("wait", "operations/a", "--server", url, "--timeout", "100ms")
         assert found.status == Exit.CALL_FAILED
@@ -280,8 +280,8 @@ def test_start_once(call: Lro, house: House) -> None:
     names = {call("start", PATH, START, "--json", "--request-id", made).out for _ in range(2)}
     assert len(names) == 1
     found = call("start", PATH, START, "--json", "--request-id", "auto")
-    (told,) = re.fullmatch(r"lro: the request id is (\S{36})\n", found.err).groups()  # type: ignore[union-attr]
-    assert call("start", PATH, START, "--json", "--request-id", told).out == found.out
+    (request_id,) = re.fullmatch(r"lro: the request id is (\S{36})\n", found.err).groups()  # type: ignore[union-attr]
+    assert call("start", PATH, START, "--json", "--request-id", request_id).out == found.out
 
 
 def test_validate_only(call: Lro) -> None:
@@ -310,7 +310,7 @@ def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ("{", "message: is not JSON"),
         ("[1]", "must be a JSON object, got [1]"),
@@ -318,14 +318,14 @@ def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPa
         ("@\0", "cannot be read"),
     ],
 )
-def test_a_start_refuses_texts_that_are_not_messages(call: Lro, given: str, told: str) -> None:
+def test_a_start_refuses_texts_that_are_not_messages(call: Lro, given: str, expected: str) -> None:
     """It is said what is wrong."""
     found = call("start", PATH, given)
     assert found.status == Exit.MISUSED
-    assert told in found.err
+    assert expected in found.err
 
 
-def test_an_operation_that_says_odd_things(call: Lro) -> None:
+def test_control_characters_of_server_are_escaped(call: Lro) -> None:
     """Names and texts of a server write nothing to the terminal but themselves."""
     body: Any = {
         "name": "operations/a\x1b]0;x\x07\u202e\u061c\u200b\U000e0041\n",
@@ -347,9 +347,9 @@ def test_an_operation_that_says_odd_things(call: Lro) -> None:
 
 def test_bare_operations(call: Lro) -> None:
     """Done with nothing, and an error without a code."""
-    for body, told in (
+    for body, expected in (
         ({"name": "operations/a", "done": True}, "operations/a\tSUCCEEDED\n"),
         ({"done": True, "error": {}}, "FAILED\tUNKNOWN:\n"),
     ):
         with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
-            assert call("wait", "operations/a", "--server", url).out == told
+            assert call("wait", "operations/a", "--server", url).out == expected

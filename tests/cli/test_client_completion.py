@@ -38,14 +38,14 @@ def complete(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("shell", "told"),
+    ("shell", "expected"),
     [("bash", "complete -o nosort"), ("zsh", "#compdef lro"), ("fish", "complete --no-files")],
 )
-def test_scripts(call: Lro, shell: str, told: str) -> None:
+def test_scripts(call: Lro, shell: str, expected: str) -> None:
     """Each shell has its own."""
     found = call("completion", shell)
     assert found.status == 0
-    assert told in found.out
+    assert expected in found.out
     assert f"_LRO_COMPLETE={shell}_complete" in found.out
 
 
@@ -71,8 +71,10 @@ def test_names(complete: Any, house: House, asked: Asked) -> None:
     assert complete("get", "nothing") == []
 
 
-def test_names_for_no_shell(complete: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name with which a shell would do anything is not completed, nor one of several lines."""
+def test_names_with_shell_characters_are_not_completed(
+    complete: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that a shell would interpret is not completed, also not one of several lines."""
     bad = [
         "a;touch${IFS}/tmp/x",
         "a b",

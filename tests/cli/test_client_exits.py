@@ -71,7 +71,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(
     assert (found.status, found.out, found.err) == (Exit.CUT_OFF, "", "")
 
 
-def test_what_is_written_afterwards(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_after_closed_pipe_is_dropped(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes nowhere, so that the end of the process finds nothing to complain about."""
     with (here / "out").open("w", encoding="utf-8") as out:
         monkeypatch.setattr(sys, "stdout", out)
@@ -138,7 +138,7 @@ def test_interrupted_early(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_interrupted_while_it_starts(
     call: Lro, monkeypatch: pytest.MonkeyPatch, given: list[str], shown: str
 ) -> None:
-    """The server may have heard it: it is said how to find out."""
+    """The server may have got it: the message says how to find out."""
     monkeypatch.setattr(Client, "start", raising(KeyboardInterrupt()))
     found = call("start", PATH, *given)
     assert (found.status, found.out) == (Exit.INTERRUPTED, "")
@@ -169,8 +169,10 @@ def test_no_output(
     assert asked.requests == []
 
 
-def test_no_messages(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The status tells enough."""
+def test_command_without_standard_error_returns_its_status(
+    call: Lro, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status says enough."""
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["get", "operations/no"]) == Exit.CALL_FAILED
     sys.stderr.close()

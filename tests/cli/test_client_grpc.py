@@ -70,7 +70,7 @@ def test_start(call: Lro, house: House, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ([FULL_NAME, START], "needs --descriptors FILE over gRPC"),
         ([FULL_NAME, START, "--descriptors", "gone"], "gone: cannot be read"),
@@ -79,15 +79,15 @@ def test_start(call: Lro, house: House, address: str) -> None:
     ],
 )
 def test_a_start_that_descriptors_do_not_describe_is_refused(
-    call: Lro, address: str, arguments: list[str], told: str
+    call: Lro, address: str, arguments: list[str], expected: str
 ) -> None:
     """It is said what is missing."""
     found = call("start", *arguments)
     assert found.status == Exit.MISUSED
-    assert told in found.err
+    assert expected in found.err
 
 
-def test_what_is_sent(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_and_token_are_sent_as_metadata(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers and the token are metadata."""
     monkeypatch.setenv("LRO_TOKEN", "s3cret")
     with odd_server(replying(name="operations/a", done=True)) as odd:
@@ -161,7 +161,7 @@ UNUSABLE = {
 }
 
 
-@pytest.mark.parametrize(("content", "told"), UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize(("content", "expected"), UNUSABLE.values(), ids=UNUSABLE)
 @pytest.mark.parametrize(
     "command",
     [
@@ -174,11 +174,11 @@ UNUSABLE = {
     ids=lambda command: command[0],
 )
 def test_descriptors_that_cannot_be_used_are_an_error_of_every_command(
-    call: Lro, here: Path, address: str, command: list[str], content: bytes, told: str
+    call: Lro, here: Path, address: str, command: list[str], content: bytes, expected: str
 ) -> None:
     """The status is 2, and a sentence names the file (defects 14)."""
     (here / "odd.binpb").write_bytes(content)
     found = call(*command, "--descriptors", "odd.binpb")
     assert (found.status, found.out) == (Exit.MISUSED, "")
     assert "odd.binpb: " in found.err
-    assert told in found.err
+    assert expected in found.err

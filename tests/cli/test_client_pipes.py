@@ -133,7 +133,7 @@ def test_a_locale_without_letters(asked: Asked) -> None:
         assert "5 ≥ 3" in plain.stdout
 
 
-def test_what_checks_load() -> None:
+def test_lint_and_help_do_not_load_client() -> None:
     """``lro lint`` and the help need no client."""
     program = "import sys; from lro.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     for arguments in (["--help"], ["lint", "--help"]):

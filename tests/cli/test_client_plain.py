@@ -29,13 +29,13 @@ anything = st.text(st.characters())
         ("\U000e0041\ud800", r"\U000e0041\ud800"),
     ],
 )
-def test_what_cannot_be_seen_is_written_out(text: str, shown: str) -> None:
+def test_invisible_characters_are_escaped(text: str, shown: str) -> None:
     """All else stays."""
     assert plain(text) == of_checks.plain(text) == shown
 
 
 @given(anything)
-def test_nothing_unseen_is_left(text: str) -> None:
+def test_escaped_text_and_json_have_no_invisible_character(text: str) -> None:
     """In texts and in JSON, which means the same as before."""
     for shown in (plain(text), one_line(text), of_checks.plain(text)):
         assert UNSEEN.isdisjoint(map(unicodedata.category, shown))
@@ -56,7 +56,7 @@ def test_plain_words(word: str) -> None:
 
 
 @pytest.mark.parametrize("sign", [*"~=:;|&$`'\"\\<>(){}[]*?!#^, ", "\n", "\x1b", "é", "\u200b"])
-def test_words_that_are_not_plain(sign: str) -> None:
+def test_words_with_shell_characters_are_not_plain(sign: str) -> None:
     """Anything that some shell takes for more than a letter."""
     assert not safe_in_shells(f"a{sign}b")
     assert not safe_in_shells(f"a{sign}")

@@ -31,7 +31,7 @@ def test_no_server_is_known(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("localhost:8000", "a server is http://HOST"),
         ("ftp://x", "a server is http://HOST"),
@@ -44,11 +44,11 @@ def test_no_server_is_known(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://a\x1b/", "is not a URL"),
     ],
 )
-def test_texts_that_are_not_servers_are_refused(call: Lro, url: str, told: str) -> None:
+def test_texts_that_are_not_servers_are_refused(call: Lro, url: str, expected: str) -> None:
     """It is said what one is; a password in it is not shown."""
     found = call("list", "--server", url)
     assert found.status == Exit.MISUSED
-    assert told in " ".join(found.err.split())
+    assert expected in " ".join(found.err.split())
     assert SECRET not in found.err
 
 
@@ -60,7 +60,7 @@ def test_headers(call: Lro, asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("header", ["X-One", "X One: s3cret-token", "X-One: s3cret-tokenä", ": 1"])
-def test_what_is_no_header(call: Lro, header: str) -> None:
+def test_invalid_header_is_refused_without_its_value(call: Lro, header: str) -> None:
     """It is refused, and its value, which may be secret, is not shown."""
     found = call("list", "--header", header)
     assert found.status == Exit.MISUSED
@@ -92,7 +92,7 @@ def test_a_bearer_token_with_its_scheme(
     call("list")
     (here / "token").write_text(text, encoding="utf-8")
     call("list", "--token-file", "token")
-    assert [told["authorization"] for _, told in asked.requests] == [f"Bearer {SECRET}"] * 2
+    assert [headers["authorization"] for _, headers in asked.requests] == [f"Bearer {SECRET}"] * 2
 
 
 def test_a_header_counts_more_than_the_environment(
@@ -120,7 +120,7 @@ def test_a_token_that_is_none(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_token_stays_with_its_server(
     call: Lro, asked: Asked, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An operation's URL or token may come from anybody: it sends no secret elsewhere."""
+    """An operation's URL or token may come from anyone: it sends no secret elsewhere."""
     name = over(house, ResizeResponse())
     monkeypatch.setenv("LRO_TOKEN", SECRET)
     call("get", f"{asked.url}/v1/{name}")
@@ -167,7 +167,7 @@ def test_servers_below_a_path(call: Lro, asked: Asked, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ("http://localhost/v2/operations/a", "has no '/v1/' before the name"),
         ("http://localhost/v1/", "names no operation"),
@@ -192,12 +192,12 @@ def test_servers_below_a_path(call: Lro, asked: Asked, monkeypatch: pytest.Monke
     ],
 )
 def test_texts_that_name_no_operation_are_refused(
-    call: Lro, asked: Asked, given: str, told: str
+    call: Lro, asked: Asked, given: str, expected: str
 ) -> None:
     """It is said why."""
     found = call("get", given)
     assert found.status == Exit.MISUSED
-    assert told in found.err
+    assert expected in found.err
     assert asked.requests == []
 
 
@@ -264,7 +264,7 @@ def test_redirects_and_pages_of_proxies(call: Lro) -> None:
 
 
 @pytest.mark.parametrize("span", ["soon", "-1", "1e3", "", "5 m", "0", "0.0s"])
-def test_what_is_no_span(call: Lro, span: str) -> None:
+def test_invalid_span_is_refused(call: Lro, span: str) -> None:
     """Spans are numbers with a unit."""
     found = call("wait", "operations/a", "--timeout", span)
     assert found.status == Exit.MISUSED

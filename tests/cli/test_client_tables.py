@@ -63,7 +63,7 @@ def test_watching(call: Lro, house: House) -> None:
     assert last[3].split() == ["operations/no", "not", "known"]
 
 
-def test_an_operation_that_tells_nothing(call: Lro, house: House) -> None:
+def test_row_of_operation_without_metadata(call: Lro, house: House) -> None:
     """Its row has a name, a state and an age."""
     found = call("watch", started(house), "--timeout", "50ms")
     assert found.status == Exit.RUNNING
@@ -147,7 +147,7 @@ def test_how_many_are_left(call: Lro, house: House, monkeypatch: pytest.MonkeyPa
 def test_no_line_where_it_cannot_be_erased(
     call: Lro, house: House, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Nor is there one in a pipe, as the other tests show."""
+    """In a pipe there is none either, as the other tests show."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     monkeypatch.setenv("TERM", kind)
     if not kind:

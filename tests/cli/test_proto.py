@@ -35,9 +35,9 @@ class ExportMetadata:
 class ExportResponse:
     {field}
 
-house = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+books = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
-@house.method("acme.v1.Books.Export")
+@books.method("acme.v1.Books.Export")
 def export(request: ExportRequest, job: lro.Job[ExportMetadata]) -> ExportResponse:
     return ExportResponse()
 """
@@ -46,11 +46,11 @@ def export(request: ExportRequest, job: lro.Job[ExportMetadata]) -> ExportRespon
 @pytest.fixture
 def module(tmp_path, request):
     """Makes a module with a service, in the folder where we stand."""
-    name = f"house_{abs(hash(request.node.nodeid))}"
+    name = f"books_{abs(hash(request.node.nodeid))}"
 
     def make(field="rows: lro.Int32 = 0"):
         (tmp_path / f"{name}.py").write_text(MODULE.format(field=field))
-        return f"{name}:house"
+        return f"{name}:books"
 
     yield make
     sys.modules.pop(name, None)
@@ -64,7 +64,7 @@ def test_a_file_is_printed(module, capsys):
     assert "rpc Export(ExportRequest) returns (google.longrunning.Operation) {" in printed
 
 
-def test_several_files_are_told_apart(module, capsys):
+def test_several_files_are_printed_under_their_names(module, capsys):
     """Each under its name."""
     assert main(["proto", module("row: Row | None = None")]) == 0
     printed = capsys.readouterr().out
@@ -87,20 +87,20 @@ def test_files_are_written(module, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["house"], "house: is not module:service"),
-        (["house_that_is_not:house"], "cannot be imported: ModuleNotFoundError"),
-        (["odd_house:garage"], "'garage' cannot be had: ValueError: no garage"),
+        (["books"], "books: is not module:service"),
+        (["no_such_module:books"], "cannot be imported: ModuleNotFoundError"),
+        (["odd_books:garage"], "'garage' cannot be had: ValueError: no garage"),
     ],
 )
-def test_what_is_no_service(arguments, said, capsys, tmp_path):
+def test_argument_that_is_not_a_service_is_refused(arguments, said, capsys, tmp_path):
     """A sentence, and the status of misuse."""
     text = "def __getattr__(name):\n    raise ValueError(f'no {name}')\n"
-    (tmp_path / "odd_house.py").write_text(text)
+    (tmp_path / "odd_books.py").write_text(text)
     assert main(["proto", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_what_cannot_be_written(module, tmp_path, capsys):
+def test_folder_that_cannot_be_made_is_reported(module, tmp_path, capsys):
     """A file stands where the folder would be."""
     (tmp_path / "taken").write_text("")
     assert main(["proto", module(), "--out", "taken/here"]) == 2

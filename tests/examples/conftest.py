@@ -14,12 +14,12 @@ import PIL.Image
 import pytest
 
 from examples.analysis.messages import Image
-from lro import Cancelled, InvalidArgument, TypeRegistry
-from tests.examples.serving import Server, complaint
+from lro import Cancelled, InvalidArgument
+from tests.examples.serving import TYPES, Server, complaint
 
 
 class Recorder:
-    """Progress that writes down what it is told, and is cancelled at the given call (from 0)."""
+    """Progress that records its calls, and is cancelled at the given call (from 0)."""
 
     def __init__(self, cancel_at: int = -1) -> None:
         self.calls: list[tuple[str, int] | int] = []
@@ -139,9 +139,8 @@ def refused(call: Callable[[], object]) -> InvalidArgument:
 
 def through_json(message: object) -> object:
     """The message as it arrives at the other side."""
-    registry = TypeRegistry()
-    text = json.dumps(registry.dump(message), allow_nan=False)
-    return registry.load(json.loads(text), type(message))
+    text = json.dumps(TYPES.dump(message), allow_nan=False)
+    return TYPES.load(json.loads(text), type(message))
 
 
 def cancelled_everywhere(work: Callable[[Recorder], object], calls: Sequence[int]) -> None:

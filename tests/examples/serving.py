@@ -32,13 +32,15 @@ from lro.stores.sqlite import SQLiteStore
 
 ROOT = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
+TYPES = TypeRegistry()
+"""One for all tests: making one takes longer than a small request."""
 
 SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--concurrency", "1", "--store")
 SHORT_LEASE = """
 import sys
 from examples.analysis import server
 
-server.STOP_SECONDS = 1
+server.STOP_SECONDS = 0.2
 server.main(
     ["--port", "0", "--concurrency", "1", "--lease", "1", "--store", sys.argv[1]]
 )
@@ -48,7 +50,7 @@ server.main(
 
 def as_json(message: object) -> Json:
     """The body of a request: of a message, or the one given."""
-    body = message if isinstance(message, dict) else TypeRegistry().dump(message)
+    body = message if isinstance(message, dict) else TYPES.dump(message)
     assert isinstance(body, dict)
     return body
 
@@ -207,8 +209,8 @@ class Process:
                 return
             percent = _percent(operation)
 
-    def wait_for_ever(self, name: str) -> Callable[[], httpx.Response | None]:
-        """Begin to wait, in a thread; gives what gives the reply, None if there was none."""
+    def wait_in_thread(self, name: str) -> Callable[[], httpx.Response | None]:
+        """Begin a Wait in a thread; returns a function that gives its reply, None without one."""
 
         def wait() -> httpx.Response | None:
             try:

@@ -1,5 +1,5 @@
-"""authenticate: RFC 8032 signatures of the file and of its pixels, and the keys that anybody can
-sign for."""
+"""authenticate: RFC 8032 signatures of the file and of its pixels, and the keys that anyone
+can sign for."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_second_key_signed() -> None:
     assert (found.authentic, found.key_index) == (True, 1)
 
 
-def test_nobody_in_the_list_signed() -> None:
+def test_signature_of_no_listed_key_is_not_authentic() -> None:
     """No key holds: a normal response, without index and fingerprint, but with the digest."""
     found = run(request(public_keys=(OTHER,)))
     assert found == AuthenticateResponse(
@@ -103,7 +103,7 @@ def test_one_bit_of_the_file() -> None:
 
 
 @given(seed=st.binary(min_size=32, max_size=32), bit=st.integers(0, 255))
-def test_whoever_signs_is_recognised(seed: bytes, bit: int) -> None:
+def test_signature_of_any_key_holds_for_it_alone(seed: bytes, bit: int) -> None:
     """Any key's own signature holds; the same key with one bit flipped does not."""
     signer = Ed25519PrivateKey.from_private_bytes(seed)
     key = signer.public_key().public_bytes_raw()
@@ -178,7 +178,7 @@ def test_keys_of_small_order_are_refused(key: bytes, sign_bit: int) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(SMALL_ORDER))
-def test_anybody_can_sign_for_keys_of_small_order(key: bytes) -> None:
+def test_anyone_can_sign_for_keys_of_small_order(key: bytes) -> None:
     """Why they are refused: no secret, a few tries, and OpenSSL takes the signature.
 
     With s = 0 a signature (R, s) holds when R = -kA, and A has at most 8 multiples.
@@ -218,7 +218,7 @@ def test_one_key_and_signature_for_every_picture() -> None:
         (AuthenticateRequest(signature=SIGNATURE, public_keys=(KEY,)), "image"),
     ],
 )
-def test_what_the_post_refuses(wrong: AuthenticateRequest, field: str) -> None:
+def test_invalid_requests_are_refused(wrong: AuthenticateRequest, field: str) -> None:
     """Lengths, numbers of keys and files that are no pictures; the error names the field."""
     assert refused(lambda: check(wrong)).field == field
 

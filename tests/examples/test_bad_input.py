@@ -26,7 +26,7 @@ def test_the_good_requests_are_good(empty: Server) -> None:
 
 @pytest.mark.parametrize("verb", NAMES)
 @pytest.mark.parametrize("body", [b"", b" \r\n", b"{}", b'{"image": null}'])
-def test_nothing_is_sent(verb: str, body: bytes, refused_by: Refused) -> None:
+def test_empty_body_is_refused(verb: str, body: bytes, refused_by: Refused) -> None:
     """An empty body lacks the picture, or the frames."""
     assert refused_by(verb, body) == ("frames" if verb == "track" else "image")
 
@@ -210,7 +210,7 @@ def key(pattern: bytes) -> str:
         ("track", {"box": {"width": 9, "height": -9}}, "box"),
     ],
 )
-def test_what_does_not_go_together(
+def test_fields_that_contradict_each_other_are_refused(
     verb: str, changes: Json, field: str, refused_by: Refused
 ) -> None:
     """Fields that are well-formed each, but not as a request."""

@@ -88,7 +88,9 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize(("verb", "field"), PLACES)
 @pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
-def test_no_picture(verb: str, field: str, content: bytes, refused_by: Refused) -> None:
+def test_content_in_none_of_the_formats_is_refused(
+    verb: str, field: str, content: bytes, refused_by: Refused
+) -> None:
     """What is no picture of the six formats is refused in its field."""
     assert refused_by(verb, with_picture(verb, field, image(content))) == f"{field}.content"
 
@@ -123,7 +125,7 @@ def test_small_pictures(verb: str, field: str, refused_by: Refused) -> None:
 
 
 @pytest.mark.parametrize(("verb", "field"), PLACES)
-def test_another_format_than_said(verb: str, field: str, refused_by: Refused) -> None:
+def test_wrong_media_type_is_refused(verb: str, field: str, refused_by: Refused) -> None:
     """A media type that is not that of the content is refused."""
     for said in ("image/jpeg", "image/jpg", "text/html", "png"):
         wrong = with_picture(verb, field, image(PICTURE, said))
@@ -132,7 +134,7 @@ def test_another_format_than_said(verb: str, field: str, refused_by: Refused) ->
 
 @pytest.mark.parametrize(("verb", "field"), PLACES)
 @pytest.mark.parametrize("text", ["!!!!", "iVBORw0KGgo=AAAA", "A", "AAAAA", "iVBO Rw0K", "é"])
-def test_no_base64(verb: str, field: str, text: str, refused_by: Refused) -> None:
+def test_invalid_base64_is_refused(verb: str, field: str, text: str, refused_by: Refused) -> None:
     """What is not base64 is refused, not decoded in part."""
     assert refused_by(verb, with_picture(verb, field, {"content": text})) == f"{field}.content"
 
@@ -240,10 +242,10 @@ def test_a_box_outside_the_frame(x: int, server: Server) -> None:
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_what_nobody_foresaw(
+def test_defect_of_verb_ends_operation_with_internal(
     verb: str, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A defect fails the operation with INTERNAL; its text goes into the log, and nowhere else."""
+    """A defect ends the operation with INTERNAL; only the log has its text."""
 
     def defect(*_: object) -> None:
         raise RuntimeError("the secret of line 7")

@@ -113,7 +113,7 @@ def test_labels_that_differ_in_a_trailing_nul() -> None:
 
 
 def test_the_same_picture_twice() -> None:
-    """Nothing to tell apart: an even score, and every number finite."""
+    """Equal examples: an even score, and every number finite."""
     same = np.full((64, 64), 90, dtype=np.uint8)
     found = run(same, example("one", same), example("other", same))
     assert [each.score for each in found.results] == pytest.approx([0.5, 0.5])
@@ -147,7 +147,7 @@ def test_the_built_in_set_is_learned_once() -> None:
 
 
 def test_the_same_request_gives_the_same_response() -> None:
-    """Learned anew or not, in whatever thread."""
+    """Learned again or not, in any thread."""
     tile = ROCKET[100:200, 100:300]
     first = run(tile, *SKY_AND_GROUND)
     with ThreadPoolExecutor(2) as pool:
@@ -172,7 +172,7 @@ def test_a_large_picture_is_classified_on_a_copy() -> None:
         ((example("small", ROCKET[:63, :80]), *SKY_AND_GROUND), "examples[0].image.content"),
     ],
 )
-def test_what_the_post_refuses(examples: tuple[Example, ...], field: str) -> None:
+def test_invalid_requests_are_refused(examples: tuple[Example, ...], field: str) -> None:
     """One label only, too few, too many, no picture, one that is smaller than a tile."""
     image = saved(ROCKET)
     assert refused(lambda: check(ClassifyRequest(image=image, examples=examples))).field == field

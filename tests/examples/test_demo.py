@@ -14,7 +14,7 @@ from tests.examples.serving import ROOT
 
 
 @pytest.fixture(scope="module")
-def told() -> str:
+def printed() -> str:
     """What the demo prints on a screen of 80 columns."""
     plain = {name: text for name, text in os.environ.items() if name != "FORCE_COLOR"}
     ran = subprocess.run(
@@ -29,25 +29,25 @@ def told() -> str:
     return ran.stdout
 
 
-def test_ten_results(told: str) -> None:
+def test_each_endpoint_reaches_100_percent_and_has_a_row(printed: str) -> None:
     """Each endpoint came to 100 percent, and has its line in the table."""
     for verb in NAMES:
-        assert re.search(rf"^ *{verb} .*100% DONE", told, re.MULTILINE)
-        assert re.search(rf"│ POST /v1/{verb} +│ \S.* │", told)
-    assert "1 face, at (" in told
-    assert "24 coins" in told
-    assert "authentic: True" in told
+        assert re.search(rf"^ *{verb} .*100% DONE", printed, re.MULTILINE)
+        assert re.search(rf"│ POST /v1/{verb} +│ \S.* │", printed)
+    assert "1 face, at (" in printed
+    assert "24 coins" in printed
+    assert "authentic: True" in printed
 
 
-def test_a_cancel_and_a_wait(told: str) -> None:
+def test_cancel_wait_and_list_are_shown(printed: str) -> None:
     """Then one is cancelled, one is waited for, and the finished ones are listed."""
-    percent = re.search(r"Cancelled a long track at (\d+) %: it ended CANCELLED", told)
+    percent = re.search(r"Cancelled a long track at (\d+) %: it ended CANCELLED", printed)
     assert percent is not None
     assert 0 < int(percent[1]) < 100
-    assert re.search(r"Waited \d+\.\d\d s in one call: retina\.jpg scores \d\d\.\d", told)
-    assert "The server lists 2 finished scores." in told
+    assert re.search(r"Waited \d+\.\d\d s in one call: retina\.jpg scores \d\d\.\d", printed)
+    assert "The server lists 2 finished scores." in printed
 
 
-def test_eighty_columns(told: str) -> None:
+def test_no_line_is_longer_than_80_columns(printed: str) -> None:
     """No line is longer than the screen is wide."""
-    assert max(len(line) for line in told.splitlines()) <= 80
+    assert max(len(line) for line in printed.splitlines()) <= 80

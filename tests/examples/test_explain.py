@@ -59,7 +59,7 @@ def heat(found: ExplainResponse) -> npt.NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize(("label", "sign"), [("grass", 1), ("brick", -1)])
-def test_two_halves(label: str, sign: int) -> None:
+def test_each_half_supports_its_own_label(label: str, sign: int) -> None:
     """Grass on the left speaks for grass and against brick; brick on the right the reverse."""
     found = halves(label)
     left = [each.weight for each in found.regions if each.bounding_box.x < 256]
@@ -177,8 +177,8 @@ def test_nearness() -> None:
     assert nearness(samples) == pytest.approx(np.exp([0, -4, -16]))
 
 
-def test_what_the_post_refuses() -> None:
-    """A label that nobody will know, one label only, no picture."""
+def test_invalid_requests_are_refused() -> None:
+    """An unknown label, one label only, no picture."""
     only_sky = Example(label="sky", image=HALVES)
     for request, field in (
         (ExplainRequest(image=HALVES, label="sky"), "label"),

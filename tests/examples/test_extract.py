@@ -126,7 +126,7 @@ def test_the_fingerprint_of_the_astronaut() -> None:
     assert bits_apart(found.perceptual_hash, "c2924c5532bddfc8") <= 4
 
 
-def test_the_hash_survives_what_the_eye_forgives() -> None:
+def test_hash_changes_little_under_strong_compression() -> None:
     """JPEG of quality 10, a quarter of the size: at most 8 of 64 bits change."""
     picture = opened("astronaut.png")
     original = perceptual_hash(picture)
@@ -220,7 +220,7 @@ def test_any_exif_block(changes: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_unreadable_tags_are_none(form: str) -> None:
+def test_broken_exif_leaves_other_features(form: str) -> None:
     """A broken EXIF block does not spoil the rest."""
     broken = saved(PIL.Image.new("RGB", (9, 5)), form, exif=b"Exif\0\0XX*\0nonsense")
     found = run(broken, Feature.METADATA).metadata
@@ -276,7 +276,7 @@ def test_a_second_page_that_is_too_large() -> None:
     assert refused(lambda: run(pages, Feature.METADATA)).field == "image.content"
 
 
-def test_only_what_was_asked_for() -> None:
+def test_features_not_asked_for_stay_empty() -> None:
     """The other features stay empty."""
     content = saved(PIL.Image.new("RGB", (3, 3)))
     assert run(content, Feature.PALETTE).fingerprint is None
@@ -306,7 +306,7 @@ def test_a_stage_for_each_feature(features: tuple[Feature, ...], stages: tuple[s
     assert progress.calls[1::2] == [1] * (1 + len(stages))
 
 
-def test_what_the_post_refuses() -> None:
+def test_invalid_requests_are_refused() -> None:
     """A feature named twice, no picture."""
     image = encoded("camera.png")
     twice = (Feature.PALETTE, Feature.METADATA, Feature.PALETTE)

@@ -186,7 +186,7 @@ def test_a_future_is_cancelled(server: Server, future: Callable[[str], Operation
 
 
 def test_a_type_without_descriptor(server: Server, client: AbstractOperationsClient) -> None:
-    """Protobuf cannot read an Any of a type that nobody has registered."""
+    """Protobuf cannot read an Any of a type that is not registered."""
     name = start(server, "projects/unknown", ExtractRequest(image=flat(1, 1)), "extract")
     server.finish(name)
     with pytest.raises(json_format.ParseError, match="ExtractResponse"):

@@ -82,7 +82,7 @@ def test_our_client_over_grpc(server: tuple[Process, str]) -> None:
 
 
 def test_an_analysis_that_fails(server: tuple[Process, str]) -> None:
-    """Its error is the one that HTTP tells: code, message and details."""
+    """Its error is the one over HTTP: code, message and details."""
     process, address = server
     types = TypeRegistry()
     with Client(transport=GrpcTransport(address)) as client:
@@ -113,7 +113,7 @@ def test_googles_async_future(server: tuple[Process, str]) -> None:
             request = pb.WaitOperationRequest(name=begun.name, timeout={"seconds": 30})
             waited = await stub.WaitOperation(request, timeout=60)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await stub.WaitOperation(pb.WaitOperationRequest(name="operations/nobody"))
+                await stub.WaitOperation(pb.WaitOperationRequest(name="operations/missing"))
             assert refused.value.code() is grpc.StatusCode.NOT_FOUND
             return waited, await future.result(timeout=60)
 

@@ -129,8 +129,8 @@ def test_bounds_of_doubles(
         assert error.field == name
 
 
-def test_open_bounds_are_told() -> None:
-    """A bound that is not within is worded so."""
+def test_error_of_open_bound_names_it() -> None:
+    """The message says whether a bound itself is allowed."""
     error = refused(lambda: VerifyRequest(ratio=1.0))
     assert str(error) == "ratio: must be greater than 0.0 and less than 1.0, got 1.0"
     error = refused(lambda: VerifyRequest(max_error_px=math.nan))
@@ -201,7 +201,7 @@ def test_bad_base64(text: str) -> None:
     ],
 )
 def test_wrong_bodies(body: object, field: str) -> None:
-    """Not an object, an unknown field, a wrong type: the path of the culprit is told."""
+    """Not an object, an unknown field, a wrong type: the error has the path of the wrong value."""
     assert refused(lambda: load(DetectRequest, body)).field == field
 
 
@@ -268,7 +268,7 @@ def test_round_trip(message: object) -> None:
 
 
 def test_pictures_are_not_printed() -> None:
-    """A log of a request tells how large the picture is, not what is in it."""
+    """A log of a request has the size of the picture, not its content."""
     assert "<1000 bytes>" in repr(DetectRequest(image=Image(content=bytes(1000))))
 
 

@@ -99,7 +99,7 @@ def test_header_of_bundled_files(name: str, no_decoding: None) -> None:
 
 
 def test_no_image() -> None:
-    """A request without a picture is told so, by the name of the field."""
+    """A request without a picture is refused with the name of the field."""
     error = refused(lambda: checked(None))
     assert (error.field, error.description) == ("image", "is required")
 
@@ -129,7 +129,7 @@ def test_too_many_bytes() -> None:
     ],
     ids=["text", "html", "svg", "pdf", "signature", "multipage_rgb"],
 )
-def test_no_picture(content: bytes) -> None:
+def test_unreadable_picture_is_refused_in_own_words(content: bytes) -> None:
     """What Pillow cannot open is refused, without the words of Pillow."""
     error = refused(lambda: checked(Image(content=content)))
     assert error.field == "image.content"
@@ -151,7 +151,7 @@ def test_text_bomb() -> None:
 
 
 def test_mime_type() -> None:
-    """A type may be given in any case; a wrong one is told what the content is."""
+    """A type may be given in any case; the error for a wrong one names the type of the content."""
     content = encoded("camera.png").content
     assert checked(Image(content=content, mime_type="IMAGE/PNG")).mime_type == "image/png"
     error = refused(lambda: checked(Image(content=content, mime_type="image/jpeg")))
@@ -478,7 +478,7 @@ def test_second_page_of_another_mode() -> None:
 
 
 def test_second_page_broken() -> None:
-    """A page whose directory leads nowhere is told by its number."""
+    """A page whose directory leads nowhere is reported by its number."""
     image = animation("TIFF", (30, 20), 2)
     start = int.from_bytes(image.content[4:8], "little")
     entries = int.from_bytes(image.content[start : start + 2], "little")
@@ -502,7 +502,7 @@ def test_animation_cut_in_half() -> None:
 
 
 def test_working_copy_shrinks() -> None:
-    """The longest side becomes the limit, the other follows, and the scale is told."""
+    """The longest side becomes the limit, the other follows, and the scale is returned."""
     copy, scale = working_copy(PIL.Image.new("RGB", (1000, 333)), 640)
     assert copy.size == (640, 213)
     assert scale == 0.64

@@ -28,8 +28,8 @@ ROUTE_CASES = [case for case in CASES if case.get("kind") != "health"]
 HEALTH_CASES = [case for case in CASES if case.get("kind") == "health"]
 
 
-def told(method: str, path: str) -> dict[str, Any]:
-    """The answer in the words of the vectors."""
+def answer_of(method: str, path: str) -> dict[str, Any]:
+    """The answer, in the format of the vectors."""
     try:
         answer: Answer = route(method, path)
     except HttpMethodNotAllowed as refused:
@@ -48,7 +48,7 @@ def told(method: str, path: str) -> dict[str, Any]:
 @pytest.mark.parametrize("case", ROUTE_CASES, ids=lambda case: case["id"])
 def test_route_vector(case: dict[str, Any]) -> None:
     """Every request of service_routers.json goes where it says."""
-    assert told(case["method"], case["path"]) == case["expect"]
+    assert answer_of(case["method"], case["path"]) == case["expect"]
 
 
 @pytest.mark.parametrize("case", HEALTH_CASES, ids=lambda case: case["id"])
@@ -69,14 +69,14 @@ def test_every_name_is_a_router() -> None:
     "path", ["", "/", "v1/detect", "/v1", "/v1/health/", "x/v1/detect", "/v1/operations"]
 )
 def test_other_paths_are_not_found(path: str) -> None:
-    """A path that is neither below a prefix nor the health report is not found."""
+    """A path that is not below a prefix and not the health report is not found."""
     with pytest.raises(RouteNotFound):
         route("GET", path)
 
 
 @pytest.mark.parametrize("path", ["/v1/nothing/%zz", "%", "/v1/track/%ff", "/v1/health/\udc80"])
 def test_malformed_escapes_come_first(path: str) -> None:
-    """A malformed path is told so, wherever it leads."""
+    """A malformed path is refused as such, wherever it leads."""
     with pytest.raises(MalformedRequest):
         route("POST", path)
 
@@ -104,7 +104,7 @@ def test_the_root_takes_only_post(method: str) -> None:
 
 
 @pytest.mark.parametrize("rest", ["/x", "//", "/x/y", "/%20"])
-def test_below_the_root_is_nothing(rest: str) -> None:
+def test_paths_below_the_root_are_not_found(rest: str) -> None:
     """Deeper paths are not found, whatever the method."""
     for method in ("POST", "GET"):
         with pytest.raises(RouteNotFound, match="/v1/score/"):
@@ -144,5 +144,5 @@ PIECES = st.sampled_from(["/", "v1", "detect", "health", "%2F", "%", "%c3", "é"
 @given(st.sampled_from(["GET", "POST", "OPTIONS", "x"]), st.lists(PIECES).map("".join))
 def test_no_path_raises_anything_else(method: str, path: str) -> None:
     """Whatever the path, it is answered or refused with one of our errors."""
-    assert told(method, path)
-    assert told(method, f"/v1/detect{path}")
+    assert answer_of(method, path)
+    assert answer_of(method, f"/v1/detect{path}")

@@ -144,7 +144,7 @@ def test_every_analysis_succeeds(verb: str, analyses: dict[str, Analysis]) -> No
 
 @pytest.mark.parametrize("verb", NAMES)
 def test_progress_never_falls(verb: str, analyses: dict[str, Analysis]) -> None:
-    """Whoever polls sees stages in order, rising percentages, and no 100 before the response."""
+    """Polls show stages in order, rising percentages, and no 100 before the response."""
     seen = analyses[verb].seen
     own = importlib.import_module(f"examples.analysis.verbs.{verb}").STAGES
     order = ["QUEUED", "DECODING", *own, "DONE"]
@@ -204,7 +204,7 @@ def test_a_queued_operation_is_cancelled(one_worker: Server, gate: Gate) -> None
 
 
 def test_a_full_queue_refuses(one_worker: Server, gate: Gate) -> None:
-    """The 33rd that would wait is told to come back, and nothing of it is stored."""
+    """The 33rd that would wait is refused with the advice to retry, and nothing of it is stored."""
     running = one_worker.start("score", SMALL)["name"]
     assert gate.entered.wait(60)
     waiting = [one_worker.start("score", SMALL)["name"] for _ in range(32)]
@@ -311,7 +311,7 @@ service.close()
         ("GET", "/v1/folders/f/operations", 404),
     ],
 )
-def test_who_answers(method: str, path: str, status: int, server: Server) -> None:
+def test_requests_reach_their_router(method: str, path: str, status: int, server: Server) -> None:
     """The rules of the router; an empty request to an endpoint lacks its picture."""
     reply = server.call(method, path)
     assert reply.status_code == status, reply.text
@@ -324,7 +324,7 @@ def test_who_answers(method: str, path: str, status: int, server: Server) -> Non
 
 
 def test_errors_of_head_have_no_body(server: Server) -> None:
-    """HEAD is told the status alone."""
+    """HEAD gets the status alone."""
     for path, status in [("/v1/detect", 405), ("/v1/detect/x", 404), ("/v1/nothing", 404)]:
         reply = server.call("HEAD", path)
         assert (reply.status_code, reply.content) == (status, b"")

@@ -129,7 +129,7 @@ def test_margin_is_the_longer_side() -> None:
 
 
 def test_min_score() -> None:
-    """What is not alike enough is not found, and its score is told."""
+    """What is not alike enough is not found, and its score is returned."""
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     frames = files([*sliding((200, 100)), PIL.Image.fromarray(noise)])
     _, second = run(TrackRequest(frames=frames, box=START)).positions
@@ -226,7 +226,7 @@ def test_box_outside(box: tuple[int, int, int, int]) -> None:
 
 
 def test_frames_of_different_sizes() -> None:
-    """Both sizes are told, and which frame it is."""
+    """The error has both sizes and the index of the frame."""
     request = TrackRequest(frames=(*TWO, encoded("camera.png")), box=BOX)
     check(request)
     error = refused(lambda: track(request, Recorder()))

@@ -50,7 +50,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Process]
 def test_one_of_two_servers_is_killed(servers: Process) -> None:
     """All operations that were answered end, whichever process had them; another one is started."""
     first = children(servers.popen.pid)
-    body = as_json(slow_request(8))
+    body = as_json(slow_request(4))
     names = [str(json_object(servers.http.post("/v1/track", json=body))["name"]) for _ in range(4)]
     victim = min(first)
     os.kill(victim, signal.SIGKILL)
@@ -63,7 +63,7 @@ def test_one_of_two_servers_is_killed(servers: Process) -> None:
                 assert reply.status_code == 200, reply.text
                 done = bool(json_object(reply).get("done"))
             assert "response" in json_object(http.get(f"/v1/{name}"))
-    assert children(servers.popen.pid) - first, "nobody took the place of the one that was killed"
+    assert children(servers.popen.pid) - first, "no process replaced the one that was killed"
 
 
 def test_all_end_together(servers: Process) -> None:

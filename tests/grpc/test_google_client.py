@@ -147,9 +147,9 @@ def test_cancel_and_delete(served: Served, client: Any) -> None:
     with pytest.raises(exceptions.NotFound, match="there is no operation") as caught:
         client.get_operation(started.name)
     trailers = dict(caught.value.response.trailing_metadata())
-    told = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
+    status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
     info = error_details_pb2.ErrorInfo()
-    assert told.details[0].Unpack(info)
+    assert status.details[0].Unpack(info)
     assert (info.reason, info.domain) == ("OPERATION_NOT_FOUND", "acme.example")
 
 

@@ -57,7 +57,7 @@ def start(message: object, request_id: str, validate_only: bool) -> bytes:
 
 @given(PLAIN, TEXTS, st.booleans())
 def test_beside_the_message(message: Plain, request_id: str, validate_only: bool) -> None:
-    """Neither disturbs the message, nor the message them."""
+    """The request id and the flag beside the message are read back, and leave it unchanged."""
     found, beside = read_start(start(message, request_id, validate_only), Plain, TYPES)
     assert found == message
     assert (beside.request_id, beside.validate_only) == (request_id, validate_only)

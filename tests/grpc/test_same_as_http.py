@@ -31,7 +31,7 @@ from tests.http.counting_service import (
     CountMetadata,
     CountRequest,
     CountResponse,
-    House,
+    CountService,
     Wrapped,
     build,
 )
@@ -59,9 +59,9 @@ class Asked:
 
 @attrs.frozen
 class Place:
-    """A house, and the ways to ask it: HTTP, gRPC on threads, gRPC on asyncio."""
+    """A counting service, and the ways to ask it: HTTP, gRPC on threads, gRPC on asyncio."""
 
-    house: House
+    counting: CountService
     ways: Mapping[str, Callable[[Asked], Any]]
 
 
@@ -101,11 +101,11 @@ def json_text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def by_grpc(channel: Any, house: House, asked: Asked) -> Any:
+def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
     """The same of gRPC."""
-    types = house.service.types
+    types = counting.service.types
     if asked.verb == "Start":
-        path = "/" + "/".join(house.count.full_name.rsplit(".", 1))
+        path = "/" + "/".join(counting.count.full_name.rsplit(".", 1))
         payload, reply = start_payload(asked.fields, types), None
     else:
         path = f"/google.longrunning.Operations/{asked.verb}"
@@ -151,11 +151,11 @@ def start_payload(fields: Fields, types: lro.TypeRegistry) -> bytes:
     return written
 
 
-# -- the houses -------------------------------------------------------------------------------
+# -- the services -------------------------------------------------------------------------------
 
 
 def authenticate(headers: Mapping[str, str]) -> str:
-    """Anybody who says who they are; one of them breaks it."""
+    """Accepts each caller who gives a name; one name makes the hook raise."""
     assert not any(name.endswith("-bin") for name in headers)
     caller = headers.get("x-caller", "")
     if not caller:
@@ -166,7 +166,7 @@ def authenticate(headers: Mapping[str, str]) -> str:
 
 
 def authorize(caller: str, verb: str, name: str) -> None:
-    """Everybody but bob."""
+    """Allows each caller except bob."""
     if caller == "bob":
         raise lro.errors.PermissionDenied("not bob")
 
@@ -190,27 +190,27 @@ def refuse(request: CountRequest) -> Any:
     return {"no": False, "reason": "secret", "yes": True}.get(request.label)
 
 
-def plain() -> House:
-    """A house where everything works."""
-    house = build(authorize=authorize)
+def plain() -> CountService:
+    """A counting service where everything works."""
+    counting = build(authorize=authorize)
     options = lro.Options(
         validate=refuse, exclusive_target=lambda request: "it" if request.label == "busy" else ""
     )
-    method = house.service.declare(
+    method = counting.service.declare(
         "acme.v1.Things.Measure",
         request=CountRequest,
         response=CountResponse,
         metadata=CountMetadata,
         options=options,
     )
-    house.start("projects/many")
-    house.start("projects/many")
-    house.start("projects/many")
-    return House(house.service, method)
+    counting.start("projects/many")
+    counting.start("projects/many")
+    counting.start("projects/many")
+    return CountService(counting.service, method)
 
 
-def raising(error: Exception) -> House:
-    """A house whose store fails."""
+def raising(error: Exception) -> CountService:
+    """A counting service whose store fails."""
 
     def fail() -> None:
         raise error
@@ -218,7 +218,7 @@ def raising(error: Exception) -> House:
     return build(Wrapped(fail, "get", "list", "delete", "update", "insert"))
 
 
-HOUSES: Mapping[str, Callable[[], House]] = {
+SERVICES: Mapping[str, Callable[[], CountService]] = {
     "plain": plain,
     "only Get": lambda: build(verbs=[]),
     "private": lambda: build(owner_only=True),
@@ -229,25 +229,25 @@ HOUSES: Mapping[str, Callable[[], House]] = {
 
 @pytest.fixture(scope="module")
 def places() -> Iterator[Callable[[str], Place]]:
-    """Each house once, served in all ways."""
+    """Each service once, served in all ways."""
     made: dict[str, Place] = {}
     with contextlib.ExitStack() as stack:
 
         def place(name: str) -> Place:
             if name not in made:
-                made[name] = stack.enter_context(served(HOUSES[name]()))
+                made[name] = stack.enter_context(served(SERVICES[name]()))
             return made[name]
 
         yield place
 
 
 @contextlib.contextmanager
-def served(house: House) -> Iterator[Place]:
-    """A house behind uvicorn and both kinds of gRPC server."""
-    service = house.service
+def served(counting: CountService) -> Iterator[Place]:
+    """A counting service behind uvicorn and both kinds of gRPC server."""
+    service = counting.service
     app = lro.asgi.OperationsApp(
         service,
-        starts={START: house.count},
+        starts={START: counting.count},
         parents=["projects/*"],
         authenticate=authenticate,
     )
@@ -258,33 +258,33 @@ def served(house: House) -> Iterator[Place]:
         for kind in ("threads", "asyncio"):
             address = stack.enter_context(serving(kind, service, authenticate=authenticate))
             channel = stack.enter_context(grpc.insecure_channel(address))
-            ways[kind] = lambda asked, channel=channel: by_grpc(channel, house, asked)
-        yield Place(house, ways)
+            ways[kind] = lambda asked, channel=channel: by_grpc(channel, counting, asked)
+        yield Place(counting, ways)
 
 
 # -- the table --------------------------------------------------------------------------------
 
-Prepare = Callable[[House], Fields]
+Prepare = Callable[[CountService], Fields]
 MISSING = "operations/none"
 ID = str(uuid.UUID(int=5))
 
 
 def named(name: str, **more: Any) -> Prepare:
     """A request for this name."""
-    return lambda house: {"name": name, **more}
+    return lambda counting: {"name": name, **more}
 
 
 def fresh(**more: Any) -> Prepare:
     """A request for a new operation."""
-    return lambda house: {"name": house.start(metadata=CountMetadata(percent=7)), **more}
+    return lambda counting: {"name": counting.start(metadata=CountMetadata(percent=7)), **more}
 
 
 def ended(end: Callable[[Any], object]) -> Prepare:
     """A request for an operation that has ended so."""
 
-    def prepare(house: House) -> Fields:
-        name = house.start()
-        assert end(house.service.reporter(name))
+    def prepare(counting: CountService) -> Fields:
+        name = counting.start()
+        assert end(counting.service.reporter(name))
         return {"name": name}
 
     return prepare
@@ -296,29 +296,29 @@ def failing(reporter: Any) -> Any:
     return reporter.fail(error, metadata=CountMetadata(percent=3))
 
 
-def cancelled(house: House) -> Fields:
+def cancelled(counting: CountService) -> Fields:
     """A request for a cancelled operation."""
-    name = house.start()
-    house.service.cancel(name)
-    assert house.service.reporter(name).acknowledge_cancel()
+    name = counting.start()
+    counting.service.cancel(name)
+    assert counting.service.reporter(name).acknowledge_cancel()
     return {"name": name}
 
 
-def of_ann(house: House) -> Fields:
+def of_ann(counting: CountService) -> Fields:
     """A request for what ann has started."""
-    return {"name": house.start(caller="ann")}
+    return {"name": counting.start(caller="ann")}
 
 
-def again(house: House) -> Fields:
+def again(counting: CountService) -> Fields:
     """A start whose request id was used for another request."""
-    house.count.start(CountRequest(steps=1), request_id=ID, caller="ann")
+    counting.count.start(CountRequest(steps=1), request_id=ID, caller="ann")
     return {"steps": 2, "requestId": ID}
 
 
-def busy(house: House) -> Fields:
-    """A start on a target that somebody works on."""
+def busy(counting: CountService) -> Fields:
+    """A start on a target that another operation works on."""
     with contextlib.suppress(lro.errors.TargetBusy):
-        house.count.start(CountRequest(label="busy"))
+        counting.count.start(CountRequest(label="busy"))
     return {"label": "busy"}
 
 
@@ -402,7 +402,7 @@ def test_the_same(where: str, verb: str, prepare: Prepare, places: Callable[[str
     place = places(where)
     found = {}
     for way, ask in place.ways.items():
-        fields = prepare(place.house)
+        fields = prepare(place.counting)
         found[way] = anonymous(ask(Asked(verb, fields)), fields.get("name", ""))
     assert found["threads"] == found["http"]
     assert found["asyncio"] == found["http"]
@@ -413,7 +413,7 @@ def test_the_same(where: str, verb: str, prepare: Prepare, places: Callable[[str
 def test_the_same_for_callers(
     caller: str, verb: str, fields: Fields, places: Callable[[str], Place]
 ) -> None:
-    """Who may not call, and who breaks the check, is told the same by each way."""
+    """A caller who may not call, and one whose check raises, get the same error by each way."""
     found = [ask(Asked(verb, fields, caller)) for ask in places("plain").ways.values()]
     wanted = {"": "UNAUTHENTICATED", "bob": "PERMISSION_DENIED", "mallory": "INTERNAL"}[caller]
     assert [one[0] for one in found] == [wanted] * 3
@@ -423,11 +423,11 @@ def test_the_same_for_callers(
 @pytest.mark.parametrize("verb", ["WaitOperation", "Start"])
 def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
     """UNAVAILABLE with RetryInfo for those who wait or start, by each way (defects 21)."""
-    house = build()
-    fields = {"name": house.start()} if verb == "WaitOperation" else {}
-    with served(house) as place:
-        house.service.end_waits()
-        house.service.workers.stop(timedelta())
+    counting = build()
+    fields = {"name": counting.start()} if verb == "WaitOperation" else {}
+    with served(counting) as place:
+        counting.service.end_waits()
+        counting.service.workers.stop(timedelta())
         found = [ask(Asked(verb, fields)) for ask in place.ways.values()]
     code, message, details = found[0]
     assert (code, message) == ("UNAVAILABLE", "the service is stopping")
@@ -436,7 +436,7 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "told"),
+    ("label", "error"),
     [
         ("negative", ["INVALID_ARGUMENT", "request: steps must not be negative"]),
         ("no", ["INVALID_ARGUMENT", "request: is refused by the method"]),
@@ -444,13 +444,13 @@ def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
         ("secret", ["INTERNAL", "the server failed internally"]),
     ],
 )
-def test_what_validate_refuses_is_refused_alike_in_all_ways(
-    label: str, told: list[str], places: Callable[[str], Place]
+def test_refusal_by_validate_is_the_same_in_all_ways(
+    label: str, error: list[str], places: Callable[[str], Place]
 ) -> None:
-    """A ValueError is told with its text, and False is a refusal; a text is a mistake."""
+    """The caller gets the text of a ValueError; False is a refusal, and a text is a mistake."""
     ways = places("plain").ways
     asked = Asked("Start", {"label": label})
-    assert {way: list(ask(asked)[:2]) for way, ask in ways.items()} == dict.fromkeys(ways, told)
+    assert {way: list(ask(asked)[:2]) for way, ask in ways.items()} == dict.fromkeys(ways, error)
     assert all("name" in ask(Asked("Start", {"label": "yes"})) for ask in ways.values())
 
 

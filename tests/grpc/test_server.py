@@ -1,4 +1,4 @@
-"""What the gRPC edge takes and refuses, and what it tells (spec §12)."""
+"""What the gRPC edge accepts, refuses and answers (spec §12)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def request(**fields: Any) -> bytes:
 @pytest.mark.parametrize("path", [*VERBS, COUNT])
 @pytest.mark.parametrize("payload", [b"\xff", b"\x07", b"\x12\x05x"])
 def test_bytes_that_are_no_message(path: str, payload: bytes, kind: str) -> None:
-    """They are the caller's mistake, told with a sentence (spec §1.7(6))."""
+    """They are the caller's mistake, reported with a sentence (spec §1.7(6))."""
     with serving(kind, build().service) as address:
         refused = ask(address, path, payload)
     assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
@@ -78,13 +78,13 @@ def test_bytes_that_are_no_message(path: str, payload: bytes, kind: str) -> None
 @pytest.mark.parametrize("path", [*VERBS, COUNT])
 def test_unknown_fields_are_tolerated(path: str, kind: str) -> None:
     """A newer client may say more than this server knows."""
-    house = build()
-    payload = pb.GetOperationRequest(name=house.start()).SerializeToString()
+    counting = build()
+    payload = pb.GetOperationRequest(name=counting.start()).SerializeToString()
     if path.endswith("WaitOperation"):
         payload += b"\x12\x00"  # for zero seconds
     if path in (VERBS[1], COUNT):
         payload = b""
-    with serving(kind, house.service) as address:
+    with serving(kind, counting.service) as address:
         assert isinstance(ask(address, path, payload + b"\xa2\x06\x01x"), bytes)
 
 
@@ -101,7 +101,7 @@ def test_a_request_that_is_too_large(path: str, kind: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/acme/v1.Things/Count", "/acme.v1.Things/Other", "/acme.v1.Things.Count", "/x"]
 )
-def test_a_path_that_nobody_has(path: str, kind: str) -> None:
+def test_path_that_no_service_has_is_unimplemented(path: str, kind: str) -> None:
     """It is grpcio's to refuse: other services may be on the same server."""
     with serving(kind, build().service) as address:
         assert ask(address, path).code is grpc.StatusCode.UNIMPLEMENTED
@@ -116,33 +116,35 @@ def test_methods_switched_off(kind: str) -> None:
 
 def test_a_method_declared_later(kind: str) -> None:
     """It is served too."""
-    house = build()
-    with serving(kind, house.service) as address:
-        house.service.declare(
+    counting = build()
+    with serving(kind, counting.service) as address:
+        counting.service.declare(
             "Later.Count", request=CountRequest, response=CountResponse, metadata=CountMetadata
         )
         for _ in range(2):
             started = pb.Operation.FromString(ask(address, "/Later/Count", request(steps=2)))
-            assert house.service.get(started.name) == lro.Operation(name=started.name)
+            assert counting.service.get(started.name) == lro.Operation(name=started.name)
 
 
 def test_parent_and_metadata_of_a_start(kind: str) -> None:
     """They are made of the request and of the call's metadata."""
-    house = build()
+    counting = build()
 
     def parent(message: CountRequest, metadata: Mapping[str, str]) -> str:
         return f"projects/{message.label}-{metadata['x-project']}"
 
     start = lro.grpc.StartMethod(
-        method=house.count,
+        method=counting.count,
         parent=parent,
         metadata=lambda message: CountMetadata(percent=message.steps),
     )
-    with serving(kind, house.service, methods=[start]) as address:
+    with serving(kind, counting.service, methods=[start]) as address:
         payload = request(steps=5, label="a")
         started = pb.Operation.FromString(ask(address, COUNT, payload, x_project="b"))
     assert started.name.startswith("projects/a-b/operations/")
-    assert house.service.get(started.name).metadata == house.service.types.pack(CountMetadata(5))
+    assert counting.service.get(started.name).metadata == counting.service.types.pack(
+        CountMetadata(5)
+    )
 
 
 @pytest.mark.parametrize("name", ["Other", "Count"])
@@ -298,7 +300,7 @@ def test_classes_that_proto_cannot_say() -> None:
 
 
 def test_classes_that_come_later(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Errors are told without details then, and the log says why."""
+    """Errors are sent without details then, and the log says why."""
     service = build().service
     with serving(kind, service) as address:
         for cls in (One, Two, Three):
@@ -326,7 +328,9 @@ def test_names_too_long_for_trailers(character: str, kind: str) -> None:
     assert ("name" in refused.info.metadata) == (character != "\N{GRINNING FACE}")
 
 
-def test_what_is_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_defects_are_logged_once_and_refusals_are_not(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A refusal is no news; a defect is, once, with its cause."""
 
     def break_it(request: CountRequest) -> None:
@@ -355,7 +359,7 @@ def test_what_is_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_written_operations_are_kept() -> None:
-    """The same object is converted once; another one, or a large one, is converted anew."""
+    """The same object is converted once; another one, or a large one, is converted again."""
     types = lro.TypeRegistry(CountMetadata)
     writer = OperationWriter(types)
     small = lro.Operation(name="operations/a", metadata=types.pack(CountMetadata(percent=1)))
@@ -367,7 +371,7 @@ def test_written_operations_are_kept() -> None:
     assert writer.operation(again) == writer.operation(small)
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_cache_of_messages_is_bounded() -> None:
     """The oldest make room."""
     writer = OperationWriter(lro.TypeRegistry())
     first = lro.Operation(name="operations/first")

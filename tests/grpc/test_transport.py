@@ -78,7 +78,7 @@ def failure(client: Any, verb: str = "get", *args: Any) -> CallError:
     return caught.value
 
 
-def test_what_is_sent(asking: Asking) -> None:
+def test_call_sends_metadata_routing_header_and_message(asking: Asking) -> None:
     """Metadata of the user, the routing header, the message; a name without odd characters."""
     said = pb.Operation(name=NAME).SerializeToString()
     odd, client = asking(
@@ -174,7 +174,7 @@ def test_a_target_that_is_none(target: str, asking: Asking) -> None:
     assert odd.calls == []
 
 
-def test_what_cannot_be_encoded(asking: Asking) -> None:
+def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
     """It is refused without a call."""
     odd, client = asking(replying())
     with pytest.raises(lro.DeclarationError, match=r"^request: .*surrogates"):
@@ -217,7 +217,7 @@ def test_without_details(trailer: bytes | None, asking: Asking) -> None:
 
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
 def test_each_code(code: Any, asking: Asking) -> None:
-    """They are mapped one to one; two of them may be the line's, where nobody gave details."""
+    """They are mapped one to one; two may come from the connection if there are no details."""
     number = code.value[0]
     _, client = asking(
         refusing(code, "words"),
@@ -240,7 +240,7 @@ def test_a_long_delay(asking: Asking) -> None:
         assert failure(client).retry_after == wanted
 
 
-def test_nobody_listens(face: Face) -> None:
+def test_call_without_server_is_unavailable(face: Face) -> None:
     """A connection that is refused is UNAVAILABLE, and passes."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
@@ -315,7 +315,7 @@ def test_patience_with_a_server_that_hangs(asking: Asking) -> None:
 
 
 def test_the_deadline_of_the_channel(face: Face) -> None:
-    """Without the driver's own, grpcio's deadline is told in the same words."""
+    """If the driver sets no deadline, grpcio's deadline is reported in the same words."""
     over = threading.Event()
     with odd_server(lambda _: bytes(over.wait(20) * 0)) as odd:
         made = transport(face, odd.address)
@@ -366,7 +366,7 @@ def test_a_reply_without_any_field(asking: Asking) -> None:
 
 
 def test_unknown_fields_are_kept(asking: Asking) -> None:
-    """What a newer server says is there, if nobody here can read it."""
+    """A payload from a newer server is kept, even if this client cannot read it."""
     _, client = asking(sending(pb.Operation(name=NAME).SerializeToString() + b"\xa2\x06\x01x"))
     assert client.get(NAME).unknown == b"\xa2\x06\x01x"
 
@@ -445,7 +445,7 @@ def test_metadata_that_cannot_be_sent(asking: Asking) -> None:
 
 
 def test_a_channel_that_is_closed_under_a_call() -> None:
-    """An error, and no cancellation of a task that nobody has cancelled."""
+    """The call raises an error; the task, which was not cancelled, is not reported as cancelled."""
 
     async def main() -> None:
         channel = grpc.aio.insecure_channel("127.0.0.1:1")

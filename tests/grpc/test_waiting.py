@@ -24,7 +24,7 @@ from lro.grpc._messages import OperationWriter
 from lro.grpc._rpcs import OperationsRpc
 from lro.grpc._server import _Threaded
 from tests.grpc.serving import serving
-from tests.http.counting_service import CountMetadata, House, Wrapped, build
+from tests.http.counting_service import CountMetadata, CountService, Wrapped, build
 
 MANY = 2000
 LONG = Duration(seconds=30)
@@ -33,23 +33,23 @@ ANN = (("x-caller", "ann"),)
 
 @attrs.frozen
 class Served:
-    """A house, the address of its server, and a stub."""
+    """A counting service, the address of its server, and a stub."""
 
-    house: House
+    counting: CountService
     address: str
     stub: Any
 
     def waits(self, count: int) -> None:
         """Return when so many callers wait."""
         deadline = time.monotonic() + 30
-        while self.house.service.waiting != count:
-            assert time.monotonic() < deadline, self.house.service.waiting
+        while self.counting.service.waiting != count:
+            assert time.monotonic() < deadline, self.counting.service.waiting
             threading.Event().wait(0.005)
 
 
 @pytest.fixture(params=["memory", "a store that blocks"])
-def house(request: pytest.FixtureRequest) -> Iterator[House]:
-    """A house on each kind of store."""
+def counting(request: pytest.FixtureRequest) -> Iterator[CountService]:
+    """A counting service on each kind of store."""
 
     class Blocking(Wrapped):
         reads_block = writes_block = True
@@ -61,13 +61,13 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
 
 
 @pytest.fixture
-def served(house: House, kind: str) -> Iterator[Served]:
-    """A house on each kind of server."""
+def served(counting: CountService, kind: str) -> Iterator[Served]:
+    """A counting service on each kind of server."""
     with (
-        serving(kind, house.service) as address,
+        serving(kind, counting.service) as address,
         grpc.insecure_channel(address) as channel,
     ):
-        yield Served(house, address, operations_pb2_grpc.OperationsStub(channel))
+        yield Served(counting, address, operations_pb2_grpc.OperationsStub(channel))
 
 
 def wait(name: str, timeout: Duration | None = None) -> Any:
@@ -77,17 +77,17 @@ def wait(name: str, timeout: Duration | None = None) -> Any:
 
 def test_done_at_once(served: Served) -> None:
     """What is done needs no waiting, whatever the timeout."""
-    name = served.house.start()
-    served.house.finish(name)
+    name = served.counting.start()
+    served.counting.finish(name)
     assert served.stub.WaitOperation(wait(name, LONG), timeout=20).done
 
 
 def test_done_meanwhile(served: Served) -> None:
     """The reply comes with the end of the work, without a timeout or a deadline."""
-    name = served.house.start()
+    name = served.counting.start()
     call = served.stub.WaitOperation.future(wait(name))
     served.waits(1)
-    served.house.finish(name)
+    served.counting.finish(name)
     assert call.result(timeout=20).done
     served.waits(0)
 
@@ -95,7 +95,7 @@ def test_done_meanwhile(served: Served) -> None:
 @pytest.mark.parametrize("timeout", [Duration(), Duration(nanos=20_000_000)])
 def test_not_done(timeout: Duration, served: Served) -> None:
     """At the timeout, or at once for zero, the present state is a success."""
-    name = served.house.start(metadata=CountMetadata(percent=4))
+    name = served.counting.start(metadata=CountMetadata(percent=4))
     found = served.stub.WaitOperation(wait(name, timeout), timeout=20)
     assert (found.name, found.done, found.HasField("metadata")) == (name, False, True)
 
@@ -104,7 +104,7 @@ def test_a_deadline_shorter_than_the_timeout(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call's deadline is the service's, which answers before it with the present state."""
-    service, seen = served.house.service, []
+    service, seen = served.counting.service, []
     wait_async = service.wait_async
 
     def sooner(*args: Any, deadline_seconds: float, **options: Any) -> Any:
@@ -112,45 +112,45 @@ def test_a_deadline_shorter_than_the_timeout(
         return wait_async(*args, deadline_seconds=0.2, **options)
 
     monkeypatch.setattr(service, "wait_async", sooner)
-    name = served.house.start()
+    name = served.counting.start()
     found = served.stub.WaitOperation(wait(name, LONG), timeout=25)
     assert (found.name, found.done) == (name, False)
     assert 0 < seen[0] < 26
 
 
 def test_deleted_meanwhile(served: Served) -> None:
-    """Who waits for what is removed is told that it is not there (spec §4.6)."""
-    name = served.house.start()
+    """A caller who waits for an operation that is removed gets NOT_FOUND (spec §4.6)."""
+    name = served.counting.start()
     call = served.stub.WaitOperation.future(wait(name, LONG), timeout=20)
     served.waits(1)
-    served.house.service.delete(name)
+    served.counting.service.delete(name)
     assert call.code() is grpc.StatusCode.NOT_FOUND
 
 
 def test_a_service_that_stops(served: Served) -> None:
-    """Whoever waits is sent home."""
-    call = served.stub.WaitOperation.future(wait(served.house.start(), LONG), timeout=20)
+    """Each waiting call is answered."""
+    call = served.stub.WaitOperation.future(wait(served.counting.start(), LONG), timeout=20)
     served.waits(1)
-    served.house.service.close(timedelta())
+    served.counting.service.close(timedelta())
     assert call.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_a_cancelled_call(served: Served) -> None:
     """It leaves no waiter behind, and the operation goes on (spec §4.8, §12.3)."""
-    name = served.house.start()
+    name = served.counting.start()
     calls = [served.stub.WaitOperation.future(wait(name, LONG)) for _ in range(4)]
     served.waits(4)
     for call in calls:
         call.cancel()
     served.waits(0)
-    assert not served.house.service.reporter(name).cancel_requested
+    assert not served.counting.service.reporter(name).cancel_requested
     assert not served.stub.GetOperation(pb.GetOperationRequest(name=name)).done
 
 
 @pytest.mark.parametrize("max_waiting", [0, 2])
-def test_waiting_leaves_threads_for_others(max_waiting: int, house: House) -> None:
-    """Beyond the bound a call is told the present state, and polls go on (spec §4.7, §4.8)."""
-    name, callers = house.start(), set()
+def test_waiting_leaves_threads_for_others(max_waiting: int, counting: CountService) -> None:
+    """Beyond the bound a call gets the present state, and polls go on (spec §4.7, §4.8)."""
+    name, callers = counting.start(), set()
 
     def authenticate(metadata: Mapping[str, str]) -> str:
         callers.add(metadata["x-caller"])
@@ -158,11 +158,11 @@ def test_waiting_leaves_threads_for_others(max_waiting: int, house: House) -> No
 
     options = {"max_waiting": max_waiting, "authenticate": authenticate}
     with (
-        serving("threads", house.service, **options) as address,
+        serving("threads", counting.service, **options) as address,
         grpc.insecure_channel(address) as channel,
     ):
         stub = operations_pb2_grpc.OperationsStub(channel)
-        served = Served(house, address, stub)
+        served = Served(counting, address, stub)
         calls = [
             stub.WaitOperation.future(wait(name, LONG), metadata=ANN) for _ in range(max_waiting)
         ]
@@ -172,7 +172,7 @@ def test_waiting_leaves_threads_for_others(max_waiting: int, house: House) -> No
         with pytest.raises(grpc.RpcError, match="must be a duration of 0 or more"):
             stub.WaitOperation(wait(name, Duration(seconds=-1)), metadata=ANN)
         assert not stub.GetOperation(pb.GetOperationRequest(name=name), metadata=ANN).done
-        house.finish(name)
+        counting.finish(name)
         assert all(call.result(timeout=20).done for call in calls)
         assert stub.WaitOperation(wait(name, LONG), metadata=ANN).done
     assert callers == {"ann"}
@@ -180,7 +180,7 @@ def test_waiting_leaves_threads_for_others(max_waiting: int, house: House) -> No
 
 def test_a_caller_who_was_gone_before(served: Served) -> None:
     """A call whose turn comes after its caller has left waits for nothing."""
-    name = served.house.start()
+    name = served.counting.start()
     calls = [served.stub.WaitOperation.future(wait(name, LONG)) for _ in range(20)]
     for call in calls:
         call.cancel()
@@ -195,23 +195,23 @@ class Over:
         return False
 
 
-def test_a_call_that_is_over_when_its_turn_comes(house: House) -> None:
-    """The thread looks at nothing."""
-    rpc = OperationsRpc(house.service, "WaitOperation", OperationWriter(house.service.types))
+def test_ended_call_is_skipped_without_a_read(counting: CountService) -> None:
+    """The thread does not read the store for it."""
+    rpc = OperationsRpc(counting.service, "WaitOperation", OperationWriter(counting.service.types))
     context: Any = Over()
     assert _Threaded(1)(rpc)(b"", context) == b""
 
 
 def test_waiting_calls_need_no_thread_each() -> None:
     """Thousands wait on an asyncio server, all wake, and the threads stay a handful."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
 
     async def park(stub: Any) -> list[Any]:
         calls: list[Any] = []
         while len(calls) < MANY:  # in steps: grpcio drops calls that come in bursts of a thousand
             calls += [stub.WaitOperation(wait(name, LONG)) for _ in range(MANY // 8)]
-            while house.service.waiting < len(calls):
+            while counting.service.waiting < len(calls):
                 await asyncio.sleep(0.005)
         return calls
 
@@ -220,12 +220,12 @@ def test_waiting_calls_need_no_thread_each() -> None:
             before = threading.active_count()
             calls = await park(operations_pb2_grpc.OperationsStub(channel))
             more = threading.active_count() - before
-            house.finish(name)
+            counting.finish(name)
             return more, sum([(await call).done for call in calls])
 
-    with serving("asyncio", house.service) as address:
+    with serving("asyncio", counting.service) as address:
         more, done = asyncio.run(call_all(address))
     assert done == MANY
     assert more <= 4
-    assert house.service.waiting == 0
-    house.service.close()
+    assert counting.service.waiting == 0
+    counting.service.close()

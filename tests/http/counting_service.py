@@ -63,7 +63,7 @@ class CountResponse:
 
 
 @attrs.define
-class House:
+class CountService:
     """A service, and the method that it declares."""
 
     service: lro.Service
@@ -78,8 +78,8 @@ class House:
         assert self.service.reporter(name).complete(CountResponse(total=total))
 
 
-def build(store: Any = None, **options: Any) -> House:
-    """A house whose clock stands still and whose upkeep never turns."""
+def build(store: Any = None, **options: Any) -> CountService:
+    """A counting service whose clock stands still and which runs no maintenance."""
     options.setdefault("domain", DOMAIN)
     service = lro.Service(
         store or MemoryStore(lambda: NOW), InlineExecutor(), maintenance=False, **options
@@ -90,7 +90,7 @@ def build(store: Any = None, **options: Any) -> House:
         response=CountResponse,
         metadata=CountMetadata,
     )
-    return House(service, count)
+    return CountService(service, count)
 
 
 class Wrapped:

@@ -15,7 +15,7 @@ import pytest
 import lro
 from lro import asgi, wsgi
 from lro.asgi import OperationsApp
-from tests.http.counting_service import DOMAIN, House, Wrapped, build
+from tests.http.counting_service import DOMAIN, CountService, Wrapped, build
 from tests.virtual_loop import run_virtual
 
 Message = MutableMapping[str, Any]
@@ -85,10 +85,10 @@ def serve(app: Any, scope: Message, *messages: Message) -> Line:
 @pytest.mark.parametrize("more", [{}, {"raw_path": None}, {"query_string": b"alt=json"}])
 def test_a_request_is_answered(more: dict[str, Any]) -> None:
     """Status, headers with the length, body; with a raw path from the server or without."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
     status, headers, body = serve(
-        OperationsApp(house.service), scope_of("GET", f"/v1/{name}", **more)
+        OperationsApp(counting.service), scope_of("GET", f"/v1/{name}", **more)
     ).reply
     assert (status, body) == (200, {"name": name})
     assert headers[b"content-length"] == str(len(json.dumps(body, separators=(",", ":")))).encode()
@@ -122,9 +122,9 @@ def test_headers_given_twice_are_one_list() -> None:
 
 def test_a_body_in_pieces() -> None:
     """The parts of a body are put together."""
-    house = build()
-    name = house.start()
-    app = OperationsApp(house.service)
+    counting = build()
+    name = counting.start()
+    app = OperationsApp(counting.service)
     parts = [part(b'{"time', True), part(b"", True), part(b'out": "0s"', True), part(b"}")]
     assert serve(app, scope_of("POST", f"/v1/{name}:wait"), *parts).reply[0] == 200
 
@@ -144,21 +144,21 @@ def test_a_body_over_the_limit_is_not_read_on(size: int) -> None:
 )
 def test_a_caller_who_leaves_early_gets_nothing(messages: list[Message]) -> None:
     """Half a request is no request."""
-    house = build(Wrapped(pytest.fail, "get", "update"))
+    counting = build(Wrapped(pytest.fail, "get", "update"))
     line = serve(
-        OperationsApp(house.service), scope_of("POST", "/v1/operations/x:cancel"), *messages
+        OperationsApp(counting.service), scope_of("POST", "/v1/operations/x:cancel"), *messages
     )
     assert line.sent == []
 
 
 def test_start_is_served_at_its_path_only() -> None:
     """A method that starts operations has the path that it is given."""
-    house = build()
-    app = OperationsApp(house.service, starts={"/v1/counts:start": house.count}, max_body=100)
+    counting = build()
+    app = OperationsApp(counting.service, starts={"/v1/counts:start": counting.count}, max_body=100)
     assert serve(app, scope_of("POST", "/any/thing"), part(b'{"steps": 1}')).reply[0] == 404
     scope = scope_of("POST", "/v1/counts:start")
     status, _, body = serve(app, scope, part(b'{"steps": 1}')).reply
-    assert (status, house.service.get(body["name"]).name) == (200, body["name"])
+    assert (status, counting.service.get(body["name"]).name) == (200, body["name"])
 
 
 def test_a_blocking_store_is_called_in_a_thread() -> None:
@@ -166,9 +166,9 @@ def test_a_blocking_store_is_called_in_a_thread() -> None:
     threads: set[int] = set()
     store = Wrapped(lambda: threads.add(threading.get_ident()), "get", "update", "page")
     store.reads_block = store.writes_block = True  # type: ignore[attr-defined]
-    house = build(store)
-    name = house.start()
-    app = OperationsApp(house.service)
+    counting = build(store)
+    name = counting.start()
+    app = OperationsApp(counting.service)
     for method, path in (("GET", name), ("GET", "operations"), ("POST", f"{name}:cancel")):
         assert serve(app, scope_of(method, f"/v1/{path}")).reply[0] == 200
     assert threading.get_ident() not in threads
@@ -184,53 +184,55 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-def wait(house: House, line: Line, during: Callable[[], Awaitable[None]], name: str) -> None:
+def wait(
+    counting: CountService, line: Line, during: Callable[[], Awaitable[None]], name: str
+) -> None:
     """A call of :wait, with something happening meanwhile."""
 
     async def both() -> None:
-        app = OperationsApp(house.service)
+        app = OperationsApp(counting.service)
         call = asyncio.ensure_future(
             app(scope_of("POST", f"/v1/{name}:wait"), line.receive, line.send)
         )
         await turns()
-        assert house.service.waiting == 1
+        assert counting.service.waiting == 1
         await during()
         await call
-        assert house.service.waiting == 0
+        assert counting.service.waiting == 0
 
     asyncio.run(both())
 
 
 def test_a_wait_ends_with_the_operation() -> None:
     """Done is answered at once."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
 
     async def finish() -> None:
-        house.finish(name)
+        counting.finish(name)
 
     line = Line([part(b"")])
-    wait(house, line, finish, name)
+    wait(counting, line, finish, name)
     assert line.reply[2]["done"] is True
 
 
 def test_a_wait_ends_with_the_record() -> None:
     """Deleted during the wait: NOT_FOUND (spec §4.6)."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
 
     async def delete() -> None:
-        house.service.delete(name)
+        counting.service.delete(name)
 
     line = Line([part(b"")])
-    wait(house, line, delete, name)
+    wait(counting, line, delete, name)
     assert line.reply[0] == 404
 
 
 def test_a_caller_who_goes_away_frees_the_waiter() -> None:
-    """Nothing is sent, nobody waits, and the operation goes on (spec §4.8)."""
-    house = build()
-    name = house.start()
+    """Nothing is sent, no wait is left, and the operation goes on (spec §4.8)."""
+    counting = build()
+    name = counting.start()
     hung_up = asyncio.Event()
 
     async def gone() -> Message:
@@ -241,42 +243,42 @@ def test_a_caller_who_goes_away_frees_the_waiter() -> None:
         hung_up.set()
 
     line = Line([part(b"")], gone)
-    wait(house, line, hang_up, name)
+    wait(counting, line, hang_up, name)
     assert line.sent == []
-    assert not house.service.get(name).done
-    house.finish(name)
+    assert not counting.service.get(name).done
+    counting.finish(name)
 
 
-def test_other_messages_are_no_goodbye() -> None:
+def test_only_disconnect_ends_the_wait_of_a_caller() -> None:
     """Some servers and middlewares repeat the end of the request; only a disconnect is one."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
 
     async def finish() -> None:
-        house.finish(name)
+        counting.finish(name)
 
     line = Line([part(b""), part(b"")])
-    wait(house, line, finish, name)
+    wait(counting, line, finish, name)
     assert line.reply[2]["done"] is True
 
 
 def test_a_body_that_is_repeated_for_ever() -> None:
     """As common middlewares do: the loop must not spin, and the wait ends as it should."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
 
     async def finish() -> None:
-        house.finish(name)
+        counting.finish(name)
 
     line = Line(itertools.repeat(part(b"")))
-    wait(house, line, finish, name)
+    wait(counting, line, finish, name)
     assert (line.reply[2]["done"], line.taken) == (True, 3)
 
 
 def test_a_caller_who_leaves_as_the_operation_ends() -> None:
-    """Both at the same moment: the reply is sent, which no longer matters to anybody."""
-    house = build()
-    name = house.start()
+    """Both at the same moment: the reply is sent, and no caller is there to read it."""
+    counting = build()
+    name = counting.start()
     ended = asyncio.Event()
 
     async def gone() -> Message:
@@ -284,19 +286,19 @@ def test_a_caller_who_leaves_as_the_operation_ends() -> None:
         return GONE
 
     async def end() -> None:
-        house.finish(name)
+        counting.finish(name)
         await turns(1)
         ended.set()
 
     line = Line([part(b"")], gone)
-    wait(house, line, end, name)
+    wait(counting, line, end, name)
     assert line.reply[0] == 200
 
 
 def test_a_line_that_breaks_is_the_servers_error() -> None:
     """A failing receive is raised to the server, and the waiter is free."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
     broken = asyncio.Event()
 
     async def fail() -> Message:
@@ -307,27 +309,27 @@ def test_a_line_that_breaks_is_the_servers_error() -> None:
         broken.set()
 
     with pytest.raises(ConnectionError, match="dead"):
-        wait(house, Line([part(b"")], fail), break_, name)
-    assert house.service.waiting == 0
+        wait(counting, Line([part(b"")], fail), break_, name)
+    assert counting.service.waiting == 0
 
 
 def test_wait_cancelled_by_the_server_is_answered_unavailable() -> None:
     """The server that stops does not end it with a 500: 503 with Retry-After (defects 21)."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
 
     async def both() -> None:
         line = Line([part(b"")])
         call = asyncio.ensure_future(
-            OperationsApp(house.service)(
+            OperationsApp(counting.service)(
                 scope_of("POST", f"/v1/{name}:wait"), line.receive, line.send
             )
         )
         await turns()
-        assert house.service.waiting == 1
+        assert counting.service.waiting == 1
         call.cancel()
         await call
-        assert house.service.waiting == 0
+        assert counting.service.waiting == 0
         status, headers, body = line.reply
         assert (status, headers[b"retry-after"]) == (503, b"1")
         assert body["error"]["message"] == "the service is stopping"
@@ -338,13 +340,13 @@ def test_wait_cancelled_by_the_server_is_answered_unavailable() -> None:
 
 def test_stream_cancelled_by_the_server_comes_to_its_end() -> None:
     """The last piece of its body is sent, so that the caller sees no broken line."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
 
     async def both() -> None:
         line = Line([])
         call = asyncio.ensure_future(
-            OperationsApp(house.service)(
+            OperationsApp(counting.service)(
                 scope_of("GET", f"/v1/{name}:watch"), line.receive, line.send
             )
         )
@@ -352,7 +354,7 @@ def test_stream_cancelled_by_the_server_comes_to_its_end() -> None:
             await asyncio.sleep(0)
         call.cancel()
         await call
-        assert house.service.watching == 0
+        assert counting.service.watching == 0
         assert line.sent[-1] == {"type": "http.response.body", "body": b""}
 
     asyncio.run(both())
@@ -360,7 +362,7 @@ def test_stream_cancelled_by_the_server_comes_to_its_end() -> None:
 
 def test_answer_cancelled_in_its_midst_is_cancelled() -> None:
     """What has begun cannot be said otherwise: the server ends the connection."""
-    house = build()
+    counting = build()
 
     async def both() -> None:
         line = Line([])
@@ -372,8 +374,8 @@ def test_answer_cancelled_in_its_midst_is_cancelled() -> None:
                 stuck.set()
                 await asyncio.get_running_loop().create_future()
 
-        scope = scope_of("GET", f"/v1/{house.start()}:watch")
-        call = asyncio.ensure_future(OperationsApp(house.service)(scope, line.receive, send))
+        scope = scope_of("GET", f"/v1/{counting.start()}:watch")
+        call = asyncio.ensure_future(OperationsApp(counting.service)(scope, line.receive, send))
         await stuck.wait()
         call.cancel()  # the caller does not take the end of the stream either
         with pytest.raises(asyncio.CancelledError):
@@ -384,11 +386,11 @@ def test_answer_cancelled_in_its_midst_is_cancelled() -> None:
 
 def test_stopping_service_begins_no_stream() -> None:
     """Watch is refused as the other calls are, instead of a stream that ends at once."""
-    house = build()
-    name = house.start()
-    house.service.end_waits()
+    counting = build()
+    name = counting.start()
+    counting.service.end_waits()
     status, headers, _ = serve(
-        OperationsApp(house.service), scope_of("GET", f"/v1/{name}:watch")
+        OperationsApp(counting.service), scope_of("GET", f"/v1/{name}:watch")
     ).reply
     assert (status, headers[b"retry-after"]) == (503, b"1")
 
@@ -447,15 +449,15 @@ async def other(scope: Message, receive: Any, send: Any) -> None:
 )
 def test_fallback_gets_paths_that_are_not_served(scope: Message, status: int) -> None:
     """The fallback gets every path but those of the edge's routes."""
-    house = build()
-    assert serve(OperationsApp(house.service, fallback=other), scope).reply[0] == status
+    counting = build()
+    assert serve(OperationsApp(counting.service, fallback=other), scope).reply[0] == status
 
 
 def test_lifespan_closes_the_service() -> None:
     """Served alone, the application ends its service when the server stops."""
-    house = build()
+    counting = build()
     line = serve(
-        OperationsApp(house.service),
+        OperationsApp(counting.service),
         {"type": "lifespan"},
         {"type": "lifespan.startup"},
         {"type": "lifespan.shutdown"},
@@ -463,40 +465,40 @@ def test_lifespan_closes_the_service() -> None:
     wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert [message["type"] for message in line.sent] == wanted
     with pytest.raises(lro.errors.Unavailable):
-        house.start()
+        counting.start()
 
 
-async def deaf(scope: Message, receive: Any, send: Any) -> None:
+async def without_lifespan(scope: Message, receive: Any, send: Any) -> None:
     """An application that takes no notice of starts and stops."""
 
 
 async def simple(scope: Message, receive: Any, send: Any) -> None:
-    """One that knows requests only, and says so before it has heard anything."""
+    """An application for requests only, which raises before it has read any event."""
     raise KeyError("path")
 
 
 async def hasty(scope: Message, receive: Any, send: Any) -> None:
-    """The same, after it has heard of the start."""
+    """The same, but it raises after it has read the start event."""
     await receive()
     raise KeyError("path")
 
 
-@pytest.mark.parametrize("behind", [deaf, simple, hasty])
-def test_the_service_is_closed_for_an_application_that_is_deaf(behind: Any) -> None:
+@pytest.mark.parametrize("behind", [without_lifespan, simple, hasty])
+def test_service_is_closed_behind_application_without_lifespan(behind: Any) -> None:
     """Whatever stands behind the edge, the end of the server is the end of the service."""
-    house = build()
+    counting = build()
     starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-    app = OperationsApp(house.service, fallback=behind)
+    app = OperationsApp(counting.service, fallback=behind)
     line = serve(app, {"type": "lifespan"}, *starts)
     wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert [message["type"] for message in line.sent] == wanted
     with pytest.raises(lro.errors.Unavailable):
-        house.start()
+        counting.start()
 
 
 def test_starts_and_stops_are_those_of_the_application_behind() -> None:
     """One that takes notice of them closes the service itself, or does not; and may fail."""
-    house = build()
+    counting = build()
 
     async def listening(scope: Message, receive: Any, send: Any) -> None:
         while (message := await receive())["type"] != "lifespan.shutdown":
@@ -505,8 +507,8 @@ def test_starts_and_stops_are_those_of_the_application_behind() -> None:
 
     starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
     with pytest.raises(OSError, match="cannot stop"):
-        serve(OperationsApp(house.service, fallback=listening), {"type": "lifespan"}, *starts)
-    assert house.start()
+        serve(OperationsApp(counting.service, fallback=listening), {"type": "lifespan"}, *starts)
+    assert counting.start()
 
 
 def test_one_app_falls_back_to_another() -> None:
@@ -538,7 +540,7 @@ def test_the_domain_of_errors() -> None:
 
 @pytest.mark.parametrize(("count", "status"), [(1000, 404), (1001, 400)])
 def test_more_headers_than_any_client_sends_are_refused(count: int, status: int) -> None:
-    """A call that reads them is told so."""
+    """A call that reads them raises an error that says so."""
     scope = scope_of("POST", "/v1/operations/x:cancel", headers=[(b"a", b"b")] * count)
     assert serve(OperationsApp(build().service), scope).reply[0] == status
 
@@ -546,11 +548,11 @@ def test_more_headers_than_any_client_sends_are_refused(count: int, status: int)
 @pytest.mark.parametrize("make", [asgi.OperationsApp, wsgi.OperationsApp])
 def test_wrong_parts_of_an_application_are_refused(make: Any) -> None:
     """The service is a Service, and the fallback can be called."""
-    house = build()
+    counting = build()
     with pytest.raises(lro.DeclarationError, match="service: must be a Service"):
-        make(house)
+        make(counting)
     with pytest.raises(lro.DeclarationError, match=r"fallback: must be an? (A|W)SGI"):
-        make(house.service, fallback="an application")
+        make(counting.service, fallback="an application")
 
 
 def wsgi_app(environ: Any, start_response: Any) -> list[bytes]:

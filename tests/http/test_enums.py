@@ -123,8 +123,8 @@ def test_any_in_any() -> None:
         {"strange": "RED"},
     ],
 )
-def test_what_does_not_fit_the_type_stays(payload: dict[str, Any]) -> None:
-    """A payload of other hands is changed where it fits its type, and nowhere else."""
+def test_payload_of_other_shape_is_unchanged(payload: dict[str, Any]) -> None:
+    """A payload written by another program is changed where it fits its type, and only there."""
     assert shown(lro.Any(URL + "acme.v1.Picture", dict(payload))) == payload
 
 
@@ -179,9 +179,9 @@ def test_bytes_are_left_alone() -> None:
 @pytest.mark.parametrize("alt", ["$alt=json%3Benum-encoding%3Dint", "alt=json;enum-encoding=int"])
 def test_get_list_and_wait_ask_for_them(alt: str) -> None:
     """The three verbs that return operations print numbers if, and only if, they are asked to."""
-    house = build()
-    name = house.start(metadata=CountMetadata(phase=Phase.COUNTING))
-    edge = OperationsEdge(house.service)
+    counting = build()
+    name = counting.start(metadata=CountMetadata(phase=Phase.COUNTING))
+    edge = OperationsEdge(counting.service)
     wait = {"timeout": "0s"}
     for query, phase in ((f"?{alt}", 1), ("", "COUNTING"), ("?alt=json", "COUNTING")):
         got = edge.handle(ask("GET", f"/v1/{name}{query}"))

@@ -1,4 +1,4 @@
-"""What a caller is told of a filter that is none: where it goes wrong, and what was expected."""
+"""Errors of invalid filters name the position and what was expected there."""
 
 from __future__ import annotations
 
@@ -386,20 +386,22 @@ def check_details(body: Mapping[str, Any], position: int, sentence: str) -> None
         "error.code in (3)",
     ],
 )
-def test_words_are_no_mistakes(text: str, service: lro.Service, call: Caller) -> None:
+def test_operators_of_other_languages_are_search_words(
+    text: str, service: lro.Service, call: Caller
+) -> None:
     """What looks like another language's operator is a search for that word (spec §7.6)."""
     assert service.list(lro.ListOperationsRequest(filter=text)).operations == ()
     assert call("GET", f"/v1/operations?filter={quote(text)}").json() == {}
 
 
-def test_the_filter_is_told_before_the_store_is_asked(service: lro.Service) -> None:
+def test_invalid_filter_is_reported_before_store_is_asked(service: lro.Service) -> None:
     """Also where the parent is empty and nothing would match anyway (spec §7.15)."""
     request = lro.ListOperationsRequest("projects/none", "metadata.verb > 5 AND (", 10)
     with pytest.raises(lro.errors.InvalidFilter, match="at character 23: expected a field"):
         service.list(request)
 
 
-def test_several_types_are_told_as_such(service: lro.Service) -> None:
+def test_error_names_several_types(service: lro.Service) -> None:
     """Of several registered types the one that goes furthest is shown, and that none accepts."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as two:
         for number, response in enumerate((ExportResponse, ExportMetadata)):

@@ -14,7 +14,14 @@ import lro.wire
 from lro import asgi, wsgi
 from lro.http import answer, error_reply
 from tests.http import servers
-from tests.http.counting_service import URL, CountMetadata, CountRequest, House, build, details_of
+from tests.http.counting_service import (
+    URL,
+    CountMetadata,
+    CountRequest,
+    CountService,
+    build,
+    details_of,
+)
 from tests.http.servers import Caller
 
 fastapi = pytest.importorskip("fastapi")
@@ -32,9 +39,9 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware  # noqa: E402
 OWN, READY = "/v1/things:count", "/v1/things:ready"
 
 
-def starlette_app(house: House, prefix: str) -> Any:
+def starlette_app(counting: CountService, prefix: str) -> Any:
     """An endpoint of its own, a ready one, and the operations mounted."""
-    service, count = house.service, house.count
+    service, count = counting.service, counting.count
 
     async def start(request: Request) -> Response:
         body = await request.json()
@@ -63,9 +70,9 @@ def place_operations(app: Starlette, prefix: str, service: lro.Service) -> None:
         app.router.default = operations
 
 
-def fastapi_app(house: House, prefix: str) -> Any:
+def fastapi_app(counting: CountService, prefix: str) -> Any:
     """The same, with an exception handler instead of ``answer``."""
-    service, count = house.service, house.count
+    service, count = counting.service, counting.count
     app = fastapi.FastAPI()
 
     @app.exception_handler(lro.LroError)
@@ -82,9 +89,9 @@ def fastapi_app(house: House, prefix: str) -> Any:
     return app
 
 
-def flask_app(house: House, prefix: str) -> Any:
+def flask_app(counting: CountService, prefix: str) -> Any:
     """The same, with the operations in front of the application or beside it."""
-    service, count = house.service, house.count
+    service, count = counting.service, counting.count
     app = flask.Flask(__name__)
     ready = wsgi.OperationsApp(service, starts={READY: count})
 
@@ -109,7 +116,7 @@ def flask_app(house: House, prefix: str) -> Any:
 class Setting:
     """A way to serve a kind of application, and whether it keeps paths as they were sent."""
 
-    make: Callable[[House, str], Any]
+    make: Callable[[CountService, str], Any]
     serve: Callable[[Any], Any]
     raw: bool = True
 
@@ -127,11 +134,11 @@ RAW = [name for name, setting in SETTINGS.items() if setting.raw]
 
 @attrs.frozen
 class Place:
-    """A served application: how to call it, where its operations are, and its house."""
+    """A served application: how to call it, where its operations are, and its service."""
 
     call: Caller
     prefix: str
-    house: House
+    counting: CountService
 
 
 @pytest.fixture(params=["", "/api", "/a/b ü"], ids=["root", "prefix", "odd-prefix"], scope="module")
@@ -151,10 +158,10 @@ def setting(request: pytest.FixtureRequest) -> Setting:
 def place(setting: Setting, prefix: str) -> Iterator[Place]:
     """An application, served."""
     if prefix == "/a/b ü" and not setting.raw:
-        prefix = "/a/b c"  # httpx's transport hands over Unicode as no WSGI server does
-    house = build()
-    with setting.serve(setting.make(house, prefix)) as call:
-        yield Place(call, quote(prefix), house)
+        prefix = "/a/b c"  # httpx's transport passes Unicode, unlike any WSGI server
+    counting = build()
+    with setting.serve(setting.make(counting, prefix)) as call:
+        yield Place(call, quote(prefix), counting)
 
 
 @pytest.mark.parametrize("path", [OWN, READY])
@@ -169,7 +176,7 @@ def test_the_life_of_an_operation(place: Place, path: str) -> None:
     waiting = place.call("POST", f"{at}:wait", json={"timeout": "0s"})
     assert (waiting.json(), waiting.headers["retry-after"]) == ({"name": name}, "1")
     assert place.call("POST", f"{at}:cancel").json() == {}
-    place.house.finish(name)
+    place.counting.finish(name)
     done = place.call("POST", f"{at}:wait").json()
     assert done["response"] == {"@type": URL + "acme.v1.CountResponse", "total": 3}
     listed = place.call("GET", f"{place.prefix}/v1/operations", params={"filter": "done=true"})
@@ -183,7 +190,7 @@ def test_the_life_of_an_operation(place: Place, path: str) -> None:
 
 @pytest.mark.parametrize("path", [OWN, READY])
 def test_errors_of_a_start(place: Place, path: str) -> None:
-    """A refusal of the library is its error body, whoever wrote the endpoint."""
+    """A refusal of the library has its error body, also in an endpoint of the application."""
     reply = place.call("POST", path, json={"colour": "red"})
     assert (reply.status_code, reply.headers["content-type"]) == (
         400,
@@ -209,7 +216,7 @@ RAW_PATHS = [
 
 
 def check_resource(place: Place, path: str, resource: str) -> None:
-    """What the edge has understood by a path, told by its 404."""
+    """The path as the edge has read it, taken from its 404."""
     reply = place.call("GET", f"{place.prefix}/v1/{path}")
     assert reply.status_code == 404, reply.text
     assert details_of(reply.json())["ResourceInfo"]["resourceName"] == resource
@@ -250,7 +257,7 @@ def test_errors_of_the_edge(
     assert (reply.status_code, details_of(reply.json())["ErrorInfo"]["reason"]) == (status, reason)
 
 
-def test_what_is_beside_the_edge_stays(place: Place, setting: Setting) -> None:
+def test_errors_of_the_application_itself_are_unchanged(place: Place, setting: Setting) -> None:
     """An application's own 404 and 405 are its own."""
     alone = bool(place.prefix) or setting.make is flask_app
     assert place.call("GET", OWN).status_code == 405
@@ -273,35 +280,37 @@ def test_newline_in_a_path_is_refused_by_the_edge(place: Place, setting: Setting
 
 def test_a_proxy_that_cuts_the_prefix() -> None:
     """The application's root_path is that of the proxy, and the mount's is its own."""
-    house = build()
-    inner = starlette_app(house, "/ops")
+    counting = build()
+    inner = starlette_app(counting, "/ops")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await inner({**scope, "root_path": "/proxy"}, receive, send)
 
     with servers.asgi_inside(app) as call:
-        check_resource(Place(call, "/ops", house), "operations/a%2Fb", "operations/a%2Fb")
+        check_resource(Place(call, "/ops", counting), "operations/a%2Fb", "operations/a%2Fb")
 
 
 def test_a_mount_in_a_mount() -> None:
     """Each mount adds its prefix to root_path."""
-    house = build()
-    app = Starlette(routes=[Mount("/outer", starlette_app(house, "/inner"))])
+    counting = build()
+    app = Starlette(routes=[Mount("/outer", starlette_app(counting, "/inner"))])
     with servers.asgi_inside(app) as call:
-        check_resource(Place(call, "/outer/inner", house), "operations/a%2Fb", "operations/a%2Fb")
+        check_resource(
+            Place(call, "/outer/inner", counting), "operations/a%2Fb", "operations/a%2Fb"
+        )
 
 
 def test_behind_a_middleware_that_has_read_the_body() -> None:
     """Starlette's base middleware gives the body again, and then only the end of the line."""
-    house = build()
-    name = house.start(metadata=CountMetadata(percent=1))
+    counting = build()
+    name = counting.start(metadata=CountMetadata(percent=1))
 
     async def read(request: Request, call_next: Any) -> Any:
         await request.body()
         return await call_next(request)
 
     app = Starlette(
-        routes=[Mount("/", asgi.OperationsApp(house.service))],
+        routes=[Mount("/", asgi.OperationsApp(counting.service))],
         middleware=[Middleware(BaseHTTPMiddleware, dispatch=read)],
     )
     with servers.asgi_inside(app) as call:
@@ -311,8 +320,8 @@ def test_behind_a_middleware_that_has_read_the_body() -> None:
 
 def test_an_application_behind_the_edge() -> None:
     """Without a mount: the edge in front, every other path for the application."""
-    house = build()
-    app = asgi.OperationsApp(house.service, fallback=starlette_app(house, "/unused"))
+    counting = build()
+    app = asgi.OperationsApp(counting.service, fallback=starlette_app(counting, "/unused"))
     with servers.asgi_socket(app) as call:
         name = call("POST", OWN, json={}).json()["name"]
         assert call("GET", f"/v1/{name}").json() == {"name": name}
@@ -320,9 +329,9 @@ def test_an_application_behind_the_edge() -> None:
 
 
 def test_flasks_own_test_client() -> None:
-    """It hands over raw paths as a server does."""
-    house = build()
-    client = flask_app(house, "").test_client()
+    """It passes raw paths on as a server does."""
+    counting = build()
+    client = flask_app(counting, "").test_client()
     started = client.post(READY, json={"steps": 1})
     assert client.get(f"/v1/{started.json['name']}").json == started.json
     reply = client.get("/v1/operations/%C3%BC%2Fb")

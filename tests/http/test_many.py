@@ -23,7 +23,7 @@ from lro.stores.memory import MemoryStore
 from tests.http.counting_service import (
     NOW,
     CountMetadata,
-    House,
+    CountService,
     Phase,
     Wrapped,
     ask,
@@ -39,15 +39,15 @@ PARENT = "/v1/projects/p/operations"
 EACH = pytest.mark.parametrize("path", [BATCH, WATCH, PARENT + ":batchGet", PARENT + ":watch"])
 
 
-def edge_of(house: House, **options: Any) -> OperationsEdge:
+def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
     """An edge with a further parent."""
-    return OperationsEdge(house.service, parents=["projects/*"], **options)
+    return OperationsEdge(counting.service, parents=["projects/*"], **options)
 
 
-def answer(house: House, path: str, body: Any, **options: Any) -> HttpReply:
+def answer(counting: CountService, path: str, body: Any, **options: Any) -> HttpReply:
     """The reply to a POST that is no stream; as an event loop is given it."""
     line = serve(
-        OperationsApp(house.service, parents=["projects/*"], **options),
+        OperationsApp(counting.service, parents=["projects/*"], **options),
         scope_of("POST", path),
         part(body if isinstance(body, bytes) else json.dumps(body).encode()),
     )
@@ -57,7 +57,9 @@ def answer(house: House, path: str, body: Any, **options: Any) -> HttpReply:
         start["status"], tuple(h for h in headers if h[0] != "content-length"), end["body"]
     )
     if path.endswith(":batchGet"):
-        assert edge_of(house, **options).handle(ask("POST", path, body)) == reply  # as in a thread
+        assert (
+            edge_of(counting, **options).handle(ask("POST", path, body)) == reply
+        )  # as in a thread
     return reply
 
 
@@ -98,7 +100,7 @@ def test_routes(method: str, path: str, rpc: str, name: str) -> None:
     ],
 )
 def test_other_methods(path: str, allow: str) -> None:
-    """405 and OPTIONS tell what there is (spec §5.7(4))."""
+    """405 and OPTIONS list the allowed methods (spec §5.7(4))."""
     edge = edge_of(build())
     assert headers_of(edge.handle(ask("OPTIONS", path)))["allow"] == allow
     refused = edge.handle(ask("PUT", path))
@@ -108,8 +110,8 @@ def test_other_methods(path: str, allow: str) -> None:
 
 def test_no_id_of_ours_has_a_colon() -> None:
     """So that a name in a path, written as it is, is never taken for a verb."""
-    house = build()
-    assert not any(":" in house.start() for _ in range(50))
+    counting = build()
+    assert not any(":" in counting.start() for _ in range(50))
 
 
 @pytest.mark.parametrize("parent", ["operations", "projects", "a/**"])
@@ -125,24 +127,27 @@ def test_a_bad_parent_is_refused(parent: str) -> None:
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 def test_a_batch(parent: str) -> None:
     """What is there, in the order asked for, and what is not."""
-    house = build()
-    first, second = house.start(parent, metadata=CountMetadata(percent=1)), house.start(parent)
-    house.finish(second)
+    counting = build()
+    first, second = (
+        counting.start(parent, metadata=CountMetadata(percent=1)),
+        counting.start(parent),
+    )
+    counting.finish(second)
     path = f"/v1/{parent}/operations" if parent else "/v1/operations"
     missing = second[:-3] + "xyz"
-    reply = answer(house, path + ":batchGet", {"names": [second, missing, first, second]})
+    reply = answer(counting, path + ":batchGet", {"names": [second, missing, first, second]})
     assert (reply.status, headers_of(reply)["cache-control"]) == (200, "no-store")
     value = json.loads(reply.body)
-    edge = edge_of(house)
+    edge = edge_of(counting)
     wanted = [json.loads(edge.handle(ask("GET", f"/v1/{n}")).body) for n in (second, first)]
     assert value == {"operations": wanted, "missing": [missing]}
 
 
 def test_enum_numbers() -> None:
     """As generated clients ask for them (spec §5.8(5))."""
-    house = build()
-    name = house.start(metadata=CountMetadata(phase=Phase.COUNTING))
-    edge = edge_of(house)
+    counting = build()
+    name = counting.start(metadata=CountMetadata(phase=Phase.COUNTING))
+    edge = edge_of(counting)
     for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):
         reply = edge.handle(ask("POST", BATCH + query, {"names": [name]}))
         (shown,) = json.loads(reply.body)["operations"]
@@ -180,11 +185,11 @@ BODIES = [
 @EACH
 @pytest.mark.parametrize(("body", "reason", "field"), BODIES)
 def test_hostile_bodies(path: str, body: Any, reason: str, field: str) -> None:
-    """400 with the field that is wrong, whoever is asked for what; no store is asked."""
-    house = build(Wrapped(pytest.fail, "find"))
+    """400 with the wrong field, for each parent and each names; the store is not asked."""
+    counting = build(Wrapped(pytest.fail, "find"))
     if path.startswith(PARENT) and isinstance(body, dict) and isinstance(body.get("names"), list):
         body = json.loads(json.dumps(body).replace('"operations/', '"projects/p/operations/'))
-    reply = answer(house, path, body)
+    reply = answer(counting, path, body)
     error = check_error(reply, 400, Code.INVALID_ARGUMENT, reason)
     (violation,) = details_of({"error": error})["BadRequest"]["fieldViolations"]
     assert violation["field"] == field
@@ -193,12 +198,12 @@ def test_hostile_bodies(path: str, body: Any, reason: str, field: str) -> None:
 @EACH
 def test_names_of_another_collection(path: str) -> None:
     """A proxy that lets a path pass has not let other collections pass (spec §3.11)."""
-    house = build(Wrapped(pytest.fail, "find"))
+    counting = build(Wrapped(pytest.fail, "find"))
     mine = "projects/p/operations/a" if path.startswith(PARENT) else "operations/a"
     for other in ("operations/a", "projects/p/operations/a", "projects/p/x/y/operations/a"):
         if other == mine:
             continue
-        reply = answer(house, path, {"names": [mine, other]})
+        reply = answer(counting, path, {"names": [mine, other]})
         error = check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_PARENT")
         assert "names[1]" in error["message"]
 
@@ -207,10 +212,10 @@ def test_names_of_another_collection(path: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "size", "status"), [({"content_type": "text/plain"}, 1, 415), ({}, 2000, 413)]
 )
-def test_bodies_that_are_not_read(
+def test_body_of_other_media_type_or_too_long_is_refused(
     path: str, headers: dict[str, str], size: int, status: int
 ) -> None:
-    """Of another media type, or too long."""
+    """415 or 413, before anything of it is parsed."""
     reason = {415: "UNSUPPORTED_MEDIA_TYPE", 413: "REQUEST_TOO_LARGE"}[status]
     request = ask("POST", path, {"names": ["operations/" + "a" * size]}, **headers)
     reply = edge_of(build(), max_body=1000).handle(request)
@@ -218,7 +223,7 @@ def test_bodies_that_are_not_read(
 
 
 @EACH
-def test_a_query_has_nothing_to_say(path: str) -> None:
+def test_names_in_the_query_are_refused(path: str) -> None:
     """Names belong into the body (spec §5.8(1))."""
     reply = edge_of(build()).handle(ask("POST", path + "?names=operations/a", {"names": ["x"]}))
     check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
@@ -244,14 +249,14 @@ def test_order_of_checks(path: str) -> None:
         said.append(f"{caller} {verb} {name}")
         raise lro.errors.PermissionDenied("not yours")
 
-    house = build(authorize=authorize)
+    counting = build(authorize=authorize)
     prefix = "projects/p/" if path.startswith(PARENT) else ""
     body = {"names": [f"{prefix}operations/a", f"{prefix}operations/b"]}
     said.clear()
-    reply = answer(house, path, {**body, "x": 1}, authenticate=lambda _: "ann")
+    reply = answer(counting, path, {**body, "x": 1}, authenticate=lambda _: "ann")
     check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
     assert said == []
-    reply = answer(house, path, body, authenticate=lambda _: "ann")
+    reply = answer(counting, path, body, authenticate=lambda _: "ann")
     error = check_error(reply, 403, Code.PERMISSION_DENIED, "PERMISSION_DENIED")
     assert set(said) == {f"ann GetOperation {prefix}operations/a"}
     assert details_of({"error": error})["ErrorInfo"]["metadata"] == {
@@ -325,13 +330,17 @@ class Stream(Line):
 
 
 def follow(
-    house: House, names: list[str], *acts: Callable[[], object], target: str = WATCH, **options: Any
+    counting: CountService,
+    names: list[str],
+    *acts: Callable[[], object],
+    target: str = WATCH,
+    **options: Any,
 ) -> Stream:
     """A stream from its begin to its end."""
     path, _, query = target.partition("?")
     method = "POST" if names else "GET"
     stream = Stream(json.dumps({"names": names}).encode() if names else b"", *acts)
-    app = OperationsApp(house.service, parents=["projects/*"], **options)
+    app = OperationsApp(counting.service, parents=["projects/*"], **options)
     scope = scope_of(method, path, query_string=query.encode())
     asyncio.run(asyncio.wait_for(app(scope, stream.receive, stream.send), 20))
     return stream
@@ -339,14 +348,14 @@ def follow(
 
 def test_a_stream() -> None:
     """Snapshots, changes, the end: and the headers that keep it from being held up."""
-    house = build()
-    first, second = house.start(metadata=CountMetadata(percent=1)), house.start()
+    counting = build()
+    first, second = counting.start(metadata=CountMetadata(percent=1)), counting.start()
     stream = follow(
-        house,
+        counting,
         [first, "operations/none", second],
-        lambda: house.service.reporter(first).report(CountMetadata(percent=2)),
-        lambda: house.finish(first),
-        lambda: house.service.delete(second),
+        lambda: counting.service.reporter(first).report(CountMetadata(percent=2)),
+        lambda: counting.finish(first),
+        lambda: counting.service.delete(second),
     )
     start = stream.sent[0]
     assert (start["status"], dict(start["headers"])) == (
@@ -372,20 +381,20 @@ def test_a_stream() -> None:
     assert [one.get("done", False) for one in shown] == [False] * 4 + [True, False]
     assert shown[1] == {"name": "operations/none"}
     assert stream.sent[-1] == {"type": "http.response.body", "body": b""}
-    assert house.service.watching == 0
+    assert counting.service.watching == 0
 
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 def test_one_operation(parent: str) -> None:
     """By GET, with enum values as numbers where they are asked for."""
-    house = build()
-    name = house.start(parent, metadata=CountMetadata(phase=Phase.COUNTING))
+    counting = build()
+    name = counting.start(parent, metadata=CountMetadata(phase=Phase.COUNTING))
     for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):
-        stream = follow(house, [], lambda: "leave", target=f"/v1/{name}:watch{query}")
+        stream = follow(counting, [], lambda: "leave", target=f"/v1/{name}:watch{query}")
         ((kind, data),) = stream.events
         assert (kind, data["name"], data["metadata"]["phase"]) == ("operation", name, phase)
-    house.finish(name)
-    ((_, data),) = follow(house, [], target=f"/v1/{name}:watch").events
+    counting.finish(name)
+    ((_, data),) = follow(counting, [], target=f"/v1/{name}:watch").events
     assert data["done"] is True
 
 
@@ -398,25 +407,25 @@ def test_one_malformed_name(path: str) -> None:
 
 
 def test_head_of_a_stream() -> None:
-    """Its headers, and nobody watches."""
-    house = build()
-    name = house.start()
-    line = serve(OperationsApp(house.service), scope_of("HEAD", f"/v1/{name}:watch"))
+    """The reply has its headers and no body, and no watch is left."""
+    counting = build()
+    name = counting.start()
+    line = serve(OperationsApp(counting.service), scope_of("HEAD", f"/v1/{name}:watch"))
     start, end = line.sent
     assert dict(start["headers"])[b"content-type"] == b"text/event-stream; charset=utf-8"
-    assert (start["status"], end["body"], house.service.watching) == (200, b"", 0)
+    assert (start["status"], end["body"], counting.service.watching) == (200, b"", 0)
 
 
 def test_heartbeats() -> None:
-    """A comment, for as long as there is nothing else to tell."""
-    house = build()
-    name = house.start()
+    """A comment is sent as long as there is no event."""
+    counting = build()
+    name = counting.start()
     stream = follow(
-        house,
+        counting,
         [name],
         lambda: None,
         lambda: None,
-        lambda: house.finish(name),
+        lambda: counting.finish(name),
         heartbeat_seconds=0.01,
     )
     kinds = [kind for kind, _ in stream.events]
@@ -433,38 +442,38 @@ def test_heartbeats_are_every_15_seconds_at_least(seconds: float) -> None:
 
 def test_a_caller_who_leaves() -> None:
     """Frees everything, the operation goes on, nothing more is sent."""
-    house = build()
-    names = [house.start() for _ in range(5)]
-    stream = follow(house, names, lambda: "leave")
+    counting = build()
+    names = [counting.start() for _ in range(5)]
+    stream = follow(counting, names, lambda: "leave")
     assert len(stream.events) == 5
-    assert (house.service.watching, len(house.service._runtime.updater.notifier)) == (0, 0)
-    assert not house.service.get(names[0]).done
+    assert (counting.service.watching, len(counting.service._runtime.updater.notifier)) == (0, 0)
+    assert not counting.service.get(names[0]).done
 
 
 def test_a_line_that_breaks() -> None:
     """What the server raises when nothing can be sent is the server's, and frees everything."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
 
     def snap() -> None:
         raise OSError("broken")
 
     with pytest.raises(OSError, match="broken"):
-        follow(house, [name], snap)
-    assert (house.service.watching, len(house.service._runtime.updater.notifier)) == (0, 0)
+        follow(counting, [name], snap)
+    assert (counting.service.watching, len(counting.service._runtime.updater.notifier)) == (0, 0)
 
 
 def test_the_service_closes() -> None:
-    """The stream ends as if all had been told."""
-    house = build()
-    stream = follow(house, [house.start()], house.service.close)
+    """The stream ends as if all had been sent."""
+    counting = build()
+    stream = follow(counting, [counting.start()], counting.service.close)
     assert stream.sent[-1] == {"type": "http.response.body", "body": b""}
 
 
 def test_large_operations_are_sent_piece_by_piece() -> None:
     """However many there are, none is held back for the next."""
-    house = build()
-    method = house.service.declare(
+    counting = build()
+    method = counting.service.declare(
         "acme.v1.Things.Say",
         request=lro.types.StringValue,
         response=lro.types.StringValue,
@@ -474,51 +483,53 @@ def test_large_operations_are_sent_piece_by_piece() -> None:
         method.start(lro.types.StringValue(), metadata=lro.types.StringValue("x" * 40_000))
         for _ in "abc"
     ]
-    stream = follow(house, [one.name for one in texts], lambda: None, lambda: "leave")
+    stream = follow(counting, [one.name for one in texts], lambda: None, lambda: "leave")
     assert len(stream.events) == 3
     pieces = [message["body"] for message in stream.sent[1:] if message["body"]]
     assert [len(piece) > 40_000 for piece in pieces] == [True, True]
 
 
-def test_what_cannot_be_printed_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """And logged: who polls it is told, and the others are told on."""
+def test_watch_leaves_out_operation_that_cannot_be_printed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The failure is logged; a poll of it gets the error, and the others are still sent."""
     store = MemoryStore(lambda: NOW)
-    house = build(store)
-    good, bad = house.start(), house.start()
-    house.finish(good)
-    house.finish(bad)
+    counting = build(store)
+    good, bad = counting.start(), counting.start()
+    counting.finish(good)
+    counting.finish(bad)
     store._records[bad] = attrs.evolve(store.get(bad), result=lro.Any("x/unknown.Type", b"\x08"))
     with caplog.at_level(logging.ERROR, "lro"):
-        stream = follow(house, [bad, good])
+        stream = follow(counting, [bad, good])
     assert [data["name"] for _, data in stream.events] == [good]
     assert f"{bad} cannot be printed" in caplog.text
-    assert [message["body"] for message in follow(house, [bad]).sent[1:]] == [b""]
+    assert [message["body"] for message in follow(counting, [bad]).sent[1:]] == [b""]
 
 
 def test_threads_do_not_stream() -> None:
     """Over WSGI: 501, and why; BatchGet is there (spec §3.11)."""
-    house = build()
-    name = house.start()
-    edge = edge_of(house)
+    counting = build()
+    name = counting.start()
+    edge = edge_of(counting)
     for request in (ask("GET", f"/v1/{name}:watch"), ask("POST", WATCH, {"names": [name]})):
         reply = edge.handle(request)
         error = check_error(reply, 501, Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")
         assert "would hold a thread" in error["message"]
-    heard: list[str] = []
+    statuses: list[str] = []
     environ = {
         "REQUEST_METHOD": "GET",
         "PATH_INFO": f"/v1/{name}:watch",
         "wsgi.input": io.BytesIO(),
     }
-    list(wsgi.OperationsApp(house.service)(environ, lambda status, _: heard.append(status)))
-    assert heard == ["501 Not Implemented"]
+    list(wsgi.OperationsApp(counting.service)(environ, lambda status, _: statuses.append(status)))
+    assert statuses == ["501 Not Implemented"]
 
 
-def test_the_loop_does_not_read_what_blocks() -> None:
+def test_event_loop_reads_lists_and_batches_in_a_thread() -> None:
     """Lists and BatchGet are read and printed in a thread, whether the store blocks or not."""
-    house = build()
-    edge = edge_of(house)
-    exchange = edge.exchange(ask("POST", BATCH, {"names": [house.start()]}))
+    counting = build()
+    edge = edge_of(counting)
+    exchange = edge.exchange(ask("POST", BATCH, {"names": [counting.start()]}))
     body = next(exchange)
     assert not body.blocks  # so short a body is read at once
     with pytest.raises(StopIteration) as names:
@@ -530,7 +541,7 @@ def test_the_loop_does_not_read_what_blocks() -> None:
         next(begin.flow)
     step = exchange.send(begun.value.value)
     assert isinstance(step, Reserve)
-    step = exchange.send(house.service.replies.take(step.least, step.most))
+    step = exchange.send(counting.service.replies.take(step.least, step.most))
     assert step.blocks
     with pytest.raises(StopIteration) as read:
         next(step.flow)

@@ -39,7 +39,7 @@ def test_below_a_mount(path: str, mount: str, below: str | None) -> None:
 
 
 @given(SEGMENTS, SEGMENTS)
-def test_what_was_joined_is_cut(mount: list[str], rest: list[str]) -> None:
+def test_strip_mount_undoes_joining(mount: list[str], rest: list[str]) -> None:
     """A path below a mount point is what was put there, however both are escaped."""
     below = "".join("/" + quote(segment, safe="") for segment in rest)
     whole = "".join("/" + quote(segment, safe="") for segment in mount) + below
@@ -60,7 +60,7 @@ def test_what_was_joined_is_cut(mount: list[str], rest: list[str]) -> None:
     ],
 )
 def test_the_raw_form_says_the_same(raw: str, decoded: str, wanted: str) -> None:
-    """A raw path counts only if nobody has rewritten the decoded one."""
+    """A raw path counts only if the decoded one was not rewritten."""
     assert raw_form(raw, decoded) == wanted
 
 

@@ -20,7 +20,7 @@ from tests.http.counting_service import (
     DOMAIN,
     URL,
     CountMetadata,
-    House,
+    CountService,
     Wrapped,
     ask,
     build,
@@ -41,9 +41,9 @@ EACH_VERB = pytest.mark.parametrize("verb", VERBS)
 EACH_ONE = pytest.mark.parametrize("verb", ONES)
 
 
-def edge_of(house: House, **options: Any) -> OperationsEdge:
+def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
     """An edge with a further parent."""
-    return OperationsEdge(house.service, parents=["projects/*"], **options)
+    return OperationsEdge(counting.service, parents=["projects/*"], **options)
 
 
 def json_of(reply: HttpReply) -> Any:
@@ -62,9 +62,9 @@ def json_of(reply: HttpReply) -> Any:
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 def test_an_operation_through_its_life(parent: str) -> None:
     """Started, read, listed, waited for, cancelled, ended, deleted: every verb answers."""
-    house = build()
-    edge = edge_of(house, poll_seconds=7)
-    name = house.start(parent, metadata=CountMetadata(percent=1))
+    counting = build()
+    edge = edge_of(counting, poll_seconds=7)
+    name = counting.start(parent, metadata=CountMetadata(percent=1))
     metadata = {"@type": URL + "acme.v1.CountMetadata", "percent": 1}
     running = {"name": name, "metadata": metadata}
     for verb in ("GetOperation", "WaitOperation"):
@@ -74,7 +74,7 @@ def test_an_operation_through_its_life(parent: str) -> None:
     listed = edge.handle(VERBS["ListOperations"](name))
     assert json_of(listed) == {"operations": [running]}
     assert json_of(edge.handle(VERBS["CancelOperation"](name))) == {}
-    house.finish(name)
+    counting.finish(name)
     for verb in ("GetOperation", "WaitOperation"):
         reply = edge.handle(VERBS[verb](name))
         assert json_of(reply)["response"] == {"@type": URL + "acme.v1.CountResponse", "total": 3}
@@ -86,19 +86,19 @@ def test_an_operation_through_its_life(parent: str) -> None:
 
 def test_a_failed_operation_is_read_with_200() -> None:
     """Its error is inside it (spec §5.11)."""
-    house = build()
-    name = house.start()
-    house.service.reporter(name).fail(lro.errors.PermissionDenied("not here"), domain=DOMAIN)
-    reply = json_of(edge_of(house).handle(VERBS["GetOperation"](name)))
+    counting = build()
+    name = counting.start()
+    counting.service.reporter(name).fail(lro.errors.PermissionDenied("not here"), domain=DOMAIN)
+    reply = json_of(edge_of(counting).handle(VERBS["GetOperation"](name)))
     assert (reply["error"]["code"], reply["error"]["message"]) == (7, "not here")
 
 
 def test_pages_are_walked() -> None:
     """Filter, page size and token come from the query, by either name."""
-    house = build()
-    names = [house.start("projects/p") for _ in range(5)]
-    house.finish(names[0])
-    edge, seen, token = edge_of(house), [], ""
+    counting = build()
+    names = [counting.start("projects/p") for _ in range(5)]
+    counting.finish(names[0])
+    edge, seen, token = edge_of(counting), [], ""
     while True:
         target = f"/v1/projects/p/operations?filter=NOT+done%3Dtrue&pageSize=3&page_token={token}"
         page = json_of(edge.handle(ask("GET", target)))
@@ -140,8 +140,8 @@ def test_head_is_get_without_a_body(request_: HttpRequest) -> None:
         ("/v1/projects/p/operations/x:wait", "OPTIONS, POST"),
     ],
 )
-def test_options_tells_the_methods(path: str, allow: str) -> None:
-    """OPTIONS is 204 with Allow, without a body, whoever calls."""
+def test_options_lists_methods_in_allow(path: str, allow: str) -> None:
+    """OPTIONS is 204 with Allow, without a body, for every caller."""
     edge = edge_of(build(), authenticate=refuse_caller)
     reply = edge.handle(ask("OPTIONS", path))
     wanted = {"allow": allow, "cache-control": "no-store", "x-content-type-options": "nosniff"}
@@ -152,18 +152,18 @@ def test_options_tells_the_methods(path: str, allow: str) -> None:
 @pytest.mark.parametrize("verb", ["GetOperation", "DeleteOperation"])
 def test_bodies_of_get_and_delete_are_ignored(verb: str, body: bytes) -> None:
     """Whatever they hold, and however much (spec §5.9(4))."""
-    house = build()
-    request = attrs.evolve(VERBS[verb](house.start()), body=body)
-    json_of(edge_of(house, max_body=1000).handle(request))
+    counting = build()
+    request = attrs.evolve(VERBS[verb](counting.start()), body=body)
+    json_of(edge_of(counting, max_body=1000).handle(request))
 
 
 def test_a_body_of_exactly_the_limit_is_read() -> None:
     """The limit itself is allowed."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
     body = b'{"name": ""}'.ljust(100)
-    json_of(edge_of(house, max_body=100).handle(ask("POST", f"/v1/{name}:cancel", body)))
-    larger = edge_of(house, max_body=99).handle(ask("POST", f"/v1/{name}:cancel", body))
+    json_of(edge_of(counting, max_body=100).handle(ask("POST", f"/v1/{name}:cancel", body)))
+    larger = edge_of(counting, max_body=99).handle(ask("POST", f"/v1/{name}:cancel", body))
     check_error(larger, 413, Code.INVALID_ARGUMENT, "REQUEST_TOO_LARGE")
 
 
@@ -199,8 +199,8 @@ def test_not_found(verb: str, name: str) -> None:
 def test_a_malformed_name(verb: str, bad: str) -> None:
     """A name that cannot be one is INVALID_ARGUMENT, and no record is looked for."""
     name = f"operations/{bad}" if bad[0] == "x" else bad
-    house = build(Wrapped(explode, "get", "update"))
-    reply = edge_of(house).handle(VERBS[verb](name))
+    counting = build(Wrapped(explode, "get", "update"))
+    reply = edge_of(counting).handle(VERBS[verb](name))
     check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_OPERATION_NAME")
     violation = details_of(reply.body)["BadRequest"]["fieldViolations"][0]
     assert violation["field"] == "name"
@@ -217,7 +217,7 @@ def test_an_unknown_parameter(verb: str) -> None:
 
 @EACH_VERB
 def test_unauthenticated(verb: str) -> None:
-    """The application's first hook refuses whoever does not prove who they are."""
+    """The application's first hook refuses a caller who does not prove who they are."""
     reply = edge_of(build(), authenticate=refuse_caller).handle(VERBS[verb]("operations/x"))
     check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
 
@@ -282,7 +282,7 @@ def test_challenge_may_have_a_thousand_characters() -> None:
 
 @EACH_VERB
 def test_permission_precedes_existence(verb: str) -> None:
-    """Who may not do it is not told whether there is something to do it to."""
+    """A caller who may not do it does not learn whether the operation exists."""
     edge = edge_of(build(authorize=refuse), authenticate=lambda headers: headers["x-user"])
     request = attrs.evolve(VERBS[verb]("operations/x"), headers={"x-user": "eve"})
     error = check_error(edge.handle(request), 403, Code.PERMISSION_DENIED, "PERMISSION_DENIED")
@@ -303,8 +303,8 @@ def test_the_order_of_checks(verb: str) -> None:
 
     name = "projects/p/operations/x"
     subject = "projects/p" if verb == "ListOperations" else name
-    house = build(Wrapped(lambda: asked.append("store"), "get", "page"), authorize=authorize)
-    edge = edge_of(house, authenticate=authenticate)
+    counting = build(Wrapped(lambda: asked.append("store"), "get", "page"), authorize=authorize)
+    edge = edge_of(counting, authenticate=authenticate)
     assert edge.handle(attrs.evolve(VERBS[verb](name), query="colour=red")).status == 400
     assert asked == ["authenticate"]
     edge.handle(VERBS[verb](name))
@@ -314,7 +314,7 @@ def test_the_order_of_checks(verb: str) -> None:
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "GetOperation"])
 @pytest.mark.parametrize("query", ["", "colour=red"])
 def test_a_verb_that_is_switched_off(verb: str, query: str) -> None:
-    """It is UNIMPLEMENTED for every call, before anybody is asked who calls (spec §3.9)."""
+    """It is UNIMPLEMENTED for every call, before the caller is authenticated (spec §3.9)."""
     edge = edge_of(build(verbs=["GetOperation"]), authenticate=refuse_caller)
     for name in ("operations/x", "operations/.."):
         request = attrs.evolve(VERBS[verb](name), query=query, body=b"\xff")
@@ -328,7 +328,7 @@ def test_a_verb_that_is_switched_off(verb: str, query: str) -> None:
 )
 @EACH_VERB
 def test_an_unavailable_store(verb: str, delay: float, header: str) -> None:
-    """A store that is away for now is UNAVAILABLE, and callers are told when to come back."""
+    """A store that is away for now is UNAVAILABLE, and callers learn when to retry."""
 
     def away() -> None:
         raise lro.errors.Unavailable("the store is restarting", timedelta(seconds=delay))
@@ -534,19 +534,19 @@ def test_a_refused_request(case: Case) -> None:
 @pytest.mark.parametrize("text", ["2.5", "0.001", "60", " 5 ", "9" * 400, "007.5"])
 def test_a_good_deadline(text: str) -> None:
     """A decimal number of seconds, however large; what is done is answered at once."""
-    house = build()
-    name = house.start()
-    house.finish(name)
+    counting = build()
+    name = counting.start()
+    counting.finish(name)
     request = ask("POST", f"/v1/{name}:wait", x_server_timeout=text)
-    assert json_of(edge_of(house).handle(request))["done"] is True
+    assert json_of(edge_of(counting).handle(request))["done"] is True
 
 
 def test_a_deadline_bounds_the_wait() -> None:
     """It wins over a longer timeout, and the reply is good (spec §4.4)."""
-    house = build()
-    name = house.start()
+    counting = build()
+    name = counting.start()
     request = ask("POST", f"/v1/{name}:wait", {"timeout": "30s"}, x_server_timeout="0.02")
-    assert json_of(edge_of(house).handle(request)) == {"name": name}
+    assert json_of(edge_of(counting).handle(request)) == {"name": name}
 
 
 # -- errors that the application gives --------------------------------------------------------
@@ -588,18 +588,18 @@ def test_ok_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_reason_of_the_library_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     """An operation that cannot be printed says so by its reason only (spec §1.14(3))."""
-    house = build()
-    name = house.start(metadata=lro.Any(URL + "acme.v1.Secret", b"\0"))
+    counting = build()
+    name = counting.start(metadata=lro.Any(URL + "acme.v1.Secret", b"\0"))
     for verb in ("GetOperation", "WaitOperation", "ListOperations"):
         error = check_error(
-            edge_of(house).handle(VERBS[verb](name)), 500, Code.INTERNAL, "ENCODING_FAILED"
+            edge_of(counting).handle(VERBS[verb](name)), 500, Code.INTERNAL, "ENCODING_FAILED"
         )
         assert "Secret" not in json.dumps(error)
     assert "acme.v1.Secret" in caplog.text
 
 
 def test_details_that_cannot_be_packed(caplog: pytest.LogCaptureFixture) -> None:
-    """An error whose details are no messages is told as INTERNAL, and the log says why."""
+    """An error whose details are not messages is sent as INTERNAL, and the log says why."""
     reply = raising(lro.StatusError(Code.ABORTED, "again", (object(),)))
     check_error(reply, 500, Code.INTERNAL, "INTERNAL")
     assert "GET /v1/operations/x cannot be told" in caplog.text

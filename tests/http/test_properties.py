@@ -53,7 +53,7 @@ REQUESTS = st.builds(
 FINE = {501, 503, 504}
 
 
-def house() -> Any:
+def counting() -> Any:
     """A service that never waits, with two operations to meet."""
     built = build(max_wait=timedelta(0))
     for parent in ("", "projects/p"):
@@ -61,14 +61,14 @@ def house() -> Any:
     return built
 
 
-HOUSE = house()
+COUNTING = counting()
 START = "/v1/things:read"
 OPTIONS: dict[str, Any] = {
-    "starts": {START: Start(HOUSE.count, raw=read_image)},
+    "starts": {START: Start(COUNTING.count, raw=read_image)},
     "parents": ["projects/*"],
     "max_body": 50,
 }
-EDGE = OperationsEdge(HOUSE.service, **OPTIONS)
+EDGE = OperationsEdge(COUNTING.service, **OPTIONS)
 
 
 def check(method: str, reply: HttpReply) -> None:
@@ -128,7 +128,7 @@ def test_the_asgi_application_takes_anything(
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(asgi.OperationsApp(HOUSE.service, **OPTIONS)(scope, receive, send))
+    asyncio.run(asgi.OperationsApp(COUNTING.service, **OPTIONS)(scope, receive, send))
     start, end = sent
     found = [(name.decode(), value.decode()) for name, value in start["headers"]]
     check(method, HttpReply(start["status"], tuple(found), end["body"]))
@@ -152,7 +152,9 @@ def test_the_wsgi_application_takes_anything(
         **{f"HTTP_{name.upper()}": value for name, value in headers.items()},
     }
     found: list[Any] = []
-    chunks = wsgi.OperationsApp(HOUSE.service, **OPTIONS)(environ, lambda *args: found.extend(args))
+    chunks = wsgi.OperationsApp(COUNTING.service, **OPTIONS)(
+        environ, lambda *args: found.extend(args)
+    )
     status, listed = found
     named = tuple((name.lower(), value) for name, value in listed)
     check(method, HttpReply(int(status[:3]), named, b"".join(chunks)))

@@ -112,7 +112,7 @@ def test_leading_zeros_do_not_count() -> None:
 
 
 @given(TEXT, st.integers(-(2**31), 2**31 - 1), TEXT)
-def test_what_urlencode_writes_comes_back(text: str, size: int, token: str) -> None:
+def test_query_by_urlencode_is_read_back(text: str, size: int, token: str) -> None:
     """A form-encoded request is read back as it was."""
     query = urlencode({"filter": text, "pageSize": size, "page_token": token})
     fields = {"filter": text, "page_size": size, "page_token": token}

@@ -23,8 +23,8 @@ from tests.vector_files import vectors
 VECTORS = vectors("http_route")
 
 
-def told(table: RouteTable, method: str, path: str) -> dict[str, Any]:
-    """The answer of a table in the words of the vectors."""
+def answer_of(table: RouteTable, method: str, path: str) -> dict[str, Any]:
+    """The answer of a table, in the format of the vectors."""
     try:
         found = table.find(method, path)
     except HttpMethodNotAllowed as refused:
@@ -41,7 +41,7 @@ def told(table: RouteTable, method: str, path: str) -> dict[str, Any]:
 def test_vector(case: dict[str, Any]) -> None:
     """Every request of http_route.json takes the route it says."""
     table = RouteTable(default_routes(case["extra_parents"]))
-    assert told(table, case["method"], case["path"]) == case["expect"]
+    assert answer_of(table, case["method"], case["path"]) == case["expect"]
 
 
 def test_the_default_routes_are_those_of_the_vectors() -> None:
@@ -114,7 +114,7 @@ def test_a_parent_may_have_literal_ids(parent: str) -> None:
     """Ids of a parent may be fixed, and anything may be written with escapes."""
     table = RouteTable(default_routes([parent]))
     path = f"/v1/{parent.replace('*', 'x')}/operations"
-    assert told(table, "GET", path)["rpc"] == "ListOperations"
+    assert answer_of(table, "GET", path)["rpc"] == "ListOperations"
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "", "GET,PUT", "G\r\n"])
@@ -139,7 +139,7 @@ def test_registration_order_decides_between_equals() -> None:
         Route(method="PUT", template="/v1/{b}/x", rpc="Put"),
     ]
     for order, rpc in ((routes, "First"), (routes[::-1], "Second")):
-        assert told(RouteTable(order), "GET", "/v1/1/x")["rpc"] == rpc
+        assert answer_of(RouteTable(order), "GET", "/v1/1/x")["rpc"] == rpc
 
 
 def test_the_more_specific_route_wins_whatever_the_order() -> None:
@@ -147,10 +147,10 @@ def test_the_more_specific_route_wins_whatever_the_order() -> None:
     texts = ["/v1/{x=**}", "/v1/{x=a/**}", "/v1/{x=*}", "/v1/{x=a}"]
     routes = [Route(method="GET", template=text, rpc=text) for text in texts]
     table = RouteTable([*routes, Route(method="PUT", template="/v1/a/b", rpc="Put")])
-    assert told(table, "GET", "/v1/a")["rpc"] == "/v1/{x=a}"
-    assert told(table, "GET", "/v1/b")["rpc"] == "/v1/{x=*}"
-    assert told(table, "GET", "/v1/a/b")["rpc"] == "/v1/{x=a/**}"
-    assert told(table, "GET", "/v1") == {"rpc": "/v1/{x=**}", "bindings": {"x": ""}}
+    assert answer_of(table, "GET", "/v1/a")["rpc"] == "/v1/{x=a}"
+    assert answer_of(table, "GET", "/v1/b")["rpc"] == "/v1/{x=*}"
+    assert answer_of(table, "GET", "/v1/a/b")["rpc"] == "/v1/{x=a/**}"
+    assert answer_of(table, "GET", "/v1") == {"rpc": "/v1/{x=**}", "bindings": {"x": ""}}
 
 
 def test_a_registered_verb_shuts_out_the_routes_without() -> None:
@@ -163,13 +163,13 @@ def test_a_registered_verb_shuts_out_the_routes_without() -> None:
             Route(method="PUT", template="/{x=**}:do", rpc="Do"),
         ]
     )
-    assert told(table, "GET", "/v1/operations/x:watch")["http"] == 404
-    assert told(table, "POST", "/v1/operations/:cancel")["http"] == 404
-    assert told(table, "POST", ":cancel")["http"] == 404
-    assert told(table, "PUT", ":do")["http"] == 404
-    assert told(table, "GET", "/v1/operations/x:a/b")["rpc"] == "GetOperation"
-    assert told(table, "PUT", "/v1/x:a%2Fb")["rpc"] == "Odd"
-    assert told(table, "PUT", "/v1/x:a/b")["http"] == 404
+    assert answer_of(table, "GET", "/v1/operations/x:watch")["http"] == 404
+    assert answer_of(table, "POST", "/v1/operations/:cancel")["http"] == 404
+    assert answer_of(table, "POST", ":cancel")["http"] == 404
+    assert answer_of(table, "PUT", ":do")["http"] == 404
+    assert answer_of(table, "GET", "/v1/operations/x:a/b")["rpc"] == "GetOperation"
+    assert answer_of(table, "PUT", "/v1/x:a%2Fb")["rpc"] == "Odd"
+    assert answer_of(table, "PUT", "/v1/x:a/b")["http"] == 404
 
 
 def test_the_quick_way_and_the_way_by_templates_agree() -> None:
@@ -178,9 +178,9 @@ def test_the_quick_way_and_the_way_by_templates_agree() -> None:
     head = Match(rpc="GetOperation", bindings={"name": "operations/aa"}, head=True)
     assert table.find("HEAD", "/v1/operations/aa") == table.find("HEAD", "/v1/operations/%61a")
     assert table.find("HEAD", "/v1/operations/aa") == head
-    assert told(table, "GET", "/v1/a%2fb")["rpc"] == "Odd"
-    assert told(table, "GET", "/v1/a/b")["http"] == 404
-    assert told(table, "GET", "/v1/operations/\udc80")["http"] == 400
+    assert answer_of(table, "GET", "/v1/a%2fb")["rpc"] == "Odd"
+    assert answer_of(table, "GET", "/v1/a/b")["http"] == 404
+    assert answer_of(table, "GET", "/v1/operations/\udc80")["http"] == 400
 
 
 def test_an_empty_table_has_nothing() -> None:
@@ -267,7 +267,7 @@ def routes(draw: st.DrawFn) -> Route:
 @given(st.lists(routes(), max_size=6), METHODS, PATHS)
 def test_a_table_answers_as_its_templates_do(rules: list[Route], method: str, path: str) -> None:
     """The table finds what matching every template one by one finds."""
-    assert told(RouteTable(rules), method, path) == naive(rules, method, path)
+    assert answer_of(RouteTable(rules), method, path) == naive(rules, method, path)
 
 
 DEFAULTS = default_routes(["projects/*", "projects/*/locations/*"])
@@ -283,7 +283,7 @@ NEAR_PATHS = st.lists(
 @given(METHODS, NEAR_PATHS | PATHS | st.text(max_size=20) | st.text("/v1%:a\udc80", max_size=20))
 def test_the_default_table_answers_every_path(method: str, path: str) -> None:
     """Whatever the path, the table answers as its templates do, or with one of our errors."""
-    assert told(DEFAULT_TABLE, method, path) == naive(DEFAULTS, method, path)
+    assert answer_of(DEFAULT_TABLE, method, path) == naive(DEFAULTS, method, path)
 
 
 def test_path_that_is_too_long_is_malformed() -> None:

@@ -17,7 +17,7 @@ import lro
 from lro import asgi, wsgi
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.http.counting_service import House, build, details_of
+from tests.http.counting_service import CountService, build, details_of
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
 
 SERVERS = {
@@ -54,10 +54,10 @@ class Line:
 
 
 class Server:
-    """A served house, with lines to it."""
+    """A served counting service, with connections to it."""
 
-    def __init__(self, house: House, port: int) -> None:
-        self.house = house
+    def __init__(self, counting: CountService, port: int) -> None:
+        self.counting = counting
         self.port = port
         self._lines: list[Line] = []
 
@@ -78,11 +78,11 @@ class Server:
 
 
 @contextlib.contextmanager
-def served(kind: str, house: House, **options: Any) -> Iterator[Server]:
-    """A house behind one of the servers."""
+def served(kind: str, counting: CountService, **options: Any) -> Iterator[Server]:
+    """A counting service behind one of the servers."""
     serving, make = SERVERS[kind]
-    with serving(make(house.service, **options)) as port:
-        server = Server(house, port)
+    with serving(make(counting.service, **options)) as port:
+        server = Server(counting, port)
         try:
             yield server
         finally:
@@ -91,14 +91,14 @@ def served(kind: str, house: House, **options: Any) -> Iterator[Server]:
 
 @pytest.fixture(params=SERVERS, scope="module")
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A served house, behind each of the servers."""
+    """A counting service behind each of the servers."""
     with served(request.param, build(), max_body=10_000) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def uvicorn() -> Iterator[Server]:
-    """A served house, behind uvicorn."""
+    """A counting service behind uvicorn."""
     with served("uvicorn", build(), max_body=10_000) as found:
         yield found
 
@@ -108,28 +108,28 @@ def uvicorn() -> Iterator[Server]:
 
 def test_waiting_does_not_block_others(uvicorn: Server) -> None:
     """While one waits, others are answered; then the waiter hears at once (spec §4.8)."""
-    name = uvicorn.house.start()
+    name = uvicorn.counting.start()
     waiter = uvicorn.line().send("POST", f"/v1/{name}:wait")
-    uvicorn.until(lambda: uvicorn.house.service.waiting == 1)
+    uvicorn.until(lambda: uvicorn.counting.service.waiting == 1)
     assert uvicorn.line().send("GET", f"/v1/{name}").reply()[2] == {"name": name}
-    uvicorn.house.finish(name)
+    uvicorn.counting.finish(name)
     assert waiter.reply()[2]["done"] is True
-    assert uvicorn.house.service.waiting == 0
+    assert uvicorn.counting.service.waiting == 0
 
 
 # uvicorn does not see to the connections whose calls it has cancelled.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_waits_that_a_stopping_server_cancels_are_answered_unavailable() -> None:
-    """Not with the server's plain 500, where no signal has told them before (defects 21)."""
-    house = build()
-    name = house.start()
-    app = asgi.OperationsApp(house.service)
+    """Without a signal before, the server would answer a plain 500 (defects 21)."""
+    counting = build()
+    name = counting.start()
+    app = asgi.OperationsApp(counting.service)
     with contextlib.ExitStack() as lines:
         with uvicorn_serving(app, timeout_graceful_shutdown=1) as port:
-            server = Server(house, port)
+            server = Server(counting, port)
             lines.callback(server.close)
             waiters = [server.line().send("POST", f"/v1/{name}:wait") for _ in range(50)]
-            server.until(lambda: house.service.waiting == 50)
+            server.until(lambda: counting.service.waiting == 50)
         for waiter in waiters:
             status, headers, body = waiter.reply()
             assert (status, headers["retry-after"]) == (503, "1")
@@ -138,59 +138,59 @@ def test_waits_that_a_stopping_server_cancels_are_answered_unavailable() -> None
 
 def test_two_hundred_waits(uvicorn: Server) -> None:
     """All that wait for one operation are answered when it is done, from one event loop."""
-    name = uvicorn.house.start()
+    name = uvicorn.counting.start()
     lines = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(200)]
-    uvicorn.until(lambda: uvicorn.house.service.waiting == 200)
-    uvicorn.house.finish(name)
+    uvicorn.until(lambda: uvicorn.counting.service.waiting == 200)
+    uvicorn.counting.finish(name)
     assert {line.reply()[2]["response"]["total"] for line in lines} == {3}
-    assert uvicorn.house.service.waiting == 0
+    assert uvicorn.counting.service.waiting == 0
 
 
 def test_a_caller_who_disconnects_frees_the_waiter(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody waits any more, the operation goes on to its end, no log complains (spec §4.8)."""
-    name = uvicorn.house.start()
+    """No wait is left, the operation goes on to its end, and nothing is logged (spec §4.8)."""
+    name = uvicorn.counting.start()
     leaving = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(5)]
     staying = uvicorn.line().send("POST", f"/v1/{name}:wait", b'{"timeout": "50s"}')
-    uvicorn.until(lambda: uvicorn.house.service.waiting == 6)
+    uvicorn.until(lambda: uvicorn.counting.service.waiting == 6)
     for line in leaving:
         line.close()
-    uvicorn.until(lambda: uvicorn.house.service.waiting == 1)
-    assert not uvicorn.house.service.get(name).done
-    uvicorn.house.finish(name)
+    uvicorn.until(lambda: uvicorn.counting.service.waiting == 1)
+    assert not uvicorn.counting.service.get(name).done
+    uvicorn.counting.finish(name)
     assert staying.reply()[2]["done"] is True
     assert caplog.records == []
 
 
 def test_deleted_during_a_wait(uvicorn: Server) -> None:
     """NOT_FOUND as soon as it is noticed (spec §4.6)."""
-    name = uvicorn.house.start()
+    name = uvicorn.counting.start()
     waiter = uvicorn.line().send("POST", f"/v1/{name}:wait")
-    uvicorn.until(lambda: uvicorn.house.service.waiting == 1)
+    uvicorn.until(lambda: uvicorn.counting.service.waiting == 1)
     assert uvicorn.line().send("DELETE", f"/v1/{name}").reply()[2] == {}
     status, _, body = waiter.reply()
     assert (status, details_of(body)["ResourceInfo"]["resourceName"]) == (404, name)
 
 
-def test_a_wait_in_a_thread() -> None:
+def test_wsgi_wait_ends_with_operation_or_its_deletion() -> None:
     """Under WSGI a wait holds a thread of the server, and ends in the same ways."""
-    house = build()
-    rung = threading.Event()
-    bell = house.service._runtime.updater.notifier
-    listen = bell.listen
+    counting = build()
+    listening = threading.Event()
+    notifier = counting.service._runtime.updater.notifier
+    listen = notifier.listen
 
-    def heard(*args: Any) -> None:
+    def listen_and_signal(*args: Any) -> None:
         listen(*args)
-        rung.set()
+        listening.set()
 
-    bell.listen = heard  # type: ignore[method-assign]
-    with served("waitress", house) as server:
-        for end, status in ((house.finish, 200), (house.service.delete, 404)):
-            name = house.start()
+    notifier.listen = listen_and_signal  # type: ignore[method-assign]
+    with served("waitress", counting) as server:
+        for end, status in ((counting.finish, 200), (counting.service.delete, 404)):
+            name = counting.start()
             waiter = server.line().send("POST", f"/v1/{name}:wait")
-            assert rung.wait(10)
-            rung.clear()
+            assert listening.wait(10)
+            listening.clear()
             end(name)
             assert waiter.reply()[0] == status
 
@@ -219,7 +219,7 @@ def test_work_ends_on_another_thread() -> None:
 
 def test_requests_on_one_connection(server: Server) -> None:
     """A HEAD, an error and a good reply after another: each ends where its headers say."""
-    name = server.house.start()
+    name = server.counting.start()
     line = server.line()
     assert line.send("HEAD", f"/v1/{name}").reply("HEAD")[0] == 200
     assert line.send("GET", "/v1/operations/none").reply()[0] == 404
@@ -231,7 +231,7 @@ def test_requests_on_one_connection(server: Server) -> None:
 @pytest.mark.parametrize("size", [1, 20_000, 200_000])
 def test_a_body_where_none_is_read(server: Server, size: int) -> None:
     """The body of a GET is ignored, and does not get into the way of the next request."""
-    name = server.house.start()
+    name = server.counting.start()
     line = server.line()
     for _ in range(2):
         assert line.send("GET", f"/v1/{name}", b"{" * size).reply()[2] == {"name": name}
@@ -305,12 +305,12 @@ def test_half_a_request(server: Server, half: bytes) -> None:
     line.socket.sendall(half)
     line.close()
     assert server.line().send("GET", "/v1/operations").reply()[0] == 200
-    assert server.house.service.waiting == 0
+    assert server.counting.service.waiting == 0
 
 
 def test_a_chunked_body(server: Server) -> None:
     """A body without a length is read to its end."""
-    name = server.house.start()
+    name = server.counting.start()
     chunks = b'5\r\n{"tim\r\nb\r\neout":"0s"}\r\n0\r\n\r\n'
     line = server.line().send("POST", f"/v1/{name}:wait", chunks, "Transfer-Encoding: chunked")
     assert line.reply()[2] == {"name": name}
@@ -335,9 +335,9 @@ def test_an_endless_body(uvicorn: Server) -> None:
 
 def test_the_end_of_the_server_is_that_of_the_service() -> None:
     """Served alone, the application closes its service when uvicorn stops."""
-    house = build()
-    with served("uvicorn", house) as server:
+    counting = build()
+    with served("uvicorn", counting) as server:
         assert server.line().send("GET", "/v1/operations").reply()[0] == 200
-        house.start()
+        counting.start()
     with pytest.raises(lro.errors.Unavailable):
-        house.start()
+        counting.start()

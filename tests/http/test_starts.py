@@ -23,7 +23,7 @@ from tests.http.counting_service import (
     CountMetadata,
     CountRequest,
     CountResponse,
-    House,
+    CountService,
     Wrapped,
     ask,
     build,
@@ -45,8 +45,8 @@ def edge_for(service: lro.Service, method: Any, path: Any = PATH, **options: Any
     return OperationsEdge(service, starts={path: Start(method, **mine)}, **options)
 
 
-def edge_of(house: House, **options: Any) -> OperationsEdge:
-    return edge_for(house.service, house.count, **options)
+def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
+    return edge_for(counting.service, counting.count, **options)
 
 
 def post(body: Any, **headers: str) -> HttpRequest:
@@ -60,32 +60,32 @@ def started(reply: HttpReply) -> Mapping[str, Any]:
     return operation
 
 
-def names(house: House) -> list[str]:
+def names(counting: CountService) -> list[str]:
     """All operations of the root."""
-    page = house.service.list(lro.ListOperationsRequest())
+    page = counting.service.list(lro.ListOperationsRequest())
     return [operation.name for operation in page.operations]
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "APPLICATION/JSON; v=1", ""])
 def test_a_json_body_starts_an_operation(content_type: str) -> None:
     """The operation comes back at once, not to be cached, with the polling interval."""
-    house = build()
+    counting = build()
     body = {"steps": 2, "label": "ü"}
-    reply = edge_of(house, poll_seconds=3).handle(post(body, content_type=content_type))
+    reply = edge_of(counting, poll_seconds=3).handle(post(body, content_type=content_type))
     name = started(reply)["name"]
-    assert names(house) == [name]
+    assert names(counting) == [name]
     assert headers_of(reply)["retry-after"] == "3"
     assert headers_of(reply)["cache-control"] == "no-store"
     assert headers_of(reply)["x-content-type-options"] == "nosniff"
-    request = house.service.store.request(name)
-    assert house.service.types.unpack(request, CountRequest) == CountRequest(2, "ü")
+    request = counting.service.store.request(name)
+    assert counting.service.types.unpack(request, CountRequest) == CountRequest(2, "ü")
 
 
 def test_parent_metadata_and_caller() -> None:
     """The application says where the operation stands, what it shows first, and whose it is."""
-    house = build(owner_only=True)
+    counting = build(owner_only=True)
     edge = edge_of(
-        house,
+        counting,
         parent=lambda request: f"projects/{request.headers['x-project']}",
         metadata=lambda message: CountMetadata(percent=message.steps),
         authenticate=lambda headers: headers["x-user"],
@@ -93,19 +93,19 @@ def test_parent_metadata_and_caller() -> None:
     operation = started(edge.handle(post({"steps": 5}, x_project="p", x_user="ann")))
     assert operation["name"].startswith("projects/p/operations/")
     assert operation["metadata"] == {"@type": URL + "acme.v1.CountMetadata", "percent": 5}
-    assert house.service.get(operation["name"], caller="ann").name == operation["name"]
+    assert counting.service.get(operation["name"], caller="ann").name == operation["name"]
     with pytest.raises(lro.errors.OperationNotFound):
-        house.service.get(operation["name"], caller="eve")
+        counting.service.get(operation["name"], caller="eve")
 
 
 @pytest.mark.parametrize("spelling", ["requestId", "request_id"])
 def test_a_request_id_makes_a_repeat_harmless(spelling: str) -> None:
     """The same id gives the same operation, and a conflict for another request."""
-    house = build()
-    edge = edge_of(house)
+    counting = build()
+    edge = edge_of(counting)
     first = started(edge.handle(post({"steps": 1, spelling: UUID})))
     again = started(edge.handle(post({"steps": 1, spelling: UUID.upper()})))
-    assert (first, names(house)) == (again, [first["name"]])
+    assert (first, names(counting)) == (again, [first["name"]])
     other = edge.handle(post({"steps": 2, spelling: UUID}))
     check_error(other, 400, Code.INVALID_ARGUMENT, "REQUEST_ID_CONFLICT")
 
@@ -113,13 +113,13 @@ def test_a_request_id_makes_a_repeat_harmless(spelling: str) -> None:
 @pytest.mark.parametrize("spelling", ["validateOnly", "validate_only"])
 def test_validate_only_stores_nothing(spelling: str) -> None:
     """All checks and a finished operation, but no record (spec §9.7)."""
-    house = build()
-    reply = edge_of(house).handle(post({"steps": 1, spelling: True}))
+    counting = build()
+    reply = edge_of(counting).handle(post({"steps": 1, spelling: True}))
     empty = {"@type": URL + "google.protobuf.Empty"}
     assert started(reply) == {"done": True, "response": empty}
     assert "retry-after" not in headers_of(reply)
-    assert names(house) == []
-    bad = edge_of(house).handle(post({"steps": "x", spelling: True}))
+    assert names(counting) == []
+    bad = edge_of(counting).handle(post({"steps": "x", spelling: True}))
     check_error(bad, 400, Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
 
 
@@ -144,12 +144,12 @@ def test_validate_only_stores_nothing(spelling: str) -> None:
 )
 def test_a_wrong_body_is_refused(body: Any, reason: str, field: str) -> None:
     """Unknown fields, wrong types and bad JSON start nothing, and the field is named."""
-    house = build()
-    reply = edge_of(house).handle(post(body))
+    counting = build()
+    reply = edge_of(counting).handle(post(body))
     check_error(reply, 400, Code.INVALID_ARGUMENT, reason)
     (violation,) = details_of(reply.body)["BadRequest"]["fieldViolations"]
     assert violation["field"] == field
-    assert names(house) == []
+    assert names(counting) == []
 
 
 @lro.message("acme.v1.OwnRequest")
@@ -164,18 +164,18 @@ class OwnRequest:
 
 def test_a_message_with_a_request_id_of_its_own() -> None:
     """It is honoured, and the message has it too."""
-    house = build()
-    method = house.service.declare(
+    counting = build()
+    method = counting.service.declare(
         "acme.v1.Things.Own",
         request=OwnRequest,
         response=CountResponse,
         metadata=CountMetadata,
     )
-    edge = edge_for(house.service, method)
+    edge = edge_for(counting.service, method)
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
     assert started(edge.handle(post({"steps": 1, "request_id": UUID})))["name"] == name
-    packed = house.service.store.request(name)
-    assert house.service.types.unpack(packed, OwnRequest) == OwnRequest(1, UUID)
+    packed = counting.service.store.request(name)
+    assert counting.service.types.unpack(packed, OwnRequest) == OwnRequest(1, UUID)
     assert started(edge.handle(post({"validate_only": True})))["done"] is True
 
 
@@ -193,10 +193,10 @@ def read_image(media: str, body: bytes) -> CountRequest | None:
 @pytest.mark.parametrize("header", ["image/png", "IMAGE/PNG; name=x"])
 def test_a_raw_body(header: str) -> None:
     """A body of another media type is read by the application."""
-    house = build()
-    reply = edge_of(house, raw=read_image).handle(post(b"\x89PNG\xff", content_type=header))
-    packed = house.service.store.request(started(reply)["name"])
-    assert house.service.types.unpack(packed, CountRequest) == CountRequest(5, "image/png")
+    counting = build()
+    reply = edge_of(counting, raw=read_image).handle(post(b"\x89PNG\xff", content_type=header))
+    packed = counting.service.store.request(started(reply)["name"])
+    assert counting.service.types.unpack(packed, CountRequest) == CountRequest(5, "image/png")
 
 
 def test_json_beside_raw_bodies() -> None:
@@ -254,15 +254,15 @@ def test_the_caller_is_known_before_the_body_is_read() -> None:
 
 def test_a_busy_target() -> None:
     """Work that needs a target alone is ABORTED while other work has it (spec §9.5)."""
-    house = build()
-    method = house.service.declare(
+    counting = build()
+    method = counting.service.declare(
         "acme.v1.Things.Lock",
         request=OwnRequest,
         response=CountResponse,
         metadata=CountMetadata,
         options=lro.Options(exclusive_target=lambda request: f"things/{request.steps}"),
     )
-    edge = edge_for(house.service, method)
+    edge = edge_for(counting.service, method)
     started(edge.handle(post({"steps": 1})))
     started(edge.handle(post({"steps": 2})))
     check_error(edge.handle(post({"steps": 1})), 409, Code.ABORTED, "TARGET_BUSY")
@@ -307,13 +307,13 @@ def test_a_defect_discloses_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_an_operation_done_at_once() -> None:
     """Work that ends within the call comes back done, without a polling interval (spec §9.8)."""
-    house = build()
+    counting = build()
 
     def quick(request: CountRequest) -> CountResponse:
         return CountResponse(total=request.steps)
 
-    method = house.service.method("acme.v1.Things.Quick", metadata=CountMetadata)(quick)
-    reply = edge_for(house.service, method).handle(post({"steps": 9}))
+    method = counting.service.method("acme.v1.Things.Quick", metadata=CountMetadata)(quick)
+    reply = edge_for(counting.service, method).handle(post({"steps": 9}))
     assert started(reply)["response"] == {"@type": URL + "acme.v1.CountResponse", "total": 9}
     assert "retry-after" not in headers_of(reply)
 
@@ -323,10 +323,10 @@ def test_an_operation_done_at_once() -> None:
 
 def test_answer_gives_the_operation() -> None:
     """An endpoint written by hand replies with what it started."""
-    house = build()
-    reply = answer(house.service, lambda: house.count.start(CountRequest(1)), 5)
+    counting = build()
+    reply = answer(counting.service, lambda: counting.count.start(CountRequest(1)), 5)
     body, status, headers = reply.parts
-    assert (json.loads(body), status) == ({"name": names(house)[0]}, 200)
+    assert (json.loads(body), status) == ({"name": names(counting)[0]}, 200)
     assert headers == {
         "content-type": "application/json; charset=utf-8",
         "cache-control": "no-store",
@@ -378,28 +378,30 @@ def declare(service: lro.Service, name: str, **options: Any) -> lro.Method[Any, 
 
 def test_starts_are_served_at_the_paths_of_the_dict() -> None:
     """One method may have several paths; elsewhere nothing starts."""
-    house = build()
-    own = declare(house.service, "Count", path=OWN_PATH)
-    count = Start(house.count, metadata=lambda request: CountMetadata(percent=7))
-    edge = OperationsEdge(house.service, starts={PATH: house.count, "/v1/a:b": own, "/c": count})
+    counting = build()
+    own = declare(counting.service, "Count", path=OWN_PATH)
+    count = Start(counting.count, metadata=lambda request: CountMetadata(percent=7))
+    edge = OperationsEdge(
+        counting.service, starts={PATH: counting.count, "/v1/a:b": own, "/c": count}
+    )
     for path in (PATH, "/v1/a:b", "/c"):
         started(edge.handle(ask("POST", path, {})))
     for path in (OWN_PATH, "/v1/a", "/any/thing", "/"):
         reply = edge.handle(ask("POST", path, {}))
         check_error(reply, 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
-    assert len(names(house)) == 3
+    assert len(names(counting)) == 3
 
 
 def test_all_methods_that_have_a_path_are_served_there() -> None:
     """True stands for them; a method without ``path=``, and one declared later, are not served."""
-    house = build()
-    declare(house.service, "Count", path=OWN_PATH)
-    edge = OperationsEdge(house.service, starts=True)
-    declare(house.service, "Later", path="/v1/later")
+    counting = build()
+    declare(counting.service, "Count", path=OWN_PATH)
+    edge = OperationsEdge(counting.service, starts=True)
+    declare(counting.service, "Later", path="/v1/later")
     started(edge.handle(ask("POST", OWN_PATH, {})))
     for path in (PATH, "/v1/later"):
         check_error(edge.handle(ask("POST", path, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
-    none = OperationsEdge(house.service)
+    none = OperationsEdge(counting.service)
     check_error(none.handle(ask("POST", OWN_PATH, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
 
 
@@ -422,9 +424,9 @@ def test_all_methods_that_have_a_path_are_served_there() -> None:
 )
 def test_path_that_is_served_twice_is_refused(paths: list[str], sentence: str) -> None:
     """The sentence says what is served there."""
-    house = build()
+    counting = build()
     with pytest.raises(lro.DeclarationError) as refused:
-        OperationsEdge(house.service, starts=dict.fromkeys(paths, house.count))
+        OperationsEdge(counting.service, starts=dict.fromkeys(paths, counting.count))
     assert str(refused.value) == sentence
 
 
@@ -442,8 +444,8 @@ def test_two_methods_declared_with_one_path_are_refused() -> None:
 
 def test_start_beside_a_route_of_another_method() -> None:
     """A path may have a GET of the interface and a POST that starts operations."""
-    house = build()
-    edge = OperationsEdge(house.service, starts={"/v1/operations": house.count})
+    counting = build()
+    edge = OperationsEdge(counting.service, starts={"/v1/operations": counting.count})
     started(edge.handle(ask("POST", "/v1/operations", {})))
     assert edge.handle(ask("GET", "/v1/operations")).status == 200
 
@@ -501,7 +503,7 @@ def refuse(*_: object) -> None:
 def test_function_that_raises_system_exit_fails_its_own_call_only(
     wrong: str, function: Callable[..., Any]
 ) -> None:
-    """On an event loop it would stop the server: the caller is told INTERNAL, the log tells why.
+    """On an event loop it would stop the server. The caller gets INTERNAL, and the log says why.
 
     So does what the function returns or raises, asked for its text.
     """
@@ -509,15 +511,15 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
         {wrong: function} if wrong in ("validate", "exclusive_target") else {}
     )
     options: dict[str, Any] = {wrong: function} if not method_options else {}
-    house = build()
-    method = house.service.method(
+    counting = build()
+    method = counting.service.method(
         "acme.v1.Counters.Leave",
         request=CountRequest,
         response=CountResponse,
         metadata=CountMetadata,
         **method_options,
     )(read_nothing)
-    edge = edge_for(house.service, method, "/v1/leave", **options)
+    edge = edge_for(counting.service, method, "/v1/leave", **options)
     request = HttpRequest(
         method="POST", path="/v1/leave", headers={"content-type": "application/json"}, body=b"{}"
     )
@@ -526,7 +528,7 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
     async def hold(waiting: Awaitable[object]) -> object:
         return await waiting
 
-    on_loop = asyncio.run(adrive(edge.exchange(request), house.service, hold))
+    on_loop = asyncio.run(adrive(edge.exchange(request), counting.service, hold))
     assert isinstance(on_loop, HttpReply)
     assert (by_thread.status, on_loop.status) == (500, 500)
     assert json.loads(by_thread.body)["error"]["status"] == "INTERNAL"

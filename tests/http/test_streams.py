@@ -65,37 +65,37 @@ class Events:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """A house behind uvicorn, with quick heartbeats."""
+    """A counting service behind uvicorn, with quick heartbeats."""
     with served("uvicorn", build(), heartbeat_seconds=0.05) as found:
         yield found
 
 
 def test_from_snapshot_to_end(server: Server) -> None:
     """Progress, end, deletion; then the stream is over and nothing is held."""
-    house = server.house
-    first, second = house.start(), house.start()
+    counting = server.counting
+    first, second = counting.start(), counting.start()
     stream = Events(server, [first, second, "operations/none"])
     events = iter(stream)
     assert [next(events)[0] for _ in range(3)] == ["operation", "operation", "missing"]
-    house.service.reporter(first).report(CountMetadata(percent=9))
+    counting.service.reporter(first).report(CountMetadata(percent=9))
     assert next(events)[1]["metadata"]["percent"] == 9
-    house.finish(first)
+    counting.finish(first)
     assert next(events)[1]["response"]["total"] == 3
-    house.service.delete(second)
+    counting.service.delete(second)
     assert next(events) == ("missing", {"name": second})
     assert list(events) == []
-    assert house.service.watching == 0
+    assert counting.service.watching == 0
     stream.close()
 
 
 def test_a_thousand_end_at_once(server: Server) -> None:
-    """Each is told as done, once, while others are served."""
-    house = server.house
-    names = [house.start() for _ in range(1000)]
+    """Each is reported as done, once, while others are served."""
+    counting = server.counting
+    names = [counting.start() for _ in range(1000)]
     stream = Events(server, names)
     events = iter(stream)
     assert [next(events)[1]["name"] for _ in names] == names
-    ending = threading.Thread(target=lambda: [house.finish(name) for name in names])
+    ending = threading.Thread(target=lambda: [counting.finish(name) for name in names])
     ending.start()
     assert server.line().send("GET", "/v1/operations/none").reply()[0] == 404
     assert sorted(data["name"] for _, data in events if data["done"]) == sorted(names)
@@ -106,8 +106,8 @@ def test_a_thousand_end_at_once(server: Server) -> None:
 def test_a_caller_who_disconnects_frees_everything(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody watches any more, the operation goes on, no log complains (spec §4.8)."""
-    service, name = server.house.service, server.house.start()
+    """No watch is left, the operation goes on, and nothing is logged (spec §4.8)."""
+    service, name = server.counting.service, server.counting.start()
     streams = [Events(server, [name]) for _ in range(5)]
     for stream in streams:
         next(iter(stream))
@@ -115,7 +115,7 @@ def test_a_caller_who_disconnects_frees_everything(
     for stream in streams[1:]:
         stream.close()
     server.until(lambda: service.watching == 1)
-    server.house.finish(name)
+    server.counting.finish(name)
     assert [data["done"] for _, data in streams[0]] == [True]
     server.until(lambda: service.watching == 0)
     assert len(service._runtime.updater.notifier) == 0
@@ -125,28 +125,28 @@ def test_a_caller_who_disconnects_frees_everything(
 
 def test_closing_the_service_ends_streams() -> None:
     """Soon, and as a stream ends: with its last piece."""
-    house = build()
-    with served("uvicorn", house) as server:
-        stream = Events(server, [house.start()])
+    counting = build()
+    with served("uvicorn", counting) as server:
+        stream = Events(server, [counting.start()])
         events = iter(stream)
         next(events)
-        house.service.close()
+        counting.service.close()
         assert list(events) == []
         stream.close()
 
 
 def test_two_processes_on_one_file(tmp_path: Path) -> None:
-    """What another process writes is told here: progress, and the end."""
+    """Writes of another process are reported here: progress, and the end."""
     path = tmp_path / "operations.db"
-    house = build(SQLiteStore(path))
+    counting = build(SQLiteStore(path))
     command = [sys.executable, "-c", WRITER, str(path)]
     root = Path(__file__).parent.parent.parent
     with (
-        served("uvicorn", house) as server,
+        served("uvicorn", counting) as server,
         subprocess.Popen(command, stdin=subprocess.PIPE, text=True, cwd=root) as writer,
     ):
         assert writer.stdin is not None
-        name = house.start()
+        name = counting.start()
         stream = Events(server, [name])
         seen = []
         for _, data in stream:

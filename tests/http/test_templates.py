@@ -71,7 +71,7 @@ def test_expand_vector(case: dict[str, Any]) -> None:
         ("/v1/x:%C3", "the bytes of '%C3' are not UTF-8"),
     ],
 )
-def test_a_wrong_template_is_told_where(text: str, says: str) -> None:
+def test_error_of_invalid_template_names_its_place(text: str, says: str) -> None:
     """The sentence names the place or the rule."""
     with pytest.raises(DeclarationError) as refused:
         Template.parse(text)

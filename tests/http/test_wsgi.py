@@ -46,9 +46,9 @@ def reason(body: Any) -> str:
 
 def test_a_request_is_answered() -> None:
     """Status line, headers as WSGI spells them, body."""
-    house = build()
-    name = house.start()
-    status, headers, body = serve(OperationsApp(house.service), environ_of("GET", f"/v1/{name}"))
+    counting = build()
+    name = counting.start()
+    status, headers, body = serve(OperationsApp(counting.service), environ_of("GET", f"/v1/{name}"))
     assert (status, body) == ("200 OK", {"name": name})
     assert headers == {
         "Content-Type": "application/json; charset=utf-8",
@@ -196,7 +196,7 @@ def test_bytes_that_are_not_utf_8() -> None:
     assert serve(app, environ)[0][:3] == "400"
 
 
-def test_a_server_that_hands_over_text() -> None:
+def test_server_that_passes_text() -> None:
     """Text where Latin-1 is due cannot be mistaken for bytes, and is taken as it is."""
     environ = environ_of("GET", quote("/v1/operations/日"), PATH_INFO="/v1/operations/日")
     body = serve(OperationsApp(build().service), environ)[2]
@@ -211,12 +211,12 @@ def test_no_path_at_all() -> None:
 
 def test_start_is_served_at_its_path_only() -> None:
     """A method that starts operations has the path that it is given."""
-    house = build()
-    app = OperationsApp(house.service, starts={"/v1/counts:start": house.count})
+    counting = build()
+    app = OperationsApp(counting.service, starts={"/v1/counts:start": counting.count})
     request = environ_of("POST", "/any/thing", b'{"steps": 1}')
     assert reason(serve(app, request)[2]) == "ROUTE_NOT_FOUND"
     body = serve(app, environ_of("POST", "/v1/counts:start", b'{"steps": 1}'))[2]
-    assert house.service.get(body["name"]).name == body["name"]
+    assert counting.service.get(body["name"]).name == body["name"]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_fallback_gets_paths_that_are_not_served(method: str, path: str, status:
         start_response("299 Other", [])
         return []
 
-    house = build()
-    starts = {"/v1/counts:start": house.count}
-    app = OperationsApp(house.service, starts=starts, fallback=other)
+    counting = build()
+    starts = {"/v1/counts:start": counting.count}
+    app = OperationsApp(counting.service, starts=starts, fallback=other)
     assert serve(app, environ_of(method, path, b"{}"))[0][:3] == status

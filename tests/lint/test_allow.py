@@ -30,7 +30,7 @@ ALL = [
         (["*:method-removed", f"{METHOD}:return-type-changed"], ALL),
     ],
 )
-def test_what_is_allowed_is_not_found(allow: list[str], left: list[tuple[str, str]]) -> None:
+def test_allowed_findings_are_left_out(allow: list[str], left: list[tuple[str, str]]) -> None:
     """By method, by code, by both; entries for ``breaking`` in the same list do no harm."""
     assert [(one.method, one.code) for one in lint(DATA, allow=allow)] == left
 
@@ -62,7 +62,7 @@ def test_a_malformed_entry_is_refused(entry: str, why: str) -> None:
         lint(DATA, allow=[entry])
 
 
-def test_one_text_is_no_list() -> None:
+def test_single_string_as_allow_list_is_refused() -> None:
     """It would be read as its letters."""
     with pytest.raises(InvalidArgument, match="give a list of entries"):
         lint(DATA, allow="*:response-type-missing")

@@ -32,7 +32,7 @@ def test_findings_point_into_the_new_set() -> None:
     assert (gone.code, gone.file, gone.line, gone.column) == ("method-removed", BOOKS, 7, 3)
 
 
-def test_a_changed_type_is_told_with_both_names() -> None:
+def test_finding_of_changed_type_has_both_names() -> None:
     """In the fields for programs and in the sentence for people."""
     changed = Declared("Export", ("ExportResponse", "Inner"))
     old, new = packed(proto(GOOD, messages=ALL)), packed(proto(changed, messages=ALL))
@@ -56,7 +56,7 @@ def test_a_missing_import_that_was_added_is_no_change() -> None:
     ]
 
 
-def test_a_missing_type_is_told_so() -> None:
+def test_finding_of_missing_type_says_so() -> None:
     """The new name is empty then."""
     (found,) = breaking(packed(proto(GOOD)), packed(proto(Declared("Export", ("", "Metadata")))))
     assert (
@@ -65,7 +65,7 @@ def test_a_missing_type_is_told_so() -> None:
     )
 
 
-def test_another_return_type_is_told_with_both() -> None:
+def test_finding_of_other_return_type_has_both() -> None:
     """And nothing else is said of the method."""
     ordinary = Declared("Export", ("Metadata", "Metadata"), output="acme.v1.Metadata")
     (found,) = breaking(packed(proto(GOOD)), packed(proto(ordinary)))
@@ -103,7 +103,7 @@ def test_a_field_that_has_another_number_is_found() -> None:
 
 
 def test_fields_that_come_or_go_are_no_change_of_numbers() -> None:
-    """Nor are messages of which there is only one version."""
+    """Messages that only one version has are no change either."""
     assert breaking(numbered(1, 1), numbered(1, 1, 1)) == []
     assert breaking(numbered(1, 1, 1), numbered(1, 1)) == []
     bare = Declared("Export", None, request="acme.v1.Inner")

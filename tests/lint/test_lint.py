@@ -173,8 +173,8 @@ def test_an_unknown_target_is_answered_with_the_nearest_files() -> None:
     files = [proto(BARE, name=name, package=f"p{at}") for at, name in enumerate(names)]
     with pytest.raises(InvalidArgument) as refused:
         lint(packed(*files), targets=["acme/part17/v1/prat17.proto"])
-    told = "no file 'acme/part17/v1/prat17.proto' in the set; the nearest of 300 with services: "
-    assert refused.value.description.startswith(f"{told}acme/part17/v1/part17.proto, ")
+    start = "no file 'acme/part17/v1/prat17.proto' in the set; the nearest of 300 with services: "
+    assert refused.value.description.startswith(f"{start}acme/part17/v1/part17.proto, ")
     assert refused.value.description.count("acme/") == 4
 
 
@@ -237,7 +237,7 @@ def test_the_same_file_may_come_twice() -> None:
 
 
 def test_two_versions_of_a_file_are_refused() -> None:
-    """Only one of them would be examined, and nobody could say which."""
+    """Only one of them would be examined, and it would be unclear which."""
     with pytest.raises(InvalidArgument, match=r"books\.proto: two different files of this name"):
         lint(packed(proto(BARE)) + packed(proto(GOOD)))
 

@@ -25,7 +25,7 @@ def cases(name: str) -> list[Any]:
     return [pytest.param(case, base, id=case["id"]) for case in content["cases"]]
 
 
-def told(finding: Finding, *names: str) -> dict[str, object]:
+def facts_of(finding: Finding, *names: str) -> dict[str, object]:
     """What a vector says of a finding: these facts, where there are any."""
     facts = {name: getattr(finding, name) for name in names}
     return {name: fact for name, fact in facts.items() if fact is not None}
@@ -41,7 +41,9 @@ def names_of(info: OperationInfo) -> dict[str, str]:
 def test_lint(case: dict[str, Any], base: bytes) -> None:
     """The findings are those of the case, in its order."""
     found = lint(base + base64.b64decode(case["files"]), targets=case["targets"])
-    assert [told(one, "method", "code", "severity") for one in found] == case["expect"]["findings"]
+    assert [facts_of(one, "method", "code", "severity") for one in found] == case["expect"][
+        "findings"
+    ]
 
 
 @pytest.mark.parametrize(("case", "base"), cases("opinfo_lint"))
@@ -70,5 +72,5 @@ def test_breaking(case: dict[str, Any], base: bytes) -> None:
         old_targets=case["old_targets"],
         new_targets=case["new_targets"],
     )
-    said = [told(one, "method", "code", "old", "new") for one in found]
+    said = [facts_of(one, "method", "code", "old", "new") for one in found]
     assert said == case["expect"]

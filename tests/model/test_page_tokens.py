@@ -51,7 +51,7 @@ def test_a_place_survives(moment, name, text, now):
     assert re.fullmatch(r"[A-Za-z0-9_-]+", token)
 
 
-def test_a_token_tells_nothing():
+def test_token_reveals_nothing():
     """Neither name nor time can be read from it (spec §3.4(4))."""
     raw = base64.urlsafe_b64decode(sealed() + "==")
     assert b"operations" not in raw

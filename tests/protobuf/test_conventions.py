@@ -89,8 +89,8 @@ def test_times_and_marks_are_filled_in(service, clock):
     assert [operation.name for operation in service.list(wanted).operations] == [name]
 
 
-def test_what_the_work_says_itself_stays(service):
-    """So do fields that nobody knows here, and bytes that are no message."""
+def test_fields_set_by_the_work_are_kept(service):
+    """So do unknown fields, and bytes that are not a message."""
     name = service.start("acme.v1.Kept.Keep", KEPT()).name
     said = KEPT(text="b")
     said.create_time.FromSeconds(7)

@@ -137,7 +137,7 @@ def test_enums_stand_in_their_package_once():
     assert fields["shades"].enum_type is shade
 
 
-def test_everything_comes_back():
+def test_every_field_survives_the_binary_form():
     """Through the binary form of all that a class can say."""
     types = TypeRegistry(Outer, Nested)
     inner = Inner("x", Inner("y"))
@@ -169,7 +169,7 @@ def test_everything_comes_back():
 
 
 def test_an_any_in_binary_form_within_a_message():
-    """It prints as its message does, and is refused where nobody knows it."""
+    """It prints as its message does, and is refused by a registry without its type."""
     types = TypeRegistry(Outer, Nested)
     inside = Any("x/acme.v1.Outer.Nested", types.binary_payload(types.pack(Nested(Inner("x")))))
     assert types.dump(Outer(packed=inside)) == {
@@ -181,13 +181,13 @@ def test_an_any_in_binary_form_within_a_message():
 
 
 def test_types_that_come_later_are_seen():
-    """The descriptors are made anew."""
+    """The descriptors are made again."""
     types = TypeRegistry(Nested)
     assert types.binary.descriptor("acme.v1.Inner").full_name == "acme.v1.Inner"
     types.register(Outer)
     assert types.binary.descriptor("acme.v1.Outer").full_name == "acme.v1.Outer"
     with pytest.raises(UnknownType):
-        types.binary.descriptor("acme.v1.Nobody")
+        types.binary.descriptor("acme.v1.Unknown")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ class Nothing(enum.IntEnum):
         (enum.Enum("Odd", ["A_B", "ab"]), {}, "names in Odd differ by case and underscores"),
     ],
 )
-def test_what_no_field_can_be_is_refused_when_it_is_registered(annotation, metadata, said):
+def test_class_with_unsupported_field_is_refused_when_registered(annotation, metadata, said):
     """With the name of the field."""
     made = attrs.make_class("Made", {"odd": attrs.field(type=annotation, metadata=metadata)})
     with pytest.raises(DeclarationError, match=rf"Made\.odd: .*{said}"):
@@ -292,7 +292,7 @@ def test_packages_that_import_each_other():
         types.binary  # noqa: B018
 
 
-def test_an_enum_whose_place_is_taken():
+def test_enum_with_the_name_of_a_message_is_refused():
     """Its message would have the name of another one."""
 
     @message("acme.v1.ShadeEnum")
@@ -347,7 +347,7 @@ def test_an_attrs_class_is_not_read_from_bytes_by_itself():
         TypeRegistry(Nested).codec("acme.v1.Outer.Nested").load(b"", strict=True)
 
 
-def test_what_was_printed_is_kept_for_a_while(monkeypatch):
+def test_printed_messages_are_cached_if_small(monkeypatch):
     """So that a poll need not read it again; not for ever, and not what is large."""
     types = TypeRegistry(StringValue)
     name = "google.protobuf.StringValue"
@@ -360,8 +360,8 @@ def test_what_was_printed_is_kept_for_a_while(monkeypatch):
     assert len(types.binary._written) == 1
 
 
-def test_what_was_read_is_everybodys_own():
-    """Whoever changes its message does not change that of the next one."""
+def test_each_caller_gets_its_own_copy_of_a_message():
+    """A caller who changes its message does not change that of the next one."""
     types = TypeRegistry(Outer, Nested)
     payload = types.binary_payload(types.pack(Outer(struct={"a": [1]})))
     first = types.unpack(Any("x/acme.v1.Outer", payload), Outer)
@@ -396,7 +396,7 @@ def test_hostile_bytes_are_refused():
 
 
 @pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}])
-def test_what_is_as_deep_as_it_may_be_has_a_binary_form(wrap):
+def test_message_of_greatest_depth_has_a_binary_form(wrap):
     """A list in a Struct takes two of protobuf's levels for one of JSON's, an object three."""
     types, value = TypeRegistry(Outer, Nested), 1.0
     for _ in range(MAX_MESSAGE_DEPTH - 1):
@@ -485,14 +485,14 @@ def test_a_missing_extra_is_named(monkeypatch):
 
 
 def test_a_name_belongs_to_one_class():
-    """Else nobody knew what to read."""
+    """Without it no reader would know the type of the bytes."""
     types = of_protobuf()
     other = of_protobuf().codec("lrofix.v1.Book").python
     with pytest.raises(DeclarationError, match=r"lrofix\.v1\.Book: is the name of"):
         types.register(other)
 
 
-def test_what_protobuf_cannot_write_is_refused():
+def test_message_that_protobuf_cannot_write_is_refused():
     """What no JSON can say, and proto2's fields that must be there."""
     part = TypeRegistry(UninterpretedOption.NamePart)
     with pytest.raises(EncodingError, match="missing required fields"):
@@ -506,7 +506,7 @@ def test_what_protobuf_cannot_write_is_refused():
     with pytest.raises(EncodingError):
         types.binary_payload(Any("x/google.protobuf.Duration", "soon"))
     with pytest.raises(UnknownType):
-        types.binary_payload(Any("x/acme.v1.Nobody", {}))
+        types.binary_payload(Any("x/acme.v1.Unknown", {}))
 
 
 # -- files of descriptors -------------------------------------------------------------------------
@@ -522,8 +522,8 @@ def test_a_file_set_is_registered():
     assert register_file_set(types, FILE_SET) == ()
 
 
-def test_a_set_may_lack_what_is_always_known(tmp_path):
-    """``protoc`` puts imports into it only when it is told to."""
+def test_set_may_lack_the_well_known_imports(tmp_path):
+    """``protoc`` puts imports into it only with an option."""
     whole = FileDescriptorSet.FromString(FILE_SET)
     own = [file for file in whole.file if file.package == "lrofix.v1"]
     new = register_file_set(TypeRegistry(), FileDescriptorSet(file=own).SerializeToString())
@@ -651,7 +651,7 @@ def test_a_public_import_of_a_known_file_is_one(tmp_path):
         ("api.binpb", "must be a FileDescriptorSet, or its bytes, got 'api.binpb'"),
     ],
 )
-def test_what_is_no_file_set(wrong, said):
+def test_bytes_that_are_not_a_file_set_are_refused(wrong, said):
     """A sentence says so."""
     with pytest.raises(InvalidArgument, match=said):
         register_file_set(TypeRegistry(), wrong)

@@ -43,7 +43,7 @@ PAGE = st.builds(
 
 
 @given(STATUS | OPERATION | PAGE)
-def test_nothing_is_lost_on_the_way(message):
+def test_unknown_fields_survive_a_round_trip(message):
     """Whatever a peer sends comes back, also what is unknown here."""
     proto = to_proto(message, TYPES)
     again = from_proto(type(proto).FromString(proto.SerializeToString()))
@@ -51,7 +51,7 @@ def test_nothing_is_lost_on_the_way(message):
 
 
 @pytest.mark.parametrize("wrong", [5, TypeRegistry, Any()])
-def test_what_is_no_message_of_the_interface(wrong):
+def test_other_objects_are_refused_as_messages(wrong):
     """A sentence says what was found."""
     with pytest.raises(InvalidArgument, match=r"must be a message of google\.longrunning"):
         to_proto(wrong, TYPES)

@@ -149,7 +149,7 @@ REFUSED = [
     ("listed", [["\ud800"]]), ("aBool", "true"), ("aString", 5), ("anInt32", "1_0"),
     ("aBytes", "!"), ("aFloat", 1e39), ("aDouble", "1e400"), ("empty", []), ("empty", {"a": 1}),
     ("packed", []), ("packed", {"a": 1}), ("packed", {"@type": None}),
-    ("packed", {"@type": "google.protobuf.Empty"}), ("packed", {"@type": "x/acme.v1.Nobody"}),
+    ("packed", {"@type": "google.protobuf.Empty"}), ("packed", {"@type": "x/acme.v1.Unknown"}),
     ("packed", {"@type": "x/acme.v1.Every.ByNameEntry"}), ("packed", {"@type": "x/"}),
     ("packed", {"@type": "x/.acme.v1.Every"}), ("packed", {"@type": "x\ud800/acme.v1.Every"}),
     ("packed", {"@type": "x/acme.v1.Every\ud800"}),
@@ -247,7 +247,7 @@ LEAF = (
     | st.from_regex(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9]"
                     r"(\.[0-9]{1,6})?(Z|[-+][0-2][0-9]:[0-6][0-9])", fullmatch=True)
     | st.from_regex(r"[A-Za-z0-9+/_-]{0,6}={0,3}", fullmatch=True)
-    | st.sampled_from(["NaN", "Infinity", "-Infinity", "CRIMSON", "NOBODY", "true", "aB,c"])
+    | st.sampled_from(["NaN", "Infinity", "-Infinity", "CRIMSON", "UNKNOWN", "true", "aB,c"])
 )  # fmt: skip
 KEYS = sorted(shape_of(Every).spellings)
 KEY = st.sampled_from(KEYS) | st.sampled_from(["unknown", "@type", "value", "1", "true", "-7", ""])
@@ -446,7 +446,7 @@ def test_unknown_names_are_dropped_where_they_are_ignored(types):
     value = {"open": "HUGE", "nulls": ["x", None], "unknown": 1, "left": "a"}
     assert shown(types, "acme.v3.Odd", value, strict=False) == {"nulls": [None], "left": "a"}
     assert shown(types, "acme.v3.Odd", {"open": 9}, strict=False) == {"open": 9}
-    level = {"needed": "", "closed": "NOBODY", "[acme.v2.none]": 1}
+    level = {"needed": "", "closed": "UNKNOWN", "[acme.v2.none]": 1}
     assert shown(types, "acme.v2.Two", level, strict=False) == {"needed": ""}
     for wrong in ({"open": 1.5}, {"left": 1}, {"left": "", "right": {}}):
         with pytest.raises(InvalidArgument):
@@ -464,7 +464,7 @@ def test_an_extension_of_another_message_is_no_field():
         types.load(value, descriptor_pb2.MethodOptions)
 
 
-def test_what_is_nested_too_deeply_for_the_binary_form_is_refused(types):
+def test_message_too_deep_for_the_binary_form_is_refused(types):
     """A Struct takes three of protobuf's hundred levels for each of its own (spec §1.8(8))."""
     value = {}
     for _ in range(32):

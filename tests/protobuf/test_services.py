@@ -108,7 +108,7 @@ def compiled(sources, folder):
 
 
 def test_the_files_compile_and_read_our_replies(service, tmp_path):
-    """Whoever generates a client from them decodes what we send (issue: proto printed)."""
+    """A client that is generated from them decodes what we send (issue: proto printed)."""
     sources = protobuf.proto_sources(service)
     assert list(sources) == ["acme/google/v1/google.proto"]
     folder = compiled(sources, tmp_path)
@@ -234,10 +234,10 @@ service Shop {
         ("shop2.v1", "shop2/v1/shop_service.proto", SERVICE),
     ],
 )
-def test_what_protoc_was_given_is_not_printed_again(
+def test_messages_of_given_files_are_not_printed_again(
     service, tmp_path, monkeypatch, package, name, service_text
 ):
-    """Neither its messages nor its services, and no file takes the place of another."""
+    """Its messages and services are printed once, and no file replaces another."""
     source = SHOP.format(package=package, service=service_text)
     pb = generated(service, tmp_path, name, source, monkeypatch)
     classes = {"request": pb.BuyRequest, "response": pb.BuyResponse, "metadata": pb.BuyMetadata}

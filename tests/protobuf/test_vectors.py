@@ -64,7 +64,7 @@ def test_an_any_in_both_forms(kind, case):
 @pytest.mark.parametrize(
     "case", [c for c in vectors("any_json")["cases"] if c["mode"] == "parse_error"], ids=by_id
 )
-def test_what_is_no_any_is_refused(case):
+def test_invalid_any_is_refused(case):
     """By messages of protobuf, as by those of attrs."""
     with pytest.raises((ValueError, LroError)):
         KINDS["protobuf"].from_json(value_of(case), strict=True)
@@ -74,7 +74,7 @@ def test_what_is_no_any_is_refused(case):
     "case", [c for c in vectors("any_json")["cases"] if c["mode"] == "print_error"], ids=by_id
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_cannot_be_printed_is_refused(kind, case):
+def test_message_that_cannot_be_printed_is_refused(kind, case):
     """Whatever bytes came."""
     with pytest.raises(LroError):
         KINDS[kind].to_json(Any(case["type_url"], bytes.fromhex(case["value_hex"])))

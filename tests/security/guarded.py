@@ -1,4 +1,4 @@
-"""A service behind each kind of edge, with hooks that do what a test tells them to do."""
+"""A service behind each kind of edge, with hooks that a test controls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lro.http import OperationsEdge
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.grpc.serving import serving
-from tests.http.counting_service import House, build
+from tests.http.counting_service import CountService, build
 
 START: Final = "acme.v1.Things.Count"
 FIVE: Final = (
@@ -130,7 +130,7 @@ PLACES: Final = [
 
 @attrs.frozen
 class Answer:
-    """What a caller was told: the code, and all of the reply as text."""
+    """What a caller got: the code, and all of the reply as text."""
 
     code: lro.Code
     text: str
@@ -140,7 +140,7 @@ class Answer:
 class Place:
     """A guarded service within reach; ``call`` takes a verb, a name and the caller."""
 
-    house: House
+    counting: CountService
     script: Script
     verbs: tuple[str, ...]
     call: Callable[..., Answer]
@@ -191,7 +191,7 @@ def grpc_request(verb: str, name: str) -> tuple[str, bytes]:
     return f"/google.longrunning.Operations/{verb}", message.SerializeToString()
 
 
-def told(status: int, body: bytes) -> Answer:
+def answer_of(status: int, body: bytes) -> Answer:
     """The answer in a reply over HTTP."""
     text = body.decode()
     code = lro.Code.OK if status == 200 else lro.Code[json.loads(text)["error"]["status"]]
@@ -223,48 +223,48 @@ async def ask_asgi(app: Any, verb: str, name: str, caller: str = "ann", receive:
     await app(scope, hear, send)
     if not sent:
         return None
-    return told(sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:]))
+    return answer_of(sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:]))
 
 
-def edge_of(house: House, **options: Any) -> OperationsEdge:
+def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
     """The edge of a service, with its start."""
-    return OperationsEdge(house.service, starts={"/v1/count": house.count}, **options)
+    return OperationsEdge(counting.service, starts={"/v1/count": counting.count}, **options)
 
 
-def asgi_app(house: House, **options: Any) -> Any:
+def asgi_app(counting: CountService, **options: Any) -> Any:
     """All verbs of a service as one application."""
-    return lro.asgi.OperationsApp(house.service, starts={"/v1/count": house.count}, **options)
+    return lro.asgi.OperationsApp(counting.service, starts={"/v1/count": counting.count}, **options)
 
 
-def wsgi_app(house: House, **options: Any) -> Any:
+def wsgi_app(counting: CountService, **options: Any) -> Any:
     """All verbs of a service as one application."""
-    return lro.wsgi.OperationsApp(house.service, starts={"/v1/count": house.count}, **options)
+    return lro.wsgi.OperationsApp(counting.service, starts={"/v1/count": counting.count}, **options)
 
 
 @contextlib.contextmanager
-def _asgi(house: House, authenticate: Any) -> Iterator[Callable[..., Answer]]:
-    app = asgi_app(house, authenticate=authenticate)
+def _asgi(counting: CountService, authenticate: Any) -> Iterator[Callable[..., Answer]]:
+    app = asgi_app(counting, authenticate=authenticate)
     with asyncio.Runner() as runner:
         yield lambda *args: runner.run(ask_asgi(app, *args))
 
 
 @contextlib.contextmanager
-def _wsgi(house: House, authenticate: Any) -> Iterator[Callable[..., Answer]]:
-    app = wsgi_app(house, authenticate=authenticate)
+def _wsgi(counting: CountService, authenticate: Any) -> Iterator[Callable[..., Answer]]:
+    app = wsgi_app(counting, authenticate=authenticate)
     with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://here") as client:
 
         def call(verb: str, name: str, caller: str = "ann") -> Answer:
             method, path, body = http_request(verb, name)
             reply = client.request(method, path, content=body, headers={"x-caller": caller})
-            return told(reply.status_code, reply.content)
+            return answer_of(reply.status_code, reply.content)
 
         yield call
 
 
 @contextlib.contextmanager
-def _grpc(kind: str, house: House, authenticate: Any) -> Iterator[Callable[..., Answer]]:
+def _grpc(kind: str, counting: CountService, authenticate: Any) -> Iterator[Callable[..., Answer]]:
     with (
-        serving(kind, house.service, authenticate=authenticate) as address,
+        serving(kind, counting.service, authenticate=authenticate) as address,
         grpc.insecure_channel(address) as channel,
     ):
 
@@ -282,7 +282,7 @@ def _grpc(kind: str, house: House, authenticate: Any) -> Iterator[Callable[..., 
         yield call
 
 
-SERVED: Final[Mapping[str, Callable[[House, Any], Any]]] = {
+SERVED: Final[Mapping[str, Callable[[CountService, Any], Any]]] = {
     "asgi": _asgi,
     "wsgi": _wsgi,
     "grpc": functools.partial(_grpc, "threads"),
@@ -294,14 +294,14 @@ SERVED: Final[Mapping[str, Callable[[House, Any], Any]]] = {
 def guarded(edge: str, kind: str, store: str, folder: Path, **options: Any) -> Iterator[Place]:
     """A service with both hooks of this kind behind this edge."""
     script, make = Script(), KINDS[kind]
-    house = build(
+    counting = build(
         STORES[store](folder),
         authorize=make(lambda *question: script.authorize(*question)),
         **options,
     )
     hook = make(lambda headers: script.authenticate(headers))
-    with house.service, SERVED[edge](house, hook) as call:
-        yield Place(house, script, VERBS[edge], call)
+    with counting.service, SERVED[edge](counting, hook) as call:
+        yield Place(counting, script, VERBS[edge], call)
 
 
 # -- errors of an application ------------------------------------------------------------------
@@ -331,7 +331,7 @@ class Saying(lro.StatusError):
         return self._say("details", super().details(domain))
 
 
-UNTELLABLE: Final[Mapping[str, Callable[[], lro.LroError]]] = {
+UNREADABLE: Final[Mapping[str, Callable[[], lro.LroError]]] = {
     "details exit": lambda: Saying(details=SystemExit()),
     "details close a coroutine": lambda: Saying(details=GeneratorExit()),
     "details fail": lambda: Saying(details=ValueError()),
@@ -345,4 +345,4 @@ UNTELLABLE: Final[Mapping[str, Callable[[], lro.LroError]]] = {
     "text exits": lambda: Saying(text=SystemExit()),
     "text fails": lambda: Saying(text=ValueError()),
 }
-"""Errors that an application may raise, and that no caller can be told of."""
+"""Errors that an application may raise, and whose text or details cannot be read."""

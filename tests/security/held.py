@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import heapq
 import itertools
 import json
@@ -16,12 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import unquote_to_bytes
 
 import attrs
 
 from lro.asgi import OperationsApp
-from tests.http.counting_service import CountMetadata, CountResponse, House, build
+from tests.http.counting_service import CountMetadata, CountResponse, CountService, build
 
 KB, MB = 1024, 1024 * 1024
 START: Final = "/v1/things:count"
@@ -34,9 +35,28 @@ SPECIAL: Final = (*';="\\%&+,.:/-0[{*(<a', *ODD[:2], *ODD[-3:])
 """Those that some grammar of a header, path, query, filter or body gives a meaning."""
 
 
+CHUNK: Final = 12 * KB
+"""A multiple of the length of each text that the paths below repeat."""
+
+
+def unquoted(path: bytes) -> str:
+    """The path as a server decodes it; equal chunks of a long path are decoded once."""
+    chunks, at = [], 0
+    while at < len(path):
+        end = at + CHUNK
+        for _ in range(2):  # not inside an escape
+            end -= b"%" in path[end - 2 : end]
+        chunks.append(_unquoted(path[at:end]))
+        at = end
+    return b"".join(chunks).decode(errors="replace")
+
+
+_unquoted = functools.lru_cache(64)(unquote_to_bytes)
+
+
 @attrs.frozen(kw_only=True)
 class Asked:
-    """One request, as a server hands it to an ASGI application; the path is raw."""
+    """One request, as a server passes it to an ASGI application; the path is raw."""
 
     what: str
     method: str
@@ -52,7 +72,7 @@ class Asked:
             "type": "http",
             "method": self.method,
             "scheme": "http",
-            "path": unquote(self.path, errors="replace"),
+            "path": unquoted(self.path),
             "raw_path": self.path,
             "query_string": self.query,
             "headers": self.headers,
@@ -131,8 +151,12 @@ class Measure:
 # -- requests ---------------------------------------------------------------------------------
 
 
-def routes(name: str) -> Mapping[str, tuple[str, str]]:
-    """Every verb by its method and path."""
+Routes = Mapping[str, tuple[str, str]]
+"""Method and path of verbs."""
+
+
+def routes(name: str) -> Routes:
+    """Every verb."""
     at = f"/v1/{name}"
     return {
         "get": ("GET", at),
@@ -154,22 +178,27 @@ HEADERS: Final = (
 
 
 def repeated(text: str, size: int) -> str:
-    """A text again and again, up to so many characters."""
+    """A text again and again, up to this number of characters."""
     return (text * (size // len(text) + 1))[:size]
 
 
 def quoted(text: str) -> bytes:
     """A text as it may stand in a raw path or query: unsafe characters as percent-escapes."""
-    return b"".join(
-        bytes([byte]) if 32 < byte < 127 and byte not in b"%?#" else b"%%%02X" % byte
-        for byte in text.encode()
-    )
+    return b"".join(map(_QUOTED.__getitem__, text.encode()))
 
 
-def of_characters(name: str, characters: Sequence[str], sizes: Sequence[int]) -> Iterator[Asked]:
+_QUOTED: Final = [
+    bytes([byte]) if 32 < byte < 127 and byte not in b"%?#" else b"%%%02X" % byte
+    for byte in range(256)
+]
+
+
+def of_characters(
+    chosen: Routes, characters: Sequence[str], sizes: Sequence[int]
+) -> Iterator[Asked]:
     """Each character, repeated, in each header, the query, the path and the body of each verb."""
     for (verb, (method, path)), character, size in itertools.product(
-        routes(name).items(), characters, sizes
+        chosen.items(), characters, sizes
     ):
         what = f"{verb}: {character!r} x {size} as "
         text = repeated(character, size)
@@ -241,9 +270,9 @@ def _names(names: Sequence[str]) -> bytes:
     return json.dumps({"names": names}, separators=(",", ":")).encode()
 
 
-def of_bodies(name: str, sizes: Sequence[int]) -> Iterator[Asked]:
+def of_bodies(chosen: Routes, sizes: Sequence[int]) -> Iterator[Asked]:
     """Bodies of each structure to each verb that reads one."""
-    posted = [item for item in routes(name).items() if item[1][0] == "POST"]
+    posted = [item for item in chosen.items() if item[1][0] == "POST"]
     for (verb, (method, path)), (kind, make), size in itertools.product(
         posted, BODIES.items(), sizes
     ):
@@ -270,9 +299,9 @@ VALUES: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def of_headers(name: str, sizes: Sequence[int]) -> Iterator[Asked]:
+def of_headers(chosen: Routes, sizes: Sequence[int]) -> Iterator[Asked]:
     """Many headers, and headers of each structure, to each verb."""
-    for (verb, (method, path)), size in itertools.product(routes(name).items(), sizes):
+    for (verb, (method, path)), size in itertools.product(chosen.items(), sizes):
         where: dict[str, Any] = {"method": method, "path": path.encode(), "body": b'{"a": 1}'}
         for kind, make in MANY_HEADERS.items():
             yield Asked(what=f"{verb}: headers {kind}, {size}", headers=make(size), **where)
@@ -286,9 +315,9 @@ PATHS: Final = ("/", "//a", "/%41", "/a", "%41", "%", "%2F", "%2f%41", ":", "a:"
 QUERIES: Final = ("&", "key&", "key=1&", "a=b&", "%41", "%", "+", "=", "filter=a&", "alt=json&")
 
 
-def of_targets(name: str, sizes: Sequence[int]) -> Iterator[Asked]:
+def of_targets(chosen: Routes, sizes: Sequence[int]) -> Iterator[Asked]:
     """Paths and queries of each structure to each verb."""
-    for (verb, (method, path)), size in itertools.product(routes(name).items(), sizes):
+    for (verb, (method, path)), size in itertools.product(chosen.items(), sizes):
         for text in PATHS:
             long = repeated(text, size).encode()
             end = b":" + path.rpartition(":")[2].encode() if ":" in path else b""
@@ -363,40 +392,40 @@ def of_filters(characters: Sequence[str], sizes: Sequence[int]) -> Iterator[Aske
 
 def everything(name: str) -> Iterator[Asked]:
     """All requests of the campaign."""
-    sizes = (KB, 60 * KB, MB)
+    chosen, sizes = routes(name), (KB, 60 * KB, MB)
     yield from of_filters(CHARACTERS, (500, 8000, 8192))
-    yield from of_headers(name, sizes)
-    yield from of_targets(name, sizes)
-    yield from of_bodies(name, sizes)
-    yield from of_characters(name, CHARACTERS, (60 * KB, MB))
+    yield from of_headers(chosen, sizes)
+    yield from of_targets(chosen, sizes)
+    yield from of_bodies(chosen, sizes)
+    yield from of_characters(chosen, CHARACTERS, (60 * KB, MB))
 
 
 # -- the service ------------------------------------------------------------------------------
 
 
-def house_of(operations: int, store: Any = None) -> tuple[House, str]:
+def counting_of(operations: int, store: Any = None) -> tuple[CountService, str]:
     """A service with operations in it, and the name of one of them that is done."""
-    house = build(store)
+    counting = build(store)
     for number in range(operations):
         metadata = CountMetadata(percent=number % 101)
-        started = house.start(metadata=metadata)
+        started = counting.start(metadata=metadata)
         if number % 2:
-            house.service.reporter(started).complete(CountResponse(total=number))
-    name = house.start(metadata=CountMetadata(percent=7))
-    house.finish(name)
-    return house, name
+            counting.service.reporter(started).complete(CountResponse(total=number))
+    name = counting.start(metadata=CountMetadata(percent=7))
+    counting.finish(name)
+    return counting, name
 
 
-def app_of(house: House) -> OperationsApp:
+def app_of(counting: CountService) -> OperationsApp:
     """All that the service offers over ASGI."""
-    return OperationsApp(house.service, starts={START: house.count})
+    return OperationsApp(counting.service, starts={START: counting.count})
 
 
 def measure(requests: Callable[[str], Iterator[Asked]], operations: int = 0) -> list[Held]:
-    """The measures of requests to a service with so many operations."""
-    house, name = house_of(operations)
-    with house.service:
-        return asyncio.run(Measure(app_of(house)).each(requests(name)))
+    """The measures of requests to a service with this number of operations."""
+    counting, name = counting_of(operations)
+    with counting.service:
+        return asyncio.run(Measure(app_of(counting)).each(requests(name)))
 
 
 def main() -> None:

@@ -30,12 +30,13 @@ from tests.security.held import (
     SPECIAL,
     Asked,
     app_of,
-    house_of,
+    counting_of,
     of_bodies,
     of_characters,
     of_filters,
     of_headers,
     of_targets,
+    routes,
 )
 
 REPEATS: Final = 3
@@ -59,9 +60,9 @@ def serve(which: str, http: str) -> None:
     import uvicorn
 
     logging.disable(logging.CRITICAL)
-    house, name = house_of(1000)
-    app: Any = app_of(house) if which == "ours" else bare
-    with house.service, socket.create_server(("127.0.0.1", 0)) as listening:
+    counting, name = counting_of(1000)
+    app: Any = app_of(counting) if which == "ours" else bare
+    with counting.service, socket.create_server(("127.0.0.1", 0)) as listening:
         print(json.dumps([listening.getsockname()[1], name]), flush=True)
         config = uvicorn.Config(app, http=http, lifespan="off")  # type: ignore[arg-type]
         asyncio.run(uvicorn.Server(config).serve([listening]))
@@ -146,11 +147,12 @@ class Waited:
 
 def selection(name: str) -> Iterator[Asked]:
     """The largest requests of each structure."""
-    yield from of_bodies(name, [MB])
-    yield from of_headers(name, [60 * KB, MB])
-    yield from of_targets(name, [60 * KB])
+    chosen = routes(name)
+    yield from of_bodies(chosen, [MB])
+    yield from of_headers(chosen, [60 * KB, MB])
+    yield from of_targets(chosen, [60 * KB])
     yield from of_filters(SPECIAL, [8192])
-    yield from of_characters(name, SPECIAL[:4], [MB])
+    yield from of_characters(chosen, SPECIAL[:4], [MB])
 
 
 def main() -> None:

@@ -132,7 +132,7 @@ def test_all_replies_have_room_for_one_page() -> None:
 
 
 def service_of(store: Any = None, **limits: int) -> lro.Service:
-    """A service without upkeep, whose method gives what the test puts into the request."""
+    """A service without maintenance, whose method returns what the test puts into the request."""
     service = lro.Service(
         store or MemoryStore(), InlineExecutor(), maintenance=False, limits=lro.Limits(**limits)
     )
@@ -321,7 +321,7 @@ ELSEWHERE: Final = {
 
 @pytest.mark.parametrize("what", list(PROBES))
 def test_a_bound_holds_at_its_number_and_not_one_over_it(what: str) -> None:
-    """At the bound all is well; one over it is refused with the reason that the table tells."""
+    """At the bound a request is accepted; one over it is refused with the reason in the table."""
     probe, at = PROBES[what]
     probe(at)
     with pytest.raises(lro.LroError) as caught:
@@ -339,38 +339,38 @@ def test_a_bound_holds_at_its_number_and_not_one_over_it(what: str) -> None:
     )
 
 
-def told(error: lro.LroError) -> Any:
-    """The reply that tells of an error, as JSON."""
+def error_body(error: lro.LroError) -> Any:
+    """The reply for an error, as JSON."""
     return json.loads(error_reply(error, lro.TypeRegistry(), "acme.test").body)["error"]
 
 
 @pytest.mark.parametrize("letter", ["x", "\U0001f600", "\x00"])
 def test_texts_of_an_error_are_cut(letter: str) -> None:
     """One text of the application, or of a request that it quotes, is in the reply many times."""
-    whole = told(lro.InvalidArgument("", letter * MAX_TEXT))
+    whole = error_body(lro.InvalidArgument("", letter * MAX_TEXT))
     assert whole["message"] == letter * MAX_TEXT
     assert whole["details"][1]["fieldViolations"][0]["description"] == letter * MAX_TEXT
-    cut = told(lro.InvalidArgument(letter * 100_000, letter * (MAX_TEXT + 1)))
+    cut = error_body(lro.InvalidArgument(letter * 100_000, letter * (MAX_TEXT + 1)))
     short = letter * (MAX_TEXT - 3) + "..."
     info, wrong = cut["details"]
     assert (cut["code"], cut["message"]) == (400, short)
     assert info["metadata"] == {"field": short}
     assert wrong["fieldViolations"] == [{"field": short, "description": short}]
     odd = lro.Any("type.googleapis.com/google.rpc.Odd", {"number": 5})
-    assert told(lro.StatusError(lro.Code.ABORTED, "", (odd,)))["details"][1]["number"] == 5
+    assert error_body(lro.StatusError(lro.Code.ABORTED, "", (odd,)))["details"][1]["number"] == 5
     reason = lro.StatusError(lro.Code.INTERNAL, "", why=letter * 100_000)
-    assert told(reason)["details"][0]["reason"] == short
+    assert error_body(reason)["details"][0]["reason"] == short
 
 
 def test_details_of_an_error_are_bounded() -> None:
-    """What fits is told, in its order; the ErrorInfo always is, if need be without its facts."""
+    """Details that fit are sent, in their order; the ErrorInfo always, if need be without facts."""
     info = lro.types.ErrorInfo(reason="ABORTED", domain="acme.test")
     room = MAX_DETAILS - size_of(lro.TypeRegistry().pack(info))
     fits = lro.Any("type.googleapis.com/a.b.C", {"x": "y" * (room - len('{"x":""}'))})
     over = lro.Any(fits.type_url, {"x": f"{fits.payload['x']}y"})
     retry = lro.types.RetryInfo()
     for extra, kept in (((fits, retry), ["a.b.C"]), ((over, retry), ["google.rpc.RetryInfo"])):
-        found = told(lro.StatusError(lro.Code.ABORTED, "no", extra))["details"]
+        found = error_body(lro.StatusError(lro.Code.ABORTED, "no", extra))["details"]
         assert [one["@type"].rpartition("/")[2] for one in found[1:]] == kept
         assert found[0]["reason"] == "ABORTED"
 
@@ -378,7 +378,7 @@ def test_details_of_an_error_are_bounded() -> None:
         def facts(self) -> dict[str, str]:
             return {str(k): "x" * MAX_TEXT for k in range(40)}
 
-    assert [{**one, "@type": ""} for one in told(Talkative())["details"]] == [
+    assert [{**one, "@type": ""} for one in error_body(Talkative())["details"]] == [
         {"@type": "", "reason": "PERMISSION_DENIED", "domain": "acme.test"}
     ]
 
@@ -527,7 +527,7 @@ class Context:
 
 
 def test_a_batch_is_not_refused_for_what_its_caller_cannot_see() -> None:
-    """Else the refusal would tell that the operations of others are there."""
+    """The refusal must not reveal that operations of others exist."""
     store = MemoryStore()
     service = lro.Service(
         store,
@@ -551,26 +551,26 @@ def test_a_batch_is_not_refused_for_what_its_caller_cannot_see() -> None:
 
 
 def test_a_stream_reads_a_few_large_operations_at_a_time() -> None:
-    """What is left is told next, each once; nothing stays held."""
+    """What is left is sent next, each once; nothing stays held."""
     service = service_of(page_bytes=1000, replies_bytes=1600)
     names = [service.start(METHOD, WorkRequest()).name for _ in range(5)]
     for one in names:
         service.reporter(one).complete(WorkResponse("x" * 40))
 
     async def main() -> list[int]:
-        stream, sizes, told = await service.watch(names), [], []
+        stream, sizes, received = await service.watch(names), [], []
         async for some in stream.batches(60):
             sizes.append(len(some))
-            told += [one.name for one in some]
+            received += [one.name for one in some]
             assert 0 < service.replies.held <= 1600
-        assert told == names
+        assert received == names
         return sizes
 
     assert max(run_virtual(main())) == 1
     assert service.replies.held == 0
 
 
-def test_errors_and_what_was_read_before_count_too(tmp_path: Path) -> None:
+def test_errors_and_cached_records_count_towards_page_bytes(tmp_path: Path) -> None:
     """An error by its message; a record that is known leaves less room for those that are not."""
     with service_of(SQLiteStore(tmp_path / "operations.db")) as service:
         names = [service.start(METHOD, WorkRequest()).name for _ in range(2)]
@@ -788,7 +788,7 @@ def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more() -> None:
     assert service.replies.held == 0
 
 
-def test_what_has_been_sent_is_not_broken_off() -> None:
+def test_reply_whose_last_byte_is_sent_is_not_broken_off() -> None:
     """One who waits may give the order in another thread, just before the last byte is taken."""
     budget = ByteBudget(100)
 
@@ -867,7 +867,7 @@ def test_a_server_stays_small_under_large_replies(tmp_path: Path) -> None:
         served.close()
 
 
-def test_bytes_of_a_forgotten_turn_serve_who_waits() -> None:
+def test_bytes_of_a_collected_turn_serve_the_next_waiter() -> None:
     """Its bytes are free when it is collected, which wakes no one: the next look finds them."""
     budget = ByteBudget(100)
     turns = [budget.take(100)]

@@ -13,7 +13,7 @@ import pytest
 
 import lro
 from lro import asgi, wsgi
-from tests.http.counting_service import CountRequest, House, build, details_of
+from tests.http.counting_service import CountRequest, CountService, build, details_of
 from tests.http.servers import environ_of_wsgiref
 
 HOST = "api.example.com"
@@ -26,7 +26,7 @@ Headers = Iterable[tuple[str, str]]
 
 
 @attrs.frozen
-class Told:
+class Reply:
     """A reply: status, headers with names in lower case, the decoded body."""
 
     status: int
@@ -34,7 +34,9 @@ class Told:
     body: Any
 
 
-def call_asgi(app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes) -> Told:
+def call_asgi(
+    app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes
+) -> Reply:
     """Call an ASGI application as a server does."""
     sent: list[Any] = []
 
@@ -55,10 +57,12 @@ def call_asgi(app: Any, method: str, path: str, headers: Headers, scheme: str, b
     }
     asyncio.run(app(scope, receive, send))
     heads = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Told(sent[0]["status"], heads, json.loads(sent[1]["body"] or b"null"))
+    return Reply(sent[0]["status"], heads, json.loads(sent[1]["body"] or b"null"))
 
 
-def call_wsgi(app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes) -> Told:
+def call_wsgi(
+    app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes
+) -> Reply:
     """Call a WSGI application as a server does: headers of one name are one list."""
     environ: dict[str, Any] = {
         "REQUEST_METHOD": method,
@@ -70,13 +74,13 @@ def call_wsgi(app: Any, method: str, path: str, headers: Headers, scheme: str, b
     for name, value in headers:
         key = "HTTP_" + name.upper().replace("-", "_")
         environ[key] = f"{environ[key]}, {value}" if key in environ else value
-    told: list[Any] = []
-    pieces = app(environ, lambda status, heads: told.extend((status, heads)))
-    heads = {name.lower(): value for name, value in told[1]}
-    return Told(int(told[0][:3]), heads, json.loads(b"".join(pieces) or b"null"))
+    started: list[Any] = []
+    pieces = app(environ, lambda status, heads: started.extend((status, heads)))
+    heads = {name.lower(): value for name, value in started[1]}
+    return Reply(int(started[0][:3]), heads, json.loads(b"".join(pieces) or b"null"))
 
 
-Edge = tuple[Any, Callable[..., Told]]
+Edge = tuple[Any, Callable[..., Reply]]
 EDGES: Mapping[str, Edge] = {"asgi": (asgi, call_asgi), "wsgi": (wsgi, call_wsgi)}
 
 
@@ -84,20 +88,20 @@ EDGES: Mapping[str, Edge] = {"asgi": (asgi, call_asgi), "wsgi": (wsgi, call_wsgi
 class Site:
     """A service served over one of the two interfaces."""
 
-    house: House
+    counting: CountService
     app: Any
-    send: Callable[..., Told]
+    send: Callable[..., Reply]
 
     def call(
         self, method: str, path: str, headers: Headers, scheme: str = "http", body: bytes = b"{}"
-    ) -> Told:
+    ) -> Reply:
         """Call it; ``{name}`` in a path is a new operation."""
-        path = path.format(name=self.house.start())
+        path = path.format(name=self.counting.start())
         return self.send(self.app, method, path, headers, scheme, body)
 
     def count(self) -> int:
         """How many operations there are."""
-        return len(self.house.service.list(lro.ListOperationsRequest()).operations)
+        return len(self.counting.service.list(lro.ListOperationsRequest()).operations)
 
 
 @pytest.fixture(params=EDGES)
@@ -106,13 +110,13 @@ def serve(request: pytest.FixtureRequest) -> Callable[..., Site]:
     module, send = EDGES[request.param]
 
     def serve(*trusted_origins: str, authenticate: Any = None) -> Site:
-        house = build()
+        counting = build()
         options: dict[str, Any] = {
             "trusted_origins": trusted_origins,
             "authenticate": authenticate,
         }
-        app = module.OperationsApp(house.service, starts={START: house.count}, **options)
-        return Site(house, app, send)
+        app = module.OperationsApp(counting.service, starts={START: counting.count}, **options)
+        return Site(counting, app, send)
 
     return serve
 
@@ -129,17 +133,17 @@ OTHERS = {
 }
 
 
-def check_refused(told: Told, origin: str = "") -> None:
+def check_refused(reply: Reply, origin: str = "") -> None:
     """A 403 with its reason, and a sentence that names the option."""
-    assert (told.status, told.body["error"]["status"]) == (403, "PERMISSION_DENIED")
-    info = details_of(told.body)["ErrorInfo"]
+    assert (reply.status, reply.body["error"]["status"]) == (403, "PERMISSION_DENIED")
+    info = details_of(reply.body)["ErrorInfo"]
     assert (info["reason"], info.get("metadata", {})) == (
         "CROSS_SITE_REQUEST",
         {"origin": origin} if origin else {},
     )
-    assert "trusted_origins" in told.body["error"]["message"]
-    assert told.headers["x-content-type-options"] == "nosniff"
-    assert "access-control-allow-origin" not in told.headers
+    assert "trusted_origins" in reply.body["error"]["message"]
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in reply.headers
 
 
 # -- which headers pass -----------------------------------------------------------------------
@@ -242,12 +246,12 @@ def test_pages_of_other_sites_are_refused(
 ) -> None:
     """They get 403 and change nothing."""
     site = serve(APP)
-    told = site.call(method, path, with_host(headers), scheme)
+    reply = site.call(method, path, with_host(headers), scheme)
     origins = [value for name, value in headers if name == "origin"]
     origin = ", ".join(origins)
-    check_refused(told, origin if len(origin) <= 200 else origin[:200] + "...")
+    check_refused(reply, origin if len(origin) <= 200 else origin[:200] + "...")
     assert site.count() == 1  # the one that the path names, or would name
-    names = site.house.service.list(lro.ListOperationsRequest(filter="done=true"))
+    names = site.counting.service.list(lro.ListOperationsRequest(filter="done=true"))
     assert names.operations == ()
 
 
@@ -265,12 +269,12 @@ def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> 
     lines = sorted(both, key=lambda line: line != first)
     environ = environ_of_wsgiref("POST", START, *lines, f"Origin: {EVIL}")
     assert "same-origin" in environ["HTTP_SEC_FETCH_SITE"]
-    house = build()
-    told: list[Any] = []
-    app = wsgi.OperationsApp(house.service, starts={START: house.count})
-    pieces = app(environ, lambda *said: told.extend(said))
-    heads = {name.lower(): value for name, value in told[1]}
-    check_refused(Told(int(told[0][:3]), heads, json.loads(b"".join(pieces))), EVIL)
+    counting = build()
+    started: list[Any] = []
+    app = wsgi.OperationsApp(counting.service, starts={START: counting.count})
+    pieces = app(environ, lambda *said: started.extend(said))
+    heads = {name.lower(): value for name, value in started[1]}
+    check_refused(Reply(int(started[0][:3]), heads, json.loads(b"".join(pieces))), EVIL)
 
 
 @pytest.mark.parametrize("origin", [EVIL, "null", OWN])
@@ -291,10 +295,10 @@ def test_reading_is_never_refused(
 ) -> None:
     """GET, HEAD and preflights are as ever; no reply allows another site to read it."""
     headers = [("host", HOST), ("sec-fetch-site", where), ("origin", origin)]
-    told = serve().call(method, path, headers)
-    assert told.status == status
-    assert told.headers["x-content-type-options"] == "nosniff"
-    assert not any(name.startswith("access-control") for name in told.headers)
+    reply = serve().call(method, path, headers)
+    assert reply.status == status
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert not any(name.startswith("access-control") for name in reply.headers)
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
@@ -310,7 +314,7 @@ def test_site_is_checked_before_the_caller(
     ("method", "path", "status"),
     [("POST", "/v1/nothing", 404), ("PUT", "/v1/{name}", 405), ("PATCH", START, 405)],
 )
-def test_a_path_without_route_is_told_first(
+def test_path_without_route_is_refused_before_its_origin(
     serve: Callable[..., Site], method: str, path: str, status: int
 ) -> None:
     """There is nothing that a page of another site could change."""
@@ -349,22 +353,22 @@ def test_host_that_is_missing_is_nobodys_origin(serve: Callable[..., Site]) -> N
 )
 def test_trusted_origins_are_checked_at_construction(module: Any, given: Any, found: str) -> None:
     """Each is scheme://host or scheme://host:port, and a star is refused with a reason."""
-    house = build()
+    counting = build()
     with pytest.raises(lro.DeclarationError, match=found) as refused:
-        module.OperationsApp(house.service, trusted_origins=given)
+        module.OperationsApp(counting.service, trusted_origins=given)
     assert str(refused.value).startswith("trusted_origins: ")
 
 
 @pytest.mark.parametrize("module", [asgi, wsgi])
 def test_misspelt_option_is_refused(module: Any) -> None:
     """The constructors name their options, so that a misspelt hook does not leave all open."""
-    house = build()
+    counting = build()
     with pytest.raises(TypeError, match="autenticate"):
-        module.OperationsApp(house.service, autenticate=lambda headers: "ann")
+        module.OperationsApp(counting.service, autenticate=lambda headers: "ann")
 
 
 def test_reply_of_a_handmade_endpoint_is_not_sniffed() -> None:
     """``lro.http.answer`` gives it the headers that every reply has."""
-    house = build()
-    reply = lro.http.answer(house.service, lambda: house.count.start(CountRequest(steps=1)))
+    counting = build()
+    reply = lro.http.answer(counting.service, lambda: counting.count.start(CountRequest(steps=1)))
     assert dict(reply.headers)["x-content-type-options"] == "nosniff"

@@ -6,11 +6,12 @@ import asyncio
 import contextvars
 import gc
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 
@@ -27,7 +28,7 @@ from lro_client import AsyncLocalTransport
 from lro_client._errors import CallError
 from lro_client._flow.steps import BatchGetOperationsRequest, Call, StartRequest
 from tests.grpc.serving import serving
-from tests.http.counting_service import CountRequest, House, build
+from tests.http.counting_service import CountRequest, CountService, build
 from tests.http.servers import HOST, uvicorn_serving
 from tests.security.guarded import (
     ASYNC,
@@ -36,10 +37,10 @@ from tests.security.guarded import (
     START,
     STORES,
     VERBS,
+    answer_of,
     asgi_app,
     ask_asgi,
     grpc_request,
-    told,
 )
 
 HOOKS = ["authenticate", "authorize"]
@@ -102,8 +103,8 @@ class Gate:
         return {"authenticate": name, "authorize": allow}
 
 
-def house_with(store: Any, hooks: dict[str, Any]) -> tuple[House, str]:
-    """A house over a store, and the name of an operation in it, which is over."""
+def counting_with(store: Any, hooks: dict[str, Any]) -> tuple[CountService, str]:
+    """A counting service over a store, and the name of an operation in it, which is over."""
     before = build(store)
     name = before.start()
     before.finish(name)
@@ -125,8 +126,8 @@ def test_asgi_answers_second_caller_while_hook_blocks(
     """A hook that takes long holds its own caller, not the event loop."""
     gate = Gate()
     hooks = gate.hooks(hook, color)
-    house, name = house_with(store, hooks)
-    app = asgi_app(house, authenticate=hooks["authenticate"])
+    counting, name = counting_with(store, hooks)
+    app = asgi_app(counting, authenticate=hooks["authenticate"])
 
     async def calls() -> None:
         first = asyncio.ensure_future(ask_asgi(app, verb, name, "slow"))
@@ -137,7 +138,7 @@ def test_asgi_answers_second_caller_while_hook_blocks(
         gate.open()
         assert (await first).code is Code.OK
 
-    with house.service:
+    with counting.service:
         asyncio.run(calls())
 
 
@@ -153,8 +154,8 @@ def test_hooks_that_block_hold_no_thread_that_makes_replies(verb: str, store: An
             entered.release()
             assert opened.wait(PATIENCE)
 
-    house, name = house_with(store, {"authorize": authorize})
-    app = asgi_app(house, authenticate=lambda headers: headers["x-caller"])
+    counting, name = counting_with(store, {"authorize": authorize})
+    app = asgi_app(counting, authenticate=lambda headers: headers["x-caller"])
 
     async def calls() -> None:
         held = [asyncio.ensure_future(ask_asgi(app, verb, name, "slow")) for _ in range(slow)]
@@ -165,7 +166,7 @@ def test_hooks_that_block_hold_no_thread_that_makes_replies(verb: str, store: An
         opened.set()
         assert {(await call).code for call in held} == {Code.OK}
 
-    with house.service:
+    with counting.service:
         loop = asyncio.new_event_loop()
         loop.set_default_executor(ThreadPoolExecutor(slow + 2))
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -181,10 +182,10 @@ def test_grpc_asyncio_answers_second_caller_while_hook_blocks(
     """A hook that takes long holds its own caller, not the event loop."""
     gate = Gate()
     hooks = gate.hooks(hook, color)
-    house, name = house_with(store, hooks)
+    counting, name = counting_with(store, hooks)
     with (
-        house.service,
-        serving("asyncio", house.service, authenticate=hooks["authenticate"]) as address,
+        counting.service,
+        serving("asyncio", counting.service, authenticate=hooks["authenticate"]) as address,
         grpc.insecure_channel(address) as channel,
     ):
         path, message = grpc_request(verb, name)
@@ -206,12 +207,12 @@ def test_asgi_caller_cancelled_during_async_hook_leaves_nothing(
 ) -> None:
     """The hook is cancelled with its call; no task stays, and the verb is not done.
 
-    Only a server that stops cancels a call, whose caller is told so.
+    Only a server that stops cancels a call; its caller gets UNAVAILABLE.
     """
     gate = Gate()
     hooks = gate.hooks(hook, "awaited")
-    house, name = house_with(store, hooks)
-    app = asgi_app(house, authenticate=hooks["authenticate"])
+    counting, name = counting_with(store, hooks)
+    app = asgi_app(counting, authenticate=hooks["authenticate"])
     record = store.get(name)
 
     async def calls() -> None:
@@ -222,25 +223,25 @@ def test_asgi_caller_cancelled_during_async_hook_leaves_nothing(
         assert gate.left.is_set()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    with house.service:
+    with counting.service:
         asyncio.run(calls())
         gc.collect()  # a coroutine that was never awaited warns, and warnings are errors
         assert store.get(name) == record
-        assert (house.service.waiting, house.service.watching) == (0, 0)
+        assert (counting.service.waiting, counting.service.watching) == (0, 0)
 
 
 def test_asgi_wait_of_caller_who_leaves_during_async_authorize_ends(store: Any) -> None:
     """Wait listens for the end of the connection while the hook is awaited (spec §4.8)."""
     gate = Gate()
     hooks = gate.hooks("authorize", "awaited")
-    house, name = house_with(store, hooks)
-    app = asgi_app(house, authenticate=hooks["authenticate"])
+    counting, name = counting_with(store, hooks)
+    app = asgi_app(counting, authenticate=hooks["authenticate"])
 
     async def leave() -> Any:
         await asyncio.to_thread(gate.entered.wait, PATIENCE)
         return {"type": "http.disconnect"}
 
-    with house.service:
+    with counting.service:
         assert asyncio.run(ask_asgi(app, "WaitOperation", name, "slow", leave)) is None
     assert gate.left.is_set()
 
@@ -253,11 +254,11 @@ def test_grpc_caller_who_cancels_during_async_hook_ends_it(
     """The hook is cancelled with its caller, and the verb is not done."""
     gate = Gate()
     hooks = gate.hooks(hook, "awaited")
-    house, name = house_with(store, hooks)
+    counting, name = counting_with(store, hooks)
     record = store.get(name)
     with (
-        house.service,
-        serving("asyncio", house.service, authenticate=hooks["authenticate"]) as address,
+        counting.service,
+        serving("asyncio", counting.service, authenticate=hooks["authenticate"]) as address,
         grpc.insecure_channel(address) as channel,
     ):
         path, message = grpc_request(verb, name)
@@ -275,7 +276,7 @@ def test_grpc_caller_who_cancels_during_async_hook_ends_it(
 def test_hook_that_cancels_its_own_task_fails_its_own_call(
     edge: str, hook: str, then: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The caller is told INTERNAL, not that the server stops; the next one is answered."""
+    """The caller gets INTERNAL, not that the server stops; the next one is answered."""
     bad = True
 
     async def act(*_: Any) -> None:
@@ -286,9 +287,9 @@ def test_hook_that_cancels_its_own_task_fails_its_own_call(
             if then == "awaits":
                 await asyncio.sleep(0)
 
-    house, name = house_with(STORES["memory"](Path()), {hook: act})
+    counting, name = counting_with(STORES["memory"](Path()), {hook: act})
     authenticate = act if hook == "authenticate" else lambda headers: "ann"
-    with house.service, SERVED[edge](house, authenticate) as call:
+    with counting.service, SERVED[edge](counting, authenticate) as call:
         for verb in VERBS[edge]:
             caplog.clear()
             assert call(verb, name).code is Code.INTERNAL
@@ -305,17 +306,17 @@ def test_authorize_sees_what_async_authenticate_has_set() -> None:
     seen = []
 
     async def authenticate(headers: Mapping[str, str]) -> str:
-        assert WHO.get("nobody") == "nobody"
+        assert WHO.get("unset") == "unset"
         WHO.set(headers["x-caller"])
         return ""
 
     def authorize(caller: str, verb: str, name: str) -> None:
         seen.append(WHO.get())
 
-    house, name = house_with(STORES["memory"](Path()), {"authorize": authorize})
-    app = asgi_app(house, authenticate=authenticate)
+    counting, name = counting_with(STORES["memory"](Path()), {"authorize": authorize})
+    app = asgi_app(counting, authenticate=authenticate)
 
-    with house.service, asyncio.Runner() as runner:
+    with counting.service, asyncio.Runner() as runner:
         for caller in ("ann", "bob"):
             runner.run(ask_asgi(app, "GetOperation", name, caller), context=contextvars.Context())
     assert seen == ["ann", "bob"]
@@ -341,25 +342,48 @@ def test_hook_sees_context_variables_of_request(verb: str, color: str, store: An
         authorize(caller, verb, name)
 
     plain = color == "plain"
-    house, name = house_with(store, {"authorize": authorize if plain else aauthorize})
-    app = asgi_app(house, authenticate=authenticate if plain else aauthenticate)
+    counting, name = counting_with(store, {"authorize": authorize if plain else aauthorize})
+    app = asgi_app(counting, authenticate=authenticate if plain else aauthenticate)
 
     async def middleware(*arguments: Any) -> None:
         WHO.set("the request's")
         await app(*arguments)
 
-    with house.service:
+    with counting.service:
         assert asyncio.run(ask_asgi(middleware, verb, name)).code is Code.OK
     assert seen == ["the request's"] * 2
+
+
+@attrs.define
+class Uvicorn:
+    """A running uvicorn, whose application a test sets, and a client of it."""
+
+    client: httpx.Client
+    app: Any = None
+
+
+@pytest.fixture(scope="module")
+def uvicorn() -> Iterator[Uvicorn]:
+    """One server for many tests: its start and stop take longer than they do."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await served.app(scope, receive, send)
+
+    with (
+        uvicorn_serving(app, lifespan="off") as port,
+        httpx.Client(base_url=f"http://{HOST}:{port}", timeout=PATIENCE) as client,
+    ):
+        served = Uvicorn(client)
+        yield served
 
 
 @pytest.mark.parametrize("hook", HOOKS)
 @pytest.mark.parametrize("kind", ["function", *ASYNC])
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, BaseException])
 def test_uvicorn_outlives_hook_that_raises_base_exception(
-    error: type[BaseException], kind: str, hook: str
+    error: type[BaseException], kind: str, hook: str, uvicorn: Uvicorn
 ) -> None:
-    """The caller is told INTERNAL, and the next one is answered."""
+    """The caller gets INTERNAL, and the next one is answered, by one server for all cases."""
     bad = True
 
     def act(*_: Any) -> Any:
@@ -368,19 +392,15 @@ def test_uvicorn_outlives_hook_that_raises_base_exception(
         return None
 
     hooks = {hook: KINDS[kind](act)}
-    house = build(authorize=hooks.get("authorize"))
-    app = asgi_app(house, authenticate=hooks.get("authenticate"))
-    with (
-        house.service,
-        uvicorn_serving(app) as port,
-        httpx.Client(base_url=f"http://{HOST}:{port}", timeout=PATIENCE) as client,
-    ):
+    counting = build(authorize=hooks.get("authorize"))
+    uvicorn.app = asgi_app(counting, authenticate=hooks.get("authenticate"))
+    with counting.service:
         for method, path in [("GET", "/v1/operations"), ("POST", "/v1/count")]:
-            reply = client.request(method, path)
+            reply = uvicorn.client.request(method, path)
             assert (reply.status_code, "s3cret" in reply.text) == (500, False)
-            assert told(reply.status_code, reply.content).code is Code.INTERNAL
+            assert answer_of(reply.status_code, reply.content).code is Code.INTERNAL
         bad = False
-        assert client.get("/v1/operations").status_code == 200
+        assert uvicorn.client.get("/v1/operations").status_code == 200
 
 
 # -- the service, called by coroutines ---------------------------------------------------------
@@ -399,12 +419,12 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
     def plain(caller: str, verb: str, name: str) -> bool:
         return caller == "ann"
 
-    house = build(store, authorize=plain if color == "plain" else only_ann)
-    service = house.service
+    counting = build(store, authorize=plain if color == "plain" else only_ann)
+    service = counting.service
 
     async def calls(caller: str) -> None:
         request = CountRequest()
-        started = await service.on_loop(house.count.start, request, caller=caller)
+        started = await service.on_loop(counting.count.start, request, caller=caller)
         named = await service.on_loop(service.start, START, request, caller=caller)
         assert await service.on_loop(service.get, started.name, caller=caller) == started
         wanted = lro.ListOperationsRequest()
@@ -427,7 +447,7 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
         with pytest.raises(lro.errors.PermissionDenied):
             await service.on_loop(service.list, lro.ListOperationsRequest(), caller="bob")
         with pytest.raises(lro.errors.PermissionDenied):
-            await service.on_loop(house.count.start, CountRequest(), caller="bob")
+            await service.on_loop(counting.count.start, CountRequest(), caller="bob")
         with pytest.raises(lro.errors.PermissionDenied):
             await service.wait_async(name, 0.0, caller="bob")
         with pytest.raises(lro.errors.NameRefused, match=name):
@@ -439,7 +459,7 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [print, len, lambda: None, "get"])
-def test_on_loop_refuses_what_is_no_verb(wrong: Any) -> None:
+def test_on_loop_refuses_other_functions(wrong: Any) -> None:
     """The verbs of a service and its methods are taken, nothing else."""
 
     async def call() -> None:
@@ -467,10 +487,10 @@ def test_async_authorize_of_a_batch_names_what_it_refuses() -> None:
 
 def test_async_local_transport_awaits_authorize() -> None:
     """Each verb is done for the caller who may, and refused to the other."""
-    house = build(authorize=only_ann)
+    counting = build(authorize=only_ann)
 
     async def calls(caller: str) -> list[Any]:
-        transport, found = AsyncLocalTransport(house.service, caller=caller), []
+        transport, found = AsyncLocalTransport(counting.service, caller=caller), []
         requests = [
             StartRequest(target=START, message=CountRequest()),
             lro.GetOperationRequest("operations/x"),
@@ -489,6 +509,6 @@ def test_async_local_transport_awaits_authorize() -> None:
         return found
 
     missing = Code.NOT_FOUND
-    told = [Code.OK, missing, Code.OK, missing, missing, missing, Code.OK]
-    assert asyncio.run(calls("ann")) == told
+    expected = [Code.OK, missing, Code.OK, missing, missing, missing, Code.OK]
+    assert asyncio.run(calls("ann")) == expected
     assert asyncio.run(calls("bob")) == [Code.PERMISSION_DENIED] * 7

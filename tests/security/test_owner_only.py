@@ -13,7 +13,7 @@ import pytest
 import lro
 from lro import Code, asgi, wsgi
 from lro.http import OperationsEdge
-from tests.http.counting_service import House, build
+from tests.http.counting_service import CountService, build
 from tests.security.guarded import START, STORES, VERBS, Place, guarded
 
 SEEN = {"BatchGetOperations", "ListOperations", "WatchOperations", "WatchMany", START}
@@ -38,7 +38,7 @@ def place(request: pytest.FixtureRequest, store: str, tmp_path: Path) -> Iterato
 def test_caller_without_name_does_not_see_operations_with_owner(place: Place, unnamed: Any) -> None:
     """Each verb says that it is not there, and changes nothing."""
     name = place.start("ann")
-    before = place.house.service.store.get(name)
+    before = place.counting.service.store.get(name)
     place.script.authenticate = lambda headers: unnamed
     for verb in place.verbs:
         answer = place.call(verb, name)
@@ -49,7 +49,7 @@ def test_caller_without_name_does_not_see_operations_with_owner(place: Place, un
             assert answer.text.startswith("id: 1\nevent: missing\n")
         elif answer.code is Code.OK:
             assert name not in answer.text, verb
-    assert place.house.service.store.get(name) == before
+    assert place.counting.service.store.get(name) == before
 
 
 @pytest.mark.parametrize("unnamed", ["", None])
@@ -58,7 +58,7 @@ def test_callers_with_and_without_name_see_their_own(place: Place, unnamed: Any)
     for caller in ("ann", unnamed):
         place.script.authenticate = lambda headers, caller=caller: caller
         name = place.start()
-        place.house.finish(name)
+        place.counting.finish(name)
         for verb in sorted(place.verbs, key=lambda verb: verb == "DeleteOperation"):
             answer = place.call(verb, name)
             assert answer.code is Code.OK, verb
@@ -69,24 +69,28 @@ def test_callers_with_and_without_name_see_their_own(place: Place, unnamed: Any)
 @pytest.mark.parametrize("make", [OperationsEdge, asgi.OperationsApp, wsgi.OperationsApp])
 def test_open_edge_refuses_method_of_guarded_service(make: Callable[..., Any]) -> None:
     """Its callers would start the method without being asked who they are, whatever its name."""
-    guarded_house, opened = build(owner_only=True), build().service
+    guarded, opened = build(owner_only=True), build().service
     with pytest.raises(lro.DeclarationError) as refused:
-        make(opened, starts={"/v1/open": guarded_house.count})
+        make(opened, starts={"/v1/open": guarded.count})
     assert str(refused.value) == "acme.v1.Things.Count: is not declared by this service"
 
 
 MAKERS = {
-    "asgi.OperationsApp": lambda house, **options: asgi.OperationsApp(house.service, **options),
-    "wsgi.OperationsApp": lambda house, **options: wsgi.OperationsApp(house.service, **options),
+    "asgi.OperationsApp": lambda counting, **options: asgi.OperationsApp(
+        counting.service, **options
+    ),
+    "wsgi.OperationsApp": lambda counting, **options: wsgi.OperationsApp(
+        counting.service, **options
+    ),
 }
 
 
-def add_to_grpc(house: House, **options: Any) -> None:
+def add_to_grpc(counting: CountService, **options: Any) -> None:
     """Put the service on a gRPC server that is never started."""
     grpc = pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     lro_grpc = importlib.import_module("lro.grpc")
-    lro_grpc.add_to(grpc.server(ThreadPoolExecutor(1)), house.service, **options)
+    lro_grpc.add_to(grpc.server(ThreadPoolExecutor(1)), counting.service, **options)
 
 
 @pytest.fixture(params=[*MAKERS, "grpc"])
@@ -96,21 +100,21 @@ def make_edge(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def test_edge_without_authenticate_is_refused(make_edge: Callable[..., Any]) -> None:
-    """Everybody would be nobody there, and see what all the others start."""
-    house = build(owner_only=True)
+    """All callers would have the same empty name, and see what all the others start."""
+    counting = build(owner_only=True)
     with pytest.raises(lro.DeclarationError, match=r"^authenticate: is needed, since"):
-        make_edge(house)
-    make_edge(house, authenticate=lambda headers: None)
-    house.service.close()
+        make_edge(counting)
+    make_edge(counting, authenticate=lambda headers: None)
+    counting.service.close()
 
 
 def test_log_warns_of_authorize_without_authenticate(
     make_edge: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It may go by something else than the caller, so that it is not refused."""
-    house = build(authorize=lambda caller, verb, name: True)
-    make_edge(house, authenticate=lambda headers: None)
+    counting = build(authorize=lambda caller, verb, name: True)
+    make_edge(counting, authenticate=lambda headers: None)
     assert caplog.text == ""
-    make_edge(house)
+    make_edge(counting)
     assert "has no authenticate: authorize gets no names of callers" in caplog.text
-    house.service.close()
+    counting.service.close()

@@ -184,7 +184,7 @@ def test_a_page_token_grants_no_access() -> None:
     service.close()
 
 
-def test_what_belongs_to_others_is_as_what_is_not_there() -> None:
+def test_operation_of_another_caller_looks_missing() -> None:
     """The same status, reason and sentence, but for the name."""
     service, edge = served(owner_only=True)
     made = ask(edge, "POST", "/v1/c", {"steps": 1}, **{"x-caller": "them"})
@@ -195,12 +195,12 @@ def test_what_belongs_to_others_is_as_what_is_not_there() -> None:
         for name in (theirs, missing)
         for method, verb in (("GET", ""), ("DELETE", ""), ("POST", ":cancel"), ("POST", ":wait"))
     ]
-    told = [
+    answers = [
         (r.status, r.body.replace(theirs.encode(), b"NAME").replace(missing.encode(), b"NAME"))
         for r in replies
     ]
-    assert told[:4] == told[4:]
-    assert {status for status, _ in told} == {404}
+    assert answers[:4] == answers[4:]
+    assert {status for status, _ in answers} == {404}
     service.close()
 
 

@@ -84,7 +84,7 @@ def metadata_may_be_missing(handle: Handle) -> None:
 
 
 def a_result_is_not_another_class(handle: Handle) -> None:
-    """Nor is the result of one method that of another."""
+    """The result of one method is not that of another."""
     wrong: ResizeRequest = handle.result()  # type: ignore[assignment]
     del wrong
 

@@ -38,7 +38,7 @@ SMALL_ORDER: Final = frozenset(
     )
 )
 """Points of order 1, 2, 4 and 8, with the sign of x cleared. OpenSSL takes them as keys, and then
-anybody can make a signature that holds for any picture."""
+anyone can make a signature that holds for any picture."""
 
 
 def check(request: AuthenticateRequest) -> None:
@@ -66,7 +66,7 @@ def check(request: AuthenticateRequest) -> None:
         if key[:-1] + bytes([key[-1] & 0x7F]) in SMALL_ORDER:
             raise InvalidArgument(
                 f"public_keys[{index}]",
-                f"is a point of small order, for which anybody can sign: {key.hex()}",
+                f"is a point of small order, for which anyone can sign: {key.hex()}",
             )
 
 

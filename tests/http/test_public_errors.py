@@ -1,4 +1,4 @@
-"""Errors whose details cannot be told."""
+"""Errors whose details cannot be sent."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Odd(StatusError):
     ],
     ids=["unknown bytes", "no message", "raises"],
 )
-def test_what_cannot_be_told_is_logged(
+def test_error_with_unreadable_details_is_internal_and_logged(
     error: StatusError, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The caller learns INTERNAL, and never waits for an answer in vain."""
+    """The caller gets INTERNAL, and always gets an answer."""
     with caplog.at_level(logging.ERROR, "lro"):
         reply = error_reply(error, TypeRegistry(), "acme.test", asked="GET /x")
     assert reply.status == 500
@@ -55,8 +55,8 @@ def test_what_cannot_be_told_is_logged(
     assert "the error of GET /x cannot be told" in caplog.text
 
 
-def test_error_is_asked_once_what_it_says() -> None:
-    """An error that would say something else the second time is told as it was the first time."""
+def test_details_of_error_are_read_once() -> None:
+    """An error whose second reading would differ is sent as it was read first."""
     reply = error_reply(Once(Code.NOT_FOUND, "gone"), TypeRegistry(), "acme.test")
     assert (reply.status, dict(reply.headers)["retry-after"]) == (404, "7")
 
@@ -80,7 +80,7 @@ def test_retry_after_is_that_of_packed_retry_info(detail: Any, seconds: str | No
 def test_fault_without_error_info_has_the_reason_of_its_code(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing else of it is told."""
+    """Nothing else of it is sent."""
 
     class Bare(StatusError):
         def details(self, domain: str) -> tuple[object, ...]:

@@ -32,7 +32,7 @@ def each_in_a_thread(make: Callable[[str], Callable[[], object]]) -> Way:
             try:
                 calls[name]()
                 at[name] = time.monotonic()
-            except Exception as exc:  # the parent tells of it
+            except Exception as exc:  # the parent reports it
                 failed[name] = repr(exc)
 
         moments = begins or [0.0] * len(names)
@@ -61,7 +61,7 @@ def each_in_a_task(make: Callable[[str], Callable[[], Awaitable[object]]]) -> Wa
             try:
                 await calls[name]()
                 at[name] = time.monotonic()
-            except Exception as exc:  # the parent tells of it
+            except Exception as exc:  # the parent reports it
                 failed[name] = repr(exc)
 
         await asyncio.gather(*map(one, names, begins or [0.0] * len(names)))

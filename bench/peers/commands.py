@@ -1,4 +1,4 @@
-"""How a lane is told what to measure: lines on its standard input. Needs the standard library only.
+"""Reads what a candidate measures, as lines of its standard input. Needs only the standard library.
 
 ``one N`` asks for the median time, in seconds, from the call that creates a piece of work to its
 visible result, N times one after the other; ``many N`` for the time that each of N takes that are
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 
 def serve(one: Callable[[], object], many: Callable[[int], object]) -> None:
-    """Answer until there are no more lines. ``one`` does one piece of work, ``many`` so many."""
+    """Answer until there are no more lines. ``one`` does one piece of work, ``many(n)`` does n."""
     print("ready", flush=True)
     for line in sys.stdin:
         what, count = line.split()
