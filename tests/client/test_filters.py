@@ -575,7 +575,7 @@ def test_reprs() -> None:
     """They show the text, and what it is."""
     assert repr(A & ~B) == "<Expression a = 1 AND NOT b = 1>"
     assert repr(field("a")) == "<Operand a>"
-    assert repr(state()) == "<Call state()>"
+    assert repr(state()) == "<FunctionCall state()>"
 
 
 MISUSES: dict[str, tuple[Callable[[], object], str]] = {
