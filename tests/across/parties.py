@@ -14,7 +14,7 @@ from typing import IO, Any, Protocol
 import attrs
 
 from tests.across.places import Place
-from tests.across.service_host import SWITCH_SECONDS, House, asked
+from tests.across.service_host import SWITCH_SECONDS, Harness, asked
 from tests.service_steps import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +50,7 @@ class Inside:
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
-        self._house = House(place, executor)
+        self._house = Harness(place, executor)
         self._threads = ThreadPoolExecutor(64)
 
     def ask(self, verb: str, **arguments: Any) -> Future[Any]:

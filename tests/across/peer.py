@@ -12,19 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.across.places import Place
-from tests.across.service_host import SWITCH_SECONDS, House, asked
+from tests.across.service_host import SWITCH_SECONDS, Harness, asked
 
 
 def main(executor: str, *place: str) -> None:
     """Answer until nobody can ask any more."""
     sys.setswitchinterval(SWITCH_SECONDS)
-    house = House(Place(*place), executor)
+    harness = Harness(Place(*place), executor)
     lock = threading.Lock()
 
     def answer(number: int, verb: str, arguments: dict[str, Any]) -> None:
         found, error = None, None
         try:
-            found = asked(house, verb, arguments)
+            found = asked(harness, verb, arguments)
         except Exception as exc:
             error = (type(exc).__name__, str(exc))
         line = json.dumps([number, found, error])
@@ -34,7 +34,7 @@ def main(executor: str, *place: str) -> None:
     with ThreadPoolExecutor(64) as threads:
         for line in sys.stdin:
             threads.submit(answer, *json.loads(line))
-    house.leave()
+    harness.leave()
 
 
 if __name__ == "__main__":

@@ -43,11 +43,11 @@ class Muffled:
         self._store = store
         self.deaf = False
         self.plugged = threading.Event()
-        """Set once a deaf ear listens."""
+        """Set once a deaf subscription listens."""
         self.glances: list[tuple[float, int, int]] = []
         """When each was answered, how many names it asked for, and how many were over."""
         self.pauses: list[float] = []
-        """How many seconds a deaf ear was asked to listen for, each time."""
+        """How many seconds a deaf subscription was asked to listen for, each time."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -58,7 +58,7 @@ class Muffled:
             self._store.notify_others(name)
 
     def listen(self) -> ChangeSubscription:
-        """An ear that hears nothing for as long as the store is deaf."""
+        """A subscription that hears nothing for as long as the store is deaf."""
         return _Plugged(self, self._store.listen())
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
@@ -69,15 +69,15 @@ class Muffled:
 
 
 class _Plugged:
-    def __init__(self, store: Muffled, ear: ChangeSubscription) -> None:
+    def __init__(self, store: Muffled, subscription: ChangeSubscription) -> None:
         self._store = store
-        self._ear = ear
+        self._subscription = subscription
         self._closed = threading.Event()
 
     def next_changes(self, seconds: float) -> Collection[str] | None:
         if not self._store.deaf:
-            # In short spells, so that an ear that is plugged meanwhile does not hear for long.
-            names = self._ear.next_changes(min(seconds, LOOK_AGAIN_SECONDS / 10))
+            # For short times, so that a subscription which becomes deaf meanwhile stops soon.
+            names = self._subscription.next_changes(min(seconds, LOOK_AGAIN_SECONDS / 10))
             return () if self._store.deaf else names
         self._store.pauses.append(seconds)
         self._store.plugged.set()
@@ -86,4 +86,4 @@ class _Plugged:
 
     def close(self) -> None:
         self._closed.set()
-        self._ear.close()
+        self._subscription.close()

@@ -79,7 +79,7 @@ def make_executor(kind: str) -> Executor:
     return ProcessExecutor(2, queue=20_000)
 
 
-class House:
+class Harness:
     """One process's service. Its public methods are the verbs it can be asked."""
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
@@ -266,11 +266,11 @@ class House:
         self._service._background.change_listener._look_at = 0.0  # the next look goes by it already
 
     def unhearing(self) -> None:
-        """Return when the ear that is listening is deaf."""
+        """Return when the subscription that is listening is deaf."""
         assert self._store.plugged.wait(PATIENCE), "nobody listens"
 
     def noted(self) -> View:
-        """The glances so far, and the pauses of a deaf ear."""
+        """The glances so far, and the pauses of a deaf subscription."""
         return {"glances": list(self._store.glances), "pauses": list(self._store.pauses)}
 
     # -- inside -------------------------------------------------------------------------------
@@ -304,8 +304,8 @@ def _refusal(error: LroError) -> View:
     return {"state": error.code.name, "done": True, "at": time.monotonic()}
 
 
-def asked(house: House, verb: str, arguments: View) -> Any:
+def asked(harness: Harness, verb: str, arguments: View) -> Any:
     """What a house answers to a verb."""
-    if verb.startswith("_") or not hasattr(House, verb):
+    if verb.startswith("_") or not hasattr(Harness, verb):
         raise LookupError(f"no verb {verb!r}")
-    return getattr(house, verb)(**arguments)
+    return getattr(harness, verb)(**arguments)

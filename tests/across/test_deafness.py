@@ -1,4 +1,4 @@
-"""Where no ear can be opened, what others change is found by looking."""
+"""Where no subscription can be opened, what others change is found by looking."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def declared(store):
     return service, method
 
 
-def test_waiters_answer_without_an_ear(tmp_path, caplog):
+def test_waiters_answer_without_a_subscription(tmp_path, caplog):
     """Before their time is over, by a look after each attempt to open one."""
     store = Earless(tmp_path / "operations.db")
     (here, method), (there, _) = declared(store), declared(SQLiteStore(tmp_path / "operations.db"))

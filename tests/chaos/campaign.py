@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.chaos.servers import PATIENCE, Nursery, nursery
+from tests.chaos.servers import PATIENCE, ForkServer, fork_server
 from tests.chaos.stalls import Stalls
 from tests.chaos.verdict import Verdict
 from tests.chaos.world import Ground
@@ -70,7 +70,7 @@ class Campaign:
         tallies = {cell: Tally() for _, cell in trials}
         waiting = iter(trials)
         end = time.monotonic() + self.seconds
-        async with _folder(self.keep) as folder, nursery(folder / "nursery.log") as made:
+        async with _folder(self.keep) as folder, fork_server(folder / "fork_server.log") as made:
 
             async def work() -> None:
                 for seed, cell in waiting:
@@ -86,11 +86,11 @@ class Campaign:
             watching.cancel()
         return tallies
 
-    async def _one(self, made: Nursery, folder: Path, cell: Cell, seed: int) -> Verdict:
+    async def _one(self, made: ForkServer, folder: Path, cell: Cell, seed: int) -> Verdict:
         place = folder / f"{cell.row}-{cell.store}-{cell.executor}-{seed}".replace(" ", "-")
         place.mkdir()
         ground = Ground(
-            nursery=made,
+            fork_server=made,
             folder=place,
             store=_store_url(cell.store, place),
             executor=cell.executor,

@@ -30,7 +30,7 @@ _ORDERS: Final = 0
 _CHUNK: Final = 65536
 
 
-class Nursery:
+class ForkServer:
     """The servers that were made here."""
 
     def __init__(self) -> None:
@@ -116,4 +116,4 @@ def _tell(**what: Any) -> None:
 
 
 if __name__ == "__main__":
-    Nursery().live()
+    ForkServer().live()

@@ -96,7 +96,7 @@ class Server:
         await self._http.aclose()
 
 
-class Nursery:
+class ForkServer:
     """The process that makes servers, as the harness holds it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -149,8 +149,8 @@ class Nursery:
 
 
 @contextlib.asynccontextmanager
-async def nursery(log: Path) -> AsyncIterator[Nursery]:
-    """A nursery, which is closed with all its servers; ``log`` takes what they print."""
+async def fork_server(log: Path) -> AsyncIterator[ForkServer]:
+    """A fork server, which is closed with all its servers; ``log`` takes what they print."""
     with log.open("ab") as errors:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -160,7 +160,7 @@ async def nursery(log: Path) -> AsyncIterator[Nursery]:
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
         )
-    made = Nursery(process)
+    made = ForkServer(process)
     try:
         yield made
     finally:

@@ -13,7 +13,7 @@ import attrs
 
 from tests.chaos.callers import Callers
 from tests.chaos.server import Setting
-from tests.chaos.servers import PATIENCE, Nursery, Server, Stuck
+from tests.chaos.servers import PATIENCE, ForkServer, Server, Stuck
 from tests.chaos.stalls import Stalls
 from tests.chaos.stories import Journal, Story
 from tests.chaos.traps import Point, Trap
@@ -27,7 +27,7 @@ class Ground:
     ``lease`` is in seconds; ``margin`` is how long after the end of a lease the truth may take.
     """
 
-    nursery: Nursery
+    fork_server: ForkServer
     folder: Path
     store: str
     """The URL of a store that nobody has used."""
@@ -116,7 +116,7 @@ class World:
             trap=trap,
             **options,
         )
-        made = await ground.nursery.make(setting)
+        made = await ground.fork_server.make(setting)
         self.servers.append(made)
         return made
 

@@ -13,7 +13,7 @@ import pytest
 
 import lro
 from tests.client.messages import ResizeRequest
-from tests.client.real_service import House
+from tests.client.real_service import Harness
 
 SOURCE = Path(__file__).resolve().parent.parent.parent
 
@@ -69,17 +69,17 @@ class Lro:
         return Ended(status, out, err)
 
 
-def started(house: House, *steps: Any) -> str:
+def started(harness: Harness, *steps: Any) -> str:
     """The name of a new operation, which takes these steps."""
-    house.say(*steps)
-    operation: lro.Operation = house.resize.start(ResizeRequest(source="a.png"))
+    harness.say(*steps)
+    operation: lro.Operation = harness.resize.start(ResizeRequest(source="a.png"))
     return operation.name
 
 
-def over(house: House, *steps: Any) -> str:
+def over(harness: Harness, *steps: Any) -> str:
     """The same for one that is done by them."""
-    name = started(house, *steps)
-    assert house.service.wait(name, lro.Duration(10)).done
+    name = started(harness, *steps)
+    assert harness.service.wait(name, lro.Duration(10)).done
     return name
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import lro.asgi
 from tests.cli.asking import Asked, Lro
-from tests.client.real_service import House, Switch, application, serving
+from tests.client.real_service import Harness, Switch, application, serving
 
 
 @pytest.fixture(autouse=True)
@@ -35,18 +35,18 @@ def listening() -> Iterator[tuple[Switch, str]]:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def harness() -> Iterator[Harness]:
     """The service, whose work goes step by step."""
-    made = House()
+    made = Harness()
     yield made
     made.close()
 
 
 @pytest.fixture
-def asked(house: House, listening: tuple[Switch, str]) -> Asked:
+def asked(harness: Harness, listening: tuple[Switch, str]) -> Asked:
     """The service on the socket, and what was asked of it."""
     switch, url = listening
-    switch.app = made = Asked(application(lro.asgi, house), url)
+    switch.app = made = Asked(application(lro.asgi, harness), url)
     return made
 
 

@@ -22,15 +22,15 @@ from lro_client.cli._terminal import Exit, worst
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
 from tests.client.messages import NAME, ResizeMetadata, ResizeResponse, running
-from tests.client.real_service import PATH, House
+from tests.client.real_service import PATH, Harness
 
 START = json.dumps({"source": "a.png"})
 FAILURE = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no\x1b[2J disk")
 
 
-def test_get(call: Lro, house: House) -> None:
+def test_get(call: Lro, harness: Harness) -> None:
     """All that is known of an operation, as text for people."""
-    name = over(house, ResizeMetadata(40), ResizeResponse(2**40))
+    name = over(harness, ResizeMetadata(40), ResizeResponse(2**40))
     found = Lro(call.capsys, terminal=True)("get", name)
     assert (found.status, found.err) == (0, "")
     assert found.lines[:2] == [f"name      {name}", "state     SUCCEEDED"]
@@ -46,9 +46,9 @@ def test_get_shows_how_far_it_is(call: Lro) -> None:
         assert found.lines[2] == "progress  40%"
 
 
-def test_one_line_for_each_in_a_pipe(call: Lro, house: House) -> None:
+def test_one_line_for_each_in_a_pipe(call: Lro, harness: Harness) -> None:
     """With tabs between name, state, progress and message; also of one that was just started."""
-    names = [over(house, ResizeMetadata(40), ResizeResponse(7)), over(house, FAILURE)]
+    names = [over(harness, ResizeMetadata(40), ResizeResponse(7)), over(harness, FAILURE)]
     assert call("get", *names).lines == [
         f"{names[0]}\tSUCCEEDED\t100%",
         f"{names[1]}\tFAILED\t\tFAILED_PRECONDITION: no\\x1b[2J disk",
@@ -57,9 +57,9 @@ def test_one_line_for_each_in_a_pipe(call: Lro, house: House) -> None:
     assert line.split("\t")[0].startswith("operations/")
 
 
-def test_get_as_json(call: Lro, house: House) -> None:
+def test_get_as_json(call: Lro, harness: Harness) -> None:
     """One object on each line, as on the wire; the names each once."""
-    names = [over(house, ResizeResponse(1)), over(house, FAILURE)]
+    names = [over(harness, ResizeResponse(1)), over(harness, FAILURE)]
     found = call("get", "--json", *names, names[0])
     assert found.status == 0
     first, second = found.json
@@ -68,17 +68,17 @@ def test_get_as_json(call: Lro, house: House) -> None:
     assert "\x1b" not in found.out
 
 
-def test_get_check(call: Lro, house: House) -> None:
+def test_get_check(call: Lro, harness: Harness) -> None:
     """The state as status; the worst of several."""
-    done, failed = over(house, ResizeResponse()), over(house, FAILURE)
+    done, failed = over(harness, ResizeResponse()), over(harness, FAILURE)
     assert call("get", "--check", done).status == Exit.DONE
     assert call("get", "--check", done, failed).status == Exit.FAILED
     assert call("get", done, failed).status == Exit.DONE
 
 
-def test_get_of_missing_operation_reports_it_and_prints_others(call: Lro, house: House) -> None:
+def test_get_of_missing_operation_reports_it_and_prints_others(call: Lro, harness: Harness) -> None:
     """One sentence on standard error; the others are printed."""
-    found = call("get", "operations/no", over(house, ResizeResponse()))
+    found = call("get", "operations/no", over(harness, ResizeResponse()))
     assert found.status == Exit.CALL_FAILED
     assert found.err.startswith("lro: operations/no: GetOperation failed with NOT_FOUND: ")
     assert "SUCCEEDED" in found.out
@@ -92,9 +92,9 @@ def test_the_worst_wins() -> None:
     assert worst([]) is Exit.DONE
 
 
-def test_list(call: Lro, house: House) -> None:
+def test_list(call: Lro, harness: Harness) -> None:
     """In a pipe a line for each, with tabs; nothing in it controls a terminal."""
-    names = [over(house, ResizeMetadata(40), FAILURE), over(house, ResizeResponse())]
+    names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
     found = call("list")
     assert found.status == 0
     assert [line.split("\t") for line in found.lines] == [
@@ -103,9 +103,9 @@ def test_list(call: Lro, house: House) -> None:
     ]
 
 
-def test_list_some(call: Lro, house: House, asked: Asked) -> None:
+def test_list_some(call: Lro, harness: Harness, asked: Asked) -> None:
     """By filter, by parent, and not more than wanted."""
-    names = [over(house, ResizeResponse()) for _ in range(3)]
+    names = [over(harness, ResizeResponse()) for _ in range(3)]
     assert [one["name"] for one in call("list", "--json").json] == names[::-1]
     assert len(call("list", "--limit", "2", "--page-size", "1").lines) == 2
     assert call("list", "--filter", "state() = FAILED").out == ""
@@ -115,9 +115,9 @@ def test_list_some(call: Lro, house: House, asked: Asked) -> None:
     assert call("list", "--filter", "((").status == Exit.CALL_FAILED
 
 
-def test_wait(call: Lro, house: House) -> None:
+def test_wait(call: Lro, harness: Harness) -> None:
     """The response on one line, when it has come."""
-    name = started(house, ResizeMetadata(40), ResizeResponse(7))
+    name = started(harness, ResizeMetadata(40), ResizeResponse(7))
     found = call("wait", name)
     assert (found.status, found.err) == (0, "")
     state, response = found.out.removeprefix(f"{name}\t").split("\t")
@@ -125,9 +125,13 @@ def test_wait(call: Lro, house: House) -> None:
     assert json.loads(response)["sizeBytes"] == "7"
 
 
-def test_wait_for_several(call: Lro, house: House) -> None:
+def test_wait_for_several(call: Lro, harness: Harness) -> None:
     """Each is printed when it is over; the worst decides."""
-    names = [over(house, ResizeResponse(1)), over(house, FAILURE), started(house, ResizeResponse())]
+    names = [
+        over(harness, ResizeResponse(1)),
+        over(harness, FAILURE),
+        started(harness, ResizeResponse()),
+    ]
     found = call("wait", *names, "operations/no", "--timeout", "60")
     assert found.status == Exit.CALL_FAILED
     assert sorted(line.split("\t")[0] for line in found.lines) == sorted(names)
@@ -135,9 +139,9 @@ def test_wait_for_several(call: Lro, house: House) -> None:
     assert call("wait", "--json", *names).status == Exit.FAILED
 
 
-def test_waiting_for_too_long(call: Lro, house: House) -> None:
+def test_waiting_for_too_long(call: Lro, harness: Harness) -> None:
     """The operation goes on, and it is said how to look at it again."""
-    name = started(house)
+    name = started(harness)
     # The first look, which is a call by itself, is over in time on a busy machine too.
     found = call("wait", name, "--timeout", "3s")
     assert (found.status, found.out) == (Exit.RUNNING, "")
@@ -147,10 +151,10 @@ def test_waiting_for_too_long(call: Lro, house: House) -> None:
     )
 
 
-def test_polling_only(call: Lro, house: House, asked: Asked) -> None:
+def test_polling_only(call: Lro, harness: Harness, asked: Asked) -> None:
     """With ``--poll`` no command asks for a Wait or a stream (defects 18)."""
-    names = [started(house) for _ in range(6)]
-    house.say(*[ResizeResponse(1)] * 8)
+    names = [started(harness) for _ in range(6)]
+    harness.say(*[ResizeResponse(1)] * 8)
     assert call("wait", *names, "--poll").status == Exit.DONE
     assert call("start", PATH, START, "--wait", "--poll").status == Exit.DONE
     assert call("start", PATH, START, "--watch", "--poll").status == Exit.DONE
@@ -158,9 +162,9 @@ def test_polling_only(call: Lro, house: House, asked: Asked) -> None:
     assert not [line for line, _ in asked.requests if line.endswith((":wait", ":watch"))]
 
 
-def test_many_that_go_on(call: Lro, house: House) -> None:
+def test_many_that_go_on(call: Lro, harness: Harness) -> None:
     """Not all are named."""
-    names = [started(house) for _ in range(12)]
+    names = [started(harness) for _ in range(12)]
     found = call("wait", *names, "--timeout", "3s")
     assert found.status == Exit.RUNNING
     late, going_on = found.err.splitlines()
@@ -192,18 +196,18 @@ def test_a_server_that_never_answers(call: Lro) -> None:
         assert found.status == Exit.CALL_FAILED
 
 
-def test_watch_in_a_pipe(call: Lro, house: House) -> None:
+def test_watch_in_a_pipe(call: Lro, harness: Harness) -> None:
     """A line for each change."""
-    name = over(house, ResizeMetadata(40), FAILURE)
+    name = over(harness, ResizeMetadata(40), FAILURE)
     found = call("watch", name)
     assert found.status == Exit.FAILED
     assert found.lines[-1] == f"{name}\tFAILED\t40%\tFAILED_PRECONDITION: no\\x1b[2J disk"
     assert call("watch", "--json", name).json[-1]["name"] == name
 
 
-def test_watch_by_filter(call: Lro, house: House) -> None:
+def test_watch_by_filter(call: Lro, harness: Harness) -> None:
     """Those that match when it begins."""
-    names = {over(house, ResizeResponse()) for _ in range(2)}
+    names = {over(harness, ResizeResponse()) for _ in range(2)}
     found = call("watch", "--filter", "state() = SUCCEEDED")
     assert found.status == 0
     assert {line.split("\t")[0] for line in found.lines} == names
@@ -211,9 +215,9 @@ def test_watch_by_filter(call: Lro, house: House) -> None:
     assert (found.status, found.out, found.err) == (0, "", "lro: no operation matches\n")
 
 
-def test_watch_not_too_many(call: Lro, house: House, asked: Asked) -> None:
+def test_watch_not_too_many(call: Lro, harness: Harness, asked: Asked) -> None:
     """No more are listed than are watched, and it is said that there are more."""
-    names = [over(house, ResizeResponse()) for _ in range(3)]
+    names = [over(harness, ResizeResponse()) for _ in range(3)]
     found = call("watch", "--filter", "done = true", "--limit", "2")
     assert found.status == 0
     assert {line.split("\t")[0] for line in found.lines} == set(names[1:])
@@ -231,9 +235,9 @@ def test_watch_names_or_a_filter(call: Lro, given: list[str]) -> None:
     assert "give either names or --filter" in found.err
 
 
-def test_cancel(call: Lro, house: House) -> None:
+def test_cancel(call: Lro, harness: Harness) -> None:
     """With --wait, being cancelled is what was asked for; not so a failure."""
-    name, failed = started(house, None), over(house, FAILURE)
+    name, failed = started(harness, None), over(harness, FAILURE)
     assert call("cancel", name).status == Exit.DONE
     found = call("cancel", name, "--wait")
     assert found.status == Exit.DONE
@@ -243,14 +247,14 @@ def test_cancel(call: Lro, house: House) -> None:
     assert call("cancel", "operations/no", "--wait").status == Exit.CALL_FAILED
 
 
-def test_delete(call: Lro, house: House) -> None:
+def test_delete(call: Lro, harness: Harness) -> None:
     """Nothing is printed; each missing operation is reported."""
-    name = over(house, ResizeResponse())
+    name = over(harness, ResizeResponse())
     found = call("delete", name, "operations/no")
     assert (found.status, found.out) == (Exit.CALL_FAILED, "")
     assert found.err.count("\n") == 1
     assert call("get", name).status == Exit.CALL_FAILED
-    assert call("delete", over(house, ResizeResponse())).status == Exit.DONE
+    assert call("delete", over(harness, ResizeResponse())).status == Exit.DONE
 
 
 def test_start(call: Lro) -> None:
@@ -263,18 +267,18 @@ def test_start(call: Lro) -> None:
     assert "StartOperation" in refused.err or "Start failed with INVALID_ARGUMENT" in refused.err
 
 
-def test_start_and_wait(call: Lro, house: House) -> None:
+def test_start_and_wait(call: Lro, harness: Harness) -> None:
     """Until it is done, with the status of that."""
-    house.say(ResizeResponse(7))
+    harness.say(ResizeResponse(7))
     assert call("start", PATH, START, "--wait", "--json").json[0]["response"]["sizeBytes"] == "7"
-    house.say(FAILURE)
+    harness.say(FAILURE)
     assert call("start", PATH, START, "--wait").status == Exit.FAILED
-    house.say(ResizeResponse(7))
+    harness.say(ResizeResponse(7))
     assert call("start", PATH, START, "--watch").lines[-1].endswith("\tSUCCEEDED\t100%")
     assert call("start", PATH, START, "--watch", "--wait").status == Exit.MISUSED
 
 
-def test_start_once(call: Lro, house: House) -> None:
+def test_start_once(call: Lro, harness: Harness) -> None:
     """Under one id nothing is started twice; auto makes one, and says which."""
     made = str(uuid.uuid4())
     names = {call("start", PATH, START, "--json", "--request-id", made).out for _ in range(2)}

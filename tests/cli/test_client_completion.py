@@ -16,7 +16,7 @@ from lro.cli import _app
 from tests.cli.asking import Asked, Lro, over
 from tests.client import sockets
 from tests.client.messages import ResizeResponse
-from tests.client.real_service import House
+from tests.client.real_service import Harness
 
 CLIENT_COMMANDS = ("list", "get", "wait", "watch", "cancel", "delete", "start", "completion")
 
@@ -61,9 +61,9 @@ def test_commands_and_options(complete: Any) -> None:
     assert complete("wait", "--time") == ["--timeout"]
 
 
-def test_names(complete: Any, house: House, asked: Asked) -> None:
+def test_names(complete: Any, harness: Harness, asked: Asked) -> None:
     """Those that the server has, in whichever command takes names."""
-    names = {over(house, ResizeResponse()) for _ in range(3)}
+    names = {over(harness, ResizeResponse()) for _ in range(3)}
     for command in ("get", "wait", "watch", "cancel", "delete"):
         assert set(complete(command, "op")) == names
     one = names.pop()
@@ -132,7 +132,7 @@ def test_the_help_of_what_is_loaded_later(call: Lro) -> None:
     assert call("lst").status == 2
 
 
-def test_names_are_escaped(complete: Any, house: House) -> None:
+def test_names_are_escaped(complete: Any, harness: Harness) -> None:
     """The state stands beside a name, not in it."""
-    name = over(house, ResizeResponse())
+    name = over(harness, ResizeResponse())
     assert complete("get", name) == [name]

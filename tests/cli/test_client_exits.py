@@ -27,7 +27,7 @@ from lro_client.cli._terminal import Exit
 from lro_client.transports.http import HttpTransport
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client.messages import ResizeMetadata, ResizeResponse
-from tests.client.real_service import PATH, House
+from tests.client.real_service import PATH, Harness
 
 ID = "0c5b2a3e-5f1d-4b8f-9d55-6d4a3f3f5b11"
 
@@ -41,9 +41,9 @@ def raising(error: BaseException) -> Any:
     return fail
 
 
-def test_interrupted(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where something was waited for, it is named; names are quoted for the shell."""
-    name = started(house)
+    name = started(harness)
     with monkeypatch.context() as patch:
         patch.setattr(Group, "as_completed", raising(KeyboardInterrupt()))
         found = call("wait", name)
@@ -62,11 +62,11 @@ def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly(
-    call: Lro, house: House, monkeypatch: pytest.MonkeyPatch
+    call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing more is said."""
     monkeypatch.setattr("lro_client.cli._commands.state_line", raising(BrokenPipeError()))
-    over(house, ResizeResponse())
+    over(harness, ResizeResponse())
     found = call("list")
     assert (found.status, found.out, found.err) == (Exit.CUT_OFF, "", "")
 
@@ -80,9 +80,11 @@ def test_output_after_closed_pipe_is_dropped(here: Path, monkeypatch: pytest.Mon
     assert (here / "out").read_text(encoding="utf-8") == ""
 
 
-def test_a_defect_is_not_hidden(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_not_hidden(
+    call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An error that is none of a call is raised as it is."""
-    names = [started(house) for _ in range(2)]
+    names = [started(harness) for _ in range(2)]
     send = HttpTransport.send
     calls: list[Any] = []
 
@@ -98,16 +100,16 @@ def test_a_defect_is_not_hidden(call: Lro, house: House, monkeypatch: pytest.Mon
         call("wait", *names)
 
 
-def test_output_that_is_no_text_stream(asked: Asked, house: House) -> None:
+def test_output_that_is_no_text_stream(asked: Asked, harness: Harness) -> None:
     """The command can be called by others, as click's own test runner does."""
-    name = over(house, ResizeMetadata(40), ResizeResponse())
+    name = over(harness, ResizeMetadata(40), ResizeResponse())
     found = CliRunner().invoke(app, ["get", "--json", name, "--server", asked.url])
     assert found.exit_code == 0
     assert name in found.output
 
 
 def test_standard_output_of_another_kind(
-    asked: Asked, house: House, monkeypatch: pytest.MonkeyPatch
+    asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also on a stream whose error handling cannot be changed."""
     out = io.StringIO()
@@ -149,10 +151,10 @@ def test_interrupted_while_it_starts(
 
 
 def test_interrupted_after_the_start(
-    call: Lro, house: House, monkeypatch: pytest.MonkeyPatch
+    call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its name is known by then."""
-    house.say()
+    harness.say()
     monkeypatch.setattr("lro_client.cli._commands.print_operation", raising(KeyboardInterrupt()))
     found = call("start", PATH, '{"source": "a.png"}')
     assert found.status == Exit.INTERRUPTED
@@ -181,9 +183,9 @@ def test_command_without_standard_error_returns_its_status(
     sys.stderr.close()
 
 
-def test_a_full_disk(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence, for whatever cannot be written or read."""
-    over(house, ResizeResponse())
+    over(harness, ResizeResponse())
     for error, shown in (
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
         (OSError(errno.ENOENT, "No such file", "roots.pem"), "roots.pem: No such file"),

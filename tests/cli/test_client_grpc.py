@@ -22,7 +22,7 @@ from lro_client._tokens import Token
 from lro_client.cli._terminal import Exit
 from tests.cli.asking import Lro, over
 from tests.client.messages import ResizeMetadata, ResizeResponse
-from tests.client.real_service import FULL_NAME, House
+from tests.client.real_service import FULL_NAME, Harness
 from tests.grpc.odd import odd_server, replying
 from tests.grpc.serving import serving
 
@@ -30,17 +30,19 @@ START = json.dumps({"source": "a.png"})
 
 
 @pytest.fixture
-def address(house: House, monkeypatch: pytest.MonkeyPatch, call: Lro, here: Path) -> Iterator[str]:
+def address(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, call: Lro, here: Path
+) -> Iterator[str]:
     """The address of the service over gRPC, whose descriptors are in the file ``set``."""
-    (here / "set").write_bytes(descriptor_set(house.service))
-    with serving("threads", house.service) as found:
+    (here / "set").write_bytes(descriptor_set(harness.service))
+    with serving("threads", harness.service) as found:
         monkeypatch.setenv("LRO_SERVER", f"grpc://{found}")
         yield found
 
 
-def test_the_verbs(call: Lro, house: House, address: str) -> None:
+def test_the_verbs(call: Lro, harness: Harness, address: str) -> None:
     """They work as over HTTP."""
-    name = over(house, ResizeMetadata(40), ResizeResponse(7))
+    name = over(harness, ResizeMetadata(40), ResizeResponse(7))
     assert call("list").lines == [f"{name}\tSUCCEEDED\t100%"]
     assert call("wait", f"grpc://{address}/{name}").status == 0
     assert call("wait", Token(name=name, server=address).text).status == 0
@@ -50,9 +52,9 @@ def test_the_verbs(call: Lro, house: House, address: str) -> None:
     assert call("get", name).status == Exit.CALL_FAILED
 
 
-def test_messages_in_binary_form(call: Lro, house: House, address: str) -> None:
+def test_messages_in_binary_form(call: Lro, harness: Harness, address: str) -> None:
     """They are bytes in base64, and JSON with the descriptors."""
-    name = over(house, ResizeMetadata(40), ResizeResponse(7))
+    name = over(harness, ResizeMetadata(40), ResizeResponse(7))
     (plain,) = call("get", "--json", name).json
     assert base64.b64decode(plain["response"]["value"]) == b"\x08\x07"
     (found,) = call("get", "--json", name, "--descriptors", "set").json
@@ -60,11 +62,11 @@ def test_messages_in_binary_form(call: Lro, house: House, address: str) -> None:
     assert found["metadata"]["percent"] == "40"
 
 
-def test_start(call: Lro, house: House, address: str) -> None:
+def test_start(call: Lro, harness: Harness, address: str) -> None:
     """The method goes by its full name; its message is read by the descriptors."""
-    house.say(ResizeResponse(7))
+    harness.say(ResizeResponse(7))
     for target in (FULL_NAME, "/acme.images.v1.Images/Resize"):
-        house.say(ResizeResponse(7))
+        harness.say(ResizeResponse(7))
         found = call("start", target, START, "--wait", "--json", "--descriptors", "set")
         assert (found.status, found.json[0]["response"]["sizeBytes"]) == (0, "7")
 

@@ -20,7 +20,7 @@ from lro_client.cli._terminal import Exit
 from tests.cli.asking import COMMAND, SOURCE, Asked, over, started
 from tests.client import sockets
 from tests.client.messages import ResizeMetadata, ResizeResponse
-from tests.client.real_service import House
+from tests.client.real_service import Harness
 
 
 def run(asked: Asked, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -41,9 +41,9 @@ def environment(asked: Asked, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("more", [{}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}])
-def test_nothing_but_text_in_a_pipe(asked: Asked, house: House, more: dict[str, str]) -> None:
+def test_nothing_but_text_in_a_pipe(asked: Asked, harness: Harness, more: dict[str, str]) -> None:
     """No colours, and nothing that moves a cursor."""
-    name = over(house, ResizeMetadata(40), ResizeResponse(7))
+    name = over(harness, ResizeMetadata(40), ResizeResponse(7))
     for command in (["list"], ["get", name], ["wait", name], ["watch", name]):
         found = run(asked, *command, **more)
         assert (found.returncode, found.stderr) == (0, "")
@@ -93,10 +93,10 @@ def test_a_full_device(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("command", ["wait", "watch"])
-def test_interrupting(asked: Asked, house: House, command: str) -> None:
+def test_interrupting(asked: Asked, harness: Harness, command: str) -> None:
     """The operation goes on, and it is said how to look at it again."""
-    done = over(house, ResizeResponse())
-    names = [started(house), done]
+    done = over(harness, ResizeResponse())
+    names = [started(harness), done]
     waiting = subprocess.Popen(
         [*COMMAND, command, *names],
         env=environment(asked),
@@ -115,7 +115,7 @@ def test_interrupting(asked: Asked, house: House, command: str) -> None:
     assert err == (
         f"lro: interrupted; the operation goes on; look again with: lro wait {names[0]}\n"
     )
-    assert not house.service.get(names[0]).done
+    assert not harness.service.get(names[0]).done
 
 
 def test_a_locale_without_letters(asked: Asked) -> None:

@@ -17,7 +17,7 @@ from lro_client.cli._terminal import Exit
 from tests.cli.asking import Asked, Lro, over
 from tests.client import sockets
 from tests.client.messages import ResizeResponse
-from tests.client.real_service import House
+from tests.client.real_service import Harness
 
 SECRET = "s3cret-token"
 
@@ -118,10 +118,10 @@ def test_a_token_that_is_none(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_token_stays_with_its_server(
-    call: Lro, asked: Asked, house: House, monkeypatch: pytest.MonkeyPatch
+    call: Lro, asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operation's URL or token may come from anyone: it sends no secret elsewhere."""
-    name = over(house, ResizeResponse())
+    name = over(harness, ResizeResponse())
     monkeypatch.setenv("LRO_TOKEN", SECRET)
     call("get", f"{asked.url}/v1/{name}")
     assert "authorization" in asked.requests[-1][1]
@@ -149,9 +149,9 @@ def test_another_prefix(call: Lro, asked: Asked) -> None:
     assert call("get", "operations/a", "--prefix", "/{a").status == Exit.MISUSED
 
 
-def test_urls_and_paths(call: Lro, asked: Asked, house: House) -> None:
+def test_urls_and_paths(call: Lro, asked: Asked, harness: Harness) -> None:
     """An operation's URL says its server; a path is taken for the name that it has."""
-    name = over(house, ResizeResponse())
+    name = over(harness, ResizeResponse())
     for given in (
         f"{asked.url}/v1/{name}",
         f"/v1/{name}",
@@ -230,10 +230,10 @@ def test_the_address_in_messages(call: Lro) -> None:
 
 
 def test_tokens_of_handles(
-    call: Lro, asked: Asked, house: House, monkeypatch: pytest.MonkeyPatch
+    call: Lro, asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A token says the server, unless the command line does."""
-    name = over(house, ResizeResponse())
+    name = over(harness, ResizeResponse())
     token = Token(name=name, server=asked.url).text
     monkeypatch.setenv("LRO_SERVER", "http://127.0.0.1:1")
     assert call("get", token, "--json").json[0]["name"] == name

@@ -21,7 +21,7 @@ from lro_client.cli._terminal import Exit
 from tests.cli.asking import Lro, over, started
 from tests.client import sockets
 from tests.client.messages import ResizeMetadata, ResizeResponse
-from tests.client.real_service import House
+from tests.client.real_service import Harness
 
 LONG = "x" * 300
 FAILURE = lro.StatusError(lro.Code.ABORTED, LONG)
@@ -41,9 +41,9 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
 
 
-def test_a_list(call: Lro, house: House) -> None:
+def test_a_list(call: Lro, harness: Harness) -> None:
     """A table with headings, in which long messages are cut."""
-    name = over(house, ResizeMetadata(40), FAILURE)
+    name = over(harness, ResizeMetadata(40), FAILURE)
     heading, row = plain(call("list").out).splitlines()
     assert heading.split() == ["name", "state", "done", "age", "message"]
     assert row.split()[:4] == [name, "FAILED", "40%", "ABORTED:"]
@@ -51,9 +51,9 @@ def test_a_list(call: Lro, house: House) -> None:
     assert len(row.split()[-1]) < 200
 
 
-def test_watching(call: Lro, house: House) -> None:
+def test_watching(call: Lro, harness: Harness) -> None:
     """The table stays on the screen as it was in the end."""
-    names = [over(house, ResizeMetadata(40), FAILURE), over(house, ResizeResponse())]
+    names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
     found = call("watch", *names, "operations/no")
     assert found.status == Exit.CALL_FAILED
     last = plain(found.out).splitlines()[-4:]
@@ -63,9 +63,9 @@ def test_watching(call: Lro, house: House) -> None:
     assert last[3].split() == ["operations/no", "not", "known"]
 
 
-def test_row_of_operation_without_metadata(call: Lro, house: House) -> None:
+def test_row_of_operation_without_metadata(call: Lro, harness: Harness) -> None:
     """Its row has a name, a state and an age."""
-    found = call("watch", started(house), "--timeout", "50ms")
+    found = call("watch", started(harness), "--timeout", "50ms")
     assert found.status == Exit.RUNNING
     assert re.search(r"IN_PROGRESS +\d+s\s*$", plain(found.out).rstrip())
 
@@ -91,11 +91,11 @@ def test_ages(call: Lro) -> None:
 
 
 def test_a_terminal_that_cannot_draw(
-    call: Lro, house: House, monkeypatch: pytest.MonkeyPatch
+    call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There are lines instead."""
     monkeypatch.setenv("TERM", "dumb")
-    name = over(house, ResizeResponse())
+    name = over(harness, ResizeResponse())
     assert call("watch", name).lines[-1] == f"{name}\tSUCCEEDED\t100%"
 
 
@@ -129,10 +129,10 @@ class Screen(io.TextIOWrapper):
         return self.written.getvalue().decode()
 
 
-def test_how_many_are_left(call: Lro, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_many_are_left(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it waits, a line on standard error that is gone in the end."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
-    names = [over(house, ResizeResponse()), started(house)]
+    names = [over(harness, ResizeResponse()), started(harness)]
     found = call("wait", *names, "operations/no", "--timeout", "2s", "--json")
     assert found.status == Exit.CALL_FAILED
     assert [one["name"] for one in found.json] == names[:1]
@@ -145,12 +145,12 @@ def test_how_many_are_left(call: Lro, house: House, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("kind", ["dumb", "unknown", ""])
 def test_no_line_where_it_cannot_be_erased(
-    call: Lro, house: House, monkeypatch: pytest.MonkeyPatch, kind: str
+    call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """In a pipe there is none either, as the other tests show."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     monkeypatch.setenv("TERM", kind)
     if not kind:
         monkeypatch.delenv("TERM")
-    assert call("wait", over(house, ResizeResponse())).status == Exit.DONE
+    assert call("wait", over(harness, ResizeResponse())).status == Exit.DONE
     assert screen.text == ""

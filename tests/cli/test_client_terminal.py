@@ -23,7 +23,7 @@ if shutil.which("tmux") is None or shutil.which("bash") is None:
 
 from tests.cli.asking import SOURCE, Asked, over, started
 from tests.client.messages import ResizeMetadata, ResizeResponse
-from tests.client.real_service import House
+from tests.client.real_service import Harness
 
 PATIENCE_SECONDS = 60.0
 
@@ -92,35 +92,35 @@ def terminal(asked: Asked, here: Path) -> Iterator[Terminal]:
         made.tmux("kill-server")
 
 
-def test_watching(terminal: Terminal, house: House) -> None:
+def test_watching(terminal: Terminal, harness: Harness) -> None:
     """A table that goes with the operation, and stands there in the end."""
-    name = started(house)
+    name = started(harness)
     terminal.run(f"lro watch {name}")
     terminal.shows("name", "state", "age", name, "IN_PROGRESS")
-    house.say(ResizeMetadata(40))
+    harness.say(ResizeMetadata(40))
     screen = terminal.shows("40%")
     assert "━" in screen
-    house.say(ResizeResponse(7))
+    harness.say(ResizeResponse(7))
     screen = terminal.shows("(0)", "SUCCEEDED", "100%")
     assert screen.count(name) == 1
     assert "IN_PROGRESS" not in screen
 
 
-def test_interrupting(terminal: Terminal, house: House) -> None:
+def test_interrupting(terminal: Terminal, harness: Harness) -> None:
     """Ctrl-C leaves the operation alone, and says how to look at it again."""
-    name = started(house)
+    name = started(harness)
     terminal.run(f"lro watch {name}")
     terminal.shows("IN_PROGRESS")
     terminal.type("", "C-c")
     terminal.shows("(130)", f"interrupted; the operation goes on; look again with: lro wait {name}")
-    house.say(ResizeResponse(7))
+    harness.say(ResizeResponse(7))
     terminal.run(f"lro wait {name}")
     terminal.shows("(0)", "SUCCEEDED", '"sizeBytes":"7"')
 
 
-def test_starting_and_watching(terminal: Terminal, house: House) -> None:
+def test_starting_and_watching(terminal: Terminal, harness: Harness) -> None:
     """From the start to the end in one command."""
-    house.say(ResizeMetadata(40), ResizeResponse(7))
+    harness.say(ResizeMetadata(40), ResizeResponse(7))
     terminal.run("""lro start /v1/images:resize '{"source": "a.png"}' --watch""")
     terminal.shows("(0)", "SUCCEEDED")
     terminal.run("lro get operations/no")
@@ -128,18 +128,18 @@ def test_starting_and_watching(terminal: Terminal, house: House) -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_colours(terminal: Terminal, house: House, plain: bool) -> None:
+def test_colours(terminal: Terminal, harness: Harness, plain: bool) -> None:
     """A list is in colour, unless NO_COLOR says not."""
-    over(house, ResizeResponse())
+    over(harness, ResizeResponse())
     terminal.run("NO_COLOR=1 lro list" if plain else "lro list")
     terminal.shows("(0)", "SUCCEEDED")
     coloured = "\x1b[32mSUCCEEDED" in terminal.screen("-e")
     assert coloured is not plain
 
 
-def test_completing(terminal: Terminal, house: House) -> None:
+def test_completing(terminal: Terminal, harness: Harness) -> None:
     """The tab key completes commands, options and names."""
-    name = over(house, ResizeResponse(7))
+    name = over(harness, ResizeResponse(7))
     terminal.run('eval "$(lro completion bash)"')
     terminal.shows("(0)")
     terminal.type("clear; lro wat", "Tab")

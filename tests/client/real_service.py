@@ -28,7 +28,7 @@ PATH = "/v1/images:resize"
 FULL_NAME = "acme.images.v1.Images.Resize"
 
 
-class House:
+class Harness:
     """The service. The work of its method takes each ``step`` that the test puts in.
 
     Metadata is reported, a response or an error ends the work, None waits to be cancelled.
@@ -77,7 +77,7 @@ def refuse_nothing(request: ResizeRequest) -> None:
 class Way:
     """A way to a house: what its clients need, and what they call its method."""
 
-    house: House
+    harness: Harness
     face: Face
     target: str
     options: dict[str, Any]
@@ -126,31 +126,31 @@ def serving(app: Any) -> Iterator[str]:
 Listen = Callable[[], tuple[Switch, str]]
 
 
-def local(house: House, face: Face, listen: Listen) -> Way:
+def local(harness: Harness, face: Face, listen: Listen) -> Way:
     """Calls of functions, without HTTP."""
     made = {"sync": LocalTransport, "async": AsyncLocalTransport}[face.name]
-    return Way(house, face, FULL_NAME, {"transport": made(house.service)})
+    return Way(harness, face, FULL_NAME, {"transport": made(harness.service)})
 
 
-def in_process(house: House, face: Face, listen: Listen) -> Way:
+def in_process(harness: Harness, face: Face, listen: Listen) -> Way:
     """HTTP without sockets: WSGI for the blocking client, ASGI for the other."""
     edge: Any = lro.wsgi if face.name == "sync" else lro.asgi
     wrap: Any = RawWSGITransport if face.name == "sync" else httpx.ASGITransport
-    transport = wrap(app=application(edge, house))
-    return Way(house, face, PATH, {"base_url": URL, "http": face.http(transport=transport)})
+    transport = wrap(app=application(edge, harness))
+    return Way(harness, face, PATH, {"base_url": URL, "http": face.http(transport=transport)})
 
 
-def sockets(house: House, face: Face, listen: Listen) -> Way:
+def sockets(harness: Harness, face: Face, listen: Listen) -> Way:
     """HTTP through uvicorn."""
     switch, url = listen()
-    switch.app = application(lro.asgi, house)
-    return Way(house, face, PATH, {"base_url": url, "http": face.http(verify=False)})
+    switch.app = application(lro.asgi, harness)
+    return Way(harness, face, PATH, {"base_url": url, "http": face.http(verify=False)})
 
 
-def application(edge: Any, house: House) -> Any:
+def application(edge: Any, harness: Harness) -> Any:
     """The operations of a house, and its method at its own path."""
-    starts = {PATH: house.resize}
-    return edge.OperationsApp(house.service, parents=["projects/*"], starts=starts)
+    starts = {PATH: harness.resize}
+    return edge.OperationsApp(harness.service, parents=["projects/*"], starts=starts)
 
 
 class RawWSGITransport(httpx.WSGITransport):

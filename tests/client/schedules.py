@@ -64,7 +64,7 @@ class Schedule:
         leaving = self.chance.uniform(0, 50) if self.chance.random() < 0.2 else None
 
         def come() -> None:
-            number = self.world.watch(name, curious=self.chance.random() < 0.3)
+            number = self.world.watch(name, wants_progress=self.chance.random() < 0.3)
             self.numbers.append(number)
             if leaving is not None:
                 self.world.later(leaving, lambda: go(number))

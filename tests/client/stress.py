@@ -247,7 +247,7 @@ def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
     while time.monotonic() < end and (left := _lent()):
         time.sleep(0.1)
     if left := _lent():
-        wrong.append(f"left over: {len(left)} threads, {table._lanes} lanes")
+        wrong.append(f"left over: {len(left)} threads, {table._pollers} pollers")
 
 
 def close(client: Client, wrong: list[str]) -> None:

@@ -61,7 +61,7 @@ def test_one_call_for_all(face: Face) -> None:
 def test_no_poll_is_made_before_all_names_are_there(
     face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A lane that finds the first name alone would ask for it by a call of its own."""
+    """A poller that finds the first name alone would ask for it by a call of its own."""
     group = group_of(face, Server())
     state, found = face.inside(group)._state, []
     runner, aside = type(state._runner), type(state._runner).start

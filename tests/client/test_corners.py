@@ -46,7 +46,7 @@ DONE = lro.Operation(name=NAME, done=True)
 
 
 def test_news_in_another_order(face: Face) -> None:
-    """An end that was heard is not undone by what a slower lane tells."""
+    """An end that was heard is not undone by what a slower poller tells."""
     state = face.inside(client_of(face, ScriptedServer()))._state
     handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
 

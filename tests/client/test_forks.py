@@ -51,8 +51,8 @@ def answering(line: str, connection: Any, over: threading.Event) -> None:
     connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
 
 
-def test_a_child_has_lanes_of_its_own() -> None:
-    """A group in a forked child is waited for, though the parent's lanes stayed in the parent."""
+def test_a_child_has_pollers_of_its_own() -> None:
+    """A group in a forked child is waited for, though the parent's pollers stayed in the parent."""
     server = ScriptedServer(watch=True)
     for number in range(6):
         server.operation(f"operations/{number}", ends_after=1.0, response=ResizeResponse(number))
@@ -60,7 +60,7 @@ def test_a_child_has_lanes_of_its_own() -> None:
     with server.client() as client:
         state = client._state
         handles = [client.operation(name, **TYPES) for name in names]
-        state.registry._lanes, state.registry._sleeping_until = (
+        state.registry._pollers, state.registry._sleeping_until = (
             1,
             float("inf"),
         )  # as while others wait
@@ -134,7 +134,7 @@ def test_another_event_loop_is_a_new_beginning() -> None:
         waiting.cancel()
         return future
 
-    asyncio.run(left())  # with a lane at work
+    asyncio.run(left())  # with a poller at work
     for name in names:
         server.operation(name, ends_after=1.0, response=ResizeResponse(7))
 

@@ -17,7 +17,7 @@ from lro_client import NO_RETRY, CallError, Polling, PollTimeout
 from tests.client import sockets
 from tests.client.faces import Face
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
-from tests.client.real_service import PATH, House, application, serving
+from tests.client.real_service import PATH, Harness, application, serving
 
 httpx2 = pytest.importorskip("httpx2", reason="httpx2 is not installed")
 
@@ -47,26 +47,26 @@ def making(face: Face) -> Iterator[Making]:
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
-    made = House()
+def harness() -> Iterator[Harness]:
+    made = Harness()
     yield made
     made.close()
 
 
 @pytest.fixture
-def url(house: House) -> Iterator[str]:
+def url(harness: Harness) -> Iterator[str]:
     """A real server on a socket."""
-    with serving(application(lro.asgi, house)) as found:
+    with serving(application(lro.asgi, harness)) as found:
         yield found
 
 
-def test_the_whole_way(making: Making, house: House, url: str) -> None:
+def test_the_whole_way(making: Making, harness: Harness, url: str) -> None:
     """Start, updates, result, list, cancel and delete against a real server."""
     client = making.client(url)
     handle = client.start(PATH, ResizeRequest(source="a.png"), **TYPES)
     updates = iter(handle.updates(every=0.05))
     assert not next(updates).done
-    house.say(ResizeMetadata(50), ResizeResponse(7))
+    harness.say(ResizeMetadata(50), ResizeResponse(7))
     assert list(updates)[-1].done
     assert handle.result(timeout=10) == ResizeResponse(7)
     assert [one.name for one in client.list()] == [handle.name]
@@ -181,11 +181,11 @@ class Credentials:
         self.apply(headers)
 
 
-def test_google_auth(making: Making, house: House) -> None:
+def test_google_auth(making: Making, harness: Harness) -> None:
     """A client of httpx2 takes it, and after a 401 the body is sent once more."""
     google = pytest.importorskip("lro_client.google", reason="google-auth is not installed")
-    guard = Guard(application(lro.asgi, house), {b"Bearer t2"})
-    house.say(ResizeResponse(7))
+    guard = Guard(application(lro.asgi, harness), {b"Bearer t2"})
+    harness.say(ResizeResponse(7))
     with serving(guard) as url:
         client = making.client(url, auth=google.GoogleAuth(Credentials()))
         handle = client.start(PATH, ResizeRequest(source="a.png"), **TYPES)
@@ -203,7 +203,7 @@ def test_tokens_by_httpx2() -> None:
     assert (found.status, found.data) == (200, b"{}")
 
 
-def test_many_on_one_loop(house: House, url: str) -> None:
+def test_many_on_one_loop(harness: Harness, url: str) -> None:
     """Several waits at once over one client of httpx2."""
     from lro_client import AsyncClient
 
@@ -214,7 +214,7 @@ def test_many_on_one_loop(house: House, url: str) -> None:
                 await client.start(PATH, ResizeRequest(source="a.png"), **TYPES) for _ in range(4)
             ]
             waiting = asyncio.gather(*[handle.result(timeout=10) for handle in handles])
-            house.say(*[ResizeResponse(number) for number in range(4)])
+            harness.say(*[ResizeResponse(number) for number in range(4)])
             return await waiting
 
     assert {one.size_bytes for one in asyncio.run(main())} == {0, 1, 2, 3}

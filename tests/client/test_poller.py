@@ -226,10 +226,10 @@ def test_listeners_that_want_progress_get_changes() -> None:
     world = World()
     for name in names(10):
         world.plan(name, 30.0, changes=(world.now + 5.0, world.now + 12.0))
-    curious = [world.watch(name, curious=True) for name in names(10)]
+    interested = [world.watch(name, wants_progress=True) for name in names(10)]
     others = [world.watch(name) for name in names(10)]
     world.run()
-    for number in curious:
+    for number in interested:
         percents = [news.operation.metadata.payload["percent"] for _, news in world.told[number]]
         assert percents == [0, 1, 2, 2]
     assert all(len(world.told[number]) == 1 for number in others)
@@ -433,14 +433,14 @@ def test_no_call_outlasts_the_last_patience() -> None:
     assert world.server.lacking == {}
 
 
-def test_lanes_that_cannot_be_started() -> None:
+def test_pollers_that_cannot_be_started() -> None:
     """Where there can be no more threads: the next who comes tries again."""
     world = World()
     world.plan("operations/0", 1.0)
-    hire, world.registry._start_lane = world.registry._start_lane, lambda: 1 // 0
+    hire, world.registry._start_poller = world.registry._start_poller, lambda: 1 // 0
     with pytest.raises(ZeroDivisionError):
         world.watch("operations/0")
-    world.registry._start_lane = hire
+    world.registry._start_poller = hire
     number = world.watch("operations/0")
     world.run()
     assert len(world.ends(number)) == 1
@@ -495,7 +495,7 @@ def test_what_one_answer_asks_for_does_not_silence_the_others() -> None:
 
 
 def test_a_listener_that_raises_does_not_stop_the_others() -> None:
-    """The others are told, and the lanes go on."""
+    """The others are told, and the pollers go on."""
     world = World()
     numbers = spread(world, 10, 5.0, 6.0)
 
@@ -510,8 +510,8 @@ def test_a_listener_that_raises_does_not_stop_the_others() -> None:
     assert world.registry.entries == {}
 
 
-def test_a_lane_that_fails_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody is told why, and the next ones get a new lane."""
+def test_a_poller_that_fails_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody is told why, and the next ones get a new poller."""
     world = World()
     numbers = spread(world, 3, 5.0, 6.0)
     with monkeypatch.context() as defect:
@@ -534,9 +534,9 @@ def test_a_listener_that_joins_gets_the_present_state(count: int, way: str) -> N
     world = World(offers=OFFERS[way])
     spread(world, count, 100.0, 100.0)
     world.run(50)
-    curious = [world.watch(name, curious=True) for name in names(count)]
+    interested = [world.watch(name, wants_progress=True) for name in names(count)]
     world.run(2)
-    for number in curious:
+    for number in interested:
         assert len(world.told[number]) == 1
         assert not world.ends(number)
 

@@ -24,21 +24,21 @@ from lro_client import (
 )
 from lro_client.progress import Progress, RichBar, TqdmBar, show_rich, show_tqdm
 from tests.client.messages import TYPES, Phase, ResizeMetadata, ResizeRequest, ResizeResponse
-from tests.client.real_service import FULL_NAME, House
+from tests.client.real_service import FULL_NAME, Harness
 
 
 @pytest.fixture
-def house() -> Iterator[House]:
+def harness() -> Iterator[Harness]:
     """A service."""
-    made = House()
+    made = Harness()
     yield made
     made.close()
 
 
-def started(house: House, *steps: Any) -> Any:
+def started(harness: Harness, *steps: Any) -> Any:
     """An operation that takes these steps."""
-    house.say(*steps)
-    client = Client(transport=LocalTransport(house.service))
+    harness.say(*steps)
+    client = Client(transport=LocalTransport(harness.service))
     return client.start(FULL_NAME, ResizeRequest(source="a"), **TYPES)
 
 
@@ -63,10 +63,10 @@ def state(percent: int | None = None, *, done: bool = False, **more: Any) -> Upd
     return Update(handle, operation)
 
 
-def test_rich(house: House) -> None:
+def test_rich(harness: Harness) -> None:
     """The bar is full in the end, and the result comes back."""
     where, written = console()
-    operation = started(house, ResizeMetadata(40, Phase.READING), ResizeResponse(7))
+    operation = started(harness, ResizeMetadata(40, Phase.READING), ResizeResponse(7))
     assert show_rich(operation, 10, every=0.05, console=where) == ResizeResponse(7)
     assert operation.name in written.getvalue()
     assert "100%" in written.getvalue()
@@ -86,11 +86,11 @@ def test_rich_shows_what_metadata_says() -> None:
     assert " left" in shown
 
 
-def test_tqdm(house: House) -> None:
+def test_tqdm(harness: Harness) -> None:
     """The same with tqdm."""
     pytest.importorskip("tqdm")
     written = io.StringIO()
-    operation = started(house, ResizeMetadata(40), ResizeResponse(7))
+    operation = started(harness, ResizeMetadata(40), ResizeResponse(7))
     found = show_tqdm(operation, 10, every=0.05, file=written, description="resize")
     assert found == ResizeResponse(7)
     assert "resize: 100%" in written.getvalue()
@@ -122,13 +122,13 @@ def test_tqdm_counts_in_the_units_of_the_service() -> None:
     assert "4.0/4.0" in lines[-1]
 
 
-def test_async_code_draws_for_itself(house: House) -> None:
+def test_async_code_draws_for_itself(harness: Harness) -> None:
     """A bar is a context, which any loop over updates can feed."""
     where, written = console()
-    house.say(ResizeMetadata(40), ResizeResponse(7))
+    harness.say(ResizeMetadata(40), ResizeResponse(7))
 
     async def run() -> None:
-        async with AsyncClient(transport=AsyncLocalTransport(house.service)) as client:
+        async with AsyncClient(transport=AsyncLocalTransport(harness.service)) as client:
             started = await client.start(FULL_NAME, ResizeRequest(source="a"), **TYPES)
             with RichBar("async", console=where) as bar:
                 async for update in started.updates(10, every=0.05):
@@ -138,10 +138,10 @@ def test_async_code_draws_for_itself(house: House) -> None:
     assert "100%" in written.getvalue()
 
 
-def test_a_failure_ends_the_bar(house: House) -> None:
+def test_a_failure_ends_the_bar(harness: Harness) -> None:
     """The error of the operation is raised, as by result(); no thread goes on drawing."""
     where, _ = console()
-    operation = started(house, lro.StatusError(lro.Code.ABORTED, "no"))
+    operation = started(harness, lro.StatusError(lro.Code.ABORTED, "no"))
     with pytest.raises(OperationFailed):
         show_rich(operation, 10, every=0.05, console=where, description="x")
     drawing = [one for one in threading.enumerate() if type(one).__module__.startswith("rich")]

@@ -21,7 +21,7 @@ from lro_client import (
 )
 from tests.client.faces import Face
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
-from tests.client.real_service import WAYS, House, Switch, Way, serving
+from tests.client.real_service import WAYS, Harness, Switch, Way, serving
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +33,17 @@ def listening() -> Iterator[tuple[Switch, str]]:
 
 
 @pytest.fixture
-def house(request: pytest.FixtureRequest) -> Iterator[House]:
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     """The service; a test may give it options."""
-    made = House(**getattr(request, "param", {}))
+    made = Harness(**getattr(request, "param", {}))
     yield made
     made.close()
 
 
 @pytest.fixture(params=list(WAYS.values()), ids=list(WAYS))
-def way(request: pytest.FixtureRequest, house: House, face: Face) -> Way:
+def way(request: pytest.FixtureRequest, harness: Harness, face: Face) -> Way:
     """One of the ways to the service."""
-    made: Way = request.param(house, face, lambda: request.getfixturevalue("listening"))
+    made: Way = request.param(harness, face, lambda: request.getfixturevalue("listening"))
     return made
 
 
@@ -64,7 +64,7 @@ def test_a_result(way: Way, client: Any) -> None:
     operation = way.start(client)
     assert not operation.done
     assert operation.metadata is None
-    way.house.say(ResizeMetadata(percent=100), ResizeResponse(size_bytes=2**40))
+    way.harness.say(ResizeMetadata(percent=100), ResizeResponse(size_bytes=2**40))
     assert operation.result(timeout=10) == ResizeResponse(size_bytes=2**40)
     assert operation.metadata == ResizeMetadata(percent=100)
     assert operation.operation.state == "SUCCEEDED"
@@ -78,9 +78,9 @@ def test_updates(waits: bool, way: Way) -> None:
     steps = percents(operation.updates(timeout=20, every=0.05))
     assert next(steps) is None
     for percent in (10, 60):
-        way.house.say(ResizeMetadata(percent=percent))
+        way.harness.say(ResizeMetadata(percent=percent))
         assert next(steps) == percent
-    way.house.say(ResizeResponse(size_bytes=1))
+    way.harness.say(ResizeResponse(size_bytes=1))
     assert next(steps) == 60
     assert list(steps) == []
     assert operation.done
@@ -93,7 +93,7 @@ def test_a_failure(way: Way, client: Any) -> None:
     violation = lro.types.PreconditionViolation(type="DISK", subject="a.png", description="is gone")
     extra = lro.types.PreconditionFailure(violations=(violation,))
     code = lro.Code.FAILED_PRECONDITION
-    way.house.say(lro.StatusError(code, "no such file", (extra,), "FILE_GONE"))
+    way.harness.say(lro.StatusError(code, "no such file", (extra,), "FILE_GONE"))
     with pytest.raises(OperationFailed, match="FAILED_PRECONDITION: no such file") as caught:
         operation.result(timeout=10)
     info, detail = caught.value.details()
@@ -105,7 +105,7 @@ def test_a_failure(way: Way, client: Any) -> None:
 def test_a_defect_in_the_work(way: Way, client: Any) -> None:
     """An unforeseen exception is INTERNAL, and tells nothing of the inside."""
     operation = way.start(client)
-    way.house.say(ZeroDivisionError("secret"))
+    way.harness.say(ZeroDivisionError("secret"))
     with pytest.raises(OperationFailed) as caught:
         operation.result(timeout=10)
     assert caught.value.code is lro.Code.INTERNAL
@@ -115,7 +115,7 @@ def test_a_defect_in_the_work(way: Way, client: Any) -> None:
 def test_cancelling(way: Way, client: Any) -> None:
     """Cancel asks; the operation tells when the work has stopped."""
     operation = way.start(client)
-    way.house.say(None)
+    way.harness.say(None)
     operation.cancel()
     with pytest.raises(OperationCancelled):
         operation.result(timeout=10)
@@ -127,7 +127,7 @@ def test_deleting_during_a_wait(way: Way, client: Any) -> None:
     operation = way.start(client)
     steps = operation.updates(timeout=20, every=0.05)
     next(steps)
-    way.house.service.delete(operation.name)
+    way.harness.service.delete(operation.name)
     with pytest.raises(OperationGone):
         next(steps)
     with pytest.raises(CallError, match="NOT_FOUND"):
@@ -149,15 +149,15 @@ def test_a_timeout_and_then_the_result(way: Way, client: Any) -> None:
     with pytest.raises(PollTimeout) as caught:
         operation.result(timeout=0.06)
     assert caught.value.name == operation.name
-    assert not way.house.service.get(operation.name).done
-    way.house.say(ResizeResponse(size_bytes=5))
+    assert not way.harness.service.get(operation.name).done
+    way.harness.say(ResizeResponse(size_bytes=5))
     assert operation.result(timeout=10) == ResizeResponse(size_bytes=5)
 
 
 def test_a_held_wait_returns_when_the_work_ends(way: Way, client: Any) -> None:
     """The reply comes at the end of the work, not after a pause."""
     operation = way.start(client)
-    threading.Timer(0.1, way.house.say, [ResizeResponse(size_bytes=6)]).start()
+    threading.Timer(0.1, way.harness.say, [ResizeResponse(size_bytes=6)]).start()
     assert operation.result() == ResizeResponse(size_bytes=6)
 
 
@@ -166,7 +166,7 @@ def test_waiting_once(way: Way, client: Any) -> None:
     operation = way.start(client)
     assert not client.wait(operation.name, timeout=0).done
     assert not client.wait(operation.name, timeout=timedelta(milliseconds=20)).done
-    way.house.say(ResizeResponse())
+    way.harness.say(ResizeResponse())
     assert client.wait(operation.name).done
     with pytest.raises(CallError) as caught:
         client.wait(operation.name, timeout=-1)
@@ -178,7 +178,7 @@ def test_a_server_without_wait(way: Way) -> None:
     """The caller does not notice that the server has only the basic verbs."""
     client = way.client(polling=Polling(max_retry_after=0.01))
     operation = way.start(client)
-    way.house.say(ResizeResponse(size_bytes=4))
+    way.harness.say(ResizeResponse(size_bytes=4))
     assert operation.result(timeout=10) == ResizeResponse(size_bytes=4)
     with pytest.raises(CallError) as caught:
         client.cancel(operation.name)
@@ -191,7 +191,7 @@ def test_resuming_from_a_name(way: Way, client: Any) -> None:
     client.close()
     another = way.client().operation(name, **TYPES)
     assert (another.name, another.done, another.metadata) == (name, False, None)
-    way.house.say(ResizeMetadata(percent=9), ResizeResponse(size_bytes=8))
+    way.harness.say(ResizeMetadata(percent=9), ResizeResponse(size_bytes=8))
     assert another.result(timeout=10) == ResizeResponse(size_bytes=8)
     assert another.metadata == ResizeMetadata(percent=9)
 
@@ -237,9 +237,9 @@ def test_a_method_that_is_not_valid(way: Way, client: Any) -> None:
 def test_listing(way: Way, client: Any) -> None:
     """A list is filtered and walked over pages; its operations become handles."""
     names = [way.start(client).name for _ in range(5)]
-    way.house.say(ResizeResponse(size_bytes=3))
+    way.harness.say(ResizeResponse(size_bytes=3))
     while not (ended := list(client.list(filter="done = true"))):
-        way.house.service.wait(names[0], timedelta(milliseconds=20))
+        way.harness.service.wait(names[0], timedelta(milliseconds=20))
     assert len(ended) == 1
     handle = client.operation(ended[0], **TYPES)
     assert handle.result() == ResizeResponse(size_bytes=3)
@@ -268,6 +268,6 @@ def test_names(way: Way, client: Any) -> None:
 def test_many_at_once(way: Way, client: Any) -> None:
     """Threads, or tasks, share a client, and each gets its own result."""
     operations = [way.start(client) for _ in range(4)]
-    way.house.say(*[ResizeResponse(size_bytes=n) for n in range(4)])
+    way.harness.say(*[ResizeResponse(size_bytes=n) for n in range(4)])
     found = way.face.together([one.result for one in operations])
     assert sorted(one.size_bytes for one in found) == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""A server and a client's lanes in virtual time: every call takes its time, none takes a thread."""
+"""A server and a client's pollers in virtual time: calls take their time, but no threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lro_client._flow.steps import (
     Stream,
     WatchOperationsRequest,
 )
-from lro_client._watch.poller import Poller
+from lro_client._watch.poller import Pollers
 from lro_client._watch.registry import Seen, Unreachable, Want, WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy
 
@@ -103,11 +103,11 @@ class World:
         )
         self.registry = WatchRegistry(
             lambda: self.now,
-            max_lanes=lambda: self.polling.connections,
-            start_lane=lambda: self.later(0.0, lambda: self._go(lanes.lane(), None)),
-            wake_lane=self._ring,
+            max_pollers=lambda: self.polling.connections,
+            start_poller=lambda: self.later(0.0, lambda: self._go(pollers.poller(), None)),
+            wake_poller=self._ring,
         )
-        lanes = Poller(
+        pollers = Pollers(
             self.config, self.registry, Scheduler(self.config, self.registry, self.transport)
         )
 
@@ -118,7 +118,9 @@ class World:
         made = self.operations[name] = Planned(name, self.now + seconds, **more)
         return made
 
-    def watch(self, name: str, *, curious: bool = False, seconds: float = float("inf")) -> int:
+    def watch(
+        self, name: str, *, wants_progress: bool = False, seconds: float = float("inf")
+    ) -> int:
         """Have it waited for; a number under which ``told`` has the news."""
         number = len(self.told)
         heard = self.told[number] = []
@@ -127,7 +129,7 @@ class World:
             heard.append((self.now, news))
 
         self._listeners[number] = name, hear
-        self.registry.subscribe(name, hear, Want(curious, self.now + seconds))
+        self.registry.subscribe(name, hear, Want(wants_progress, self.now + seconds))
         return number
 
     def leave(self, number: int) -> None:
@@ -146,7 +148,7 @@ class World:
             self.now, _, action = heapq.heappop(self._agenda)
             action()
             steps -= 1
-        assert steps, "the lanes do not come to rest"
+        assert steps, "the pollers do not come to rest"
         if not self._agenda or seconds < 1e6:
             self.now = max(self.now, min(end, self.now if not self._agenda else end))
 
@@ -168,35 +170,35 @@ class World:
         """What was asked."""
         return [call.verb for _, call in self.asked]
 
-    # -- the lanes ----------------------------------------------------------------------------
+    # -- the pollers ----------------------------------------------------------------------------
 
     def _ring(self) -> None:
         if self._resting is not None:
             woken, self._resting = self._resting, None
             self.later(0.0, woken)
 
-    def _go(self, lane: Generator[Any, Any, None], found: object) -> None:
+    def _go(self, poller: Generator[Any, Any, None], found: object) -> None:
         try:
-            step = lane.throw(found) if isinstance(found, Exception) else lane.send(found)
+            step = poller.throw(found) if isinstance(found, Exception) else poller.send(found)
         except StopIteration:
             return
         if isinstance(step, Idle):
-            self._rest(lane, step)
+            self._rest(poller, step)
         elif isinstance(step, Stream):
             self._fly(1)
-            self._stream(lane, step)
+            self._stream(poller, step)
         else:
             self._fly(1)
-            self._call(lane, step)
+            self._call(poller, step)
 
-    def _rest(self, lane: Generator[Any, Any, None], step: Idle) -> None:
+    def _rest(self, poller: Generator[Any, Any, None], step: Idle) -> None:
         woken = [False]
 
         def wake() -> None:
             if not woken[0]:
                 woken[0] = True
                 self._resting = None if self._resting is wake else self._resting
-                self._go(lane, None)
+                self._go(poller, None)
 
         self._resting = wake
         self.later(step.seconds, wake)
@@ -207,7 +209,7 @@ class World:
 
     # -- the server ---------------------------------------------------------------------------
 
-    def _call(self, lane: Generator[Any, Any, None], call: Call) -> None:
+    def _call(self, poller: Generator[Any, Any, None], call: Call) -> None:
         self.asked.append((self.now, call))
         held = 0.0
         if isinstance(call.request, lro.WaitOperationRequest) and WAIT in self.offers:
@@ -219,7 +221,7 @@ class World:
         def land() -> None:
             self._fly(-1)
             failed = self.fault(self.now, call)
-            self._go(lane, failed or self._answer(call))
+            self._go(poller, failed or self._answer(call))
 
         self.later(held + self.latency, land)
 
@@ -252,7 +254,7 @@ class World:
         token = "more" if len(some) > size else ""
         return Reply(lro.ListOperationsResponse(tuple(one for one in found if one), token))
 
-    def _stream(self, lane: Generator[Any, Any, None], step: Stream) -> None:
+    def _stream(self, poller: Generator[Any, Any, None], step: Stream) -> None:
         self.asked.append((self.now, step.call))
         request = step.call.request
         assert isinstance(request, WatchOperationsRequest)
@@ -262,7 +264,7 @@ class World:
             if not over[0]:
                 over[0] = True
                 self._fly(-1)
-                self._go(lane, found)
+                self._go(poller, found)
 
         failed = self.fault(self.now, step.call)
         if failed is None and WATCH not in self.offers:

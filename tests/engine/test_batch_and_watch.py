@@ -52,7 +52,7 @@ def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) ->
 SHARED = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 
 
-class House:
+class Harness:
     """A service with a method whose work is done by the test."""
 
     def __init__(self, service: Service) -> None:
@@ -72,9 +72,9 @@ class House:
 
 
 @pytest.fixture
-def house(store: Store, make_service: MakeService) -> House:
+def harness(store: Store, make_service: MakeService) -> Harness:
     """A house on each store."""
-    return House(make_service(store, InlineExecutor()))
+    return Harness(make_service(store, InlineExecutor()))
 
 
 # -- names ------------------------------------------------------------------------------------
@@ -120,37 +120,37 @@ def test_a_thousand_names() -> None:
 # -- BatchGet ---------------------------------------------------------------------------------
 
 
-def test_a_batch(house: House, clock: ManualClock) -> None:
+def test_a_batch(harness: Harness, clock: ManualClock) -> None:
     """In the order asked for, each once; what is deleted, expired or unknown is missing."""
-    running, done, deleted, expired = (house.start("projects/p") for _ in range(4))
-    house.finish(expired)
+    running, done, deleted, expired = (harness.start("projects/p") for _ in range(4))
+    harness.finish(expired)
     clock.advance(days=29)
-    house.finish(done)
+    harness.finish(done)
     clock.advance(days=1)
-    house.service.delete(deleted)
+    harness.service.delete(deleted)
     asked = [done, "operations/none", expired, running, deleted, done, "operations/none"]
-    found = house.service.batch_get(asked)
-    wanted = (house.service.get(done), house.service.get(running))
+    found = harness.service.batch_get(asked)
+    wanted = (harness.service.get(done), harness.service.get(running))
     assert found == BatchGetOperationsResponse(wanted, ("operations/none", expired, deleted))
 
 
-def test_a_thousand_at_once(house: House) -> None:
+def test_a_thousand_at_once(harness: Harness) -> None:
     """One call of the store."""
-    names = [house.start() for _ in range(20)]
+    names = [harness.start() for _ in range(20)]
     others = [f"operations/{n}" for n in range(980)]
-    found = house.service.batch_get([*names, *others])
+    found = harness.service.batch_get([*names, *others])
     assert [one.name for one in found.operations] == names
     assert found.missing == tuple(others)
 
 
 def test_other_peoples_operations_are_missing(store: Store, make_service: MakeService) -> None:
     """Where operations belong to whoever started them."""
-    house = House(make_service(store, InlineExecutor(), owner_only=True))
-    hers, his = house.start(caller="ann"), house.start(caller="bob")
-    found = house.service.batch_get([hers, his], caller="ann")
+    harness = Harness(make_service(store, InlineExecutor(), owner_only=True))
+    hers, his = harness.start(caller="ann"), harness.start(caller="bob")
+    found = harness.service.batch_get([hers, his], caller="ann")
     assert [one.name for one in found.operations] == [hers]
     assert found.missing == (his,)
-    (seen, missing) = asyncio.run(two_of(house.service, [hers, his], caller="ann"))
+    (seen, missing) = asyncio.run(two_of(harness.service, [hers, his], caller="ann"))
     assert (seen.name, missing) == (hers, MissingOperation(his))
 
 
@@ -227,22 +227,22 @@ async def two_of(service: Service, names: list[str], **options: Any) -> list[Any
     return found
 
 
-def test_a_watch(house: House) -> None:
+def test_a_watch(harness: Harness) -> None:
     """Over every store: snapshots, progress, ends, and then it is over."""
-    first, second = house.start(), house.start()
+    first, second = harness.start(), harness.start()
     acts = [
-        lambda: house.report(first, 50),
-        lambda: house.finish(first),
-        lambda: house.service.delete(second),
+        lambda: harness.report(first, 50),
+        lambda: harness.finish(first),
+        lambda: harness.service.delete(second),
     ]
 
     async def main() -> list[Any]:
         seen = []
-        watching = await house.service.watch([first, "operations/none", second])
+        watching = await harness.service.watch([first, "operations/none", second])
         async for sighting in watching:
             seen.append(sighting)
             if len(seen) >= 3 and acts:
-                assert house.service.watching == 1
+                assert harness.service.watching == 1
                 await asyncio.to_thread(acts.pop(0))
         return seen
 
@@ -252,32 +252,32 @@ def test_a_watch(house: House) -> None:
     assert names[3:] == [first, first, second]
     assert [one.done for one in seen[3:5]] == [False, True]
     assert seen[5] == MissingOperation(second)
-    assert house.service.watching == 0
+    assert harness.service.watching == 0
 
 
 @SHARED
-def test_a_store_that_is_away_is_told_of_at_once(house: House) -> None:
+def test_a_store_that_is_away_is_told_of_at_once(harness: Harness) -> None:
     """Before the stream begins."""
-    name = house.start()
-    house.service.store.close()
+    name = harness.start()
+    harness.service.store.close()
     with pytest.raises(Unavailable):
-        asyncio.run(house.service.watch([name]))
+        asyncio.run(harness.service.watch([name]))
 
 
-def test_closing_the_service_ends_watches(house: House) -> None:
+def test_closing_the_service_ends_watches(harness: Harness) -> None:
     """Those that run, and those that come later."""
-    name = house.start()
+    name = harness.start()
 
     async def main() -> None:
-        stream = aiter(await house.service.watch([name]))
+        stream = aiter(await harness.service.watch([name]))
         await anext(stream)
         following = asyncio.ensure_future(anext(stream))
-        await asyncio.to_thread(house.service.close, timedelta(0))
+        await asyncio.to_thread(harness.service.close, timedelta(0))
         with pytest.raises(Unavailable, match="stopping"):
             await asyncio.wait_for(following, PATIENCE)
 
     asyncio.run(main())
-    assert house.service.watching == 0
+    assert harness.service.watching == 0
 
 
 def test_a_watch_of_a_closed_service(make_service: MakeService) -> None:
@@ -316,12 +316,12 @@ def test_another_process_on_the_store(store: Store, tmp_path: Path, clock: Manua
         closing(Service(store, InlineExecutor(), maintenance=False)) as here,
         closing(Service(other, InlineExecutor(), maintenance=False)) as there,
     ):
-        house, far = House(here), House(there)
+        harness, far = Harness(here), Harness(there)
         name = far.start()
 
         async def main() -> list[Any]:
             seen = []
-            async for sighting in await house.service.watch([name]):
+            async for sighting in await harness.service.watch([name]):
                 seen.append(sighting)
                 act = [lambda: far.report(name, 7), lambda: far.finish(name), None][len(seen) - 1]
                 if act is not None:

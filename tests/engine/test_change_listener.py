@@ -36,15 +36,15 @@ class Shared(MemoryStore):
         self.looks = []
         self.over = set()
         self.asked = set()
-        self.ears = []
+        self.subscriptions = []
         self.refusal = None
 
     def listen(self):
         if self.refusal is not None:
             refusal, self.refusal = self.refusal, None
             raise refusal
-        self.ears.append(Subscription(self))
-        return self.ears[-1]
+        self.subscriptions.append(Subscription(self))
+        return self.subscriptions[-1]
 
     def poll_states(self, names):
         self.looks.append(set(names))
@@ -68,7 +68,7 @@ class Subscription:
         self.closed = True
 
 
-class House:
+class Harness:
     """A listener on a clock that the test moves, and all that it has done."""
 
     def __init__(self):
@@ -89,74 +89,74 @@ class House:
 
 
 @pytest.fixture
-def house():
-    return House()
+def harness():
+    return Harness()
 
 
-def test_named_changes_notify_listeners_without_a_look(house):
+def test_named_changes_notify_listeners_without_a_look(harness):
     """Without any look at the store, where it is not about work of this process."""
-    ear = house.store.listen()
-    house.change_listener._look()
-    house.store.said = [("a", "x"), ("b",), ()]
+    subscription = harness.store.listen()
+    harness.change_listener._look()
+    harness.store.said = [("a", "x"), ("b",), ()]
     for _ in range(3):
-        house.change_listener.receive(ear)
-    assert house.notified == ["a", "b"]
-    assert house.store.looks == [{"a", "b"}]  # the sweep's
-    assert ear.waits == [LOOK_AGAIN_SECONDS] * 3
+        harness.change_listener.receive(subscription)
+    assert harness.notified == ["a", "b"]
+    assert harness.store.looks == [{"a", "b"}]  # the sweep's
+    assert subscription.waits == [LOOK_AGAIN_SECONDS] * 3
 
 
-def test_watchers_are_notified_too(house):
+def test_watchers_are_notified_too(harness):
     """By name where one is given; of ends by looks; and that more may have changed."""
-    updater, seen = house.updater, []
+    updater, seen = harness.updater, []
     for name in "wx":
         updater.notifier.listen(name, lambda _, name=name: seen.append(name))
-    house.store.over = {"w"}
-    ear = house.store.listen()
-    house.change_listener._look()
-    assert house.store.looks == [{"a", "b", "w", "x"}]
+    harness.store.over = {"w"}
+    subscription = harness.store.listen()
+    harness.change_listener._look()
+    assert harness.store.looks == [{"a", "b", "w", "x"}]
     assert (seen, updater.unnamed_changes) == (["w"], 0)
-    house.store.said = [("x",), None]
-    house.change_listener.receive(ear)
+    harness.store.said = [("x",), None]
+    harness.change_listener.receive(subscription)
     assert (seen, updater.unnamed_changes) == (["w", "x"], 0)
-    house.change_listener.receive(ear)
+    harness.change_listener.receive(subscription)
     assert (seen, updater.unnamed_changes) == (["w", "x", "w"], 1)
     for name in "ab":
-        house.notifier._listeners.pop(name)
-    assert house.change_listener._needed
+        harness.notifier._listeners.pop(name)
+    assert harness.change_listener._needed
 
 
-def test_an_announcement_about_work_in_hand_may_be_a_cancellation(house):
+def test_an_announcement_about_work_in_hand_may_be_a_cancellation(harness):
     """One look at those tells; and only those that are held are cancelled."""
-    ear = house.store.listen()
-    house.change_listener._look()
-    house.workers.names, house.store.asked = {"h", "i"}, {"h", "x"}
-    house.store.said = [("h", "i", "x", "a")]
-    house.change_listener.receive(ear)
-    assert house.store.looks[-1] == {"h", "i"}
-    assert (house.workers.cancelled, house.notified) == (["h"], ["a"])
+    subscription = harness.store.listen()
+    harness.change_listener._look()
+    harness.workers.names, harness.store.asked = {"h", "i"}, {"h", "x"}
+    harness.store.said = [("h", "i", "x", "a")]
+    harness.change_listener.receive(subscription)
+    assert harness.store.looks[-1] == {"h", "i"}
+    assert (harness.workers.cancelled, harness.notified) == (["h"], ["a"])
 
 
 @pytest.mark.parametrize("how", ["anything", "time"])
-def test_a_look_at_everything(house, how):
+def test_a_look_at_everything(harness, how):
     """When anything may have changed, and every few seconds, in case an announcement was lost."""
-    ear = house.store.listen()
-    house.workers.names, house.store.over, house.store.asked = {"h"}, {"a"}, {"h", "b"}
-    house.change_listener._look_at = LOOK_AGAIN_SECONDS
+    subscription = harness.store.listen()
+    harness.workers.names, harness.store.over, harness.store.asked = {"h"}, {"a"}, {"h", "b"}
+    harness.change_listener._look_at = LOOK_AGAIN_SECONDS
     if how == "anything":
-        house.store.said = [None]
+        harness.store.said = [None]
     else:
-        house.now = LOOK_AGAIN_SECONDS
-    house.change_listener.receive(ear)
-    assert house.store.looks == [{"a", "b", "h"}]
-    assert (house.notified, house.workers.cancelled) == (["a"], ["h"])
+        harness.now = LOOK_AGAIN_SECONDS
+    harness.change_listener.receive(subscription)
+    assert harness.store.looks == [{"a", "b", "h"}]
+    assert (harness.notified, harness.workers.cancelled) == (["a"], ["h"])
 
 
-def test_nothing_to_look_for(house):
+def test_nothing_to_look_for(harness):
     """No look then."""
     for name in "ab":
-        house.notifier._listeners.pop(name)
-    house.change_listener._look()
-    assert house.store.looks == []
+        harness.notifier._listeners.pop(name)
+    harness.change_listener._look()
+    assert harness.store.looks == []
 
 
 def test_process_on_its_own_does_not_listen():
@@ -167,36 +167,36 @@ def test_process_on_its_own_does_not_listen():
     hearing.stop()
 
 
-def test_subscription_is_closed_when_it_is_not_needed(house):
+def test_subscription_is_closed_when_it_is_not_needed(harness):
     """After a while; and opened again with the next need."""
     quiet = threading.Event()
 
     def past():
-        house.now += LINGER_SECONDS
+        harness.now += LINGER_SECONDS
         for name in "ab":
-            house.notifier._listeners.pop(name, None)
+            harness.notifier._listeners.pop(name, None)
         return ()
 
-    whole = house.store.listen
+    whole = harness.store.listen
 
     def listen():
-        ear = whole()
-        ear.close = lambda: (setattr(ear, "closed", True), quiet.set())
-        return ear
+        subscription = whole()
+        subscription.close = lambda: (setattr(subscription, "closed", True), quiet.set())
+        return subscription
 
-    house.store.listen = listen
+    harness.store.listen = listen
     for number in (1, 2):
-        house.store.said = [past]
-        house.notifier.listen("a", print)
-        house.change_listener.ensure_running()
-        house.change_listener.ensure_running()
+        harness.store.said = [past]
+        harness.notifier.listen("a", print)
+        harness.change_listener.ensure_running()
+        harness.change_listener.ensure_running()
         assert quiet.wait(PATIENCE)
         quiet.clear()
-        assert len(house.store.ears) == number
-    house.change_listener.stop()
+        assert len(harness.store.subscriptions) == number
+    harness.change_listener.stop()
 
 
-def test_need_that_comes_at_the_last_moment(house):
+def test_need_that_comes_at_the_last_moment(harness):
     """Just when the subscription is about to be closed: it stays open."""
     heard = threading.Event()
     needs = iter([True, False, True, True])
@@ -210,37 +210,37 @@ def test_need_that_comes_at_the_last_moment(house):
             return need
 
     def past():
-        house.now += LINGER_SECONDS
+        harness.now += LINGER_SECONDS
         return ()
 
-    house.store.said = [past]
-    hearing = house.listener(Moment)
+    harness.store.said = [past]
+    hearing = harness.listener(Moment)
     hearing.ensure_running()
     assert heard.wait(PATIENCE)
     hearing.stop()
-    assert len(house.store.ears) == 1
+    assert len(harness.store.subscriptions) == 1
 
 
 @pytest.mark.parametrize(
     ("error", "said"),
     [(Unavailable("away"), "not heard now"), (ZeroDivisionError(), "hearing other processes")],
 )
-def test_the_thread_outlives_errors(house, error, said, caplog, monkeypatch):
+def test_the_thread_outlives_errors(harness, error, said, caplog, monkeypatch):
     """It logs them, and subscribes again a moment later."""
     opened = threading.Event()
     pauses = []
-    house.store.refusal = error
-    house.store.said = [lambda: opened.set() or ()]
-    monkeypatch.setattr(house.change_listener._stopping, "wait", pauses.append)
+    harness.store.refusal = error
+    harness.store.said = [lambda: opened.set() or ()]
+    monkeypatch.setattr(harness.change_listener._stopping, "wait", pauses.append)
     with caplog.at_level(logging.INFO, "lro"):
-        house.change_listener.ensure_running()
+        harness.change_listener.ensure_running()
         assert opened.wait(PATIENCE)
-        house.change_listener.stop()
+        harness.change_listener.stop()
     assert said in caplog.text
     assert pauses[0] == 1.0
 
 
-def test_a_stop_ends_the_thread(house, caplog):
+def test_a_stop_ends_the_thread(harness, caplog):
     """While it listens, with or without an error of the closed subscription; twice is once."""
     begun, closed = threading.Event(), threading.Event()
 
@@ -249,28 +249,28 @@ def test_a_stop_ends_the_thread(house, caplog):
         assert closed.wait(PATIENCE)
         raise Unavailable("closed")
 
-    house.store.said = [hear]
-    house.change_listener.ensure_running()
+    harness.store.said = [hear]
+    harness.change_listener.ensure_running()
     assert begun.wait(PATIENCE)
-    house.store.ears[0].close = closed.set
+    harness.store.subscriptions[0].close = closed.set
     with caplog.at_level(logging.WARNING, "lro"):
-        house.change_listener.stop()
-        house.change_listener.stop()
-    assert not house.change_listener._thread.is_alive()
+        harness.change_listener.stop()
+        harness.change_listener.stop()
+    assert not harness.change_listener._thread.is_alive()
     assert caplog.text == ""
-    house.change_listener.ensure_running()
-    assert not house.change_listener._thread.is_alive()
+    harness.change_listener.ensure_running()
+    assert not harness.change_listener._thread.is_alive()
 
 
-def test_the_thread_may_stop_itself(house):
+def test_the_thread_may_stop_itself(harness):
     """A cancelled function may close the service."""
     stopped = threading.Event()
-    house.workers.names = house.store.asked = {"h"}
-    house.workers.cancel_held = lambda name: (house.change_listener.stop(), stopped.set())
-    house.change_listener.ensure_running()
+    harness.workers.names = harness.store.asked = {"h"}
+    harness.workers.cancel_held = lambda name: (harness.change_listener.stop(), stopped.set())
+    harness.change_listener.ensure_running()
     assert stopped.wait(PATIENCE)
-    house.change_listener._thread.join(PATIENCE)
-    assert not house.change_listener._thread.is_alive()
+    harness.change_listener._thread.join(PATIENCE)
+    assert not harness.change_listener._thread.is_alive()
 
 
 # -- two services on one file ---------------------------------------------------------------------

@@ -129,10 +129,10 @@ def test_a_system_that_cannot_fork(monkeypatch):
     assert "after_fork" in runpy.run_path(process.__file__)
 
 
-@pytest.mark.parametrize("upkeep", [False, True])
-def test_a_service_begins_anew(make_service, store, upkeep):
+@pytest.mark.parametrize("maintenance", [False, True])
+def test_a_service_begins_anew(make_service, store, maintenance):
     """With another name, no work, and waiters of its own; what the parent has is the parent's."""
-    service = make_service(store, maintenance=upkeep)
+    service = make_service(store, maintenance=maintenance)
     method = service.declare(
         "acme.v1.Works.Work", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )
@@ -144,7 +144,7 @@ def test_a_service_begins_anew(make_service, store, upkeep):
     assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
     assert service._background.maintenance._thread is None  # until it is used: it may serve nobody
     assert not service.get(name).done
-    assert (service._background.maintenance._thread is not None) == upkeep
+    assert (service._background.maintenance._thread is not None) == maintenance
     service.reporter(name).complete(WorkResponse("x"))
     assert service.wait(name, 20).done
     if parents is not None:  # in a real fork it is not there

@@ -748,33 +748,33 @@ def away(clock):
 
 def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, make_service, clock):
     """Leases that ran out while the store could not be written do not prove that a process died."""
-    worker, hunter = (make_service(away, Held()) for _ in range(2))
-    for service in (worker, hunter):
+    worker, scanner = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, scanner):
         method_of(service, never)
         service.run_maintenance()
     name = worker.start(NAME, WorkRequest()).name
     away.away = True
     for _ in range(2):
         clock.advance(20)
-        for service in (hunter, worker):
+        for service in (scanner, worker):
             with pytest.raises(Unavailable):
                 service.run_maintenance()
     away.away = False
-    hunter.run_maintenance()  # which is calm for a third of a lease, and a second
+    scanner.run_maintenance()  # which is calm for a third of a lease, and a second
     worker.run_maintenance()
     for seconds in (6, 9, 1):  # then the worker falls silent
         assert away.get(name).owner == worker.workers.owner
         clock.advance(seconds)
-        hunter.run_maintenance()
-    assert away.get(name).owner == hunter.workers.owner
+        scanner.run_maintenance()
+    assert away.get(name).owner == scanner.workers.owner
 
 
 def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
     away, make_service, clock
 ):
     """A process that wanted to write nothing meanwhile knows of no outage (defects 6)."""
-    worker, hunter = (make_service(away, Held()) for _ in range(2))
-    for service in (worker, hunter):
+    worker, scanner = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, scanner):
         method_of(service, never)
         service.run_maintenance()
     name = worker.start(NAME, WorkRequest()).name
@@ -784,12 +784,12 @@ def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
         with pytest.raises(Unavailable):
             worker.run_maintenance()
     away.unwritten = False
-    hunter.run_maintenance()  # which is the first to come
+    scanner.run_maintenance()  # which is the first to come
     assert away.get(name).owner == worker.workers.owner
     worker.run_maintenance()
     for _ in range(3):
         clock.advance(1)
-        hunter.run_maintenance()
+        scanner.run_maintenance()
     assert away.get(name).owner == worker.workers.owner
 
 
@@ -824,13 +824,13 @@ def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
 
 def test_a_look_that_had_to_wait_proves_nothing(away, make_service, clock):
     """Whoever wanted to renew a lease had to wait as long, so that the grace begins again."""
-    worker, hunter = (make_service(away, Held()) for _ in range(2))
-    for service in (worker, hunter):
+    worker, scanner = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, scanner):
         method_of(service, never)
         service.run_maintenance()
     name = worker.start(NAME, WorkRequest()).name
     clock.advance(15)
-    hunter.run_maintenance()
+    scanner.run_maintenance()
     whole = away.orphans
 
     def orphans(methods, limit):
@@ -839,34 +839,34 @@ def test_a_look_that_had_to_wait_proves_nothing(away, make_service, clock):
 
     away.orphans = orphans
     clock.advance(1)
-    hunter.run_maintenance()
+    scanner.run_maintenance()
     assert away.get(name).owner == worker.workers.owner
     away.orphans = whole
     clock.advance(1)
-    hunter.run_maintenance()
-    assert away.get(name).owner == hunter.workers.owner
+    scanner.run_maintenance()
+    assert away.get(name).owner == scanner.workers.owner
 
 
 def test_two_looks_that_are_far_apart_prove_nothing(away, make_service, clock):
     """The process that looks may have stood still, and all others with it."""
-    worker, hunter = (make_service(away, Held()) for _ in range(2))
-    for service in (worker, hunter):
+    worker, scanner = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, scanner):
         method_of(service, never)
         service.run_maintenance()
     name = worker.start(NAME, WorkRequest()).name
     for seconds in (15, 60, 0.5):
         clock.advance(seconds)
-        hunter.run_maintenance()
+        scanner.run_maintenance()
         assert away.get(name).owner == worker.workers.owner
     clock.advance(0.5)
-    hunter.run_maintenance()
-    assert away.get(name).owner == hunter.workers.owner
+    scanner.run_maintenance()
+    assert away.get(name).owner == scanner.workers.owner
 
 
 def test_what_takes_long_to_take_over_keeps_no_other_alive(away, make_service, clock):
     """The looks are far apart then, and the process is busy all the time."""
-    worker, hunter = (make_service(away, Held()) for _ in range(2))
-    for service in (worker, hunter):
+    worker, scanner = (make_service(away, Held()) for _ in range(2))
+    for service in (worker, scanner):
         method_of(service, never)
         service.run_maintenance()
     lost, slow = (worker.start(NAME, WorkRequest()).name for _ in range(2))
@@ -879,10 +879,10 @@ def test_what_takes_long_to_take_over_keeps_no_other_alive(away, make_service, c
         adopted.append(record.name)
 
     adopted = []
-    hunter._background.maintenance.recover = recover
+    scanner._background.maintenance.recover = recover
     clock.advance(15)
     for _ in range(3):
-        hunter.run_maintenance()
+        scanner.run_maintenance()
         clock.advance(1)
     assert adopted[:1] == [lost]
 

@@ -88,14 +88,14 @@ def test_maintenance_begins_with_the_first_use(use: str) -> None:
     """Constructing it and declaring methods is none: a master only preloads (defects 22)."""
     service, method = made()
     with contextlib.closing(service):
-        upkeep = service._background.maintenance
-        assert upkeep._thread is None
+        maintenance = service._background.maintenance
+        assert maintenance._thread is None
         with contextlib.suppress(Exception):
             USES[use](service, method)
-        first = upkeep._thread
+        first = maintenance._thread
         assert first is not None
         service.start_maintenance()
-        assert upkeep._thread is first
+        assert maintenance._thread is first
         assert first.is_alive()
     assert not first.is_alive()
 

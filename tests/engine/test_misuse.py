@@ -177,7 +177,7 @@ def test_work_that_stops_in_time_is_not_begun_twice(make_service, store):
     assert (owners != [""], record.owner, record.attempt, record.unclaimed) == (True, "", 1, True)
 
 
-def test_an_ear_whose_thread_cannot_start(make_service, clock, monkeypatch, caplog):
+def test_a_subscription_whose_thread_cannot_start(make_service, clock, monkeypatch, caplog):
     """The start succeeds all the same, the next one tries again, and all can be closed."""
 
     class Shared(MemoryStore):

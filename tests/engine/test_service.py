@@ -284,7 +284,7 @@ def test_an_expiry_of_its_own(build, clock):
         service.get(name)
 
 
-def test_upkeep_removes_what_has_expired(build, clock, monkeypatch):
+def test_maintenance_removes_what_has_expired(build, clock, monkeypatch):
     """A minute later at the latest, in batches; reads never delete."""
     monkeypatch.setattr("lro._engine.maintenance._EXPIRY_BATCH", 100)
     service = build(keep_for=timedelta(hours=1))
@@ -366,7 +366,7 @@ def test_a_method_is_declared_once(make_service):
 
 
 def test_a_service_closes_itself_and_its_store(clock):
-    """As a context, with the default clock, and with its upkeep thread."""
+    """As a context, with the default clock, and with its maintenance thread."""
     closed = []
 
     class Closing(MemoryStore):

@@ -160,7 +160,7 @@ def test_whatever_happens_the_last_state_is_told(events):
 # -- when it is read --------------------------------------------------------------------------
 
 
-class House:
+class Harness:
     """WatchHub over a store in memory whose finds are counted, and may fail."""
 
     def __init__(self, store=None):
@@ -219,20 +219,20 @@ async def one(batches):
 
 def test_a_watch_from_first_to_last():
     """Snapshot, progress, end of each; then the stream ends, and nothing is held."""
-    house = House()
-    first, second = house.start(2)
+    harness = Harness()
+    first, second = harness.start(2)
 
     async def main():
         seen = []
-        async for sighting in house.watch([first, second, "operations/none"]):
+        async for sighting in harness.watch([first, second, "operations/none"]):
             seen.append(sighting)
             if len(seen) == 3:
-                assert house.hub.watching == 1
-                house.report(first, 1)
+                assert harness.hub.watching == 1
+                harness.report(first, 1)
             if len(seen) == 4:
-                house.end(first)
+                harness.end(first)
             if len(seen) == 5:
-                house.updater.apply(second, delete(house.clock()))
+                harness.updater.apply(second, delete(harness.clock()))
         return seen
 
     seen = run_virtual(main())
@@ -252,47 +252,47 @@ def test_a_watch_from_first_to_last():
         True,
         True,
     ]
-    assert house.quiet
-    assert house.needed == 1
+    assert harness.quiet
+    assert harness.needed == 1
 
 
 def test_changes_are_gathered():
     """Those of a short time are read together; those of one name are one state."""
-    house = House()
-    names = house.start(50)
+    harness = Harness()
+    names = harness.start(50)
 
     async def main():
-        batches = house.watch(names).batches(60)
+        batches = harness.watch(names).batches(60)
         assert len(await anext(batches)) == 50
-        house.report(names[0], 0)
-        assert await one(batches) == house.store.get(names[0]).operation
-        house.finds.clear()
+        harness.report(names[0], 0)
+        assert await one(batches) == harness.store.get(names[0]).operation
+        harness.finds.clear()
         for value in range(20):
-            house.report(names[0], value + 1)
+            harness.report(names[0], value + 1)
         for name in names[1:]:
-            house.end(name)
+            harness.end(name)
         found = await anext(batches)
         assert len(found) == 50
-        assert house.finds == [names]
+        assert harness.finds == [names]
         await batches.aclose()
 
     run_virtual(main())
-    assert house.quiet
+    assert harness.quiet
 
 
 def test_a_lone_change_is_told_at_once():
     """Only what follows soon after another one is held back, and only for so long."""
-    house = House()
-    (name,) = house.start()
+    harness = Harness()
+    (name,) = harness.start()
 
     async def main():
         loop = asyncio.get_running_loop()
-        batches = house.watch([name]).batches(60)
+        batches = harness.watch([name]).batches(60)
         await anext(batches)
         await asyncio.sleep(1)
         moments = [loop.time()]
         for value in range(3):
-            house.report(name, value)
+            harness.report(name, value)
             await anext(batches)
             moments.append(loop.time())
         await batches.aclose()
@@ -304,17 +304,17 @@ def test_a_lone_change_is_told_at_once():
 
 def test_a_slow_reader_costs_nothing():
     """Nothing is read for who does not take it; then it gets the last state only."""
-    house = House()
-    names = house.start(BATCH + 7)
+    harness = Harness()
+    names = harness.start(BATCH + 7)
 
     async def main():
-        batches = house.watch(names).batches(60)
+        batches = harness.watch(names).batches(60)
         assert len(await anext(batches)) == BATCH
         for value in range(5):
             for name in names:
-                house.report(name, value)
+                harness.report(name, value)
             await asyncio.sleep(0.1)
-        assert house.finds == [names[:BATCH]]
+        assert harness.finds == [names[:BATCH]]
         assert len(await anext(batches)) == BATCH
         assert len(await anext(batches)) == 7
         assert await anext(batches) == []
@@ -325,17 +325,17 @@ def test_a_slow_reader_costs_nothing():
 
 def test_a_quiet_stream_says_so():
     """An empty list, every so many seconds after what was told last, the store away or not."""
-    house = House()
-    (name,) = house.start()
+    harness = Harness()
+    (name,) = harness.start()
 
     async def main():
         loop = asyncio.get_running_loop()
-        batches = house.watch([name]).batches(15)
+        batches = harness.watch([name]).batches(15)
         await anext(batches)
         moments = []
         for fault in (None, None, Unavailable("away")):
-            house.fault = fault
-            house.updater.notifier.notify(name)  # of a change that callers cannot see
+            harness.fault = fault
+            harness.updater.notifier.notify(name)  # of a change that callers cannot see
             assert await anext(batches) == []
             moments.append(loop.time())
         await batches.aclose()
@@ -346,15 +346,15 @@ def test_a_quiet_stream_says_so():
 
 def test_a_store_that_was_away():
     """What was to be read then is read when it is back."""
-    house = House()
-    (name,) = house.start()
+    harness = Harness()
+    (name,) = harness.start()
 
     async def main():
-        batches = house.watch([name]).batches(60)
+        batches = harness.watch([name]).batches(60)
         await anext(batches)
-        house.fault = Unavailable("away")
-        house.end(name)
-        asyncio.get_running_loop().call_later(5, setattr, house, "fault", None)
+        harness.fault = Unavailable("away")
+        harness.end(name)
+        asyncio.get_running_loop().call_later(5, setattr, harness, "fault", None)
         found = await one(batches)
         assert found.done
         assert asyncio.get_running_loop().time() == pytest.approx(5, abs=1)
@@ -362,50 +362,50 @@ def test_a_store_that_was_away():
             await anext(batches)
 
     run_virtual(main())
-    assert house.quiet
+    assert harness.quiet
 
 
 def test_lost_notification_is_made_good(caplog):
     """Changes, ends and removals that nobody told of are seen within seconds of the next look."""
-    house = House()
-    first, second, third = house.start(3)
+    harness = Harness()
+    first, second, third = harness.start(3)
 
     async def main():
         loop = asyncio.get_running_loop()
-        batches, other = (house.watch([first, second, third]).batches(60) for _ in range(2))
+        batches, other = (harness.watch([first, second, third]).batches(60) for _ in range(2))
         await anext(batches)
         await anext(other)
-        for change in (report(progress(1), 0, house.clock()), end_of(house.clock)):
-            house.store.update(first, change)
+        for change in (report(progress(1), 0, harness.clock()), end_of(harness.clock)):
+            harness.store.update(first, change)
             began = loop.time()
             for stream in (batches, other):
                 assert (await one(stream)).name == first
             assert loop.time() - began <= LOOK_AGAIN_SECONDS + 1
-        house.store.update(second, lambda record: None)
+        harness.store.update(second, lambda record: None)
         for fault in (Unavailable("away"), ZeroDivisionError()):
-            house.fault = fault
+            harness.fault = fault
             await asyncio.sleep(2 * LOOK_AGAIN_SECONDS)
-        house.fault = None
+        harness.fault = None
         assert await one(batches) == MissingOperation(second)
         assert "looking at what is watched failed" in caplog.text
         await batches.aclose()
         await other.aclose()
 
     run_virtual(main())
-    assert house.quiet
+    assert harness.quiet
 
 
 def test_what_others_have_stirred_is_looked_at_soon():
     """Much sooner than every look; and not over and over, where looking takes long."""
-    house = House()
-    (name,) = house.start()
+    harness = Harness()
+    (name,) = harness.start()
 
     async def main():
         loop = asyncio.get_running_loop()
-        batches = house.watch([name]).batches(60)
+        batches = harness.watch([name]).batches(60)
         await anext(batches)
-        house.store.update(name, report(progress(1), 0, house.clock()))
-        house.updater.unnamed_changes += 1
+        harness.store.update(name, report(progress(1), 0, harness.clock()))
+        harness.updater.unnamed_changes += 1
         began = loop.time()
         await anext(batches)
         assert loop.time() - began <= 0.5
@@ -416,8 +416,8 @@ def test_what_others_have_stirred_is_looked_at_soon():
 
 def test_a_look_is_followed_by_a_rest():
     """Twenty times its length, however much the others write."""
-    house = House()
-    (name,) = house.start()
+    harness = Harness()
+    (name,) = harness.start()
     looks = []
 
     async def main():
@@ -428,11 +428,11 @@ def test_a_look_is_followed_by_a_rest():
             await asyncio.sleep(0.5)
             return call()
 
-        batches = house.watch([name]).batches(60)
+        batches = harness.watch([name]).batches(60)
         await anext(batches)
-        house.hub.read = slow
+        harness.hub.read = slow
         for _ in range(100):
-            house.updater.unnamed_changes += 1
+            harness.updater.unnamed_changes += 1
             await asyncio.sleep(0.25)
         await batches.aclose()
 
@@ -444,22 +444,22 @@ def test_a_look_is_followed_by_a_rest():
 
 def test_many_names_are_looked_at_in_pieces():
     """No call of the store has more than a thousand."""
-    house = House()
-    names = house.start(1500)
+    harness = Harness()
+    names = harness.start(1500)
 
     async def main():
-        streams = [house.watch(some).batches(60) for some in (names[:1000], names[500:])]
+        streams = [harness.watch(some).batches(60) for some in (names[:1000], names[500:])]
         for stream in streams:
             for _ in range(10):
                 await anext(stream)
-        house.finds.clear()
+        harness.finds.clear()
         await asyncio.sleep(LOOK_AGAIN_SECONDS + 1)
-        assert [len(some) for some in house.finds] == [1000, 500]
+        assert [len(some) for some in harness.finds] == [1000, 500]
         for stream in streams:
             await stream.aclose()
 
     run_virtual(main())
-    assert house.quiet
+    assert harness.quiet
 
 
 # -- ends -------------------------------------------------------------------------------------
@@ -467,61 +467,61 @@ def test_many_names_are_looked_at_in_pieces():
 
 def test_the_service_closes():
     """Every stream ends soon, with an error for those in this process."""
-    house = House()
-    (name,) = house.start()
+    harness = Harness()
+    (name,) = harness.start()
 
     async def main():
-        batches, single = house.watch([name]).batches(60), aiter(house.watch([name]))
+        batches, single = harness.watch([name]).batches(60), aiter(harness.watch([name]))
         await anext(batches)
         await anext(single)
-        asyncio.get_running_loop().call_later(1, house.close)
+        asyncio.get_running_loop().call_later(1, harness.close)
         for stream in (batches, single):
             with pytest.raises(Unavailable, match="stopping"):
                 await anext(stream)
         assert asyncio.get_running_loop().time() < 2
 
     run_virtual(main())
-    assert house.quiet
+    assert harness.quiet
 
 
 def test_stream_that_ends_early_leaves_no_listener():
     """Also while it waits, and beside others that watch the same."""
-    house = House()
-    first, second = house.start(2)
+    harness = Harness()
+    first, second = harness.start(2)
 
     async def main():
-        staying = house.watch([first, second]).batches(60)
+        staying = harness.watch([first, second]).batches(60)
         await anext(staying)
 
         async def leave():
-            async for _ in house.watch([second, first]):
+            async for _ in harness.watch([second, first]):
                 pass
 
         task = asyncio.create_task(leave())
         await asyncio.sleep(1)
-        assert house.hub.watching == 2
-        assert len(house.updater.notifier) == 2  # one listener a name
+        assert harness.hub.watching == 2
+        assert len(harness.updater.notifier) == 2  # one listener a name
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert house.hub.watching == 1
-        house.end(first)
-        house.end(second)
+        assert harness.hub.watching == 1
+        harness.end(first)
+        harness.end(second)
         assert len(await anext(staying)) == 2
         await staying.aclose()
 
     run_virtual(main())
-    assert house.quiet
+    assert harness.quiet
 
 
 def test_notifications_from_other_threads_reach_all_loops():
     """Two loops watch one name; a third thread ends it."""
-    house = House()
-    (name,) = house.start()
+    harness = Harness()
+    (name,) = harness.start()
     watching = threading.Barrier(3)
 
     async def main():
-        batches = house.watch([name]).batches(PATIENCE)
+        batches = harness.watch([name]).batches(PATIENCE)
         await anext(batches)
         await asyncio.to_thread(watching.wait, PATIENCE)
         return await one(batches)
@@ -531,7 +531,7 @@ def test_notifications_from_other_threads_reach_all_loops():
     for thread in threads:
         thread.start()
     watching.wait(PATIENCE)
-    house.end(name)
+    harness.end(name)
     for thread in threads:
         thread.join(PATIENCE)
     assert [operation.done for operation in found] == [True, True]
@@ -539,20 +539,20 @@ def test_notifications_from_other_threads_reach_all_loops():
 
 def test_a_loop_that_is_closed():
     """A notification for a stream that was on it is not an error."""
-    house = House()
-    (name,) = house.start()
+    harness = Harness()
+    (name,) = harness.start()
     loop = asyncio.new_event_loop()
-    batches = house.watch([name]).batches(60)
+    batches = harness.watch([name]).batches(60)
     loop.run_until_complete(anext(batches))
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    house.updater.notifier.notify(name)
-    house.updater.notifier.notify(name)
+    harness.updater.notifier.notify(name)
+    harness.updater.notifier.notify(name)
     with pytest.raises(StopIteration):
         batches.aclose().__await__().send(None)
-    assert len(house.updater.notifier) == 0
+    assert len(harness.updater.notifier) == 0
 
 
 def test_a_blocking_store_is_read_in_threads():
@@ -567,14 +567,14 @@ def test_a_blocking_store_is_read_in_threads():
             readers.add(threading.current_thread())
             return super().find(names, most)
 
-    house = House(Slow())
-    (name,) = house.start()
+    harness = Harness(Slow())
+    (name,) = harness.start()
 
     async def main():
-        async for sighting in house.watch([name]):
+        async for sighting in harness.watch([name]):
             if not sighting.done:
-                await house.hub.here()._look()
-                house.end(name)
+                await harness.hub.here()._look()
+                harness.end(name)
 
     asyncio.run(main())
     assert readers

@@ -67,7 +67,7 @@ class Worker:
                 self._heard.notify_all()
 
 
-class House:
+class Harness:
     """A broker, a store, a queue; this process as the web server, and workers at will."""
 
     def __init__(

@@ -396,7 +396,7 @@ def lose(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
             raise
 
 
-ERRANDS: Final = {
+TASKS: Final = {
     function.__name__: function
     for function in (
         echo, tell, who, big, lines, from_another_thread, left_behind, now_report, fail,
@@ -409,9 +409,9 @@ ERRANDS: Final = {
 }  # fmt: skip
 
 
-def errand(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+def task(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     """Do what the request says under ``do``."""
-    return ERRANDS[str(request.rest["do"])](request, job)
+    return TASKS[str(request.rest["do"])](request, job)
 
 
 def short(request: WorkRequest) -> WorkResponse:
@@ -423,9 +423,9 @@ def nothing(request: WorkRequest) -> None:
     """Has no response."""
 
 
-async def aerrand(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+async def async_task(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     """An async function: it does what the request says."""
-    return await AERRANDS[str(request.rest["do"])](request, job)
+    return await ASYNC_TASKS[str(request.rest["do"])](request, job)
 
 
 async def await_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -495,7 +495,7 @@ async def await_fail(request: WorkRequest, job: Job[WorkMetadata]) -> WorkRespon
     return fail(request, job)
 
 
-AERRANDS: Final = {
+ASYNC_TASKS: Final = {
     function.__name__: function
     for function in (
         await_on, await_and_finish, await_and_fail, await_never, await_stubbornly, cancel_itself,
@@ -505,26 +505,26 @@ AERRANDS: Final = {
 
 
 def service_of(executor: Executor, store: Store) -> Service:
-    """A service with every errand, none of which is put in the place of its function."""
+    """A service with every task, none of which is put in the place of its function."""
     service = Service(store, executor, domain="acme.test", maintenance=False)
     service.types.register(Hint)
     again: dict[str, typing.Any] = {"attempts": 3, "retry_on": (Flaky,)}
-    service.method("acme.v1.Works.Errand")(errand)
-    service.method("acme.v1.Works.Again", **again)(errand)
-    service.method("acme.v1.Works.Aerrand")(aerrand)
-    service.method("acme.v1.Works.Aagain", **again)(aerrand)
+    service.method("acme.v1.Works.Task")(task)
+    service.method("acme.v1.Works.Again", **again)(task)
+    service.method("acme.v1.Works.AsyncTask")(async_task)
+    service.method("acme.v1.Works.Aagain", **again)(async_task)
     service.method("acme.v1.Works.Short", metadata=WorkMetadata)(short)
     service.method("acme.v1.Works.Nothing", metadata=WorkMetadata, response=Empty)(nothing)
     return service
 
 
 class Direct:
-    """A task that has an errand done without a service."""
+    """A task that has an task done without a service."""
 
     group_limit = None
     is_async = False
 
-    def __init__(self, do: str, *, function: Callable[..., object] = errand) -> None:
+    def __init__(self, do: str, *, function: Callable[..., object] = task) -> None:
         self.name = self.group = f"operations/{do}"
         self.request = WorkRequest(rest={"do": do})
         self.spec = MethodSpec.build(

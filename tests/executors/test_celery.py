@@ -17,7 +17,7 @@ from lro._base.errors import Unavailable
 from lro._base.status import Code
 from lro.executors import _celery_messages
 from lro.testing._executors import Work
-from tests.executors.celery_workers import House, Worker
+from tests.executors.celery_workers import Harness, Worker
 from tests.service_steps import PATIENCE, answer, ended, reason, unpacked
 from tests.services.postgres import shared_server
 from tests.services.redis import Redis, redis_server
@@ -40,66 +40,68 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 
 
 @pytest.fixture(scope="module")
-def busy(broker: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, Worker]]:
+def busy(
+    broker: Redis, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Harness, Worker]]:
     """A house with a worker, Celery's usual pool of processes."""
-    house = House(broker.url, tmp_path_factory.mktemp("busy"))
-    with house.worker("prefork") as worker:
-        yield house, worker
-    house.close()
+    harness = Harness(broker.url, tmp_path_factory.mktemp("busy"))
+    with harness.worker("prefork") as worker:
+        yield harness, worker
+    harness.close()
 
 
 @pytest.fixture
-def house(broker: Redis, tmp_path: Path) -> Iterator[House]:
+def harness(broker: Redis, tmp_path: Path) -> Iterator[Harness]:
     """A house without workers yet."""
-    made = House(broker.url, tmp_path)
+    made = Harness(broker.url, tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
-def shaky(mortal: Redis, tmp_path: Path) -> Iterator[House]:
+def shaky(mortal: Redis, tmp_path: Path) -> Iterator[Harness]:
     """A house whose broker may be killed."""
-    made = House(mortal.url, tmp_path)
+    made = Harness(mortal.url, tmp_path)
     yield made
     made.close()
 
 
-def send(house: House, name: str) -> None:
-    """Send a name once more, as the upkeep does with one that it thinks lost."""
-    house.service._runtime.executor.reserve().submit(Work(name))
+def send(harness: Harness, name: str) -> None:
+    """Send a name once more, as the maintenance does with one that it thinks lost."""
+    harness.service._runtime.executor.reserve().submit(Work(name))
 
 
 def test_another_process_does_the_work(busy):
     """The response comes back typed, and so does the metadata."""
-    house, _ = busy
-    operation = ended(house.service, house.start("Echo", "abc"))
-    assert answer(house.service, operation) == "cba"
-    assert unpacked(house.service, operation).note != str(os.getpid())
+    harness, _ = busy
+    operation = ended(harness.service, harness.start("Echo", "abc"))
+    assert answer(harness.service, operation) == "cba"
+    assert unpacked(harness.service, operation).note != str(os.getpid())
 
 
 def test_a_cancel_reaches_the_worker(busy):
     """And progress comes out of it."""
-    house, _ = busy
-    name = house.start("Hold", str(house.gate("never")))
-    assert house.begun(name).note != str(os.getpid())
-    house.service.cancel(name)
-    assert reason(ended(house.service, name)) == (Code.CANCELLED, "CANCELLED")
+    harness, _ = busy
+    name = harness.start("Hold", str(harness.gate("never")))
+    assert harness.begun(name).note != str(os.getpid())
+    harness.service.cancel(name)
+    assert reason(ended(harness.service, name)) == (Code.CANCELLED, "CANCELLED")
 
 
 def test_a_name_may_come_twice(busy, tmp_path):
     """Before, during and after the work: it is done once, and every message is acknowledged."""
-    house, worker = busy
+    harness, worker = busy
     gate, tally = tmp_path / "gate", tmp_path / "tally"
-    held, counted = house.start("Hold", str(gate)), house.start("Count", str(tally))
-    house.begun(held)
-    ended(house.service, counted)
+    held, counted = harness.start("Hold", str(gate)), harness.start("Count", str(tally))
+    harness.begun(held)
+    ended(harness.service, counted)
     before = worker.count("succeeded")
     for name in (held, counted) * 3:
-        send(house, name)
+        send(harness, name)
     worker.says("succeeded", before + 6)  # the other process of the pool found nothing to do
     gate.touch()
-    ended(house.service, held)
-    send(house, held)
+    ended(harness.service, held)
+    send(harness, held)
     worker.says("succeeded", before + 8)
     assert tally.read_text() == f"{counted}\n"
 
@@ -125,16 +127,18 @@ WRONG = [
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
     """With one line of the log, whatever it holds; it never goes back (defects 15)."""
-    house = House(broker.url, tmp_path)
-    with contextlib.closing(house), house.worker(pool) as worker:
+    harness = Harness(broker.url, tmp_path)
+    with contextlib.closing(harness), harness.worker(pool) as worker:
         for arguments in WRONG:
-            house.app.send_task("lro.work", arguments, queue=house.queue)
-        house.app.send_task("lro.work", ["operations/a"], {"more": 1}, queue=house.queue)
+            harness.app.send_task("lro.work", arguments, queue=harness.queue)
+        harness.app.send_task("lro.work", ["operations/a"], {"more": 1}, queue=harness.queue)
         worker.says("a message is dropped", len(WRONG) + 1)
         worker.says("succeeded", len(WRONG) + 1)
-        assert answer(house.service, ended(house.service, house.start("Echo", "abc"))) == "cba"
-        with house.app.connection_for_read() as connection:
-            assert connection.default_channel.client.llen(house.queue) == 0
+        assert (
+            answer(harness.service, ended(harness.service, harness.start("Echo", "abc"))) == "cba"
+        )
+        with harness.app.connection_for_read() as connection:
+            assert connection.default_channel.client.llen(harness.queue) == 0
         assert worker.count("a message is dropped") == len(WRONG) + 1
         assert not worker.count("goes back to the broker")
         assert not worker.count("Traceback")
@@ -142,77 +146,77 @@ def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
 
 def test_a_well_formed_name_of_no_operation_is_done_with(busy):
     """It may have been deleted: nothing is logged, and nothing goes back."""
-    house, worker = busy
+    harness, worker = busy
     before = worker.count("succeeded")
-    send(house, "operations/unknown")
+    send(harness, "operations/unknown")
     worker.says("succeeded", before + 1)
     assert not worker.count("operations/unknown: not begun")
 
 
 def test_a_process_of_the_pool_is_killed(busy):
     """The operation ends with the truth, and the worker goes on with a new process."""
-    house, _ = busy
-    name = house.start("Hold", str(house.gate("never")))
-    os.kill(int(house.begun(name).note), signal.SIGKILL)
-    assert reason(ended(house.service, name)) == (Code.ABORTED, "WORKER_LOST")
-    assert answer(house.service, ended(house.service, house.start("Echo", "abc"))) == "cba"
+    harness, _ = busy
+    name = harness.start("Hold", str(harness.gate("never")))
+    os.kill(int(harness.begun(name).note), signal.SIGKILL)
+    assert reason(ended(harness.service, name)) == (Code.ABORTED, "WORKER_LOST")
+    assert answer(harness.service, ended(harness.service, harness.start("Echo", "abc"))) == "cba"
 
 
-def test_a_worker_is_killed(house):
+def test_a_worker_is_killed(harness):
     """By its method's choice the work ends with the truth, or is done again by another worker."""
-    gate = house.gate("gate")
-    with house.worker("prefork") as worker:
-        lost, again = house.start("Hold", str(gate)), house.start("Again", str(gate))
-        house.begun(lost)
-        house.begun(again)
+    gate = harness.gate("gate")
+    with harness.worker("prefork") as worker:
+        lost, again = harness.start("Hold", str(gate)), harness.start("Again", str(gate))
+        harness.begun(lost)
+        harness.begun(again)
         worker.end(signal.SIGKILL)
-    assert reason(ended(house.service, lost)) == (Code.ABORTED, "WORKER_LOST")
-    with house.worker("threads") as worker:
-        house.begun(again, attempt=2)
+    assert reason(ended(harness.service, lost)) == (Code.ABORTED, "WORKER_LOST")
+    with harness.worker("threads") as worker:
+        harness.begun(again, attempt=2)
         gate.touch()
-        assert answer(house.service, ended(house.service, again)) == str(worker.process.pid)
+        assert answer(harness.service, ended(harness.service, again)) == str(worker.process.pid)
 
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
-def test_a_worker_that_stops_ends_what_it_has_begun(house, pool):
+def test_a_worker_that_stops_ends_what_it_has_begun(harness, pool):
     """SIGTERM: Celery's warm stop."""
-    gate = house.gate("gate")
-    with house.worker(pool) as worker:
-        name = house.start("Hold", str(gate))
-        house.begun(name)
+    gate = harness.gate("gate")
+    with harness.worker(pool) as worker:
+        name = harness.start("Hold", str(gate))
+        harness.begun(name)
         worker.process.send_signal(signal.SIGTERM)
         worker.says("Warm shutdown")
         gate.touch()
-        assert ended(house.service, name).response is not None
+        assert ended(harness.service, name).response is not None
         assert worker.process.wait(PATIENCE) == 0
 
 
-def test_a_worker_that_stops_coldly_hands_its_work_back(house):
+def test_a_worker_that_stops_coldly_hands_its_work_back(harness):
     """SIGQUIT: another does it at once, whatever the method says of lost workers."""
-    gate = house.gate("gate")
-    with house.worker("prefork") as worker:
-        name = house.start("Hold", str(gate))
-        house.begun(name)
+    gate = harness.gate("gate")
+    with harness.worker("prefork") as worker:
+        name = harness.start("Hold", str(gate))
+        harness.begun(name)
         worker.end(signal.SIGQUIT)
-    record = house.service.store.get(name)
+    record = harness.service.store.get(name)
     assert (record.owner, record.lost_attempts) == ("", 0)
-    with house.worker("solo"):
-        house.begun(name, attempt=2)
+    with harness.worker("solo"):
+        harness.begun(name, attempt=2)
         gate.touch()
-        assert ended(house.service, name).response is not None
+        assert ended(harness.service, name).response is not None
 
 
 @pytest.fixture
-def far(broker: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], House]]:
+def far(broker: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Harness]]:
     """Makes houses with their store in PostgreSQL, whose names are not sent again for a while."""
     pytest.importorskip("psycopg")
     url = shared_server().url
-    with contextlib.ExitStack() as houses:
+    with contextlib.ExitStack() as harnesses:
 
-        def make() -> House:
+        def make() -> Harness:
             folder = tmp_path_factory.mktemp("far")
-            made = House(broker.url, folder, redelivery=60.0, store=url)
-            houses.callback(made.close)
+            made = Harness(broker.url, folder, redelivery=60.0, store=url)
+            harnesses.callback(made.close)
             return made
 
         yield make
@@ -220,29 +224,31 @@ def far(broker: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
 
 def test_the_store_is_on_another_machine(far):
     """PostgreSQL: every process of the pool has connections of its own, and hears of a cancel."""
-    house = far()
-    with house.worker("prefork"):
-        assert answer(house.service, ended(house.service, house.start("Echo", "abc"))) == "cba"
-        held = [house.start("Hold", str(house.gate("never"))) for _ in range(2)]
-        assert len({house.begun(name).note for name in held}) == 2
-        house.service.cancel(held[0])
-        assert reason(ended(house.service, held[0])) == (Code.CANCELLED, "CANCELLED")
-        os.kill(int(house.begun(held[1]).note), signal.SIGKILL)
-        assert reason(ended(house.service, held[1])) == (Code.ABORTED, "WORKER_LOST")
+    harness = far()
+    with harness.worker("prefork"):
+        assert (
+            answer(harness.service, ended(harness.service, harness.start("Echo", "abc"))) == "cba"
+        )
+        held = [harness.start("Hold", str(harness.gate("never"))) for _ in range(2)]
+        assert len({harness.begun(name).note for name in held}) == 2
+        harness.service.cancel(held[0])
+        assert reason(ended(harness.service, held[0])) == (Code.CANCELLED, "CANCELLED")
+        os.kill(int(harness.begun(held[1]).note), signal.SIGKILL)
+        assert reason(ended(harness.service, held[1])) == (Code.ABORTED, "WORKER_LOST")
 
 
 def test_the_store_is_away_when_a_name_comes(far):
     """The message goes round until it is back."""
-    house, unattended = far(), far()
-    tally = house.gate("tally")
+    harness, unattended = far(), far()
+    tally = harness.gate("tally")
     name = unattended.start("Count", str(tally))
-    with house.worker("threads") as worker:
+    with harness.worker("threads") as worker:
         with shared_server().away():
-            send(house, name)
+            send(harness, name)
             worker.says("its message goes back to the broker")
         for _ in range(50):
             with contextlib.suppress(Unavailable):
-                found = ended(house.service, name)
+                found = ended(harness.service, name)
                 break
             time.sleep(0.1)
         assert found.response is not None

@@ -33,7 +33,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing._executors import (
     REMOTE_CHECKS,
-    Desk,
+    NameReceiver,
     Work,
     check_remote_executor,
     run_remote_check,
@@ -315,22 +315,22 @@ def test_a_message_of_a_malformed_name_is_dropped(caplog):
 
 def test_what_went_back_comes_again(make_remote):
     """Through the broker, to the same worker or another."""
-    desk, away = Desk(), iter([True])
+    receiver, away = NameReceiver(), iter([True])
 
     def work(name):
         if next(away, False):
             unavailable(name)
-        desk.work(name)
+        receiver.work(name)
 
     make_remote(work).reserve().submit(Work(NAME))
-    desk.arrives(NAME)
+    receiver.arrives(NAME)
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_work_is_begun_once(monkeypatch, begun):
     """A signal may come while its thread is started, before it has begun or after."""
     seen = []
-    carrier = CeleryWorkerTask(seen.append, None)
+    worker_task = CeleryWorkerTask(seen.append, None)
     errors = [SoftTimeLimitExceeded()]
     whole = threading.Thread.start
 
@@ -344,7 +344,7 @@ def test_work_is_begun_once(monkeypatch, begun):
         raise errors.pop()
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    carrier.run(NAME)
+    worker_task.run(NAME)
     assert seen == [NAME]
 
 
@@ -433,12 +433,12 @@ def test_an_error_of_the_work_is_an_error_of_the_task():
     def work(name):
         raise KeyError(name)
 
-    carrier, found = CeleryWorkerTask(work, None), []
+    worker_task, found = CeleryWorkerTask(work, None), []
 
     def carry():
         with pytest.raises(KeyError):
-            carrier.run(NAME)
-        found.append(carrier.join(0))
+            worker_task.run(NAME)
+        found.append(worker_task.join(0))
 
     carry()
     other = threading.Thread(target=carry)
@@ -455,7 +455,7 @@ class Signalled:
         self.may_end = threading.Event()
         self.handled = threading.Event()
         self.error = error
-        self.carrier = CeleryWorkerTask(self.work, self.close)
+        self.worker_task = CeleryWorkerTask(self.work, self.close)
         before = signal.signal(signal.SIGUSR2, self.handle)
         self.restore = lambda: signal.signal(signal.SIGUSR2, before)
 
@@ -471,7 +471,7 @@ class Signalled:
     def close(self, drain):
         self.closed.append(drain)
         self.may_end.set()
-        assert self.carrier.join(PATIENCE)
+        assert self.worker_task.join(PATIENCE)
 
 
 @pytest.fixture
@@ -492,7 +492,7 @@ def test_a_process_of_a_pool_is_ended(signalled):
     """Celery raises SystemExit there: the work is handed back first."""
     work = signalled(SystemExit(-241))
     with pytest.raises(SystemExit):
-        work.carrier.run(NAME)
+        work.worker_task.run(NAME)
     assert work.closed == [timedelta()]
 
 
@@ -500,7 +500,7 @@ def test_a_worker_without_pool_is_ended(signalled):
     """Celery raises an error of its own there: the message goes back too."""
     work = signalled(NotImplementedError("kill_job"))
     with pytest.raises(Reject) as caught:
-        work.carrier.run(NAME)
+        work.worker_task.run(NAME)
     assert caught.value.requeue
     assert work.closed == [timedelta()]
 
@@ -510,7 +510,7 @@ def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):
     work = signalled(SoftTimeLimitExceeded())
     work.may_end.set()
     with caplog.at_level(logging.WARNING, "lro"):
-        work.carrier.run(NAME)
+        work.worker_task.run(NAME)
     assert work.closed == []
     assert "soft time limit" in caplog.text
 
@@ -523,17 +523,17 @@ def test_what_cannot_be_handed_back_is_left_to_its_lease(signalled, caplog):
         raise ValueError("the store is broken")
 
     work = signalled(SystemExit(1))
-    work.carrier._close = fail
+    work.worker_task._close = fail
     with caplog.at_level(logging.ERROR, "lro"), pytest.raises(SystemExit):
-        work.carrier.run(NAME)
+        work.worker_task.run(NAME)
     assert "could not be handed back" in caplog.text
 
 
 def test_nobody_has_said_how_work_is_handed_back(signalled):
     """Then its lease runs out."""
     work = signalled(SystemExit(1))
-    work.carrier._close = None
+    work.worker_task._close = None
     with pytest.raises(SystemExit):
-        work.carrier.run(NAME)
+        work.worker_task.run(NAME)
     work.may_end.set()
-    assert work.carrier.join(PATIENCE)
+    assert work.worker_task.join(PATIENCE)

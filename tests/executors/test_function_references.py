@@ -23,7 +23,7 @@ from lro._engine.service import Service
 from lro._messages.registry import TypeRegistry
 from lro.executors.processes import ProcessExecutor, _executor, _function_reference, _process
 from lro.stores.memory import MemoryStore
-from tests.executors import process_methods as errands
+from tests.executors import process_methods
 from tests.service_steps import PATIENCE, answer, ended, reason
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -228,23 +228,23 @@ def spec_of(function, **options):
         (local(), "local.<locals>.function, which no other process can import; define it"),
         (Callable().bound, "no other process can import"),
         (Callable(), "no other process can import"),
-        (functools.partial(errands.short), "no other process can import"),
+        (functools.partial(process_methods.short), "no other process can import"),
     ],
 )
 def test_some_functions_are_refused_at_once(function, why):
     """Those that no other process can import, as soon as they are declared."""
     with pytest.raises(DeclarationError, match=f"{NAME}: needs .*{why}"):
-        ProcessExecutor(1).admit(attrs.evolve(spec_of(errands.errand), function=function))
+        ProcessExecutor(1).admit(attrs.evolve(spec_of(process_methods.task), function=function))
 
 
 def test_an_error_to_try_again_after_must_be_found():
     """It is compared in the child."""
     error = type("Local", (Exception,), {"__qualname__": "here.<locals>.Local"})
     with pytest.raises(DeclarationError, match=r"here.<locals>.Local"):
-        ProcessExecutor(1).admit(spec_of(errands.errand, attempts=2, retry_on=(error,)))
+        ProcessExecutor(1).admit(spec_of(process_methods.task, attempts=2, retry_on=(error,)))
 
 
-@pytest.mark.parametrize("function", [None, errands.errand, Callable.static, Hidden])
+@pytest.mark.parametrize("function", [None, process_methods.task, Callable.static, Hidden])
 def test_others_are_admitted(function):
     """What may be found later, and work that is done by nobody here."""
     spec = spec_of(None if function is Hidden else function)
@@ -261,7 +261,7 @@ def replaced(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     raise AssertionError
 
 
-kept, replaced = replaced, errands.errand
+kept, replaced = replaced, process_methods.task
 
 
 def test_a_function_under_another_name_is_refused_when_used(service, caplog):
@@ -272,7 +272,7 @@ def test_a_function_under_another_name_is_refused_when_used(service, caplog):
 
 def test_a_class_under_another_name_is_refused_when_used(service, caplog):
     """The same for errors and message classes."""
-    method = service.method(NAME, attempts=2, retry_on=(Hidden,))(errands.errand)
+    method = service.method(NAME, attempts=2, retry_on=(Hidden,))(process_methods.task)
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
     assert reason(operation) == UNFIT
     assert f"which is not at {__name__}:Local" in caplog.text
@@ -285,7 +285,9 @@ def test_a_class_within_a_function_is_refused_when_used(service, caplog):
     class Answer:
         text: str = ""
 
-    assert "<locals>.Answer" in refusal_error(service, errands.errand, caplog, response=Answer)
+    assert "<locals>.Answer" in refusal_error(
+        service, process_methods.task, caplog, response=Answer
+    )
 
 
 # -- what goes wrong in the child --------------------------------------------------------------
@@ -407,7 +409,7 @@ def test_a_child_that_cannot_start(service, tmp_path, monkeypatch, caplog, progr
     if program is not None:
         python.write_text(f"#!/bin/sh\n{program}\n")
         python.chmod(0o700)
-    method = service.method(NAME)(errands.errand)
+    method = service.method(NAME)(process_methods.task)
     with monkeypatch.context() as patch:
         patch.setattr(_process, "get_executable", lambda: str(python))
         operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
@@ -428,7 +430,7 @@ def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, capl
         return start()
 
     monkeypatch.setattr(_process, "ChildProcess", process)
-    method = service.method(NAME)(errands.errand)
+    method = service.method(NAME)(process_methods.task)
     operation = ended(service, method.start(WorkRequest(rest={"do": "echo"})))
     assert answer(service, operation) == " 0"
     assert caplog.text.count("waits until a process can be started") == 2
@@ -443,7 +445,7 @@ def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
         raise OSError(errno.EMFILE, "never")
 
     monkeypatch.setattr(_process, "ChildProcess", process)
-    operation = service.method(NAME)(errands.errand).start(WorkRequest(rest={"do": "echo"}))
+    operation = service.method(NAME)(process_methods.task).start(WorkRequest(rest={"do": "echo"}))
     assert asked.wait(PATIENCE)
     service.cancel(operation.name)
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
@@ -454,7 +456,7 @@ def test_a_child_runs_as_its_parent_does(service, monkeypatch):
     monkeypatch.setattr(sys, "warnoptions", ["error::FutureWarning"])
     monkeypatch.setattr(sys, "_xoptions", {"utf8": "1", "no_debug_ranges": True})
     monkeypatch.setattr(sys, "argv", ["program", "--option"])
-    method = service.method(NAME)(errands.errand)
+    method = service.method(NAME)(process_methods.task)
     found = answer(service, ended(service, method.start(WorkRequest(rest={"do": "settings"}))))
     assert found == f"['error::FutureWarning'] 1 True ['program', '--option'] {sys.path[0]}"
 
@@ -562,4 +564,4 @@ def test_a_main_module_need_not_be_importable(monkeypatch):
     """If nothing of it is needed."""
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    assert _function_reference.reference_to(spec_of(errands.errand)).main is None
+    assert _function_reference.reference_to(spec_of(process_methods.task)).main is None

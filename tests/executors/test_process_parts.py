@@ -59,7 +59,7 @@ from lro.executors.processes._messages import (
 )
 from lro.executors.processes._process import ChildPool
 from lro.stores.memory import MemoryStore
-from tests.executors import process_methods as errands
+from tests.executors import process_methods
 from tests.executors.named_pipe import Mail
 from tests.service_steps import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -208,16 +208,16 @@ class Parent:
             if not isinstance(message, LogLine):
                 return message
 
-    def call(self, do, *, function=errands.errand, **options):
-        """Ask for an errand."""
-        self.ask(errands.Direct(do, function=function), **options)
+    def call(self, do, *, function=process_methods.task, **options):
+        """Ask for an task."""
+        self.ask(process_methods.Direct(do, function=function), **options)
 
     def ask(self, direct, **options):
         self.send(call_of(direct, **options))
 
 
 def call_of(direct, *, stop_at=None, mail=None, reference=None, **fields):
-    """What a parent says to have an errand done."""
+    """What a parent says to have an task done."""
     rest = {**direct.request.rest, **({} if mail is None else {"pipe": mail})}
     return FunctionCall(
         reference=attrs.evolve(reference_to(direct.spec), **(reference or {})),
@@ -261,7 +261,7 @@ def test_calls_are_done_in_order(parent):
 
 
 @pytest.mark.parametrize(
-    ("function", "do"), [(errands.errand, "tell"), (errands.aerrand, "await_tell")]
+    ("function", "do"), [(process_methods.task, "tell"), (process_methods.async_task, "await_tell")]
 )
 def test_a_report_waits_for_its_answer(parent, function, do):
     """For its own: that of an earlier one, whose sender was interrupted, is passed over."""
@@ -311,10 +311,10 @@ def test_a_refused_report_may_end_the_operation(parent):
 @pytest.mark.parametrize(
     ("function", "do"),
     [
-        (errands.errand, "look"),
-        (errands.errand, "never_look"),
-        (errands.aerrand, "await_on"),
-        (errands.aerrand, "await_and_finish"),
+        (process_methods.task, "look"),
+        (process_methods.task, "never_look"),
+        (process_methods.async_task, "await_on"),
+        (process_methods.async_task, "await_and_finish"),
     ],
 )
 def test_work_is_told_to_stop(parent, mail, function, do):
@@ -349,7 +349,7 @@ def test_overdue_coroutines_are_interrupted(parent, mail, do, last):
     """Whatever they fail with then is the end of their time; but a result is a result."""
 
     def script(parent):
-        parent.call(do, function=errands.aerrand, mail=mail.path)
+        parent.call(do, function=process_methods.async_task, mail=mail.path)
         assert mail.line() == "begun"
         parent.send(Stop(StopReason.OVERDUE))
         found = parent.receive()
@@ -371,19 +371,20 @@ def test_functions_know_their_time(parent):
 
 
 @pytest.mark.parametrize(
-    ("function", "do"), [(errands.errand, "flaky"), (errands.aerrand, "await_flaky")]
+    ("function", "do"),
+    [(process_methods.task, "flaky"), (process_methods.async_task, "await_flaky")],
 )
 def test_functions_are_tried_again(parent, function, do):
     """As often as the method says, of which the first may be enough."""
 
     def script(parent):
-        direct = errands.Direct(do, function=function)
-        options = Options(attempts=3, retry_on=(errands.Flaky,))
+        direct = process_methods.Direct(do, function=function)
+        options = Options(attempts=3, retry_on=(process_methods.Flaky,))
         direct.spec = attrs.evolve(direct.spec, options=options)
-        del errands.tries[:]
+        del process_methods.tries[:]
         parent.ask(direct, size=3)
         assert text_of(parent.receive()) == "3"
-        del errands.tries[:]
+        del process_methods.tries[:]
         parent.ask(direct, size=4)
         assert parent.receive().status.code == Code.INTERNAL
 
@@ -422,7 +423,7 @@ def test_what_cannot_be_imported_is_not_found(parent):
     """Neither a function, nor a request of another class."""
 
     def script(parent):
-        direct = errands.Direct("echo")
+        direct = process_methods.Direct("echo")
         parent.ask(direct, reference={"function": "tests.executors.process_methods:nowhere"})
         assert parent.receive() == FunctionNotFound()
         parent.ask(direct, reference={"request": "tests.work_messages:WorkResponse"})
@@ -446,15 +447,15 @@ def test_threads_of_a_function_may_report(parent):
 # -- one attempt -------------------------------------------------------------------------------
 
 
-def attempt_of(do, *, function=errands.errand, **reference):
+def attempt_of(do, *, function=process_methods.task, **reference):
     """An attempt to which nobody listens."""
-    call = call_of(errands.Direct(do, function=function), reference=reference)
+    call = call_of(process_methods.Direct(do, function=function), reference=reference)
     return CallInChild(call, lambda message: None)
 
 
 def test_an_attempt_may_be_stopped_before_it_begins():
     """The coroutine is not awaited, and the function sees it when it looks."""
-    attempt = attempt_of("await_on", function=errands.aerrand)
+    attempt = attempt_of("await_on", function=process_methods.async_task)
     attempt.stop(StopReason.ASKED)
     with pytest.raises(Cancelled) as found:
         attempt.returned()
@@ -472,7 +473,7 @@ def test_an_attempt_may_be_stopped_while_it_is_prepared():
 
 def test_an_attempt_may_be_stopped_when_it_is_over():
     """Then there is nothing left to interrupt, its loop is closed."""
-    attempt = attempt_of("await_tell", function=errands.aerrand)
+    attempt = attempt_of("await_tell", function=process_methods.async_task)
     kept = []
     attempt._answers.put(ReportAnswer(1, None))
 
@@ -665,7 +666,7 @@ def test_the_main_module_is_imported_under_another_name(tmp_path, monkeypatch, f
     monkeypatch.syspath_prepend(tmp_path)
     file = str(tmp_path / "main_program.py")
     main = MainModule("main_program", "") if by == "module" else MainModule("", file)
-    reference = attrs.evolve(reference_to(errands.Direct("echo").spec), main=main)
+    reference = attrs.evolve(reference_to(process_methods.Direct("echo").spec), main=main)
     reference = attrs.evolve(reference, function="__main__:work")
     spec = _function_reference.resolve(reference)
     name = "main_program" if by == "module" else "__mp_main__"
@@ -685,7 +686,7 @@ def test_a_main_module_that_fails_is_imported_again(tmp_path, forgetful):
     file.write_text("1 / 0")
     before = sys.modules.get("__mp_main__")
     reference = attrs.evolve(
-        reference_to(errands.Direct("echo").spec), main=MainModule("", str(file))
+        reference_to(process_methods.Direct("echo").spec), main=MainModule("", str(file))
     )
     for _ in range(2):
         with pytest.raises(_function_reference.MainFailed) as caught:
@@ -698,7 +699,7 @@ def test_a_main_module_that_fails_is_imported_again(tmp_path, forgetful):
 def test_a_declared_method_keeps_its_types(forgetful):
     """It is taken as it stands in its module; the repeats are those of the parent."""
     reference = attrs.evolve(
-        reference_to(errands.Direct("echo").spec),
+        reference_to(process_methods.Direct("echo").spec),
         function=f"{__name__}:declared",
         method="acme.v1.Works.Declared",
         declared=True,
@@ -710,7 +711,7 @@ def test_a_declared_method_keeps_its_types(forgetful):
     assert spec.options.attempts == 4
     for change in (
         {"method": "acme.v1.Works.Other"},
-        {"function": "tests.executors.process_methods:errand"},
+        {"function": "tests.executors.process_methods:task"},
     ):
         with pytest.raises(DeclarationError, match="in a child process"):
             _function_reference.resolve(attrs.evolve(reference, **change))
@@ -743,7 +744,7 @@ def main_module(monkeypatch):
 
 
 def spec_in_main():
-    return attrs.evolve(errands.Direct("echo").spec, function=in_main)
+    return attrs.evolve(process_methods.Direct("echo").spec, function=in_main)
 
 
 @pytest.mark.parametrize(
@@ -775,7 +776,7 @@ def test_some_main_modules_cannot_be_imported_again(main_module, name, file):
 @pytest.mark.parametrize("main", [True, False])
 def test_end_of_a_function_that_no_process_can_import_names_the_guard(main):
     """Only where it is the main module that cannot be imported (defects 40)."""
-    ended = not_callable(errands.Direct("echo").spec, "acme.example", in_main=main)
+    ended = not_callable(process_methods.Direct("echo").spec, "acme.example", in_main=main)
     assert ("it needs its guard" in ended.ending.result.message) is main
 
 
@@ -830,7 +831,7 @@ class LastWords:
 
 
 def supervision(process):
-    direct = errands.Direct("echo")
+    direct = process_methods.Direct("echo")
     control = JobControl(
         name="operations/a",
         attempt=1,

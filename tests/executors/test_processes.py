@@ -27,7 +27,7 @@ from lro.executors.processes._process import ChildProcess, MessageReader
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.executors import process_methods as errands
+from tests.executors import process_methods
 from tests.executors.named_pipe import Mail
 from tests.service_steps import PATIENCE, answer, ended, reason, unpacked
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -67,11 +67,11 @@ def lasting():
 
 
 @pytest.fixture
-def house(store, lasting):
+def harness(store, lasting):
     """Makes a service on a child that is given little time to stop, and its method."""
     with ExitStack() as stack:
 
-        def make(function=errands.errand, *, own=None, limits=DEFAULT_LIMITS, **options):
+        def make(function=process_methods.task, *, own=None, limits=DEFAULT_LIMITS, **options):
             executor = (
                 lasting if own is None else ProcessExecutor(**{"workers": 1, "grace": SOON, **own})
             )
@@ -83,7 +83,7 @@ def house(store, lasting):
 
 
 def request(do, mail=None, **fields):
-    """What an errand is told."""
+    """What an task is told."""
     rest = {"do": do, **fields.pop("rest", {})}
     return WorkRequest(rest=rest if mail is None else {**rest, "pipe": mail.path}, **fields)
 
@@ -136,9 +136,9 @@ def test_it_needs_posix(monkeypatch):
         ProcessExecutor()
 
 
-def test_a_child_that_does_not_read_is_ended(house, monkeypatch):
+def test_a_child_that_does_not_read_is_ended(harness, monkeypatch):
     """However much it was to be told: who tells it is not held up."""
-    service, method = house(own={})
+    service, method = harness(own={})
     send, sent = ChildProcess.send, threading.Event()
 
     def tell(process, message):
@@ -157,9 +157,9 @@ def test_a_child_that_does_not_read_is_ended(house, monkeypatch):
     assert child not in pids(service._runtime.executor)
 
 
-def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(house, monkeypatch):
+def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(harness, monkeypatch):
     """The rest of the answer never comes: the ladder goes on without it."""
-    service, method = house(own={})
+    service, method = harness(own={})
     take, half = MessageReader.take, threading.Event()
 
     def stopping(inbox, descriptor):
@@ -206,12 +206,12 @@ def test_without_a_thread_there_is_no_room(monkeypatch):
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def both(request, tmp_path_factory):
-    """Gives what an errand ends with in a thread, and what in a child."""
+    """Gives what an task ends with in a thread, and what in a child."""
     services = []
     for executor in (ThreadExecutor(1), ProcessExecutor(1)):
         path = tmp_path_factory.mktemp("store") / "operations.db"
         store = MemoryStore() if request.param == "memory" else SQLiteStore(path)
-        services.append(errands.service_of(executor, store))
+        services.append(process_methods.service_of(executor, store))
 
     def done(method, asked):
         found = []
@@ -227,8 +227,8 @@ def both(request, tmp_path_factory):
         service.close(timedelta(0))
 
 
-@pytest.mark.parametrize("how", errands.FAILURES)
-@pytest.mark.parametrize(("method", "do"), [("Errand", "fail"), ("Aerrand", "await_fail")])
+@pytest.mark.parametrize("how", process_methods.FAILURES)
+@pytest.mark.parametrize(("method", "do"), [("Task", "fail"), ("AsyncTask", "await_fail")])
 def test_a_failure_is_told_as_in_a_thread(both, method, do, how):
     """The same code, words and details, whatever was raised."""
     in_thread, in_child = both(method, request(do, rest={"how": how}))
@@ -238,15 +238,15 @@ def test_a_failure_is_told_as_in_a_thread(both, method, do, how):
 @pytest.mark.parametrize(
     ("method", "do"),
     [
-        ("Errand", "echo"),
-        ("Errand", "tell"),
-        ("Errand", "from_another_thread"),
-        ("Errand", "wrong_class"),
-        ("Errand", "unencodable"),
-        ("Errand", "wrong_report"),
-        ("Errand", "nowhere"),
-        ("Aerrand", "await_tell"),
-        ("Aerrand", "cancel_itself"),
+        ("Task", "echo"),
+        ("Task", "tell"),
+        ("Task", "from_another_thread"),
+        ("Task", "wrong_class"),
+        ("Task", "unencodable"),
+        ("Task", "wrong_report"),
+        ("Task", "nowhere"),
+        ("AsyncTask", "await_tell"),
+        ("AsyncTask", "cancel_itself"),
         ("Short", ""),
         ("Nothing", ""),
     ],
@@ -268,8 +268,8 @@ def test_a_function_is_tried_again_where_it_runs(both, method, do, size):
 
 def test_reports_after_the_end_are_dropped(both):
     """A thread that the function left behind harms neither its operation nor the next."""
-    both("Errand", request("left_behind"))
-    in_thread, in_child = both("Errand", request("now_report"))
+    both("Task", request("left_behind"))
+    in_thread, in_child = both("Task", request("now_report"))
     assert in_child == in_thread
     assert in_child[1] == "given"
 
@@ -277,9 +277,9 @@ def test_reports_after_the_end_are_dropped(both):
 # -- what crosses ------------------------------------------------------------------------------
 
 
-def test_a_function_has_the_main_thread_of_a_child(house):
+def test_a_function_has_the_main_thread_of_a_child(harness):
     """Another process, one for one operation after the other."""
-    service, method = house()
+    service, method = harness()
     found = {answer(service, ended(service, method.start(request("who")))) for _ in range(3)}
     assert found == {f"{pid},True,True" for pid in pids(service._runtime.executor)}
     assert len(found) == 1
@@ -287,9 +287,9 @@ def test_a_function_has_the_main_thread_of_a_child(house):
     assert not is_worker_process()
 
 
-def test_large_messages_cross(house):
+def test_large_messages_cross(harness):
     """Many megabytes, there and back."""
-    service, method = house(limits=Limits(response_bytes=30_000_000))
+    service, method = harness(limits=Limits(response_bytes=30_000_000))
     text = "0123456789" * 2_000_000
     operation = method.start(request("big", text=text, size=len(text)))
     assert answer(service, ended(service, operation)) == text[::-1]
@@ -298,15 +298,15 @@ def test_large_messages_cross(house):
 @pytest.mark.parametrize(
     ("function", "do"),
     [
-        (errands.errand, "half_a_pair"),
-        (errands.errand, "half_a_detail"),
-        (errands.errand, "report_half_a_pair"),
-        (errands.aerrand, "await_half_a_pair"),
+        (process_methods.task, "half_a_pair"),
+        (process_methods.task, "half_a_detail"),
+        (process_methods.task, "report_half_a_pair"),
+        (process_methods.async_task, "await_half_a_pair"),
     ],
 )
-def test_what_no_text_can_hold_ends_the_operation(house, function, do):
+def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
     """As what cannot be encoded; the child works on."""
-    service, method = house(function)
+    service, method = harness(function)
     operation = ended(service, method.start(request(do)))
     assert reason(operation) == (Code.INTERNAL, "ENCODING_FAILED")
     other = ended(service, method.start(request(do)))
@@ -314,9 +314,9 @@ def test_what_no_text_can_hold_ends_the_operation(house, function, do):
     assert len(pids(service._runtime.executor)) == 1
 
 
-def test_the_log_of_a_child_is_heard_here(house, caplog):
+def test_the_log_of_a_child_is_heard_here(harness, caplog):
     """Lines of the library, with their level, and tracebacks; not those that nobody wants."""
-    service, method = house()
+    service, method = harness()
     with caplog.at_level(logging.DEBUG, "lro"):
         operation = ended(service, method.start(request("lines")))
         ended(service, method.start(request("fail", rest={"how": "value"})))
@@ -326,16 +326,16 @@ def test_the_log_of_a_child_is_heard_here(house, caplog):
     assert not any("too fine" in text for _, text in texts)
 
 
-def test_signals_from_elsewhere_stop_nothing(house):
+def test_signals_from_elsewhere_stop_nothing(harness):
     """Ctrl-C and a supervisor's SIGTERM are for the parent, who decides."""
-    service, method = house()
+    service, method = harness()
     operation = ended(service, method.start(request("signals")))
     assert answer(service, operation) == "still here"
 
 
-def test_a_child_starts_no_work(house):
+def test_a_child_starts_no_work(harness):
     """It has its hands full, and would run a service beside the one that it works for."""
-    service, method = house()
+    service, method = harness()
     operation = ended(service, method.start(request("start_more")))
     assert "starts none" in answer(service, operation)
 
@@ -343,22 +343,22 @@ def test_a_child_starts_no_work(house):
 # -- work that is to stop ----------------------------------------------------------------------
 
 LADDER = [
-    (errands.errand, "look", "Cancelled"),
-    (errands.errand, "report_on", None),
-    (errands.errand, "never_look", "Cancelled"),
-    (errands.errand, "write_on", None),
-    (errands.errand, "stubborn", "no"),
-    (errands.errand, "die_when_stopped", None),
-    (errands.aerrand, "await_on", "CancelledError"),
-    (errands.aerrand, "await_never", None),
-    (errands.aerrand, "await_stubbornly", None),
+    (process_methods.task, "look", "Cancelled"),
+    (process_methods.task, "report_on", None),
+    (process_methods.task, "never_look", "Cancelled"),
+    (process_methods.task, "write_on", None),
+    (process_methods.task, "stubborn", "no"),
+    (process_methods.task, "die_when_stopped", None),
+    (process_methods.async_task, "await_on", "CancelledError"),
+    (process_methods.async_task, "await_never", None),
+    (process_methods.async_task, "await_stubbornly", None),
 ]
 
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
-def test_cancelled_work_stops(house, mail, function, do, said):
+def test_cancelled_work_stops(harness, mail, function, do, said):
     """When it looks or awaits, else wherever it is, else with its process; then all is well."""
-    service, method = house(function)
+    service, method = harness(function)
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
     service.cancel(operation.name)
@@ -366,15 +366,15 @@ def test_cancelled_work_stops(house, mail, function, do, said):
         assert mail.line() == said
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
     mail.end()
-    other = method.start(request("tell" if function is errands.errand else "await_tell"))
+    other = method.start(request("tell" if function is process_methods.task else "await_tell"))
     assert answer(service, ended(service, other)) == ",1,False,half"
 
 
 @pytest.mark.parametrize(("function", "do", "said"), LADDER)
-def test_overdue_work_stops(house, mail, function, do, said):
+def test_overdue_work_stops(harness, mail, function, do, said):
     """The same, and it ends with DEADLINE_EXCEEDED, however far it has come by then."""
-    service, method = house(function, time_limit=timedelta(seconds=0.5))
-    warm = service.method(f"{NAME}Warm", **CLASSES)(errands.errand)
+    service, method = harness(function, time_limit=timedelta(seconds=0.5))
+    warm = service.method(f"{NAME}Warm", **CLASSES)(process_methods.task)
     ended(service, warm.start(request("echo")))
     operation = ended(service, method.start(request(do, mail)))
     assert reason(operation) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
@@ -382,11 +382,12 @@ def test_overdue_work_stops(house, mail, function, do, said):
 
 
 @pytest.mark.parametrize(
-    ("function", "do"), [(errands.errand, "finish_anyway"), (errands.aerrand, "await_and_finish")]
+    ("function", "do"),
+    [(process_methods.task, "finish_anyway"), (process_methods.async_task, "await_and_finish")],
 )
-def test_work_that_is_done_is_done(house, mail, function, do):
+def test_work_that_is_done_is_done(harness, mail, function, do):
     """A result that comes after the request to stop counts."""
-    service, method = house(function, own={"grace": timedelta(seconds=PATIENCE)})
+    service, method = harness(function, own={"grace": timedelta(seconds=PATIENCE)})
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
     service.cancel(operation.name)
@@ -394,11 +395,12 @@ def test_work_that_is_done_is_done(house, mail, function, do):
 
 
 @pytest.mark.parametrize(
-    ("function", "do"), [(errands.errand, "fail_instead"), (errands.aerrand, "await_and_fail")]
+    ("function", "do"),
+    [(process_methods.task, "fail_instead"), (process_methods.async_task, "await_and_fail")],
 )
-def test_work_may_fail_when_it_is_to_stop(house, mail, function, do):
+def test_work_may_fail_when_it_is_to_stop(harness, mail, function, do):
     """The error that it ends with is what the operation ends with."""
-    service, method = house(function, own={"grace": timedelta(seconds=PATIENCE)})
+    service, method = harness(function, own={"grace": timedelta(seconds=PATIENCE)})
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
     service.cancel(operation.name)
@@ -406,9 +408,9 @@ def test_work_may_fail_when_it_is_to_stop(house, mail, function, do):
 
 
 @pytest.mark.parametrize("do", ["look", "stubborn"])
-def test_work_is_handed_back(house, mail, store, do):
+def test_work_is_handed_back(harness, mail, store, do):
     """A service that closes lets somebody else do the work, and leaves no process behind."""
-    service, method = house(own={})
+    service, method = harness(own={})
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
     store.close, close = lambda: None, store.close
@@ -421,9 +423,9 @@ def test_work_is_handed_back(house, mail, store, do):
     close()
 
 
-def test_a_lost_lease_reaches_the_function(house, mail, store):
+def test_a_lost_lease_reaches_the_function(harness, mail, store):
     """At its next report, as the error that it would see in a thread."""
-    service, method = house()
+    service, method = harness()
     operation = method.start(request("lose", mail))
     assert mail.line() == "begun"
     later = store.now() + timedelta(minutes=1)
@@ -450,9 +452,9 @@ DEATHS = [
 
 
 @pytest.mark.parametrize(("do", "size", "how"), DEATHS)
-def test_a_dead_child_ends_its_operation(house, caplog, do, size, how):
+def test_a_dead_child_ends_its_operation(harness, caplog, do, size, how):
     """At once, and as lost; the log says how; the next operation has a new child."""
-    service, method = house()
+    service, method = harness()
     operation = ended(service, method.start(request(do, size=int(size))))
     assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
     assert f"{operation.name}: attempt 1: its process" in caplog.text
@@ -461,32 +463,32 @@ def test_a_dead_child_ends_its_operation(house, caplog, do, size, how):
     assert len(pids(service._runtime.executor)) == 1
 
 
-def test_lost_work_is_done_again(house):
+def test_lost_work_is_done_again(harness):
     """If the method says so: on a new child, counted as another attempt."""
-    service, method = house(worker_lost=WorkerLost.RETRY)
+    service, method = harness(worker_lost=WorkerLost.RETRY)
     operation = method.start(request("die_once"))
     assert answer(service, ended(service, operation)) == "attempt 2"
 
 
-def test_a_child_takes_along_what_it_started(house, mail):
+def test_a_child_takes_along_what_it_started(harness, mail):
     """The program that the function ran does not go on without it."""
-    service, method = house()
+    service, method = harness()
     operation = ended(service, method.start(request("run_a_program", mail)))
     assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
     mail.end()
 
 
-def test_a_function_may_fork(house, caplog):
+def test_a_function_may_fork(harness, caplog):
     """The forked process is none of ours: signals end it, and it says nothing to the parent."""
-    service, method = house()
+    service, method = harness()
     operation = ended(service, method.start(request("fork")))
     assert answer(service, operation) == str(-signal.SIGTERM)
     assert "not for the parent" not in caplog.text
 
 
-def test_a_child_that_died_idle_is_replaced(house):
+def test_a_child_that_died_idle_is_replaced(harness):
     """Nobody's operation is lost by it."""
-    service, method = house()
+    service, method = harness()
     ended(service, method.start(request("echo")))
     assert service._runtime.executor.join(PATIENCE)
     (before,) = pids(service._runtime.executor)
@@ -507,9 +509,9 @@ MIXED = {
 }
 
 
-def test_many_at_once(house, mail):
+def test_many_at_once(harness, mail):
     """Each operation ends as it should, whatever its neighbours do, and no child is left."""
-    service, method = house(own={"grace": timedelta(seconds=0.05), "workers": 4})
+    service, method = harness(own={"grace": timedelta(seconds=0.05), "workers": 4})
     started = [(do, method.start(request(do, mail))) for do in 4 * [*MIXED]]
     for do, operation in started:
         if MIXED[do] == (Code.CANCELLED, "CANCELLED"):
@@ -531,9 +533,9 @@ def child_of(service, operation):
     return int(answer(service, ended(service, operation)).partition(",")[0])
 
 
-def test_children_are_recycled(house):
+def test_children_are_recycled(harness):
     """Each is ended after so many calls."""
-    service, method = house(own={"recycle": 2})
+    service, method = harness(own={"recycle": 2})
     found = [child_of(service, method.start(request("who"))) for _ in range(5)]
     assert found[0::2] == [found[0], found[2], found[4]]
     assert found[1::2] == found[0:4:2]
@@ -542,17 +544,17 @@ def test_children_are_recycled(house):
     assert pids(service._runtime.executor) == {found[4]}
 
 
-def test_a_child_that_does_not_leave_is_killed(house):
+def test_a_child_that_does_not_leave_is_killed(harness):
     """A thread that a function left behind holds it up."""
-    service, method = house(own={"recycle": 1})
+    service, method = harness(own={"recycle": 1})
     ended(service, method.start(request("hang_at_exit")))
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
 
 
 @pytest.mark.parametrize("do", ["hold_on", "look"])
-def test_a_closed_service_leaves_no_child(house, mail, do):
+def test_a_closed_service_leaves_no_child(harness, mail, do):
     """Neither an idle one nor one that was at work."""
-    service, method = house(own={})
+    service, method = harness(own={})
     operation = method.start(request(do, mail))
     if do == "look":
         assert mail.line() == "begun"
@@ -568,14 +570,14 @@ PARENT = """
 import sys
 from lro.executors.processes import ProcessExecutor, _executor
 from lro.stores.memory import MemoryStore
-from tests.executors import process_methods as errands
+from tests.executors import process_methods
 from tests.service_steps import ended
 from tests.work_messages import WorkRequest
 
-service = errands.service_of(ProcessExecutor(2), MemoryStore())
+service = process_methods.service_of(ProcessExecutor(2), MemoryStore())
 for do in sys.argv[2:]:
     operation = service.start(
-        "acme.v1.Works.Errand", WorkRequest(rest={"do": do, "pipe": sys.argv[1]})
+        "acme.v1.Works.Task", WorkRequest(rest={"do": do, "pipe": sys.argv[1]})
     )
     if do == "hold_on":
         ended(service, operation)

@@ -12,18 +12,18 @@ pytest.importorskip("grpc")
 from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client import test_served as flows
 from tests.client.faces import Face
-from tests.client.real_service import FULL_NAME, House, Way
+from tests.client.real_service import FULL_NAME, Harness, Way
 from tests.grpc.serving import serving
 
-house = flows.house
+harness = flows.harness
 client = flows.client
 globals().update({name: test for name, test in vars(flows).items() if name.startswith("test_")})
 
 
 @pytest.fixture
-def way(kind: str, house: House, face: Face) -> Iterator[Way]:
+def way(kind: str, harness: Harness, face: Face) -> Iterator[Way]:
     """Over gRPC, by a transport that makes its channel itself."""
-    with serving(kind, house.service) as address:
+    with serving(kind, harness.service) as address:
         made: Any = {"sync": GrpcTransport, "async": AsyncGrpcTransport}[face.name](address)
-        yield Way(house, face, FULL_NAME, {"transport": made})
+        yield Way(harness, face, FULL_NAME, {"transport": made})
         face.run(made.close)

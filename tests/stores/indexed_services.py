@@ -87,7 +87,7 @@ PROTO, BINARY = binary_messages()
 
 
 @attrs.frozen(kw_only=True)
-class House:
+class Harness:
     """What is declared by the services of a set of records.
 
     ``releases`` are the indexes that each release declares, ``structs`` whether a Struct can be
@@ -141,7 +141,7 @@ def declare(
 
 
 @st.composite
-def houses(draw: st.DrawFn) -> House:
+def harnesses(draw: st.DrawFn) -> Harness:
     """Services whose releases declare more and more."""
     known: dict[str, tuple[str, ...]] = {}
     releases: list[Mapping[str, tuple[str, ...]]] = []
@@ -152,7 +152,7 @@ def houses(draw: st.DrawFn) -> House:
             path = draw(st.sampled_from(PATHS[name]))
             known[name] = tuple(dict.fromkeys((*known.get(name, ()), path)))
         releases.append(dict(known))
-    return House(
+    return Harness(
         releases=releases,
         structs=seldom(draw, 6),
         owner_only=seldom(draw, 6),
@@ -162,13 +162,13 @@ def houses(draw: st.DrawFn) -> House:
 class Past:
     """What happens to several stores alike, and to a model of them that is as simple as can be."""
 
-    def __init__(self, house: House, stores: Mapping[str, Store], clock: ManualClock) -> None:
+    def __init__(self, harness: Harness, stores: Mapping[str, Store], clock: ManualClock) -> None:
         self.records: dict[str, Record] = {}
-        self._house = house
+        self._house = harness
         self._stores = stores
         self._clock = clock
         releases = [*range(-1, RELEASES), *[RELEASES - 1] * 3]
-        self._writers = [house.service(MemoryStore(clock), release) for release in releases]
+        self._writers = [harness.service(MemoryStore(clock), release) for release in releases]
         apart, earlier = (
             Service(MemoryStore(clock), InlineExecutor(), maintenance=False) for _ in "ab"
         )

@@ -43,9 +43,9 @@ from tests.stores.indexed_services import (
     KNOWN,
     PATHS,
     RELEASES,
-    House,
+    Harness,
     Past,
-    houses,
+    harnesses,
 )
 from tests.stores.record_strategies import PARENTS, happenings
 
@@ -104,7 +104,7 @@ class Comparison:
     """The lists of several services beside the bare evaluator."""
 
     past: Past
-    house: House
+    harness: Harness
     services: Mapping[str, Service]
     tally: Tally
 
@@ -117,7 +117,7 @@ class Comparison:
             for kind, service in self.services.items():
                 assert refused(service, text), f"{kind} does not refuse {text!r}"
             return
-        only = caller if self.house.owner_only else None
+        only = caller if self.harness.owner_only else None
         seen = self.past.visible(parent, only)
         names = [one.name for one in seen if wanted.matches(readable(one, some.types))]
         self.tally.add(text, names, some, only)
@@ -220,27 +220,27 @@ def run(kinds: Sequence[str], sets: int, tally: Tally, seed: int | None = None) 
 
     @chosen
     @given(
-        house=houses(),
+        harness=harnesses(),
         ask=ASKS,
         data=st.data(),
     )
-    def one(house: House, ask: Ask, data: st.DataObject) -> None:
-        methods, fields = [*PATHS, EXPORT], house.fields()
+    def one(harness: Harness, ask: Ask, data: st.DataObject) -> None:
+        methods, fields = [*PATHS, EXPORT], harness.fields()
         made = data.draw(happenings(methods, BINARY, PROCESSES, RELEASES, fields))
         clock, ticks = ManualClock(), itertools.count()
         with stores_of(kinds, clock) as stores:
-            past = Past(house, stores, clock)
+            past = Past(harness, stores, clock)
             for what in made:
                 past.happen(what)
             clock.advance(data.draw(st.sampled_from([0, 1, 10])))
             services = {
-                kind: house.service(store, ask.release, lambda: next(ticks) * ask.tick_seconds)
+                kind: harness.service(store, ask.release, lambda: next(ticks) * ask.tick_seconds)
                 for kind, store in stores.items()
             }
             tally["sets of records"] += 1
             tally["records"] += len(past.records)
-            both = Comparison(past=past, house=house, services=services, tally=tally)
-            facts = facts_of(past.records.values(), KNOWN, house.paths(ask.release))
+            both = Comparison(past=past, harness=harness, services=services, tally=tally)
+            facts = facts_of(past.records.values(), KNOWN, harness.paths(ask.release))
             with patch.multiple(listing, SCAN=ask.scan, _BATCH=ask.batch):
                 for _ in range(FILTERS_EACH):
                     text, parent = (

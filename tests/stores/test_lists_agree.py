@@ -11,7 +11,7 @@ from lro._filters import narrow
 from lro._model.operation import Record, State
 from lro.testing import ManualClock
 from tests.filters.messages import Row, row
-from tests.stores.indexed_services import EXPORT, PATHS, RELEASES, House, Past
+from tests.stores.indexed_services import EXPORT, PATHS, RELEASES, Harness, Past
 from tests.stores.list_agreement import Comparison, Tally, main, run, stores_of
 from tests.stores.record_strategies import Put
 from tests.vector_files import vectors
@@ -66,13 +66,13 @@ def record_of(one: Row) -> Record:
 def of_the_vectors(kinds: tuple[str, ...], *, structs: bool) -> Iterator[Comparison]:
     """The records of the vectors in stores of these kinds, with every index."""
     clock = ManualClock()
-    house = House(releases=[PATHS] * RELEASES, structs=structs, owner_only=False)
+    harness = Harness(releases=[PATHS] * RELEASES, structs=structs, owner_only=False)
     with stores_of(stores(kinds), clock) as made:
-        past = Past(house, made, clock)
+        past = Past(harness, made, clock)
         for number, one in enumerate(EVAL["records"]):
             past.happen(Put(record_of(row(one)), number % (RELEASES + 1)))
-        services = {kind: house.service(store, RELEASES - 1) for kind, store in made.items()}
-        yield Comparison(past=past, house=house, services=services, tally=Tally())
+        services = {kind: harness.service(store, RELEASES - 1) for kind, store in made.items()}
+        yield Comparison(past=past, harness=harness, services=services, tally=Tally())
 
 
 @pytest.mark.parametrize("structs", [False, True])

@@ -173,7 +173,7 @@ class Traces(RuleBasedStateMachine):
         self.count = 0
 
     def seconds(self):
-        """What upkeep goes by."""
+        """What maintenance goes by."""
         return (self.clock() - START).total_seconds()
 
     def teardown(self):
@@ -306,7 +306,7 @@ class Traces(RuleBasedStateMachine):
         self.clock.advance(hours=hours)
 
     @rule()
-    def upkeep(self):
+    def maintenance(self):
         for service in self.services:
             service.run_maintenance()
 

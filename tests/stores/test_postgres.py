@@ -95,20 +95,20 @@ def use(store, name):
     store.notify_others(name)
 
 store = PostgresStore(sys.argv[1], schema=sys.argv[2])
-ear, idle = store.listen(), store.listen()
+subscription, idle = store.listen(), store.listen()
 use(store, "operations/before")
 child = os.fork()
 if child == 0:
     try:
-        ear.next_changes(600)
+        subscription.next_changes(600)
     except Unavailable:
-        ear.close()
+        subscription.close()
         use(store, "operations/child")
         assert store.listen().next_changes(0) == ()
         store.close()
         sys.exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-while "operations/child" not in (found := ear.next_changes(20)):
+while "operations/child" not in (found := subscription.next_changes(20)):
     assert found
 use(store, "operations/after")
 store.close()
@@ -278,10 +278,13 @@ def test_a_schema_made_by_the_operator_is_used(server, plain):
     role = schema.rpartition("lro_")[2].strip('"')
     plain.execute(f'CREATE ROLE "{role}" LOGIN; GRANT ALL ON SCHEMA "{quoted}" TO "{role}"')
     url = server.url.replace("lro@", f"{role}@")
-    with closing(PostgresStore(url, schema=schema)) as store, closing(store.listen()) as ear:
+    with (
+        closing(PostgresStore(url, schema=schema)) as store,
+        closing(store.listen()) as subscription,
+    ):
         with opened(server, schema) as other:
             other.notify_others("operations/a")
-            assert ear.next_changes(PATIENCE) == {"operations/a"}
+            assert subscription.next_changes(PATIENCE) == {"operations/a"}
         plain.execute(f'REVOKE ALL ON SCHEMA "{quoted}" FROM "{role}"')
     with pytest.raises(Unavailable):
         PostgresStore(url, schema=server.fresh_schema())
@@ -355,11 +358,11 @@ def test_names_may_be_as_long_as_they_may_be(store, clock):
     assert not insert(store, record_of(clock), key).fresh
     with pytest.raises(TargetBusy):
         insert(store, record_of(clock, target=parent * 2))
-    with closing(store.listen()) as ear:
+    with closing(store.listen()) as subscription:
         other = PostgresStore(store._address.url, schema=store._address.schema)
         with closing(other):
             other.notify_others(record.name)
-            assert ear.next_changes(PATIENCE) == {record.name}
+            assert subscription.next_changes(PATIENCE) == {record.name}
 
 
 @pytest.mark.parametrize("bad", ["a\0b", "a\ud800b"])
@@ -725,13 +728,13 @@ def test_one_caller_measures():
 # -- announcements --------------------------------------------------------------------------------
 
 
-def test_an_ear_hears_the_other_stores(server, schema, clock):
+def test_a_subscription_hears_the_other_stores(server, schema, clock):
     """What they announce, gathered; not what its own process says, nor other schemas."""
     with ExitStack() as stack:
         here = stack.enter_context(opened(server, schema, clock=clock))
         there = stack.enter_context(opened(server, schema, clock=clock))
         foreign = stack.enter_context(opened(server, server.fresh_schema(), clock=clock))
-        ear = stack.enter_context(closing(here.listen()))
+        subscription = stack.enter_context(closing(here.listen()))
         here.notify_others("operations/own")
         foreign.notify_others("operations/foreign")
         names = {f"operations/{number}" for number in range(500)}
@@ -739,56 +742,56 @@ def test_an_ear_hears_the_other_stores(server, schema, clock):
             there.notify_others(name)
         heard = set()
         while heard < names:
-            found = ear.next_changes(PATIENCE)
+            found = subscription.next_changes(PATIENCE)
             assert found
             heard |= found
         assert heard == names
-        assert ear.next_changes(0) == ()
+        assert subscription.next_changes(0) == ()
 
 
-def test_an_ear_that_hears_nonsense_is_unsure(server, schema, plain):
+def test_a_subscription_that_hears_nonsense_is_unsure(server, schema, plain):
     """Whoever else speaks on its channel may mean anything."""
-    with opened(server, schema) as store, closing(store.listen()) as ear:
+    with opened(server, schema) as store, closing(store.listen()) as subscription:
         for said in ("no JSON", '{"a": 1}', "[1]"):
             plain.execute("SELECT pg_notify(%s, %s)", (f"{schema}.c", said))
-            assert ear.next_changes(PATIENCE) is None
+            assert subscription.next_changes(PATIENCE) is None
         plain.execute("SELECT pg_notify(%s, %s)", (f"{schema}.c", '["me", "operations/a"]'))
-        assert ear.next_changes(PATIENCE) == {"operations/a"}
+        assert subscription.next_changes(PATIENCE) == {"operations/a"}
 
 
-def test_an_ear_misses_nothing_that_comes_with_an_answer(server, schema, monkeypatch):
+def test_a_subscription_misses_nothing_that_comes_with_an_answer(server, schema, monkeypatch):
     """psycopg itself reads what arrives together with the answer to LISTEN."""
-    with opened(server, schema) as store, closing(store.listen()) as ear:
-        ear._connection.execute(
+    with opened(server, schema) as store, closing(store.listen()) as subscription:
+        subscription._connection.execute(
             "SELECT pg_notify(%s, %s)", (f"{schema}.c", '["me", "operations/a"]')
         )
-        assert ear.next_changes(PATIENCE) == {"operations/a"}
+        assert subscription.next_changes(PATIENCE) == {"operations/a"}
 
 
-def test_a_closed_ear_is_unavailable(server, schema):
+def test_a_closed_subscription_is_unavailable(server, schema):
     """At once, also in the midst of listening; closed by its store it is the same."""
     with opened(server, schema) as store:
-        ears = [store.listen() for _ in range(3)]
+        subscriptions = [store.listen() for _ in range(3)]
         found = []
-        listener = threading.Thread(target=lambda: found.append(refused(ears[0])))
+        listener = threading.Thread(target=lambda: found.append(refused(subscriptions[0])))
         listener.start()
-        ears[0].close()
+        subscriptions[0].close()
         listener.join(PATIENCE)
         assert found == ["the subscription is closed"]
-        ears[1].close()
-        ears[1].close()
-        assert refused(ears[1]) == "the subscription is closed"
-    assert refused(ears[2]) == "the subscription is closed"
+        subscriptions[1].close()
+        subscriptions[1].close()
+        assert refused(subscriptions[1]) == "the subscription is closed"
+    assert refused(subscriptions[2]) == "the subscription is closed"
 
 
-def refused(ear):
-    """What an ear answers that cannot hear."""
+def refused(subscription):
+    """What a subscription answers that cannot hear."""
     with pytest.raises(Unavailable) as answer:
-        ear.next_changes(PATIENCE)
+        subscription.next_changes(PATIENCE)
     return str(answer.value)
 
 
-def test_an_ear_made_while_its_store_closes_is_closed(server, schema):
+def test_a_subscription_made_while_its_store_closes_is_closed(server, schema):
     """It would listen for nobody."""
     with opened(server, schema) as store:
         store._resources._closed = True
@@ -798,12 +801,12 @@ def test_an_ear_made_while_its_store_closes_is_closed(server, schema):
 
 def test_what_was_announced_last_is_sent(server, schema):
     """Closing the store sends it first; announcing afterwards is quiet."""
-    with opened(server, schema) as listening, closing(listening.listen()) as ear:
+    with opened(server, schema) as listening, closing(listening.listen()) as subscription:
         with opened(server, schema) as store:
             store.notify_others("operations/a")
         store.notify_others("operations/late")
-        assert ear.next_changes(PATIENCE) == {"operations/a"}
-        assert ear.next_changes(0) == ()
+        assert subscription.next_changes(PATIENCE) == {"operations/a"}
+        assert subscription.next_changes(0) == ()
 
 
 def test_idle_it_asks_the_server_nothing(server, schema, plain):
@@ -901,7 +904,7 @@ def test_payloads_carry_every_name(names):
 
 
 def test_it_survives_a_fork(server, schema):
-    """The child makes connections, threads and ears of its own; the parent's live on."""
+    """The child makes connections, threads and subscriptions of its own; the parent's live on."""
     with process(FORKER, server.url, schema) as forking:
         assert forking.wait(PATIENCE) == 0
     with opened(server, schema) as store:

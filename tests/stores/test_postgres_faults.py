@@ -140,16 +140,16 @@ def test_a_closed_store_is_unavailable(store, clock):
 def test_a_server_away_is_unavailable(server, store, clock):
     """Every verb says so, while it is away; then each works, and nothing was lost or half done."""
     insert(store, held(clock))
-    ear = store.listen()
+    subscription = store.listen()
     with server.away():
         for call in verbs(store, clock).values():
             with pytest.raises(Unavailable, match="cannot be used now"):
                 call()
         with pytest.raises(Unavailable, match="cannot be used now"):
-            ear.next_changes(PATIENCE)
+            subscription.next_changes(PATIENCE)
         with pytest.raises(Unavailable):
             PostgresStore(server.url, schema="lro")
-    ear.close()
+    subscription.close()
     soon(lambda: store.get("operations/a"))
     assert store.request("operations/a") == REQUEST
     assert ids(store.page("", None, 9).records) == ["a"]
@@ -235,11 +235,11 @@ def test_connections_that_were_ended_are_made_anew(store, plain, clock):
     ):
         kill_backends(plain)
         assert call().startswith("operations/")
-    ear = store.listen()
+    subscription = store.listen()
     kill_backends(plain)
     with pytest.raises(Unavailable, match="OperationalError"):
-        ear.next_changes(PATIENCE)
-    ear.close()
+        subscription.next_changes(PATIENCE)
+    subscription.close()
 
 
 def test_all_are_in_use(make, clock):
@@ -328,7 +328,7 @@ def test_a_connection_that_cannot_be_set_up_is_closed(server, monkeypatch):
         PostgresStore(server.url)
 
 
-def test_an_ear_that_may_not_listen_is_unavailable(store, monkeypatch):
+def test_a_subscription_that_may_not_listen_is_unavailable(store, monkeypatch):
     """As on a server that only repeats another one."""
     monkeypatch.setattr(
         "lro.stores.postgres._notifications.sql.Identifier", lambda name: psycopg.sql.SQL(",")
@@ -601,7 +601,7 @@ def test_the_server_crashes_under_load(server, make, clock):
 # -- groups ---------------------------------------------------------------------------------------
 
 
-class Desk:
+class HeldPool:
     """Connections of which each use waits until it is let go; the groups that were sent."""
 
     def __init__(self, answers=()):
@@ -677,66 +677,66 @@ class Writers:
         return self.found
 
 
-def first_group(desk):
+def first_group(pool):
     """Writers of which the first waits for the answer to its group."""
-    groups = GroupWriter(desk)
+    groups = GroupWriter(pool)
     writers = Writers(groups)
     writers.begin(write_of("a"))
-    assert desk.arrived.acquire(timeout=PATIENCE)
+    assert pool.arrived.acquire(timeout=PATIENCE)
     return writers, groups
 
 
 def test_who_comes_meanwhile_goes_with_the_next_group():
     """In one statement, in the order in which locks are taken; nobody waits for company."""
-    desk = Desk()
-    writers, groups = first_group(desk)
+    pool = HeldPool()
+    writers, groups = first_group(pool)
     writers.begin(write_of("d"), write_of("c"), write_of("b"))
-    desk.go.release(2)
+    pool.go.release(2)
     assert writers.join() == dict.fromkeys("abcd", True)
-    assert desk.sent == ["[a]", "[b,c,d]"]
+    assert pool.sent == ["[a]", "[b,c,d]"]
     assert not groups._led
 
 
 def test_what_touches_the_same_goes_with_a_later_group():
     """The first of each; the others after it, in their order."""
-    desk = Desk()
-    writers, _ = first_group(desk)
+    pool = HeldPool()
+    writers, _ = first_group(pool)
     writers.begin(write_of("b", "k"), write_of("c", "k", "t"), write_of("d", "t"), write_of("e"))
-    desk.go.release(9)
+    pool.go.release(9)
     assert writers.join() == dict.fromkeys("abcde", True)
-    assert desk.sent == ["[a]", "[b,d,e]", "[c]"]
+    assert pool.sent == ["[a]", "[b,d,e]", "[c]"]
 
 
 def test_groups_are_not_larger_than_they_may_be(monkeypatch):
     """Neither in number nor in length; a single one that is too long goes alone."""
     monkeypatch.setattr(_records, "MAX_GROUP_WRITES", 2)
     monkeypatch.setattr(_records, "MAX_GROUP_BYTES", 10)
-    desk = Desk()
-    writers, _ = first_group(desk)
+    pool = HeldPool()
+    writers, _ = first_group(pool)
     writers.begin(*map(write_of, "bcd"), write_of("e", size=20), write_of("f", size=4))
-    desk.go.release(9)
+    pool.go.release(9)
     found = writers.join()
     assert set(found.values()) == {True}
-    assert desk.sent == ["[a]", "[b,c]", "[d,fxxxx]", "[e" + "x" * 20 + "]"]
+    assert pool.sent == ["[a]", "[b,c]", "[d,fxxxx]", "[e" + "x" * 20 + "]"]
 
 
 def test_a_deadlock_is_tried_again():
     """It has had no effect; nor has one that comes too often, which is told."""
-    desk = Desk([errors.DeadlockDetected()])
-    desk.go.release(9)
-    assert GroupWriter(desk).write(write_of("a"))
-    desk = Desk([errors.DeadlockDetected()] * 3)
-    desk.go.release(9)
+    pool = HeldPool([errors.DeadlockDetected()])
+    pool.go.release(9)
+    assert GroupWriter(pool).write(write_of("a"))
+    pool = HeldPool([errors.DeadlockDetected()] * 3)
+    pool.go.release(9)
     with pytest.raises(Unavailable, match="DeadlockDetected"):
-        GroupWriter(desk).write(write_of("a"))
+        GroupWriter(pool).write(write_of("a"))
 
 
 def test_a_refusal_that_is_nobodys_fault_is_told_to_all():
     """The disk is full, say: it would be of no use to try each of them by itself."""
-    desk = Desk([None, errors.DiskFull()])
-    writers, _ = first_group(desk)
+    pool = HeldPool([None, errors.DiskFull()])
+    writers, _ = first_group(pool)
     writers.begin(write_of("b"), write_of("c"))
-    desk.go.release(9)
+    pool.go.release(9)
     found = writers.join()
     assert found.pop("a") is True
     assert [str(one) for one in found.values()] == ["DiskFull"] * 2
@@ -746,10 +746,10 @@ def test_a_refusal_that_is_nobodys_fault_is_told_to_all():
 def test_time_that_was_used_up_by_culprits_is_up(monkeypatch):
     """Those behind them are told so, instead of waiting as long again."""
     monkeypatch.setattr(Address, "statement_seconds", -1.0)
-    desk = Desk([None, errors.LockNotAvailable()])
-    writers, _ = first_group(desk)
+    pool = HeldPool([None, errors.LockNotAvailable()])
+    writers, _ = first_group(pool)
     writers.begin(write_of("b"), write_of("c"))
-    desk.go.release(9)
+    pool.go.release(9)
     found = writers.join()
     assert found.pop("a") is True
     assert {type(one) for one in found.values()} == {Unavailable}
@@ -757,8 +757,8 @@ def test_time_that_was_used_up_by_culprits_is_up(monkeypatch):
 
 def test_an_interrupted_leader_hands_over():
     """Ctrl-C in one writer: its group learns that its fate is unknown, the next one is led."""
-    desk = Desk([KeyboardInterrupt()])
-    groups = GroupWriter(desk)
+    pool = HeldPool([KeyboardInterrupt()])
+    groups = GroupWriter(pool)
     writers = Writers(groups)
     found = []
 
@@ -770,9 +770,9 @@ def test_an_interrupted_leader_hands_over():
 
     thread = threading.Thread(target=interrupted)
     thread.start()
-    assert desk.arrived.acquire(timeout=PATIENCE)
+    assert pool.arrived.acquire(timeout=PATIENCE)
     writers.begin(write_of("b"))
-    desk.go.release(9)
+    pool.go.release(9)
     assert wait_for(thread)
     assert len(found) == 1
     assert writers.join() == {"b": True}
@@ -790,26 +790,26 @@ def interrupted_waiting(monkeypatch, before=lambda: None):
 
 def test_a_writer_interrupted_while_it_is_queued_is_not_written(monkeypatch):
     """Its write is in no group, and no other write waits for it."""
-    desk = Desk()
-    writers, groups = first_group(desk)
+    pool = HeldPool()
+    writers, groups = first_group(pool)
     interrupted_waiting(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         groups.write(write_of("b"))
-    desk.go.release(9)
+    pool.go.release(9)
     assert writers.join() == {"a": True}
-    assert desk.sent == ["[a]"]
+    assert pool.sent == ["[a]"]
 
 
 def test_a_writer_interrupted_when_it_was_to_lead_hands_over(monkeypatch):
     """The next thread that waits leads in its place."""
-    desk = Desk()
-    writers, groups = first_group(desk)
+    pool = HeldPool()
+    writers, groups = first_group(pool)
     late, following = write_of("b"), write_of("c")
     following.gate = threading.Lock()
     following.gate.acquire()
 
     def made_leader():
-        desk.go.release()
+        pool.go.release()
         assert writers.join() == {"a": True}
         assert late.leads
         groups._waiting.append(following)
@@ -824,12 +824,12 @@ def test_a_writer_interrupted_when_it_was_to_lead_hands_over(monkeypatch):
 
 def test_a_writer_interrupted_while_its_group_is_sent_just_leaves(monkeypatch):
     """The outcome of its write is of interest to no other thread."""
-    desk = Desk()
-    writers, groups = first_group(desk)
+    pool = HeldPool()
+    writers, groups = first_group(pool)
     interrupted_waiting(monkeypatch, groups._waiting.clear)
     with pytest.raises(KeyboardInterrupt):
         groups.write(write_of("b"))
-    desk.go.release()
+    pool.go.release()
     assert writers.join() == {"a": True}
 
 
@@ -997,19 +997,19 @@ def test_a_key_of_yesterday_does_not_help_with_a_busy_target(store, clock):
 
 
 def test_what_was_inherited_is_left_alone(server, clock):
-    """In a forked process: the parent's connections and ears are neither used nor closed."""
+    """A forked process leaves the parent's connections and subscriptions open, and uses none."""
     with closing(store_maker(server)(clock)) as store:
         insert(store, record_of(clock))
-        parents, ear = store._resources, store.listen()
-        for one in (store, ear):
+        parents, subscription = store._resources, store.listen()
+        for one in (store, subscription):
             one._reset_after_fork()
-        ear.close()
+        subscription.close()
         with pytest.raises(Unavailable, match="the subscription is closed"):
-            ear.next_changes(PATIENCE)
-        assert not ear._connection.closed
+            subscription.next_changes(PATIENCE)
+        assert not subscription._connection.closed
         assert store.get("operations/a")
         assert store._resources is not parents
         assert len(parents.connections._idle) == 1
-        ear._inherited = False
-        ear.close()
+        subscription._inherited = False
+        subscription.close()
         parents.close()

@@ -44,14 +44,14 @@ class Queue(list):
 class Call(threading.Thread):
     """A write in a thread of its own; ``found`` is what it gave or raised."""
 
-    def __init__(self, house, action):
+    def __init__(self, harness, action):
         super().__init__(daemon=True)
-        self.house, self.action = house, action
+        self.harness, self.action = harness, action
         self.found = None
 
     def run(self):
         try:
-            self.found = self.house.connections.write(self.action)
+            self.found = self.harness.connections.write(self.action)
         except BaseException as exc:
             self.found = exc
 
@@ -62,7 +62,7 @@ class Call(threading.Thread):
         return self.found
 
 
-class House:
+class Harness:
     """Connections to a new file with a table of numbers, and ways to make many write at once."""
 
     def __init__(self, path, busy_seconds=PATIENCE):
@@ -100,8 +100,8 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path):
-    made = House(tmp_path / "operations.db")
+def harness(tmp_path):
+    made = Harness(tmp_path / "operations.db")
     yield made
     made.connections.close()
 
@@ -132,24 +132,24 @@ def names(found):
     return [type(one).__name__ if isinstance(one, BaseException) else one for one in found]
 
 
-def test_a_lone_write_is_a_transaction(house):
+def test_a_lone_write_is_a_transaction(harness):
     """With nothing around it; the statements of its own are all that is added."""
-    assert house.connections.write(write(1)) == 1
-    assert house.said == ["BEGIN IMMEDIATE", "INSERT INTO kept VALUES (1)", "COMMIT"]
+    assert harness.connections.write(write(1)) == 1
+    assert harness.said == ["BEGIN IMMEDIATE", "INSERT INTO kept VALUES (1)", "COMMIT"]
 
 
-def test_writes_at_once_share_a_transaction(house):
+def test_writes_at_once_share_a_transaction(harness):
     """Ten callers, one commit, in the order in which they came."""
-    assert house.together(*map(write, range(10))) == list(range(10))
-    assert house.kept == list(range(10))
-    assert (house.said.count("BEGIN IMMEDIATE"), house.said.count("COMMIT")) == (1, 1)
-    assert not [one for one in house.said if "SAVEPOINT" in one]
+    assert harness.together(*map(write, range(10))) == list(range(10))
+    assert harness.kept == list(range(10))
+    assert (harness.said.count("BEGIN IMMEDIATE"), harness.said.count("COMMIT")) == (1, 1)
+    assert not [one for one in harness.said if "SAVEPOINT" in one]
 
 
-def test_nobody_is_answered_before_the_commit(house):
+def test_nobody_is_answered_before_the_commit(harness):
     """While it is not on disk, nobody else sees it, and no caller goes on."""
     committing, go = threading.Event(), threading.Event()
-    whole = house.writer._connection
+    whole = harness.writer._connection
 
     class Slow:
         def __getattr__(self, name):
@@ -161,62 +161,62 @@ def test_nobody_is_answered_before_the_commit(house):
                 assert go.wait(PATIENCE)
             return whole.execute(statement, *values)
 
-    house.writer._connection = Slow()
-    calls = [Call(house, write(number)) for number in range(3)]
-    with house.held() as queue:
+    harness.writer._connection = Slow()
+    calls = [Call(harness, write(number)) for number in range(3)]
+    with harness.held() as queue:
         for number, call in enumerate(calls, 1):
             call.start()
             queue.reached(number)
     assert committing.wait(PATIENCE)
     assert [call.is_alive() for call in calls] == [True] * 3
-    assert house.kept == []
+    assert harness.kept == []
     go.set()
     assert [call.over() for call in calls] == [0, 1, 2]
-    assert house.kept == [0, 1, 2]
-    house.writer._connection = whole
+    assert harness.kept == [0, 1, 2]
+    harness.writer._connection = whole
 
 
-def test_who_raises_before_it_writes_hurts_nobody(house):
+def test_who_raises_before_it_writes_hurts_nobody(harness):
     """Also what is no Exception; and no savepoint is needed."""
     errors = ValueError("a"), SystemExit(1), GeneratorExit()
-    found = house.together(write(1), *map(failing, errors), write(2))
+    found = harness.together(write(1), *map(failing, errors), write(2))
     assert (found[0], tuple(found[1:4]), found[4]) == (1, errors, 2)
-    assert house.kept == [1, 2]
-    assert not [one for one in house.said if "SAVEPOINT" in one]
+    assert harness.kept == [1, 2]
+    assert not [one for one in harness.said if "SAVEPOINT" in one]
 
 
-def test_who_raises_after_it_has_written_is_undone(house):
+def test_who_raises_after_it_has_written_is_undone(harness):
     """And nobody else: all are done once more, each apart."""
     error = ValueError("half done")
-    found = house.together(write(1), failing(error, 7, 8), failing(SystemExit(1), 9), write(2))
+    found = harness.together(write(1), failing(error, 7, 8), failing(SystemExit(1), 9), write(2))
     assert names(found) == [1, "ValueError", "SystemExit", 2]
     assert found[1] is error
-    assert house.kept == [1, 2]
-    assert house.said.count("COMMIT") == 1
+    assert harness.kept == [1, 2]
+    assert harness.said.count("COMMIT") == 1
 
 
-def test_who_raises_alone_is_undone(house):
+def test_who_raises_alone_is_undone(harness):
     """By the end of the transaction."""
     with pytest.raises(ValueError):
-        house.connections.write(failing(ValueError(), 1))
-    assert house.said[-1] == "ROLLBACK"
-    assert house.kept == []
-    assert house.connections.write(write(2)) == 2
+        harness.connections.write(failing(ValueError(), 1))
+    assert harness.said[-1] == "ROLLBACK"
+    assert harness.kept == []
+    assert harness.connections.write(write(2)) == 2
 
 
-def test_a_group_in_which_all_fail_commits_nothing(house):
+def test_a_group_in_which_all_fail_commits_nothing(harness):
     """There is nothing to sync to disk."""
-    assert names(house.together(failing(KeyError()), failing(ValueError()))) == [
+    assert names(harness.together(failing(KeyError()), failing(ValueError()))) == [
         "KeyError",
         "ValueError",
     ]
-    assert "COMMIT" not in house.said
+    assert "COMMIT" not in harness.said
 
 
-def test_errors_of_the_database_are_told(house):
+def test_errors_of_the_database_are_told(harness):
     """A statement that is wrong, a value that is no text; and what only looks like one is not."""
     mine = sqlite3.OperationalError("of the application")
-    found = house.together(
+    found = harness.together(
         lambda writer: writer.execute("SELECT nonsense"),
         lambda writer: writer.execute("INSERT INTO kept VALUES (?)", ("\ud800",)),
         failing(Unrelated(mine)),
@@ -249,13 +249,13 @@ ERRORS = {
 def test_every_group_is_as_if_each_were_alone(groups):
     """Whoever fails, in whatever way: what the others wrote, read and were told is as in a row."""
     with tempfile.TemporaryDirectory() as folder:
-        house = House(f"{folder}/operations.db")
-        house.connections.write(write(-1))
+        harness = Harness(f"{folder}/operations.db")
+        harness.connections.write(write(-1))
         kept = [-1]
         for place, kinds in enumerate(groups):
             numbers = [10 * place + offset for offset in range(len(kinds))]
             actions = [KINDS[kind](x) for kind, x in zip(kinds, numbers, strict=True)]
-            found = names(house.together(*actions))
+            found = names(harness.together(*actions))
             if "ends it" in kinds:  # from then on, nobody can be told that anything was done
                 before = kinds[: kinds.index("ends it")]
                 told = [ERRORS.get(kind, "Unavailable") for kind in before]
@@ -267,17 +267,17 @@ def test_every_group_is_as_if_each_were_alone(groups):
                 if kind == "writes":
                     kept.append(x)
             assert found == wanted
-        assert house.kept == kept
-        house.connections.close()
+        assert harness.kept == kept
+        harness.connections.close()
 
 
-def test_a_commit_that_fails_fails_all(house):
+def test_a_commit_that_fails_fails_all(harness):
     """Each by an error of its own; who had failed before keeps its own reason."""
-    house.connections.write(lambda writer: writer.execute("PRAGMA foreign_keys = 1"))
-    connection = house.writer._connection
+    harness.connections.write(lambda writer: writer.execute("PRAGMA foreign_keys = 1"))
+    connection = harness.writer._connection
     connection.execute("PRAGMA foreign_keys = 1")
     connection.execute("CREATE TABLE child (x REFERENCES kept(x) DEFERRABLE INITIALLY DEFERRED)")
-    found = house.together(
+    found = harness.together(
         write(1),
         lambda writer: writer.execute("INSERT INTO child VALUES (99)"),
         failing(ValueError("its own")),
@@ -285,8 +285,8 @@ def test_a_commit_that_fails_fails_all(house):
     )
     assert names(found) == ["Unavailable", "Unavailable", "ValueError", "Unavailable"]
     assert found[0] is not found[3]
-    assert house.kept == []
-    assert house.connections.write(write(3)) == 3
+    assert harness.kept == []
+    assert harness.connections.write(write(3)) == 3
 
 
 class Refusing:
@@ -304,36 +304,36 @@ class Refusing:
         return self.whole.execute(statement, *values)
 
 
-def test_a_rollback_that_fails_costs_the_connection(house):
+def test_a_rollback_that_fails_costs_the_connection(harness):
     """Nobody waits for ever, and the next transaction begins on a new one."""
-    whole = house.writer._connection
-    house.writer._connection = Refusing(whole, "ROLLBACK")
+    whole = harness.writer._connection
+    harness.writer._connection = Refusing(whole, "ROLLBACK")
     with pytest.raises(ValueError):
-        house.connections.write(failing(ValueError(), 1))
+        harness.connections.write(failing(ValueError(), 1))
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         whole.execute("SELECT 1")
-    assert house.connections.write(write(2)) == 2
-    assert house.kept == [2]
+    assert harness.connections.write(write(2)) == 2
+    assert harness.kept == [2]
 
 
-def test_the_lock_may_be_lost_when_all_are_done_once_more(house, monkeypatch):
+def test_the_lock_may_be_lost_when_all_are_done_once_more(harness, monkeypatch):
     """Another process is quicker, and takes longer than anybody waits: all are told so."""
-    undo = house.writer._undo
+    undo = harness.writer._undo
     options = {"isolation_level": None, "check_same_thread": False}
-    with closing(sqlite3.connect(house.path, **options)) as other:
+    with closing(sqlite3.connect(harness.path, **options)) as other:
 
         def undo_and_lose():
             undo()
             if not other.in_transaction:
                 other.execute("BEGIN IMMEDIATE")
 
-        monkeypatch.setattr(house.writer, "_undo", undo_and_lose)
-        monkeypatch.setattr(house.groups, "_busy_seconds", 0.3)
-        found = house.together(write(1), failing(ValueError(), 2), write(3))
+        monkeypatch.setattr(harness.writer, "_undo", undo_and_lose)
+        monkeypatch.setattr(harness.groups, "_busy_seconds", 0.3)
+        found = harness.together(write(1), failing(ValueError(), 2), write(3))
         assert names(found) == ["Unavailable", "ValueError", "Unavailable"]
         other.execute("ROLLBACK")
     monkeypatch.undo()
-    assert house.kept == []
+    assert harness.kept == []
 
 
 # -- interrupted threads --------------------------------------------------------------------------
@@ -352,21 +352,21 @@ def interrupting_once(action):
     return interrupted
 
 
-def test_a_leader_that_is_interrupted_leaves_the_others_to_another_one(house):
+def test_a_leader_that_is_interrupted_leaves_the_others_to_another_one(harness):
     """Its own write is undone, as it is told; those of the others are done."""
-    found = house.together(write(1), interrupting_once(write(2)), write(3), write(4))
+    found = harness.together(write(1), interrupting_once(write(2)), write(3), write(4))
     assert names(found) == ["KeyboardInterrupt", 2, 3, 4]
-    assert house.kept == [2, 3, 4]
+    assert harness.kept == [2, 3, 4]
 
 
-def test_a_leader_that_is_interrupted_among_its_careful_repeats(house):
+def test_a_leader_that_is_interrupted_among_its_careful_repeats(harness):
     """The same while each is done apart."""
-    found = house.together(write(1), failing(ValueError(), 2), interrupting_once(write(3)))
+    found = harness.together(write(1), failing(ValueError(), 2), interrupting_once(write(3)))
     assert names(found) == ["KeyboardInterrupt", "ValueError", 3]
-    assert house.kept == [3]
+    assert harness.kept == [3]
 
 
-def test_those_put_back_begin_anew(house):
+def test_those_put_back_begin_anew(harness):
     """What an action had raised before it was put back counts no more."""
     first = [True]
 
@@ -376,34 +376,34 @@ def test_those_put_back_begin_anew(house):
             raise ValueError("only once")
         return write(2)(writer)
 
-    found = house.together(write(1), moody, interrupting_once(write(3)))
+    found = harness.together(write(1), moody, interrupting_once(write(3)))
     assert names(found) == ["KeyboardInterrupt", 2, 3]
-    assert house.kept == [2, 3]
+    assert harness.kept == [2, 3]
 
 
-def test_a_leader_that_is_interrupted_alone(house):
+def test_a_leader_that_is_interrupted_alone(harness):
     """Nobody is left to lead, and the next one does."""
     with pytest.raises(KeyboardInterrupt):
-        house.connections.write(failing(KeyboardInterrupt(), 1))
-    assert house.kept == []
-    assert house.connections.write(write(2)) == 2
+        harness.connections.write(failing(KeyboardInterrupt(), 1))
+    assert harness.kept == []
+    assert harness.connections.write(write(2)) == 2
 
 
-def test_a_leader_that_is_interrupted_after_the_commit(house, monkeypatch):
+def test_a_leader_that_is_interrupted_after_the_commit(harness, monkeypatch):
     """What is done is done: the others have their answers, and nothing happens twice."""
-    whole = house.groups._write
+    whole = harness.groups._write
 
     def interrupted(*arguments):
         whole(*arguments)
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(house.groups, "_write", interrupted)
-    assert names(house.together(write(1), write(2), write(3))) == ["KeyboardInterrupt", 2, 3]
-    assert house.kept == [1, 2, 3]
+    monkeypatch.setattr(harness.groups, "_write", interrupted)
+    assert names(harness.together(write(1), write(2), write(3))) == ["KeyboardInterrupt", 2, 3]
+    assert harness.kept == [1, 2, 3]
 
 
-def test_those_put_back_are_led_by_who_leads_already(house):
+def test_those_put_back_are_led_by_who_leads_already(harness):
     """Another one came meanwhile, and waits to lead: the rest goes with it."""
     begun, go = threading.Event(), threading.Event()
 
@@ -413,27 +413,27 @@ def test_those_put_back_are_led_by_who_leads_already(house):
         raise KeyboardInterrupt
 
     first = iter([action, write(2)])
-    calls = [Call(house, write(1)), Call(house, lambda writer: next(first)(writer))]
-    with house.held() as queue:
+    calls = [Call(harness, write(1)), Call(harness, lambda writer: next(first)(writer))]
+    with harness.held() as queue:
         for number, call in enumerate(calls, 1):
             call.start()
             queue.reached(number)
     assert begun.wait(PATIENCE)
-    queue = house.groups._waiting = Queue()
-    late = Call(house, write(3))
+    queue = harness.groups._waiting = Queue()
+    late = Call(harness, write(3))
     late.start()
     queue.reached(1)
     go.set()
     assert names([*(call.over() for call in calls), late.over()]) == ["KeyboardInterrupt", 2, 3]
-    assert house.kept == [2, 3]
+    assert harness.kept == [2, 3]
 
 
 @pytest.mark.platform
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signal can be sent to a thread")
 @pytest.mark.parametrize(("leads", "where"), [(True, "begin"), (False, "_follow")])
-def test_a_thread_that_is_interrupted_while_it_waits(house, leads, where):
+def test_a_thread_that_is_interrupted_while_it_waits(harness, leads, where):
     """To lead, or for its leader: it goes, and the other one's write is done."""
-    main, other = threading.get_ident(), Call(house, write(2))
+    main, other = threading.get_ident(), Call(harness, write(2))
     interrupted = threading.Event()
 
     def handle(number, frame):
@@ -451,35 +451,35 @@ def test_a_thread_that_is_interrupted_while_it_waits(house, leads, where):
 
     before = signal.signal(signal.SIGINT, handle)
     try:
-        with house.held() as queue:
+        with harness.held() as queue:
             if not leads:
                 other.start()
                 queue.reached(1)
             interrupter = threading.Thread(target=interrupt, args=(queue,))
             interrupter.start()
             with pytest.raises(KeyboardInterrupt):
-                house.connections.write(write(1))
+                harness.connections.write(write(1))
             interrupter.join(PATIENCE)
     finally:
         signal.signal(signal.SIGINT, before)
     assert other.over() == 2
-    assert house.kept == [2]
+    assert harness.kept == [2]
 
 
-def test_one_that_was_to_lead_and_goes_leaves_it_to_the_next(house):
+def test_one_that_was_to_lead_and_goes_leaves_it_to_the_next(harness):
     """Interrupted in the very moment in which it was called to lead."""
     found = []
-    with house.held() as queue:
-        calls = [Call(house, write(number)) for number in range(2)]
+    with harness.held() as queue:
+        calls = [Call(harness, write(number)) for number in range(2)]
         for number, call in enumerate(calls, 1):
             call.start()
             queue.reached(number)
-        house.groups._leave(queue[0])  # as its own thread does when it is interrupted
-        found.append(house.groups._waiting[0].leads)
+        harness.groups._leave(queue[0])  # as its own thread does when it is interrupted
+        found.append(harness.groups._waiting[0].leads)
     assert found == [True]
     assert calls[1].over() == 1
     calls[0].over()
-    assert 1 in house.kept
+    assert 1 in harness.kept
 
 
 def waiting(count):
@@ -491,80 +491,80 @@ def waiting(count):
     return found
 
 
-def test_one_that_goes_while_its_write_is_done(house):
+def test_one_that_goes_while_its_write_is_done(harness):
     """There is nothing left to take back; nobody is to call it, and the others are called."""
     calls = waiting(6)
-    house.groups._leave(calls[1])
-    assert (calls[1].gone, house.groups._led) == (True, False)
+    harness.groups._leave(calls[1])
+    assert (calls[1].gone, harness.groups._led) == (True, False)
     rest = calls[::-1]
-    house.groups._release(rest)
+    harness.groups._release(rest)
     assert [one.gate.locked() for one in calls] == [False, True, False, True, True, True]
-    house.groups._release(rest)
-    house.groups._release(rest)
-    house.groups._release(rest)
+    harness.groups._release(rest)
+    harness.groups._release(rest)
+    harness.groups._release(rest)
     assert [one for one in calls if one.gate.locked()] == [calls[1]]
 
 
 # -- locks and their limits -----------------------------------------------------------------------
 
 
-def test_each_waits_as_long_as_its_own_limit(house):
+def test_each_waits_as_long_as_its_own_limit(harness):
     """A leader whose time is over leaves; who came later with more time leads then."""
-    with closing(sqlite3.connect(house.path, isolation_level=None)) as other:
+    with closing(sqlite3.connect(harness.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        queue = house.groups._waiting = Queue()
-        house.groups._busy_seconds = 0.05
-        hasty = Call(house, write(1))
+        queue = harness.groups._waiting = Queue()
+        harness.groups._busy_seconds = 0.05
+        hasty = Call(harness, write(1))
         hasty.start()
         queue.reached(1)
-        house.groups._busy_seconds = PATIENCE
-        patient = Call(house, write(2))
+        harness.groups._busy_seconds = PATIENCE
+        patient = Call(harness, write(2))
         patient.start()
         found = hasty.over()
         assert isinstance(found, Unavailable)
         assert "(SQLITE_BUSY)" in str(found)
         other.execute("ROLLBACK")
         assert patient.over() == 2
-    assert house.kept == [2]
+    assert harness.kept == [2]
 
 
-def test_a_whole_queue_runs_out_of_time(house):
+def test_a_whole_queue_runs_out_of_time(harness):
     """Nobody waits for longer than the limit, nobody is forgotten, and all goes on afterwards."""
-    house.groups._busy_seconds = 0.05
-    with closing(sqlite3.connect(house.path, isolation_level=None)) as other:
+    harness.groups._busy_seconds = 0.05
+    with closing(sqlite3.connect(harness.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        calls = [Call(house, write(number)) for number in range(8)]
+        calls = [Call(harness, write(number)) for number in range(8)]
         for call in calls:
             call.start()
         assert {type(call.over()) for call in calls} == {Unavailable}
         other.execute("ROLLBACK")
-    assert house.groups._waiting == []
-    assert house.connections.write(write(9)) == 9
+    assert harness.groups._waiting == []
+    assert harness.connections.write(write(9)) == 9
 
 
-def test_writes_of_this_process_are_waited_for_as_long(house):
+def test_writes_of_this_process_are_waited_for_as_long(harness):
     """A transaction that does not end is as good as a foreign lock."""
-    house.groups._busy_seconds = 0.01
-    with house.held(), pytest.raises(Unavailable, match="others write"):
-        house.connections.write(write(1))
-    assert house.connections.write(write(2)) == 2
+    harness.groups._busy_seconds = 0.01
+    with harness.held(), pytest.raises(Unavailable, match="others write"):
+        harness.connections.write(write(1))
+    assert harness.connections.write(write(2)) == 2
 
 
-def test_closing_ends_all_waiting(house):
+def test_closing_ends_all_waiting(harness):
     """For a foreign lock, for a leader, for a transaction: at once, whatever the limit."""
-    with closing(sqlite3.connect(house.path, isolation_level=None)) as other:
+    with closing(sqlite3.connect(harness.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        queue = house.groups._waiting = Queue()
-        calls = [Call(house, write(number)) for number in range(3)]
+        queue = harness.groups._waiting = Queue()
+        calls = [Call(harness, write(number)) for number in range(3)]
         for number, call in enumerate(calls, 1):
             call.start()
             queue.reached(number)
-        house.connections.close()
+        harness.connections.close()
         assert [str(call.over()) for call in calls] == ["the store is closed"] * 3
         other.execute("ROLLBACK")
 
 
-def test_a_lock_is_asked_for_more_and_more_seldom(house, monkeypatch):
+def test_a_lock_is_asked_for_more_and_more_seldom(harness, monkeypatch):
     """Every millisecond at first, since most are held for so long; later every five."""
     pauses = []
     now = [0.0]
@@ -574,11 +574,11 @@ def test_a_lock_is_asked_for_more_and_more_seldom(house, monkeypatch):
         now[0] += seconds
 
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr(house.connections._file.closing, "wait", wait)
-    with closing(sqlite3.connect(house.path, isolation_level=None)) as other:
+    monkeypatch.setattr(harness.connections._file.closing, "wait", wait)
+    with closing(sqlite3.connect(harness.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
-            house.writer._locked(1.0)
+            harness.writer._locked(1.0)
         other.execute("ROLLBACK")
     assert pauses[0] < 0.001
     assert (max(pauses[:20]), pauses[-1], len(pauses)) == (0.001, 0.005, pytest.approx(290, abs=30))
@@ -643,17 +643,17 @@ def test_without_such_locks_everybody_has_the_turn(tmp_path, monkeypatch):
 def test_a_process_that_has_written_lets_another_one_go_first(tmp_path):
     """While that one asks for the lock, nobody else can; and a writer waits for its turn."""
     path = tmp_path / "operations.db"
-    house, waiting = House(path), FairLock(str(path))
+    harness, waiting = Harness(path), FairLock(str(path))
     assert waiting.take(0.0)
-    call = Call(house, write(1))
-    with house.held() as queue:
+    call = Call(harness, write(1))
+    with harness.held() as queue:
         call.start()
         queue.reached(1)
-    assert house.writer._file.check() is None
+    assert harness.writer._file.check() is None
     waiting.release()
     assert call.over() == 1
     waiting.close()
-    house.connections.close()
+    harness.connections.close()
 
 
 @pytest.mark.platform
@@ -661,18 +661,18 @@ def test_a_process_that_has_written_lets_another_one_go_first(tmp_path):
 def test_a_turn_that_does_not_come_is_no_error(tmp_path):
     """It is a courtesy: after a while one writes without, and at the limit at the latest."""
     path = tmp_path / "operations.db"
-    house, stopped = House(path), FairLock(str(path))
+    harness, stopped = Harness(path), FairLock(str(path))
     assert stopped.take(0.0)
-    assert house.connections.write(write(1)) == 1
-    house.groups._busy_seconds = 0.0
-    house.writer._fair_lock._without_until = 0.0
-    assert house.connections.write(write(2)) == 2
-    assert house.kept == [1, 2]
+    assert harness.connections.write(write(1)) == 1
+    harness.groups._busy_seconds = 0.0
+    harness.writer._fair_lock._without_until = 0.0
+    assert harness.connections.write(write(2)) == 2
+    assert harness.kept == [1, 2]
     stopped.close()
-    house.connections.close()
+    harness.connections.close()
 
 
-def test_many_threads_write_what_they_write(house):
+def test_many_threads_write_what_they_write(harness):
     """Unforced: whatever groups come about, every answer is true and nothing is lost."""
     refused = []
 
@@ -681,7 +681,7 @@ def test_many_threads_write_what_they_write(house):
             x = base * 100 + number
             action = failing(ValueError(x), x) if number % 7 == 3 else write(x)
             try:
-                assert house.connections.write(action) == x
+                assert harness.connections.write(action) == x
             except ValueError:
                 refused.append(x)
 
@@ -691,19 +691,19 @@ def test_many_threads_write_what_they_write(house):
     for thread in threads:
         thread.join(PATIENCE)
     every = {base * 100 + number for base in range(8) for number in range(25)}
-    assert set(house.kept) == every - set(refused)
+    assert set(harness.kept) == every - set(refused)
     assert len(refused) == 8 * 4
-    assert house.said.count("COMMIT") < len(every)
+    assert harness.said.count("COMMIT") < len(every)
 
 
-def test_an_error_of_ours_in_the_way_of_all_is_told_to_all(house, monkeypatch):
+def test_an_error_of_ours_in_the_way_of_all_is_told_to_all(harness, monkeypatch):
     """The file vanishes between two tries: nobody is told that anything was done."""
 
     def gone(until):
-        house.writer._undo()
+        harness.writer._undo()
         raise Unavailable("gone")
 
-    monkeypatch.setattr(house.writer, "begin_again", gone)
-    found = house.together(write(1), failing(ValueError(), 2))
+    monkeypatch.setattr(harness.writer, "begin_again", gone)
+    found = harness.together(write(1), failing(ValueError(), 2))
     assert names(found) == ["Unavailable", "ValueError"]
     assert isinstance(found[0], LroError)

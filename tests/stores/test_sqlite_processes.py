@@ -251,11 +251,11 @@ def test_what_another_process_commits_is_heard(path):
     with (
         closing(SQLiteStore(path)) as store,
         process(SPEAKER, path) as speaker,
-        closing(store.listen()) as ear,
+        closing(store.listen()) as subscription,
     ):
-        assert ear.next_changes(0) == ()
+        assert subscription.next_changes(0) == ()
         tell(speaker)
-        assert ear.next_changes(PATIENCE) is None
+        assert subscription.next_changes(PATIENCE) is None
         assert store.get("operations/spoken").method == "M"
 
 

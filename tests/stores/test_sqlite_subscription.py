@@ -1,4 +1,4 @@
-"""What an subscription on a SQLite file hears: by looking, and where the system tells of writes."""
+"""What a subscription on a SQLite file hears: by looking, and where the system tells of writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REPORTED = pytest.mark.skipif(
     params=["looking", pytest.param("reported", marks=[pytest.mark.platform, REPORTED])]
 )
 def way(request, monkeypatch):
-    """How ears hear."""
+    """How subscriptions hear."""
     if request.param == "looking":
 
         def nothing(path):
@@ -82,7 +82,7 @@ class Listener(threading.Thread):
         return self.found
 
 
-def test_an_ear_hears_the_commits_of_others(subscription, store, other):
+def test_a_subscription_hears_the_commits_of_others(subscription, store, other):
     """Not those of its own store, of whichever thread; and everything that came at once, once."""
     insert(store, record_of(store.now))
     store.notify_others("operations/a")
@@ -97,7 +97,7 @@ def test_an_ear_hears_the_commits_of_others(subscription, store, other):
     assert subscription.next_changes(0) is None
 
 
-def test_an_ear_hears_through_the_writes_of_its_own_store(subscription, store, other):
+def test_a_subscription_hears_through_the_writes_of_its_own_store(subscription, store, other):
     """Who writes looks as it begins, so that a busy store is no deaf one."""
     insert(store, record_of(store.now))
     insert(other, record_of(store.now, "b"))
@@ -106,7 +106,7 @@ def test_an_ear_hears_through_the_writes_of_its_own_store(subscription, store, o
         assert subscription.next_changes(0) is None
 
 
-def test_an_ear_waits_until_something_comes(subscription, store, other):
+def test_a_subscription_waits_until_something_comes(subscription, store, other):
     """One after the other, each is heard by who waits for it."""
     for number in range(5):
         listener = Listener(subscription)
@@ -114,7 +114,7 @@ def test_an_ear_waits_until_something_comes(subscription, store, other):
         assert listener.over() == [None]
 
 
-def test_an_ear_hears_nothing_for_so_long(subscription, store):
+def test_a_subscription_hears_nothing_for_so_long(subscription, store):
     """And is not woken by what its own store writes meanwhile."""
     listener = Listener(subscription, 0.2)
     for number in range(5):
@@ -122,7 +122,7 @@ def test_an_ear_hears_nothing_for_so_long(subscription, store):
     assert listener.over() == [()]
 
 
-def test_closing_an_ear_ends_its_waiting(subscription):
+def test_closing_a_subscription_ends_its_waiting(subscription):
     """At once, from another thread; closing again is closing, and there is nothing to hear then."""
     listener = Listener(subscription)
     subscription.close()
@@ -131,7 +131,7 @@ def test_closing_an_ear_ends_its_waiting(subscription):
     assert subscription.next_changes(PATIENCE) == ()
 
 
-def test_an_ear_of_a_closed_store(subscription, store):
+def test_a_subscription_of_a_closed_store(subscription, store):
     """Says so, however long it would have waited; and there is no new one."""
     store.close()
     for call in (lambda: subscription.next_changes(PATIENCE), store.listen):
@@ -152,7 +152,7 @@ class Refusing:
         raise error
 
 
-def test_a_busy_moment_is_nothing_to_an_ear(subscription, store):
+def test_a_busy_moment_is_nothing_to_a_subscription(subscription, store):
     """It looks again; what cannot be read at all is told."""
     writer = store._file._writer
     whole = writer._connection
@@ -184,7 +184,7 @@ class Observed(FileWatch):
 
 @pytest.fixture
 def observed(store, monkeypatch):
-    """An subscription whose waiting is observed."""
+    """A subscription whose waiting is observed."""
     monkeypatch.setattr(_connections, "FileWatch", Observed)
     with closing(store.listen()) as made:
         yield made

@@ -1,6 +1,6 @@
 """Locks that strangers hold on the database: what lives keeps its leases, whoever looks meanwhile.
 
-The locks are real, the clock is the test's, and every turn of the upkeep is made by hand.
+The locks are real, the clock is the test's, and every turn of the maintenance is made by hand.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def test_the_write_lock_of_a_file_costs_no_living_work(tmp_path, make_service, c
     worker, names = service_on(
         make_service, SQLiteStore(path, clock=clock, busy_seconds=0.01), count=3
     )
-    hunter, _ = service_on(make_service, SQLiteStore(path, clock=clock, busy_seconds=0.01))
-    for service in (worker, hunter):
+    scanner, _ = service_on(make_service, SQLiteStore(path, clock=clock, busy_seconds=0.01))
+    for service in (worker, scanner):
         service.run_maintenance()
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
@@ -88,11 +88,11 @@ def test_the_write_lock_of_a_file_costs_no_living_work(tmp_path, make_service, c
             with pytest.raises(Unavailable):
                 worker.run_maintenance()
         stranger.execute("ROLLBACK")
-    hunter.run_maintenance()
+    scanner.run_maintenance()
     worker.run_maintenance()
     for _ in range(8):
         clock.advance(1)
-        hunter.run_maintenance()
+        scanner.run_maintenance()
         worker.run_maintenance()
     owner = worker.workers.owner
     assert {worker.store.get(name).owner for name in names} == {owner}
@@ -119,24 +119,24 @@ def test_a_look_of_a_locked_file_fails(tmp_path, clock):
 def test_one_locked_row_keeps_no_other_from_being_renewed(places, postgres, make_service, clock):  # noqa: F811
     """Its own lease runs out, is believed by nobody, and is renewed when the lock is gone."""
     worker, names = service_on(make_service, places(), count=6)
-    hunter, _ = service_on(make_service, places())
-    for service in (worker, hunter):
+    scanner, _ = service_on(make_service, places())
+    for service in (worker, scanner):
         service.run_maintenance()
     row = f'SELECT 1 FROM "{places.schema}".operations WHERE name = %s FOR UPDATE'
     with locked(postgres, row, names[2]):
         for _ in range(5):
             clock.advance(5)
             worker.run_maintenance()
-            hunter.run_maintenance()
+            scanner.run_maintenance()
         leases = {name: worker.store.get(name).lease_until for name in names}
         assert leases.pop(names[2]) < clock()
         assert set(leases.values()) == {clock() + LEASE}
-    hunter.run_maintenance()
+    scanner.run_maintenance()
     clock.advance(0.2)
     worker.run_maintenance()
     for _ in range(4):
         clock.advance(1)
-        hunter.run_maintenance()
+        scanner.run_maintenance()
     owner = worker.workers.owner
     assert {worker.store.get(name).owner for name in names} == {owner}
     assert worker.store.get(names[2]).lease_until > clock()
@@ -147,17 +147,17 @@ def test_a_locked_table_is_an_outage(places, postgres, make_service, clock, mode
     """Also one that can be read: no lease is renewed, nobody is taken for dead."""
     options = {"statement_seconds": 0.5}
     worker, names = service_on(make_service, places(**options), count=2)
-    hunter, _ = service_on(make_service, places(**options))
-    for service in (worker, hunter):
+    scanner, _ = service_on(make_service, places(**options))
+    for service in (worker, scanner):
         service.run_maintenance()
     with locked(postgres, f'LOCK TABLE "{places.schema}".operations IN {mode} MODE'):
         clock.advance(20)
-        for service in (worker, hunter):
+        for service in (worker, scanner):
             with pytest.raises(Unavailable):
                 service.run_maintenance()
     worker.run_maintenance()
     for _ in range(8):
-        hunter.run_maintenance()
+        scanner.run_maintenance()
         clock.advance(1)
         worker.run_maintenance()
     owner = worker.workers.owner

@@ -347,7 +347,7 @@ There are to be at least two workers. They end when the executor is stopped, or 
 RemoteCheck: TypeAlias = Callable[[MakeRemoteExecutor], None]
 
 
-class Desk:
+class NameReceiver:
     """Where the names arrive: it counts them, and keeps the worker until it may go on."""
 
     def __init__(self, *, held: bool = False, errors: tuple[str, ...] = ()) -> None:
@@ -424,7 +424,7 @@ def _submit_named(executor: Executor, *names: str) -> list[Work]:
 
 def it_says_how_long_a_name_may_take(make: MakeRemoteExecutor) -> None:
     """Before it counts as lost; and how far a request to cancel reaches."""
-    executor = make(Desk().work)
+    executor = make(NameReceiver().work)
     redelivery = executor.redelivery
     expect(redelivery is not None and redelivery > timedelta(), "a time for redelivery")
     expect(
@@ -435,51 +435,51 @@ def it_says_how_long_a_name_may_take(make: MakeRemoteExecutor) -> None:
 
 def names_come_to_a_worker(make: MakeRemoteExecutor) -> None:
     """Each at least once, in whatever order; of the task nothing but its name is used."""
-    desk = Desk()
+    receiver = NameReceiver()
     names = [f"operations/{number}" for number in range(20)]
-    tasks = _submit_named(make(desk.work), *names)
-    desk.arrives(*names)
+    tasks = _submit_named(make(receiver.work), *names)
+    receiver.arrives(*names)
     expect(not any(task.begun.is_set() for task in tasks), "no task is run where it is submitted")
 
 
 def work_goes_on_side_by_side(make: MakeRemoteExecutor) -> None:
     """One name does not wait for the end of another's work."""
-    desk = Desk(held=True)
-    _submit_named(make(desk.work), "operations/a", "operations/b")
-    desk.arrives("operations/a", "operations/b")
-    desk.let_end()
+    receiver = NameReceiver(held=True)
+    _submit_named(make(receiver.work), "operations/a", "operations/b")
+    receiver.arrives("operations/a", "operations/b")
+    receiver.let_end()
 
 
 def work_that_raises_ends_alone(make: MakeRemoteExecutor) -> None:
     """The workers go on with the next names."""
-    desk = Desk(errors=("operations/a", "operations/b", "operations/c"))
+    receiver = NameReceiver(errors=("operations/a", "operations/b", "operations/c"))
     names = ("operations/a", "operations/b", "operations/c", "operations/d")
-    _submit_named(make(desk.work), *names)
-    desk.arrives(*names)
+    _submit_named(make(receiver.work), *names)
+    receiver.arrives(*names)
 
 
 def unused_room_is_given_back(make: MakeRemoteExecutor) -> None:
     """It is as if it had not been taken."""
-    desk = Desk()
-    executor = make(desk.work)
+    receiver = NameReceiver()
+    executor = make(receiver.work)
     for _ in range(5):
         executor.reserve().release()
     _submit_named(executor, "operations/a")
-    desk.arrives("operations/a")
+    receiver.arrives("operations/a")
 
 
 def what_has_come_cannot_be_withdrawn(make: MakeRemoteExecutor) -> None:
     """An unknown name is not withdrawn either."""
-    desk = Desk()
-    executor = make(desk.work)
+    receiver = NameReceiver()
+    executor = make(receiver.work)
     _submit_named(executor, "operations/a")
-    desk.arrives("operations/a")
+    receiver.arrives("operations/a")
     same((executor.withdraw("operations/a"), executor.withdraw("x")), (False, False), "withdrawn")
 
 
 def stopped_it_sends_nothing(make: MakeRemoteExecutor) -> None:
     """No room is given, and reserved room is of no use; stopping again is harmless."""
-    executor = make(Desk().work)
+    executor = make(NameReceiver().work)
     slot = executor.reserve()
     same(list(executor.stop()), [], "what was waiting here")
     refuses(Unavailable, executor.reserve, "room after the stop")
@@ -491,14 +491,14 @@ def stopped_it_sends_nothing(make: MakeRemoteExecutor) -> None:
 
 def joining_waits_for_what_runs_here(make: MakeRemoteExecutor) -> None:
     """Stopped or not: what has begun in this process may end."""
-    desk = Desk(held=True)
-    executor = make(desk.work)
+    receiver = NameReceiver(held=True)
+    executor = make(receiver.work)
     _submit_named(executor, "operations/a")
-    desk.arrives("operations/a")
+    receiver.arrives("operations/a")
     same(executor.join(0.01), False, "joining while one still runs")
     executor.stop()
     same(executor.join(0.01), False, "joining while one still runs, after the stop")
-    desk.let_end()
+    receiver.let_end()
     expect(executor.join(PATIENCE), "nothing is left running")
 
 

@@ -390,7 +390,7 @@ def announcements_are_harmless(store: Store, clock: ManualClock) -> None:
     same(store.get(record.name), record, "the record")
 
 
-def an_ear_keeps_to_its_time(store: Store, clock: ManualClock) -> None:
+def a_subscription_keeps_to_its_time(store: Store, clock: ManualClock) -> None:
     """Without a change it answers when its seconds are over, or that anything may have changed."""
     insert(store, record_of(clock))
     subscription = store.listen()
@@ -400,7 +400,7 @@ def an_ear_keeps_to_its_time(store: Store, clock: ManualClock) -> None:
     subscription.close()
 
 
-def a_closed_ear_hears_no_longer(store: Store, clock: ManualClock) -> None:  # noqa: ARG001
+def a_closed_subscription_hears_no_longer(store: Store, clock: ManualClock) -> None:  # noqa: ARG001
     """Who listens in another thread is let go soon, with or without an error."""
     subscription = store.listen()
     began = threading.Event()
@@ -420,7 +420,7 @@ def a_closed_ear_hears_no_longer(store: Store, clock: ManualClock) -> None:  # n
     expect(not listener.is_alive(), "the listener is let go")
 
 
-def a_closed_store_has_no_ears(store: Store, clock: ManualClock) -> None:
+def a_closed_store_has_no_subscriptions(store: Store, clock: ManualClock) -> None:
     """It announces nothing, without an error; a subscription is refused, or gives nothing."""
     insert(store, held(clock, seconds=timedelta(minutes=1).total_seconds()))
     store.close()

@@ -108,7 +108,7 @@ class GroupWatch(Generic[H]):
         return handles
 
     def _listen(self, news: WatchEvent) -> None:
-        # A slow reader gets the last state of each; lanes may report in another order.
+        # A slow reader gets the last state of each; pollers may report in another order.
         with self._lock:
             known = self._events.get(news.name)
             if isinstance(known, Seen) and known.operation.done:

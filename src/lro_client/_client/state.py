@@ -15,7 +15,7 @@ from lro_client._flow.single import FlowConfig
 from lro_client._flow.steps import Channel, Flow
 from lro_client._observer import Observer
 from lro_client._tokens import public_address
-from lro_client._watch.poller import Poller
+from lro_client._watch.poller import Pollers
 from lro_client._watch.registry import WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy
 
@@ -52,7 +52,7 @@ class Runner(Protocol):
         """End all pauses with this error."""
         ...
 
-    def max_lanes(self, wanted: int) -> int:
+    def max_pollers(self, wanted: int) -> int:
         """Maximum number of background flows."""
         ...
 
@@ -112,11 +112,11 @@ class ClientState:
         runner = self._runner
         table = WatchRegistry(
             self.config.clock,
-            max_lanes=lambda: runner.max_lanes(self.config.max_lanes),
-            start_lane=lambda: runner.start(lanes.lane()),
-            wake_lane=runner.wake,
+            max_pollers=lambda: runner.max_pollers(self.config.max_pollers),
+            start_poller=lambda: runner.start(pollers.poller()),
+            wake_poller=runner.wake,
         )
-        lanes = Poller(self.config, table, Scheduler(self.config, table, self._offered))
+        pollers = Pollers(self.config, table, Scheduler(self.config, table, self._offered))
         return table
 
     def channel(self) -> Channel:

@@ -122,7 +122,7 @@ class AsyncDriver:
         """End the ``Idle`` of the one flow that sleeps."""
         self._woken.set()
 
-    def max_lanes(self, wanted: int) -> int:
+    def max_pollers(self, wanted: int) -> int:
         """Maximum number of background flows."""
         return wanted
 

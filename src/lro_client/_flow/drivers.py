@@ -256,7 +256,7 @@ class Driver:
         """End the ``Idle`` of the one flow that sleeps."""
         self._woken.set()
 
-    def max_lanes(self, wanted: int) -> int:
+    def max_pollers(self, wanted: int) -> int:
         """Maximum number of background flows: one where only sleeping takes time.
 
         With several threads, the time would pass that one sleeps while another is at work.

@@ -120,7 +120,7 @@ class FlowConfig:
     call_seconds: float = 30.0
 
     @property
-    def max_lanes(self) -> int:
+    def max_pollers(self) -> int:
         """Maximum number of calls in flight for all operations that are waited for together."""
         return max(1, self.polling.connections - self.server.own_calls)
 

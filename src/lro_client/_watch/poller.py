@@ -1,7 +1,7 @@
 """Polling many operations at once (spec §3.11, §11.2-§11.5).
 
-A lane is a flow that takes batches from the registry, one at a time, makes the call of each, and
-puts its outcome into the registry. All lanes share one registry, and there are as many lanes as
+A poller is a flow that takes batches from the registry, one at a time, makes the call of each, and
+puts its outcome into the registry. All pollers share one registry, and there are as many pollers as
 calls may be in flight, so that ten thousand operations need at most eight connections.
 """
 
@@ -50,8 +50,8 @@ def _too_large(batch: PollBatch, error: CallError) -> bool:
     return any(info.reason == "BATCH_TOO_LARGE" for info in infos)
 
 
-class Poller:
-    """Runs lanes, and decides what follows from each reply and failure."""
+class Pollers:
+    """Runs pollers, and decides what follows from each reply and failure."""
 
     def __init__(self, config: FlowConfig, registry: WatchRegistry, scheduler: Scheduler) -> None:
         self._config = config
@@ -59,23 +59,23 @@ class Poller:
         self._registry = registry
         self._scheduler = scheduler
 
-    def lane(self) -> Flow[None]:
-        """Make the calls that are due, until other lanes see to all that is left."""
+    def poller(self) -> Flow[None]:
+        """Make the calls that are due, until other pollers see to all that is left."""
         registry, failed = self._registry, None
         with registry.lock:
-            registry.lane_started()
+            registry.poller_started()
         try:
-            yield from self._lane()
-        except Exception as exc:  # no waiter must wait for ever for a lane that has failed
+            yield from self._poller()
+        except Exception as exc:  # no waiter must wait for ever for a poller that has failed
             failed = exc
             raise
         finally:
             with registry.lock:
-                registry.lane_exited()
+                registry.poller_exited()
                 notifications = [] if failed is None else registry.give_up_all(failed)
             notify_all(notifications)
 
-    def _lane(self) -> Flow[None]:
+    def _poller(self) -> Flow[None]:
         while True:
             batch = self._next_batch()
             if batch is None:
@@ -85,7 +85,7 @@ class Poller:
                     yield batch
                 finally:
                     with self._registry.lock:
-                        self._registry.lane_woke()
+                        self._registry.poller_woke()
                 continue
             try:
                 reply: Reply | None = yield self._scheduler.step(batch, self._stream_item)
@@ -109,7 +109,7 @@ class Poller:
                 batch = self._scheduler.next_batch(now)
                 if batch is not None:
                     if registry.next_due < math.inf:
-                        registry.ensure_lane()
+                        registry.ensure_poller()
                     return batch
                 due = (
                     now + MAX_UNREPORTED_SECONDS
@@ -216,7 +216,7 @@ class Poller:
                 if WATCH not in self._server.proven:
                     self._server.has(WATCH)
                     # Others may have waited for the outcome of this first stream.
-                    self._registry.ensure_lane()
+                    self._registry.ensure_poller()
                 notifications = self._take_stream_item(batch, item)
         notify_all(notifications)
 

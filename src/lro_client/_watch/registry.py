@@ -108,8 +108,8 @@ class WatchedOperation(PollState):
 class WatchRegistry:
     """The operations that are waited for. Thread-safe; listeners are called without its lock.
 
-    ``start_lane`` is called, with the lock held, when one more lane is needed; there are at most
-    ``max_lanes()``. ``wake_lane`` ends the sleep of the one that sleeps. None of these may call
+    ``start_poller`` is called, with the lock held, when one more poller is needed; at most
+    ``max_pollers()`` run. ``wake_poller`` ends the sleep of the one that sleeps. None of these may call
     the registry.
     """
 
@@ -117,9 +117,9 @@ class WatchRegistry:
         self,
         clock: Callable[[], float],
         *,
-        max_lanes: Callable[[], int],
-        start_lane: Callable[[], object],
-        wake_lane: Callable[[], object],
+        max_pollers: Callable[[], int],
+        start_poller: Callable[[], object],
+        wake_poller: Callable[[], object],
     ) -> None:
         self.lock = threading.Lock()
         self.clock = clock
@@ -127,16 +127,16 @@ class WatchRegistry:
         self.collections: collections.Counter[str] = collections.Counter()
         """Number of entries of each collection."""
         self.closed: Exception | None = None
-        self._max_lanes = max_lanes
-        self._start_lane = start_lane
-        self._wake_lane = wake_lane
+        self._max_pollers = max_pollers
+        self._start_poller = start_poller
+        self._wake_poller = wake_poller
         self._heap: list[tuple[float, int, WatchedOperation]] = []
         self._count = itertools.count()
-        self._lanes = 0
+        self._pollers = 0
         self._starting = 0
-        """Number of lanes that were started and have not yet taken anything."""
+        """Number of pollers that were started and have not yet taken anything."""
         self._sleeping_until: float | None = None
-        """When the one lane that sleeps will wake; None: no lane sleeps."""
+        """When the one poller that sleeps will wake; None: no poller sleeps."""
 
     # -- for those who wait -------------------------------------------------------------------
 
@@ -149,14 +149,14 @@ class WatchRegistry:
     def subscribe_all(
         self, listener: Listener, wants: Mapping[str, tuple[Want, Operation | None]]
     ) -> dict[str, WatchedOperation]:
-        """The same for many names; no lane takes one before all of them are there."""
+        """The same for many names; no poller takes one before all of them are there."""
         news: list[WatchEvent] = []
         with self.lock:
             found = {
                 name: self._joined(name, listener, *each, news) for name, each in wants.items()
             }
             if found and self.closed is None:
-                self.ensure_lane()
+                self.ensure_poller()
         for one in news:
             listener(one)
         return found
@@ -206,11 +206,11 @@ class WatchRegistry:
             entries = list(self.entries.values())
             self.entries.clear()
             self.collections.clear()
-            self._wake_lane()
+            self._wake_poller()
         for entry in entries:
             notify_all([(list(entry.listeners), Unreachable(entry.name, error))])
 
-    # -- for lanes, with the lock held --------------------------------------------------------
+    # -- for pollers, with the lock held --------------------------------------------------------
 
     def push(self, entry: WatchedOperation, due: float) -> None:
         """Make an entry due at that moment, or at the next deadline of a listener."""
@@ -240,38 +240,38 @@ class WatchRegistry:
             heapq.heappop(self._heap)
         return math.inf
 
-    def ensure_lane(self) -> None:
-        """Make sure that a lane takes what is due next."""
+    def ensure_poller(self) -> None:
+        """Make sure that a poller takes what is due next."""
         if self._sleeping_until is not None:
             if self.next_due < self._sleeping_until:
-                self._wake_lane()
-        elif not self._starting and self._lanes < self._max_lanes():
-            self._start_lane()  # fails where there can be no more threads
-            self._lanes += 1
+                self._wake_poller()
+        elif not self._starting and self._pollers < self._max_pollers():
+            self._start_poller()  # fails where there can be no more threads
+            self._pollers += 1
             self._starting += 1
 
-    def lane_started(self) -> None:
-        """Note that a lane has begun."""
+    def poller_started(self) -> None:
+        """Note that a poller has begun."""
         self._starting = max(0, self._starting - 1)
 
-    def lane_woke(self) -> None:
-        """Note that the lane that slept goes on."""
+    def poller_woke(self) -> None:
+        """Note that the poller that slept goes on."""
         self._sleeping_until = None
 
     def try_sleep(self, until: float) -> bool:
-        """Let a lane sleep until then; False: another lane sleeps already, and this one ends."""
+        """Let a poller sleep until then; False: another one sleeps already, and this one ends."""
         if self._sleeping_until is not None:
             if until < self._sleeping_until:
-                self._wake_lane()
+                self._wake_poller()
             return False
         self._sleeping_until = until
         return True
 
-    def lane_exited(self) -> None:
-        """Note that a lane ends; without entries, the lane that sleeps ends too."""
-        self._lanes -= 1
+    def poller_exited(self) -> None:
+        """Note that a poller ends; without entries, the poller that sleeps ends too."""
+        self._pollers -= 1
         if not self.entries:
-            self._wake_lane()
+            self._wake_poller()
 
     def take_state(self, entry: WatchedOperation, operation: Operation) -> Notifications:
         """Take in a state; returns the notifications to send."""
@@ -287,8 +287,10 @@ class WatchRegistry:
             return [(list(entry.listeners), news)]
         if not entry.wants_progress:
             return []
-        curious = [one for one, want in entry.listeners.items() if want.wants_progress and changed]
-        return [(curious, news)] if curious else []
+        progress_listeners = [
+            one for one, want in entry.listeners.items() if want.wants_progress and changed
+        ]
+        return [(progress_listeners, news)] if progress_listeners else []
 
     def give_up(self, entry: WatchedOperation, error: Exception) -> Notifications:
         """Give an operation up; returns the notifications to send."""

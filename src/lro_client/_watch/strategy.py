@@ -159,7 +159,7 @@ class Scheduler:
 
     def _may_stream(self, entry: WatchedOperation) -> bool:
         polling = self._config.polling
-        most = self._config.max_lanes - 2  # two are left for what is not in a stream
+        most = self._config.max_pollers - 2  # two are left for what is not in a stream
         if not polling.wait_first or entry.streamed or self._in_flight[Strategy.STREAM] >= most:
             return False
         return (
