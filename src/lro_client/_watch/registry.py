@@ -109,8 +109,8 @@ class WatchRegistry:
     """The operations that are waited for. Thread-safe; listeners are called without its lock.
 
     ``start_poller`` is called, with the lock held, when one more poller is needed; at most
-    ``max_pollers()`` run. ``wake_poller`` ends the sleep of the one that sleeps. None of these may call
-    the registry.
+    ``max_pollers()`` run. ``wake_poller`` ends the sleep of the one that sleeps. None of these
+    functions may call the registry.
     """
 
     def __init__(
