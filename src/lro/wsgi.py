@@ -35,8 +35,8 @@ class OperationsApp:
 
     WSGI hands over the path already decoded. Where the server also gives it raw (RAW_URI or
     REQUEST_URI, as gunicorn, uWSGI, waitress and werkzeug do), that is taken, and an encoded slash
-    in an operation's name survives; elsewhere it is read as a separator. WSGI does not tell an
-    application that the server stops: the service closes itself when the interpreter ends.
+    in an operation's name survives; elsewhere it is read as a separator. No WSGI call reports that
+    the server stops: the service closes itself when the interpreter ends.
 
     Raises:
         DeclarationError: A hook is a coroutine function, which a WSGI application cannot await; or

@@ -1,4 +1,4 @@
-"""A typed client for long-running operations: ours, Google's, anybody's (AIP-151).
+"""A typed client for long-running operations: those of ``lro``, of Google, of any server (AIP-151).
 
 :class:`Client` blocks, :class:`AsyncClient` awaits; their verbs are the same. An
 :class:`OperationHandle` waits for its operation and gives the result as the declared class.

@@ -162,7 +162,7 @@ _PROTO_PLUS: Final = "proto.message.Message"
 
 def _may_be_message(cls: type) -> bool:
     kinds = attrs.has(cls) or dataclasses.is_dataclass(cls) or hasattr(cls, "DESCRIPTOR")
-    return kinds or declared_name(cls) is not None  # the registry tells whether it has a codec
+    return kinds or declared_name(cls) is not None  # the registry knows whether it has a codec
 
 
 def check_seconds(name: str, value: object) -> None:

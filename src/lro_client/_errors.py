@@ -49,7 +49,7 @@ class CallError(ClientError):
 
 
 def again(error: Exception) -> Exception:
-    """The same error for somebody else who is told of it, with a traceback of its own.
+    """The same error for another waiter to raise, with a traceback of its own.
 
     Exceptions of other libraries may not be made to be copied; then it is the same one.
     """
@@ -68,7 +68,7 @@ def unreadable(
 
 def empty_reply(verb: str, what: str, http_status: int | None = None) -> UnreadableReply:
     """The error of a reply that says nothing; ``what`` it is instead."""
-    status = Status(Code.UNKNOWN, f"the reply tells nothing: it is {what}")
+    status = Status(Code.UNKNOWN, f"the reply says nothing: it is {what}")
     return UnreadableReply(verb, status, http_status, passing=True, empty=True)
 
 

@@ -152,7 +152,7 @@ def _object(text: str) -> dict[str, Json]:
 
 
 def _check_name(name: str) -> None:
-    if dotted(name):  # a token may come from anybody
+    if dotted(name):  # a token may come from a stranger
         raise InvalidArgument("token", f"has a segment '.' or '..' in the name {name!r:.200}")
 
 

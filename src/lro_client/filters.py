@@ -368,7 +368,7 @@ class Operand:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.text}>"
 
-    # None tells type checkers that there are no such operators; Python's own error says no more.
+    # None shows type checkers that there are no such operators; Python's own error says no more.
     __contains__: ClassVar[None] = _refusing(
         "write x.has(value) for an element or a key in x, x.contains(text) for a text in x"
     )

@@ -127,7 +127,7 @@ def test_an_empty_reply_is_asked_for_again_three_times(
     """Then it is raised, rather than polled for ever without a word (defects 43, 48)."""
     route = server.get().mock(return_value=answer)
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
-    with pytest.raises(UnreadableReply, match="the reply tells nothing: it is an ") as caught:
+    with pytest.raises(UnreadableReply, match="the reply says nothing: it is an ") as caught:
         handle.result(timeout)
     assert (caught.value.empty, caught.value.passing) == (True, True)
     assert (route.call_count, clock.sleeps) == (4, [0.5, 1.0, 2.0])

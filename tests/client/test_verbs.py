@@ -303,7 +303,7 @@ def test_a_client_closes_what_it_made(face: Face, server: respx.Router) -> None:
         (httpx.Response(200, text="<h1>Log in</h1>"), "not JSON"),
         (httpx.Response(200, content=b'{"name": "\xff"}'), "not JSON"),
         (httpx.Response(200, text="[" * 500 + "]" * 500), "not JSON"),
-        (httpx.Response(204), "tells nothing: it is an empty body"),
+        (httpx.Response(204), "says nothing: it is an empty body"),
         (reply([]), "not what was asked for: must be an object"),
         (reply({"name": 5}), "not what was asked for: name"),
         (reply({**succeeded(), "error": {"code": 5}}), "not what was asked for: response"),

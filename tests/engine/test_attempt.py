@@ -182,7 +182,7 @@ def test_error_that_cannot_be_told_ends_operation_with_internal(service, colour,
     method = method_of(service, colour, raising(error))
     found = ended(service, method.start(WorkRequest()))
     assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
-    assert f"{found.name}: attempt 1: its error cannot be told" in caplog.text
+    assert f"{found.name}: attempt 1: its error cannot be described" in caplog.text
     assert ended(service, method.start(WorkRequest())).state == "FAILED"
 
 

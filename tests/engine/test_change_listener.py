@@ -223,7 +223,10 @@ def test_need_that_comes_at_the_last_moment(harness):
 
 @pytest.mark.parametrize(
     ("error", "said"),
-    [(Unavailable("away"), "not heard now"), (ZeroDivisionError(), "hearing other processes")],
+    [
+        (Unavailable("away"), "are not received now"),
+        (ZeroDivisionError(), "receiving changes by other processes"),
+    ],
 )
 def test_the_thread_outlives_errors(harness, error, said, caplog, monkeypatch):
     """It logs them, and subscribes again a moment later."""

@@ -1,4 +1,4 @@
-"""What a hostile tester found, held down: stores that go away, errors that cannot be told."""
+"""What a hostile tester found, held down: stores that go away, errors that cannot be described."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_a_subscription_whose_thread_cannot_start(make_service, clock, monkeypat
 
     monkeypatch.setattr(threading.Thread, "start", start)
     assert ended(service, method.start(WorkRequest())).done
-    assert "other processes are not heard now" in caplog.text
+    assert "changes by other processes are not received now" in caplog.text
     monkeypatch.undo()
     assert ended(service, method.start(WorkRequest())).done
     assert service._background.change_listener._thread.is_alive()

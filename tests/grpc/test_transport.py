@@ -360,7 +360,7 @@ def test_a_start_that_the_server_finds_too_large(who: str, asking: Asking) -> No
 def test_a_reply_without_any_field(asking: Asking) -> None:
     """It is asked for again three times, then it is unreadable (defects 48)."""
     odd, client = asking(sending(b""), clock=Clock(), polling=Polling(wait_first=False))
-    with pytest.raises(UnreadableReply, match="tells nothing: it is an operation without any"):
+    with pytest.raises(UnreadableReply, match="says nothing: it is an operation without any"):
         client.operation(NAME, **TYPES).result()
     assert len(odd.calls) == 4
 

@@ -270,7 +270,7 @@ def test_challenge_that_no_header_can_hold_is_refused(
     reply = error_reply(Expired(), lro.TypeRegistry(), DOMAIN, asked="GET /v1/x")
     check_error(reply, 401, Code.UNAUTHENTICATED, "UNAUTHENTICATED")
     assert headers_of(reply)["www-authenticate"] == "Bearer"
-    assert "the challenge of the error of GET /v1/x cannot be told" in caplog.text
+    assert "the challenge of the error of GET /v1/x cannot be described" in caplog.text
 
 
 def test_challenge_may_have_a_thousand_characters() -> None:
@@ -602,7 +602,7 @@ def test_details_that_cannot_be_packed(caplog: pytest.LogCaptureFixture) -> None
     """An error whose details are not messages is sent as INTERNAL, and the log says why."""
     reply = raising(lro.StatusError(Code.ABORTED, "again", (object(),)))
     check_error(reply, 500, Code.INTERNAL, "INTERNAL")
-    assert "GET /v1/operations/x cannot be told" in caplog.text
+    assert "GET /v1/operations/x cannot be described" in caplog.text
 
 
 def test_a_chosen_retry_delay() -> None:

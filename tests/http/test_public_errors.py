@@ -52,7 +52,7 @@ def test_error_with_unreadable_details_is_internal_and_logged(
     body = loads(reply.body)
     assert isinstance(body, dict)
     assert body["error"]["message"] == "the server failed internally"  # type: ignore[call-overload,index]
-    assert "the error of GET /x cannot be told" in caplog.text
+    assert "the error of GET /x cannot be described" in caplog.text
 
 
 def test_details_of_error_are_read_once() -> None:

@@ -87,7 +87,7 @@ def test_a_finding_says_where() -> None:
         ),
         (
             Declared("Export", ("ExportResponse", EMPTY)),
-            "metadata_type is google.protobuf.Empty, which can tell no progress; give it a message",
+            "metadata_type is google.protobuf.Empty, which reports no progress; give it a message",
         ),
         (
             Declared("Export", (EMPTY, "M")),

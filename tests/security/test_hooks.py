@@ -204,7 +204,7 @@ def test_unreadable_error_is_internal(
                 answer = place.call_with("authorize", raising(make), verb, name)
                 if answer.code is not Code.INTERNAL or SECRET in answer.text:
                     wrong.append((title, verb, answer))
-                if "cannot be told" not in caplog.text:
+                if "cannot be described" not in caplog.text:
                     wrong.append((title, verb, caplog.text))
         assert wrong == []
         assert place.call("GetOperation", name).code is Code.OK

@@ -167,7 +167,7 @@ def ask_validity(validate: Callable[[Any], object], request: object) -> None:
     """Do nothing if ``validate`` accepts this request: it returns None or True.
 
     Raises:
-        InvalidArgument: It returns False, or raises a ValueError, whose text the caller is told.
+        InvalidArgument: It returns False, or raises a ValueError, whose text the caller gets.
         HookFailed: It returns anything else.
         BaseException: What else it raises passes, as for :func:`contained`.
     """

@@ -597,8 +597,8 @@ def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseExcep
         log.error("%s: attempt %d: its error: %s", *_named(control), exc, exc_info=error)
         return FinalResult(spec.types.status_of(exc, domain))
     except Exception:  # an error of the application's with facts of a wrong kind
-        log.exception("%s: attempt %d: its error cannot be told", *_named(control))
-        text = "the method failed with an error that cannot be told"
+        log.exception("%s: attempt %d: its error cannot be described", *_named(control))
+        text = "the method failed with an error that cannot be described"
         return FinalResult(internal(spec, domain, text, "METHOD_FAILED"))
 
 

@@ -64,7 +64,7 @@ class ChangeListener:
                 try:
                     thread.start()
                 except RuntimeError as exc:  # too many threads: the next call tries again
-                    log.warning("other processes are not heard now: %s", exc)
+                    log.warning("changes by other processes are not received now: %s", exc)
                     return
                 self._thread = thread
         self._wake.set()
@@ -93,9 +93,9 @@ class ChangeListener:
             except LroError as exc:
                 if self._stopping.is_set():
                     return
-                log.info("not heard now what other processes change: %s", exc)
+                log.info("changes by other processes are not received now: %s", exc)
             except BaseException:  # whatever code of others has raised
-                log.exception("hearing other processes failed, and goes on")
+                log.exception("receiving changes by other processes failed; it is tried again")
             self._stopping.wait(1.0)
             if not self._needed:
                 self._may_sleep()

@@ -249,7 +249,7 @@ class _Walk(Generic[T]):
     ) -> bool:
         for record in records:
             if self._query.matches(record, self._caller):
-                # Either tells that a further match exists.
+                # In both cases a further match exists.
                 if self._found == size or (self._found and record.weight > self._room):
                     return True
                 self._room -= record.weight

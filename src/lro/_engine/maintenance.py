@@ -53,8 +53,9 @@ class _Suspect:
 class Maintenance:
     """Renews the leases of this process, recovers orphans, and removes what has expired.
 
-    :meth:`run_due` does what is due; :meth:`start` has a thread do that. What is due when goes by
-    the clock of the runtime, which nobody can set; leases end by the store's clock, which one can.
+    :meth:`run_due` does what is due; :meth:`start` has a thread do that. The clock of the runtime,
+    which no administrator can set, decides what is due when. Leases end by the store's clock, which
+    can be set.
 
     A lease that is over does not prove that its process is dead: until a moment ago, perhaps no
     process could write to the store, or to this record. This process cannot know, if it wanted to
@@ -302,7 +303,7 @@ class Maintenance:
         self._expire_at = at + _EXPIRY_SECONDS
         try:
             removed = self._store.expire(_EXPIRY_BATCH)
-        except Unavailable as exc:  # leases come first; if the store is away, they will tell
+        except Unavailable as exc:  # a failed renewal reports that the store is away
             log.warning("maintenance: what has expired cannot be removed now: %s", exc)
             return
         for name in removed.names:

@@ -115,7 +115,7 @@ class Waited(Protocol):
     """What has waiters."""
 
     def end_waits(self) -> None:
-        """Tell them that the service is stopping."""
+        """End the waits: the service is stopping."""
         ...
 
 
@@ -178,7 +178,7 @@ class StopSignals:
 
 
 class _Before:
-    """A signal handler that tells us, and then calls the one that was there."""
+    """A signal handler that ends the waits, and then calls the handler that was there."""
 
     def __init__(self, signals: StopSignals, then: Handler) -> None:
         self._signals = signals

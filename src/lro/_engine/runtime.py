@@ -124,7 +124,7 @@ class Runtime:
     """What every part of one service works with.
 
     ``domain`` names the service in error details. ``clock`` gives the seconds that maintenance,
-    time limits and pages go by; nobody can set it. The store has a clock of its own.
+    time limits and pages go by; no administrator can set it. The store has a clock of its own.
     """
 
     store: Store

@@ -551,9 +551,9 @@ class Service:
 
         The service does so by itself when it is first used in a process (see above). Call this
         where a process is to do so before: a worker that waits for lost work, or a server whose
-        framework does not tell the service that it starts, once it is declared what the methods
-        are. Never in a process that only prepares others, such as the master of a preforking
-        server. Idempotent; without effect after :meth:`close`, or with ``maintenance=False``.
+        framework does not report its start; declare the methods first. Never in a process that only
+        prepares others, such as the master of a preforking server. Idempotent; without effect after
+        :meth:`close`, or with ``maintenance=False``.
         """
         self._begin()
 
@@ -603,7 +603,7 @@ class Service:
         """End all waits and watches with UNAVAILABLE: the service is stopping.
 
         From now on every Wait ends so at once, unless its operation is done. For servers that
-        let calls in flight end before they tell the application to stop: a Wait may be held for
+        let calls in flight end before they stop the application: a Wait may be held for
         ``max_wait``. :meth:`close` does it too, when running work has had its time. Call it from
         any thread or event loop, but not in a signal handler; :meth:`end_waits_at_signals` is for
         those.
@@ -611,7 +611,7 @@ class Service:
         self.waiters.close()
 
     def end_waits_at_signals(self) -> None:
-        """Have :meth:`end_waits` called as soon as this process is told to stop.
+        """Have :meth:`end_waits` called as soon as a signal asks this process to stop.
 
         That is by SIGTERM or SIGINT, if something in this process handles SIGTERM already; its
         handler is called too. Only in the main thread; elsewhere this does nothing. The edges do it

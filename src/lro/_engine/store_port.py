@@ -152,7 +152,7 @@ class Store(Protocol):
         ...
 
     def notify_others(self, name: str) -> None:
-        """Tell the other processes that this record has changed; the change is committed.
+        """Notify the other processes that this record has changed; the change is committed.
 
         Never waits, never fails: a notification may be late, merged with others, or lost, which
         the next ``poll_states`` makes good.
@@ -248,8 +248,8 @@ class Store(Protocol):
         Together they have at most ``max_bytes`` (``Record.weight``), or it is only one: a page ends
         before the record that would pass that bound, which a store must not hold in memory.
 
-        Records that do not meet ``narrowing`` may be left out, as far as the store can tell; all
-        others are there. So that no call takes long, a store may stop when it has looked at
+        Records that do not meet ``narrowing`` may be left out, as far as the store can decide that;
+        all others are there. So that no call takes long, a store may stop when it has looked at
         ``scan`` records, found or not, and say how far it has come.
         """
         ...

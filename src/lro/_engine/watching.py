@@ -357,13 +357,13 @@ class LoopWatchers:
         while rest:
             some, rest = rest[:MAX_NAMES], rest[MAX_NAMES:]
             if self._hub.closed:
-                self._tell(dict.fromkeys(some))
+                self._resolve_waits(dict.fromkeys(some))
                 continue
             try:
                 found, left = await self._hub.read(functools.partial(self._ends, some))
             except LroError:
                 continue  # the store may be back before the time is over
-            self._tell(found)
+            self._resolve_waits(found)
             rest = [*left, *rest]
 
     def _ends(self, names: Sequence[str]) -> tuple[Mapping[str, Operation | None], Sequence[str]]:
@@ -381,7 +381,7 @@ class LoopWatchers:
                 del ends[record.name]
         return ends, found.rest
 
-    def _tell(self, ends: Mapping[str, Operation | None]) -> None:
+    def _resolve_waits(self, ends: Mapping[str, Operation | None]) -> None:
         for name, operation in ends.items():
             for future in self._waits_of(name):
                 _answer(future, operation)
@@ -433,7 +433,7 @@ class LoopWatchers:
         return self._watched[name][0].streams if name in self._watched else ()
 
     async def _look_again(self, unnamed_changes: int) -> None:
-        """Look, while there are streams, for changes that no notification has told of."""
+        """Look, while there are streams, for changes without a notification."""
         loop = asyncio.get_running_loop()
         looked_at, rest = loop.time(), 0.0
         while True:

@@ -248,8 +248,8 @@ def _plain(text: str, left: str = "", right: str = "") -> str:
 
 
 def _saying(columns: tuple[Column, ...], pieces: Iterable[str], *, folded: bool = False) -> Test:
-    told = sorted({piece for piece in pieces if len(piece) >= _LEAST_TEXT}, key=_by_length)
-    return TextContains(columns, tuple(told[:_MOST_PIECES]), folded) if told else EVERYTHING
+    longest = sorted({piece for piece in pieces if len(piece) >= _LEAST_TEXT}, key=_by_length)
+    return TextContains(columns, tuple(longest[:_MOST_PIECES]), folded) if longest else EVERYTHING
 
 
 def _by_length(piece: str) -> tuple[int, str]:

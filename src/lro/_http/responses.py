@@ -113,7 +113,7 @@ def internal_error(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str
 ) -> PublicError:
     """The error that callers get in place of one that cannot be read; ``error`` says why."""
-    log.error("the error of %s cannot be told", asked, exc_info=error)
+    log.error("the error of %s cannot be described", asked, exc_info=error)
     return _fault(Code.INTERNAL, types, domain)
 
 
@@ -257,7 +257,7 @@ def _challenge(error: LroError, asked: str) -> str:
         try:  # a class of the application may have set anything
             return checked_challenge(contained("challenge", getattr, error, "challenge"))
         except Exception as exc:
-            log.error("the challenge of the error of %s cannot be told", asked, exc_info=exc)
+            log.error("the challenge of the error of %s cannot be described", asked, exc_info=exc)
     return Unauthenticated().challenge
 
 

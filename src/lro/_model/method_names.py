@@ -24,7 +24,7 @@ _DELETE: Final = re.compile(r"(Batch)?Delete[A-Z]\w*", re.ASCII)
 FINDINGS: Final = {
     "response-type-empty": "an empty response cannot grow; give the method a response of its own",
     "response-type-convention": "the response should be called <Method>Response, or the resource",
-    "metadata-type-empty": "empty metadata cannot tell of progress; give the method its own",
+    "metadata-type-empty": "empty metadata cannot report progress; give the method its own",
 }
 """What the warnings mean."""
 EMPTY: Final = "google.protobuf.Empty"

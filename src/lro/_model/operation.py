@@ -493,7 +493,7 @@ class Record:
     def edition(self) -> tuple[int, datetime]:
         """What differs between any two versions of a record.
 
-        The number alone does not tell them apart: a database that was restored to an older state
+        The number alone is not enough: a database that was restored to an older state
         counts on from there, and gives the same numbers to other changes.
         """
         return self.version, self.update_time

@@ -260,8 +260,8 @@ class NamePublisher:
         return Unavailable(trouble)
 
     def _connect(self) -> Any:
-        # How a transport is told its limits depends on its kind; one that we do not know has its
-        # own, and refuses options that it does not know.
+        # Each kind of transport has options of its own for its limits; a kind that is unknown here
+        # keeps its defaults, since it refuses options that it does not know.
         kind = self._app.connection_for_write().transport.driver_type
         options: dict[str, object] = {}
         if kind == "redis":
@@ -277,7 +277,7 @@ class NamePublisher:
                 # Else what is written to a connection that the broker has left counts as sent.
                 "confirm_publish": True,
             }
-        if options:  # kombu tries for ever unless told
+        if options:  # by default kombu tries for ever
             options |= {"max_retries": 0, "interval_start": 0}
         return self._app.connection_for_write(
             connect_timeout=self._seconds, transport_options=options

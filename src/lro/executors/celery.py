@@ -67,8 +67,8 @@ class CeleryExecutor:
 
     Cancellation reaches a function in whatever process it runs, when it looks: at its next
     ``job.report()``, ``job.sleep()`` or ``job.raise_if_cancelled()``. Nothing is killed for it, or
-    for a method's time limit. A name that is sent cannot be taken back: a cancelled operation that
-    nobody has begun is ended by the service, and its message finds it so.
+    for a method's time limit. A name that is sent cannot be taken back: the service ends a
+    cancelled operation that no worker has begun, and its message then does nothing.
 
     A worker that stops warmly (SIGTERM) first ends what it has begun, however long that takes. One
     with Celery's usual pool of processes that stops coldly (SIGQUIT; SIGTERM where

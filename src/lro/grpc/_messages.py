@@ -225,7 +225,9 @@ def _details(status: Status, types: TypeRegistry, asked: str) -> list[AnyProto]:
     try:
         return list(status_to_proto(status, types).details)
     except Exception as exc:  # a registered class that proto cannot say spoils all of them
-        log.error("the details of the error of %s cannot be told: %s", asked, exc, exc_info=exc)
+        log.error(
+            "the details of the error of %s cannot be described: %s", asked, exc, exc_info=exc
+        )
         return []
 
 

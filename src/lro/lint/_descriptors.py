@@ -92,10 +92,9 @@ class DescriptorSet:
             if name not in self._files:
                 have = sorted(name for name, rpcs in self._rpcs.items() if rpcs)
                 near = get_close_matches(name, have, n=_NEAREST, cutoff=0.0)
-                told = f"the nearest of {len(have)} with services: {', '.join(near)}"
-                raise InvalidArgument(
-                    field, f"no file {name!r} in the set; {told if near else 'none has services'}"
-                )
+                nearest = f"the nearest of {len(have)} with services: {', '.join(near)}"
+                why = nearest if near else "none has services"
+                raise InvalidArgument(field, f"no file {name!r} in the set; {why}")
         chosen = self._files if targets is None else dict.fromkeys(targets)
         rpcs = (rpc for name in chosen for rpc in self._rpcs[name])
         return [rpc for rpc in rpcs if not str(rpc.name).startswith(_INTERFACE)]

@@ -273,7 +273,7 @@ def _conventions(
     info = OperationInfo("." + response, "." + metadata)
     for code in convention_findings(rpc.name, info):
         if code == "metadata-type-empty":
-            yield code, f"metadata_type is {EMPTY}, which can tell no progress; give it a message"
+            yield code, f"metadata_type is {EMPTY}, which reports no progress; give it a message"
         elif code == "response-type-empty":
             wrong = f"response_type is {EMPTY}, to which no field can be added"
             yield code, f"{wrong}; give it a message"

@@ -194,7 +194,7 @@ def nothing_begins_at_once_where_all_are_busy(make: MakeExecutor) -> None:
     _submit(executor, task)
     _begins(task)
     slot = executor.reserve()
-    expect(not slot.worker_idle, "nobody is free")
+    expect(not slot.worker_idle, "no worker is free")
     slot.release()
     _ends(task)
 

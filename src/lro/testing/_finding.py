@@ -413,7 +413,7 @@ def a_renewal_is_of_one_owner(store: Store, clock: ManualClock) -> None:
         held(clock, "ours"),
         held(clock, "hidden", target="t"),
         held(clock, "theirs", owner="them"),
-        record_of(clock, "nobody's"),
+        record_of(clock, "unowned"),
         held(clock, "ended"),
     ):
         insert(store, record)
@@ -423,10 +423,10 @@ def a_renewal_is_of_one_owner(store: Store, clock: ManualClock) -> None:
     store.renew("us", until)
     renewed = {
         name: store.get(f"operations/{name}").lease_until
-        for name in ("ours", "hidden", "theirs", "nobody's", "ended")
+        for name in ("ours", "hidden", "theirs", "unowned", "ended")
     }
     old = clock() + timedelta(seconds=15)
-    wanted = {"ours": until, "hidden": until, "theirs": old, "nobody's": None, "ended": None}
+    wanted = {"ours": until, "hidden": until, "theirs": old, "unowned": None, "ended": None}
     same(renewed, wanted, "the leases after it")
 
 
@@ -445,7 +445,7 @@ def a_renewal_is_of_the_names_given(store: Store, clock: ManualClock) -> None:
     same(list(store.renew("us", until, []).cancel_requested), [], "those of no name at all")
 
 
-def a_renewal_tells_of_cancellations(store: Store, clock: ManualClock) -> None:
+def a_renewal_names_the_cancelled(store: Store, clock: ManualClock) -> None:
     """It gives the names of the owner's work that is asked to stop (spec §2.6)."""
     for unique_id, owner in (("a", "us"), ("b", "us"), ("c", "them"), ("d", "us")):
         insert(store, held(clock, unique_id, owner=owner))

@@ -342,7 +342,7 @@ def forgetting_undoes_the_insert(store: Store, clock: ManualClock) -> None:
     expect(insert(store, other, key_of(fingerprint="g")).fresh, "key and target are free again")
 
 
-def a_glance_tells_what_is_over(store: Store, clock: ManualClock) -> None:
+def states_name_the_finished(store: Store, clock: ManualClock) -> None:
     """Done however it ended, deleted, hidden, expired or never there; the rest is not named."""
     for unique_id in ("running", "done", "failed", "deleted", "expired"):
         insert(store, record_of(clock, unique_id))
@@ -360,7 +360,7 @@ def a_glance_tells_what_is_over(store: Store, clock: ManualClock) -> None:
     same(store.poll_states({"operations/running"}).finished, frozenset(), "the one in progress")
 
 
-def a_glance_tells_who_is_asked_to_cancel(store: Store, clock: ManualClock) -> None:
+def states_name_those_asked_to_cancel(store: Store, clock: ManualClock) -> None:
     """Until the work has ended; also where its record is hidden."""
     for unique_id in "abc":
         insert(store, held(clock, unique_id))
@@ -372,7 +372,7 @@ def a_glance_tells_who_is_asked_to_cancel(store: Store, clock: ManualClock) -> N
     same(store.poll_states(names).cancel_requested, frozenset(names[:2]), "those asked to cancel")
 
 
-def many_are_seen_in_one_glance(store: Store, clock: ManualClock) -> None:
+def many_states_are_read_at_once(store: Store, clock: ManualClock) -> None:
     """More than a statement could have parameters, odd characters in their names."""
     names = [f"operations/{n}\u2603'\"\\,{{}}" for n in range(3000)]
     insert(store, record_of(clock, names[7].removeprefix("operations/")))

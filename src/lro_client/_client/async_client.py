@@ -396,7 +396,7 @@ class AsyncClient:
         Raises:
             CallError: The call failed.
         """
-        await self._tell(_arguments.named(CancelOperationRequest, request))
+        await self._send(_arguments.named(CancelOperationRequest, request))
 
     async def delete(self, request: str | DeleteOperationRequest) -> None:
         """Remove the record of an operation (spec §3.5).
@@ -404,7 +404,7 @@ class AsyncClient:
         Raises:
             CallError: The call failed.
         """
-        await self._tell(_arguments.named(DeleteOperationRequest, request))
+        await self._send(_arguments.named(DeleteOperationRequest, request))
 
     async def wait(
         self,
@@ -425,9 +425,9 @@ class AsyncClient:
         """The operations in the journal that were declared with these classes, the oldest first.
 
         Those of this server that were started, also by a process that has crashed, and whose result
-        nobody has taken. A start whose answer never came is repeated with its request id, and so
-        starts nothing twice; where it is refused, the handle's ``result()`` says why, and the start
-        stays in the journal. With ``lro.Any`` for both classes: all of them.
+        no program has taken. A start whose answer never came is repeated with its request id, so
+        that nothing starts twice. Where the server refuses it, the handle's ``result()`` says why,
+        and the start stays in the journal. With ``lro.Any`` for both classes: all of them.
 
         Raises:
             ValueError: The client has no journal.
@@ -468,7 +468,7 @@ class AsyncClient:
     async def _ask(self, request: Any) -> Operation:
         return single.read(await self._driver.run(single.single(self._state.config, request)))
 
-    async def _tell(self, request: Any) -> None:
+    async def _send(self, request: Any) -> None:
         await self._driver.run(single.single(self._state.config, request))
 
 

@@ -379,7 +379,7 @@ class Client:
         Raises:
             CallError: The call failed.
         """
-        self._tell(_arguments.named(CancelOperationRequest, request))
+        self._send(_arguments.named(CancelOperationRequest, request))
 
     def delete(self, request: str | DeleteOperationRequest) -> None:
         """Remove the record of an operation (spec §3.5).
@@ -387,7 +387,7 @@ class Client:
         Raises:
             CallError: The call failed.
         """
-        self._tell(_arguments.named(DeleteOperationRequest, request))
+        self._send(_arguments.named(DeleteOperationRequest, request))
 
     def wait(
         self,
@@ -408,9 +408,9 @@ class Client:
         """The operations in the journal that were declared with these classes, the oldest first.
 
         Those of this server that were started, also by a process that has crashed, and whose result
-        nobody has taken. A start whose answer never came is repeated with its request id, and so
-        starts nothing twice; where it is refused, the handle's ``result()`` says why, and the start
-        stays in the journal. With ``lro.Any`` for both classes: all of them.
+        no program has taken. A start whose answer never came is repeated with its request id, so
+        that nothing starts twice. Where the server refuses it, the handle's ``result()`` says why,
+        and the start stays in the journal. With ``lro.Any`` for both classes: all of them.
 
         Raises:
             ValueError: The client has no journal.
@@ -449,7 +449,7 @@ class Client:
     def _ask(self, request: Any) -> Operation:
         return single.read(self._driver.run(single.single(self._state.config, request)))
 
-    def _tell(self, request: Any) -> None:
+    def _send(self, request: Any) -> None:
         self._driver.run(single.single(self._state.config, request))
 
 

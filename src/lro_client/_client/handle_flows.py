@@ -105,7 +105,7 @@ def _with_others(
         assert timeout is not None
         raise PollTimeout(handle.name, timeout, entry.polls, entry.operation, entry.failures.last)
     if isinstance(news, Unreachable):
-        raise again(news.error)  # others are told of it too, each with a traceback of its own
+        raise again(news.error)  # other waiters raise it too, each with a traceback of its own
     found: Operation = news.operation
     return found
 

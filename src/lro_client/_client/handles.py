@@ -165,7 +165,7 @@ class HandleBase(Generic[Resp, Meta]):
     def _result(self) -> Resp:
         operation = self._operation
         if not operation.done and self._error is not None:
-            raise again(self._error)  # others are told of it too
+            raise again(self._error)  # other waiters raise it too
         if isinstance(operation.result, Status):
             cancelled = operation.state == "CANCELLED"
             raise (OperationCancelled if cancelled else OperationFailed)(operation)

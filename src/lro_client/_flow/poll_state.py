@@ -216,7 +216,7 @@ def _may_lack_wait(polling: Polling, error: CallError) -> bool:
 
 
 def _is_unanswered(error: CallError, took: float, budget: float) -> bool:
-    """Whether a call failed because its budget was over before anything was heard."""
+    """Whether a call failed because its budget was over before anything was received."""
     local = error.passing and error.http_status is None
     silent = error.code in (Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE)
     return local and silent and took >= budget * _WHOLE_BUDGET

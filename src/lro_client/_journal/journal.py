@@ -347,7 +347,7 @@ class Journal:
             self._connection.execute(f"PRAGMA busy_timeout = {round(limit * 1000)}")
             yield self._connection
         except (sqlite3.Error, OSError) as exc:
-            self._drop()  # the next call opens the file anew
+            self._drop()  # the next call opens the file again
             raise JournalError(self.path, _sentence(exc)) from exc
         except UnicodeEncodeError as exc:
             raise JournalError(self.path, f"it holds no such text: {exc}") from exc

@@ -240,13 +240,13 @@ def pause_after(
     youngest = max(waiting, key=lambda entry: entry.since)
     elapsed = config.clock() - youngest.since
     pause = polling.pause(youngest.polls, elapsed, None, config.chance())
-    everybody = len(registry.entries)
+    waited_for = len(registry.entries)
     if batch.strategy in BATCH_STRATEGIES:
-        calls = everybody / capacity(batch.strategy) + len(registry.collections)
+        calls = waited_for / capacity(batch.strategy) + len(registry.collections)
         return max(
             min(pause, max(_MIN_BATCH_PAUSE_SECONDS, elapsed * _MIN_PAUSE_SHARE)),
             calls * _MIN_SECONDS_PER_CALL,
         )
     if any(entry.wants_progress for entry in waiting):
         pause = min(pause, _MAX_PROGRESS_DELAY_SECONDS)
-    return max(pause, everybody / _MAX_GETS_PER_SECOND)
+    return max(pause, waited_for / _MAX_GETS_PER_SECOND)

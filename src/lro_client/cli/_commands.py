@@ -36,10 +36,10 @@ from lro_client.cli._terminal import (
     ClientCommand,
     Exit,
     exit_of,
+    print_error,
     sentence,
     set_going_on,
     set_starting,
-    tell,
     worst,
 )
 
@@ -119,7 +119,7 @@ def get(server: ServerOptions, names: tuple[str, ...], check: bool, as_json: boo
             try:
                 operation = link.client.get(name)
             except CallError as exc:
-                tell(sentence(exc, name))
+                print_error(sentence(exc, name))
                 exits.append(Exit.CALL_FAILED)
                 continue
             print_operation(operation, link, as_json=as_json)
@@ -199,9 +199,9 @@ def _matching(link: Link, parent: str, wanted: str, limit: int) -> list[Handle]:
     listed = link.client.list(parent, wanted, page_size=min(limit + 1, _MAX_PAGE))
     found = list(islice(listed, limit + 1))
     if not found:
-        tell("no operation matches")
+        print_error("no operation matches")
     if len(found) > limit:
-        tell(f"more than {limit} match: only {limit} are watched; give --limit for more")
+        print_error(f"more than {limit} match: only {limit} are watched; give --limit for more")
     return [handle_of(link, one) for one in found[:limit]]
 
 
@@ -263,7 +263,7 @@ def _call_each(verb: Callable[[str], None], names: Iterable[str]) -> tuple[list[
         try:
             verb(name)
         except CallError as exc:
-            tell(sentence(exc, name))
+            print_error(sentence(exc, name))
             exits.append(Exit.CALL_FAILED)
         else:
             worked.append(name)
@@ -326,7 +326,7 @@ def start(
     path, said = _read_target(target)
     if request_id == "auto":
         request_id = str(uuid.uuid4())
-        tell(f"the request id is {request_id}")
+        print_error(f"the request id is {request_id}")
     with server.connect(said, poll=poll) as link:
         set_starting("" if validate_only else _perhaps_started(request_id))
         handle = link.client.start(

@@ -17,10 +17,10 @@ from lro_client.cli._terminal import (
     Exit,
     StatusLine,
     exit_of,
+    print_error,
+    print_going_on,
     sentence,
     set_going_on,
-    tell,
-    tell_going_on,
     worst,
 )
 
@@ -60,7 +60,7 @@ class _Account:
         self._note(name, Exit.CALL_FAILED)
         self.lose(name)
         self.status.clear()
-        tell(sentence(error, name))
+        print_error(sentence(error, name))
         self.say_left()
 
     def say_left(self) -> None:
@@ -98,8 +98,8 @@ def conclude(
             account = _Account(show, lose, judge, exits, status)
             _follow(handles, link, until, account, changes=changes)
     except PollTimeout as exc:
-        tell(sentence(exc))
-        tell_going_on()
+        print_error(sentence(exc))
+        print_going_on()
     return worst(exits.values())
 
 

@@ -43,9 +43,9 @@ def print_operation(operation: Operation, link: Link, *, as_json: bool) -> None:
         return
     shown = as_wire(operation, link.types)
     at = "" if operation.done else f"{line.percent} {line.message}".strip()
-    for heading, told in (("name", line.name), ("state", line.state), ("progress", at)):
-        if told:
-            click.echo(f"{heading:<9} {told}")
+    for heading, text in (("name", line.name), ("state", line.state), ("progress", at)):
+        if text:
+            click.echo(f"{heading:<9} {text}")
     for member in ("metadata", "response", "error"):
         if member in shown:
             text = json_text(shown[member], indent=2).replace("\n", "\n" + " " * 10)
@@ -57,12 +57,12 @@ def print_end(operation: Operation, link: Link, *, as_json: bool) -> None:
     if as_json:
         print_json(operation, link)
         return
-    told = ""
+    result = ""
     if isinstance(operation.result, Any):
-        told = json_text(as_wire(operation, link.types)["response"])
+        result = json_text(as_wire(operation, link.types)["response"])
     elif operation.error is not None:
-        told = error_text(operation.error)
-    click.echo("\t".join(filter(None, (plain(operation.name), operation.state, told))))
+        result = error_text(operation.error)
+    click.echo("\t".join(filter(None, (plain(operation.name), operation.state, result))))
 
 
 def print_json(operation: Operation, link: Link) -> None:
@@ -271,8 +271,8 @@ def _bar(line: StateLine) -> ProgressBar | Text:
 
 
 def _message(line: StateLine) -> Text:
-    told = line.message
-    short = told if len(told) <= _MESSAGE_LENGTH else f"{told[: _MESSAGE_LENGTH - 1]}…"
+    text = line.message
+    short = text if len(text) <= _MESSAGE_LENGTH else f"{text[: _MESSAGE_LENGTH - 1]}…"
     return Text(short, no_wrap=True, overflow="ellipsis")
 
 

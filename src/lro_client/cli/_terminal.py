@@ -153,17 +153,17 @@ class ClientCommand(click.Command):
         try:
             found: Exit = super().invoke(ctx)
         except ClientError as exc:
-            tell(sentence(exc))
+            print_error(sentence(exc))
             found = Exit.CALL_FAILED
         except KeyboardInterrupt:
             found = Exit.INTERRUPTED
-            tell_going_on("interrupted; ")
+            print_going_on("interrupted; ")
             if _STARTING in ctx.meta:
-                tell(f"interrupted; {ctx.meta[_STARTING]}")
+                print_error(f"interrupted; {ctx.meta[_STARTING]}")
         ctx.exit(found)
 
 
-def tell(text: str) -> None:
+def print_error(text: str) -> None:
     """Print a message on standard error, in which nothing controls a terminal."""
     click.echo(f"lro: {plain(text)}", err=True)
 
@@ -176,11 +176,11 @@ def sentence(error: ClientError, named: str = "") -> str:
         names = error.pending if isinstance(error, GroupTimeout) else (error.name,)
         what = plain(names[0]) if len(names) == 1 else f"{len(names)} operations"
         return f"{what} did not end in time{why}"
-    told = one_line(str(error))
+    text = one_line(str(error))
     if isinstance(error, CallError) and error.passing and error.http_status is None:
         context = click.get_current_context()
-        told += f" (asked was {context.meta[_ADDRESS]})"
-    return f"{plain(named)}: {told}" if named else told
+        text += f" (asked was {context.meta[_ADDRESS]})"
+    return f"{plain(named)}: {text}" if named else text
 
 
 def set_address(address: str) -> None:
@@ -201,12 +201,12 @@ def set_starting(text: str) -> None:
         meta[_STARTING] = text
 
 
-def tell_going_on(why: str = "") -> None:
+def print_going_on(why: str = "") -> None:
     """Print that the operations go on that the command waited for, and how to wait again."""
     names: list[str] = click.get_current_context().meta.get(_GOING_ON, [])
     if not names:
         return
-    told = [shlex.quote(plain(name)) for name in names[:_MAX_NAMES]]
-    more = f" (and {len(names) - len(told)} more)" if len(names) > len(told) else ""
+    quoted = [shlex.quote(plain(name)) for name in names[:_MAX_NAMES]]
+    more = f" (and {len(names) - len(quoted)} more)" if len(names) > len(quoted) else ""
     goes = "the operation goes" if len(names) == 1 else f"{len(names)} operations go"
-    tell(f"{why}{goes} on; look again with: lro wait {' '.join(told)}{more}")
+    print_error(f"{why}{goes} on; look again with: lro wait {' '.join(quoted)}{more}")

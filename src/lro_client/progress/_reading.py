@@ -124,7 +124,7 @@ def first_number(look: Lookup, names: Iterable[str]) -> float | None:
 
 @attrs.frozen
 class Progress:
-    """How far an operation is, as far as its metadata tells.
+    """How far an operation is, as far as its metadata says.
 
     ``fraction`` is the share that is done, from 0 to 1. ``done`` of ``total`` are its own units:
     files, bytes, rows. Each is None where it is not known; ``total`` is more than 0, the others are

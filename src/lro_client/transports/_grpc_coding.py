@@ -127,8 +127,8 @@ class GrpcCoder:
     def error(self, call: Call, error: typing.Any) -> CallError:
         """The error of a call that grpcio says has failed."""
         code = Code.of(error.code().value[0])
-        told = _embedded_status(error, code)
-        if told is None:
+        status = _embedded_status(error, code)
+        if status is None:
             text = error.details() or ""
             if code is Code.DEADLINE_EXCEEDED and text in _OWN_WORDS:
                 return too_late(call.verb, call.budget)
@@ -137,7 +137,7 @@ class GrpcCoder:
             # A server with details did not send this: the connection failed, or a proxy answered.
             passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
             return CallError(call.verb, Status(code, text), passing=passing)
-        return CallError(call.verb, told, retry_after=_retry_after(told))
+        return CallError(call.verb, status, retry_after=_retry_after(status))
 
 
 def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:

@@ -445,10 +445,12 @@ class HttpCoder:
         listed, missing = fields.get("operations", []), fields.get("missing", [])
         if fields is not value or not isinstance(listed, list) or not isinstance(missing, list):
             raise InvalidArgument("operations", "must be a list, beside a list of missing names")
-        told = {str(one.get("name")) for one in listed if isinstance(one, dict)}
-        untold = set(request.names).difference(told, map(str, missing))
-        if untold:  # it would be waited for for ever
-            raise InvalidArgument("operations", f"must tell of {min(untold)!r:.200} too")
+        listed_names = {str(one.get("name")) for one in listed if isinstance(one, dict)}
+        absent = set(request.names).difference(listed_names, map(str, missing))
+        if absent:  # it would be waited for for ever
+            raise InvalidArgument(
+                "operations", f"must have {min(absent)!r:.200} too, or 'missing' must"
+            )
         if request.ended:  # most of many are not, and to make messages of them is most of the work
             listed = [one for one in listed if isinstance(one, dict) and one.get("done")]
         found = tuple(operation_from_json(one, self._types) for one in listed)
@@ -479,7 +481,7 @@ class HttpCoder:
             ended = isinstance(wanted, WatchOperationsRequest) and wanted.ended
             name = fields.get("name")
             if ended and isinstance(name, str) and not fields.get("done"):
-                return Operation(name=name)  # metadata that nobody wants are not kept
+                return Operation(name=name)  # metadata that no listener wants are not kept
             return operation_from_json(value, self._types)
         except (ValueError, KeyError, LroError) as exc:
             text = f"an event is not what was asked for: {exc}"

@@ -147,7 +147,7 @@ class Binary:
             message = parsed(self.message_class(full_name), payload)
             value = json_of(message, pool=self.pool)
             # Protobuf gives dictionaries of another class here and there.
-            text = _told(lambda: dumps_bounded(reread(dumps(value).decode())))
+            text = _or_invalid(lambda: dumps_bounded(reread(dumps(value).decode())))
             if len(payload) <= _KEPT_BYTES:
                 if len(self._written) >= _KEPT:
                     self._written = {}  # in one step: several threads may be here
@@ -256,7 +256,7 @@ def json_of(message: Message, *, pool: DescriptorPool | None = None) -> Json:
     Raises:
         InvalidArgument: It has none.
     """
-    return _told(lambda: json_format.MessageToDict(message, descriptor_pool=pool))
+    return _or_invalid(lambda: json_format.MessageToDict(message, descriptor_pool=pool))
 
 
 _WRONG: Final = (
@@ -266,7 +266,7 @@ _WRONG: Final = (
 """What the protobuf library raises for messages that have no JSON form."""
 
 
-def _told(action: Callable[[], T]) -> T:
+def _or_invalid(action: Callable[[], T]) -> T:
     try:
         return action()
     except _WRONG as exc:

@@ -215,8 +215,8 @@ class ProcessExecutor(PooledExecutor):
     for certain. By default there are as many children as processors. A child is started when it is
     first needed, and ended after ``recycle`` calls, if given.
 
-    A function that is to stop, or whose time limit is over, is told when it looks, and at its next
-    ``await``; if it goes on for ``grace``, ``Cancelled`` or ``DeadlineExceeded`` is raised
+    A function that is to stop, or whose time limit is over, gets an exception when it looks, and at
+    its next ``await``; if it goes on for ``grace``, ``Cancelled`` or ``DeadlineExceeded`` is raised
     wherever it is, by SIGTERM; if it goes on for as long again, its process is killed, with those
     that it has started. A child that dies ends its operation as the method's ``worker_lost`` says.
     When this process dies, its children end.
@@ -263,7 +263,7 @@ class ProcessExecutor(PooledExecutor):
         return CancelSupport.FORCED
 
     def admit(self, spec: MethodSpec) -> None:
-        """Do nothing for a method whose function a child will find, as far as one can tell yet.
+        """Do nothing for a method whose function a child will find, as far as is known yet.
 
         Raises:
             DeclarationError: It will not: a lambda, a function within a function, a bound method.

@@ -241,7 +241,7 @@ def _popen(theirs: Connection) -> subprocess.Popen[bytes]:
         flags.append(f"-X{name}" if value is True else f"-X{name}={value}")
     # -P: nothing that lies in the working directory is taken for a part of the library.
     flags += ["-O"] * sys.flags.optimize + ["-P"]
-    # SIGTERM may come from a supervisor that ends everybody; it waits until it can be handled.
+    # SIGTERM may come from a supervisor that ends all processes; it waits until it can be handled.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         return subprocess.Popen(
@@ -329,10 +329,10 @@ class ChildPool:
     def kill(self) -> None:
         """End all children at once, whatever they do."""
         with self._lock:
-            everybody = [*self._all]
-        for process in everybody:
+            children = [*self._all]
+        for process in children:
             process.kill()
-        for process in everybody:
+        for process in children:
             process.wait()
 
     def _start(self) -> ChildProcess:

@@ -147,7 +147,7 @@ class GroupWriter(GroupCommit[RecordWrite]):
         if len(group) == 1:
             (culprit,) = group
             if isinstance(cause, errors.UniqueViolation):
-                culprit.error = None  # not applied: somebody was quicker
+                culprit.error = None  # not applied: another process was quicker
             elif isinstance(cause, psycopg.OperationalError):
                 culprit.error = unavailable(cause)
             else:
@@ -250,7 +250,7 @@ class RecordTable:
             if found is not None:
                 return found
             write = write.again()
-        raise Unavailable("others start and end the same work too fast to be told apart")
+        raise Unavailable("others start and end the same work faster than it can be read")
 
     def find_obstacle(
         self, record: Record, key: RequestKey | None, write: RecordWrite | None = None

@@ -39,7 +39,7 @@ NO_RECORD: Final = "0" * 32
 
 @functools.lru_cache(maxsize=16_384)  # waiters read the same names again
 def id_of(name: str) -> str:
-    """The hash of a name; ``NOBODY`` for a name that is not valid UTF-8."""
+    """The hash of a name; ``NO_RECORD`` for a name that is not valid UTF-8."""
     try:
         return digest(name)
     except UnicodeEncodeError:

@@ -167,9 +167,10 @@ _inherited: Final[list[sqlite3.Connection]] = []
 class FileConnections:
     """Reads and writes of one file.
 
-    No connection crosses a fork. SQLite would take the parent's locks for locks of the child,
-    which so would have none: whoever closes the file last would remove the log that the child
-    goes on to write. Therefore all are closed before a fork, and opened again by the next call.
+    No connection crosses a fork. SQLite would take the parent's locks for locks of the child, so
+    that the child would have none: a process that closes the file would count as the last one, and
+    remove the log that the child still writes. Therefore all connections are closed before a fork,
+    and opened again by the next call.
 
     Raises:
         Unavailable: The file cannot be opened.

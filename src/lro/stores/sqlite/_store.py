@@ -305,7 +305,7 @@ class SQLiteStore:
 
     def _known(self, rows: FetchRows, name: str) -> tuple[Record, typing.Any]:
         """The record of this name, and its row, or None if that need not be read."""
-        # Three columns tell whether anything has changed; reading all takes ten times longer.
+        # Three columns show whether anything has changed; reading all takes ten times longer.
         stamps = rows(sql.STAMP, (name,))
         known = self._cache.current(name, stamps[0]) if stamps else None
         if known is not None:
