@@ -57,7 +57,7 @@ def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     """What is to be typed again may be pasted into a shell."""
     with click.Context(app):
         _terminal.set_going_on(["operations/a b$(c)"])
-        _terminal.tell_going_on()
+        _terminal.print_going_on()
     assert capsys.readouterr().err.endswith("lro wait 'operations/a b$(c)'\n")
 
 

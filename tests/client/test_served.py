@@ -173,7 +173,7 @@ def test_waiting_once(way: Way, client: Any) -> None:
     assert caught.value.code is lro.Code.INVALID_ARGUMENT
 
 
-@pytest.mark.parametrize("house", [{"verbs": ["GetOperation"]}], indirect=True)
+@pytest.mark.parametrize("harness", [{"verbs": ["GetOperation"]}], indirect=True)
 def test_a_server_without_wait(way: Way) -> None:
     """The caller does not notice that the server has only the basic verbs."""
     client = way.client(polling=Polling(max_retry_after=0.01))

@@ -350,7 +350,7 @@ def test_a_death_that_comes_too_late(make_service, store, clock):
 class Blocking(MemoryStore):
     """Reads may block: an event loop must not do them itself."""
 
-    reads_block = True
+    reads_block = writes_block = True
 
     def __init__(self, clock):
         super().__init__(clock)
@@ -390,33 +390,34 @@ def test_coroutines_wait_on_a_store_that_blocks(make_service, clock, owner_only)
     assert store.readers.isdisjoint(loops)
 
 
-def test_a_ring_during_a_look_is_not_lost(make_service, clock):
-    """The look under way may be too early for it: there is another one."""
+def test_notification_during_a_read_of_the_store_is_not_lost(make_service, clock):
+    """The read under way may be too early to find the change: there is another one."""
     store = Blocking(clock)
     service = make_service(store)
     method = service.declare(
         NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )
     name = method.start(WorkRequest()).name
-    looking, rung = threading.Event(), threading.Event()
-    whole, looks = store.find, []
+    reading, notified = threading.Event(), threading.Event()
+    whole = store.find
 
     def find(names, max_bytes):
-        looks.append(names)
         found = whole(names, max_bytes)
-        if len(looks) == 1:  # after the waiter has begun to listen
-            looking.set()
-            assert rung.wait(PATIENCE)
+        if not reading.is_set():
+            reading.set()
+            assert notified.wait(PATIENCE)
         return found
 
     async def main():
         store.find = find
-        waiter = asyncio.create_task(service.wait_async(name, PATIENCE))
-        await asyncio.to_thread(looking.wait, PATIENCE)
+        waiter = asyncio.create_task(service.wait_async(name, 2 * PATIENCE))
+        while not reading.is_set():
+            service._runtime.updater.notifier.notify(name)  # nothing has changed yet
+            await asyncio.sleep(0.001)
         await asyncio.to_thread(service.reporter(name).complete, WorkResponse("x"))
         await asyncio.sleep(0)
-        rung.set()
-        return await waiter
+        notified.set()
+        return await asyncio.wait_for(waiter, PATIENCE)
 
     assert asyncio.run(main()).done
 
