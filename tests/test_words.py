@@ -93,6 +93,9 @@ MEMBERS: Final[Mapping[str, str]] = {
 """Functions and attributes that are gone, whose names are ordinary words."""
 
 EXEMPT: Final[Mapping[str, str]] = {
+    '"nobody"': "a user of Debian, as whom PostgreSQL runs",
+    "'nobody'": "the same",
+    "``nobody``": "the same",
     "hunter2": "a secret of the application, which must not reach callers",
     ".tell()": "the method of Python's files",
 }

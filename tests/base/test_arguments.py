@@ -19,7 +19,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 async def awaited(*_):
-    """A coroutine function, which nobody awaits."""
+    """A coroutine function, which no test awaits."""
 
 
 class Awaited:
@@ -64,14 +64,14 @@ WRONG_SERVICE = [
     ("keep_for", "30d", "a timedelta from zero, at most 36500 days"),
     ("lease", timedelta(), "a timedelta of 0.2 s or more, at most 36500 days"),
     ("lease", timedelta(milliseconds=199), "a timedelta of 0.2 s or more, at most 36500 days"),
-    ("authorize", "nobody", "a function"),
+    ("authorize", "no function", "a function"),
     ("owner_only", 1, "True or False"),
     ("maintenance", "no", "True or False"),
     ("clock", 3.0, "a function"),
 ]
 
 
-def told(name, value, wanted):
+def sentence(name, value, wanted):
     """The beginning of the sentence that every wrong argument gets."""
     return f"{name}: must be {wanted}"
 
@@ -82,7 +82,7 @@ def test_an_option_of_a_method_of_the_wrong_type_is_refused(name, value, wanted)
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         with pytest.raises(lro.DeclarationError) as refused:
             service.method("acme.v1.Works.Work", **{name: value})
-        assert str(refused.value).startswith(told(name, value, wanted))
+        assert str(refused.value).startswith(sentence(name, value, wanted))
         assert ", got " in str(refused.value)
         with pytest.raises(ValueError, match=name):
             lro.Options(**{name: value})
@@ -118,14 +118,14 @@ def test_an_option_of_the_service_of_the_wrong_type_is_refused(name, value, want
     """Before a thread is started or the store is asked anything."""
     with pytest.raises(lro.DeclarationError) as refused:
         lro.Service(MemoryStore(), InlineExecutor(), **{name: value})
-    assert str(refused.value).startswith(told(name, value, wanted))
+    assert str(refused.value).startswith(sentence(name, value, wanted))
 
 
 def refused(make, name, wanted):
     """A call refuses its argument of this name, in the sentence that all of them have."""
     with pytest.raises(lro.DeclarationError) as caught:
         make()
-    assert str(caught.value).startswith(told(name, None, wanted))
+    assert str(caught.value).startswith(sentence(name, None, wanted))
     assert ", got " in str(caught.value)
 
 
@@ -261,7 +261,7 @@ def service():
 @pytest.mark.parametrize("value", [None, 5, b"a", ["a"], {"a": 1}])
 @pytest.mark.parametrize("name", ["request_id", "parent", "target", "caller"])
 def test_an_argument_of_a_start_that_is_no_text_is_an_invalid_argument(service, name, value):
-    """A caller's value goes there, so that the caller is told which field is wrong (defects 2)."""
+    """A caller's value goes there; the sentence must say which field is wrong (defects 2)."""
     with pytest.raises(lro.InvalidArgument, match=f"{name}: must be a text, got ") as caught:
         service.start("acme.v1.Works.Do", WorkRequest(), **{name: value})
     assert caught.value.field == name
@@ -352,7 +352,7 @@ def test_an_argument_of_a_reporter_of_the_wrong_type_is_refused(service, role, v
     ],
 )
 def test_an_argument_of_a_method_of_the_service_is_refused(service, call, name, wanted):
-    """What the application names, it is told of by its name (defects 2)."""
+    """The sentence names what the application named (defects 2)."""
     refused(lambda: call(service), name, wanted)
 
 
@@ -387,7 +387,7 @@ def nothing(*_):
     ],
 )
 def test_an_argument_of_the_contract_checks_and_the_command_is_refused(call, name, wanted):
-    """It is told of in the sentence of every other argument, before anything is checked."""
+    """It gets the same sentence as every other argument, before anything is checked."""
     refused(call, name, wanted)
 
 
@@ -458,7 +458,7 @@ def none_request(request: None, job: lro.Job[WorkMetadata]) -> WorkResponse:
     ("function", "role"),
     [(none_response, "response"), (none_metadata, "metadata"), (none_request, "request")],
 )
-def test_an_annotation_none_is_told_of_with_what_to_write(service, function, role):
+def test_annotation_none_is_refused_with_what_to_write(service, function, role):
     """It is an annotation, so that "annotate it" was no help (defects 41)."""
     with pytest.raises(lro.DeclarationError) as caught:
         service.method("acme.v1.Works.Nothing")(function)

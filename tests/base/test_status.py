@@ -54,7 +54,7 @@ def test_error_body(case):
 
 @cases("parse_error_body")
 def test_parse_error_body(case):
-    """A client reads this from a reply, whoever sent it."""
+    """A client reads this from a reply of any server."""
     status = status_from_error_body(case["http"], read_body(case["body_text"]), TYPES)
     expected = case["expect"]
     assert (status.code, Code(status.code).name) == (expected["code"], expected["name"])
@@ -98,7 +98,7 @@ def test_unreadable_details_do_not_hide_the_error():
 
 @pytest.mark.parametrize("body", [None, [], [1, 2], {}, {"error": 5}, {"error": None}, "x"])
 def test_any_other_body(body):
-    """Whatever came, the HTTP status tells something."""
+    """The HTTP status says something, whatever the code."""
     status = status_from_error_body(503, body, TYPES)
     assert status == Status(Code.UNAVAILABLE, "the server answered HTTP 503")
 

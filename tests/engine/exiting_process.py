@@ -30,7 +30,7 @@ class NapRequest:
 @lro.message("acme.v1.NapMetadata")
 @attrs.frozen
 class NapMetadata:
-    """Nothing is told of a nap."""
+    """Metadata without fields."""
 
 
 @lro.message("acme.v1.NapResponse")
@@ -123,7 +123,7 @@ def main(
     method = service.method("acme.v1.Naps.Nap")(function)
     names = [method.start(NapRequest(float(nap_seconds), folder)).name for _ in range(2)]
     if ending == "asked":
-        # Callers wait and ask in threads that nobody ends.
+        # Callers wait and ask in threads that are never joined.
         for name in names:
             threading.Thread(target=ask, args=(service, name), daemon=True).start()
     print(*names, flush=True)

@@ -96,7 +96,7 @@ def test_a_function_returns(service, colour):
 
 
 class Odd(BaseException):
-    """Nothing that anybody expects."""
+    """An exception that no code expects."""
 
 
 @EACH
@@ -177,7 +177,7 @@ class Uncoded(StatusError):
         Uncoded(99),
     ],
 )
-def test_error_that_cannot_be_told_ends_operation_with_internal(service, colour, error, caplog):
+def test_indescribable_error_ends_operation_with_internal(service, colour, error, caplog):
     """Whatever comes of asking it what it says, the operation is over, and the worker lives."""
     method = method_of(service, colour, raising(error))
     found = ended(service, method.start(WorkRequest()))
@@ -441,7 +441,7 @@ def test_a_coroutine_may_ignore_cancellation(service):
 
 
 def test_a_coroutine_that_cancels_itself_has_failed(service):
-    """Nobody asked it to: that is its own mistake, and its work is not done once more."""
+    """No caller asked for it: that is its own mistake, and its work is not done once more."""
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -486,8 +486,11 @@ def test_queued_work_is_cancelled_at_once(make_service, store, colour):
     assert calls == ["first"]
 
 
+"""A thread that is notified of a cancellation may be quicker than the caller, who sees the end."""
+
+
 def test_who_cancels_second_waits_for_the_end(make_service, store, monkeypatch):
-    """A thread that hears of a cancellation may be quicker than the caller, who is told the end."""
+    """A thread that is notified of a cancellation may be quicker than the caller, who gets the end."""
     service = make_service(store, ThreadExecutor(1))
     step, seen = Step(), []
 
@@ -689,7 +692,7 @@ def test_what_is_not_tried_again(make_service, colour, error, retry_on, count, n
 
 
 def test_cancellation_ends_the_pause_between_attempts(service, monkeypatch):
-    """Nobody waits for a retry that is not wanted any more."""
+    """No caller waits for a retry that is not wanted any more."""
     import tenacity
 
     pausing = threading.Event()
@@ -805,7 +808,7 @@ def test_a_hook_that_fails(service, settle, caplog):
 
 
 def test_conventional_fields_are_filled_in(quick, clock):
-    """Times and the cancel flag, by the store's clock, with every report anew (spec §9.6)."""
+    """Times and the cancel flag, by the store's clock, with every report again (spec §9.6)."""
     start = clock()
     seen = []
 
@@ -933,14 +936,14 @@ def test_a_report_is_given_up_when_the_service_closes(make_service, no_patience,
     store = Failing()
     service = make_service(store, ThreadExecutor(1))
     step = Step()
-    told = []
+    raised = []
 
     def body(request, job):
         step()
         try:
             job.report(WorkMetadata())
         except Cancelled as exc:
-            told.append(exc)
+            raised.append(exc)
             raise
 
     operation = method_of(service, "sync", body).start(WorkRequest())
@@ -948,14 +951,14 @@ def test_a_report_is_given_up_when_the_service_closes(make_service, no_patience,
     monkeypatch.setattr(Failing, "failures", 10**9)
     step.go.set()
     service.close(timedelta(milliseconds=10))
-    assert len(told) == 1
+    assert len(raised) == 1
     assert store.get(operation.name).state == "IN_PROGRESS"
 
 
 # -- jobs -----------------------------------------------------------------------------------------
 
 
-def test_a_job_that_lost_its_lease_is_told(quick):
+def test_report_of_a_job_that_lost_its_lease_raises(quick):
     """The report raises, the attempt counts for nothing, and no result is written."""
     from lro._model.operation import claim, take_over
 
@@ -979,7 +982,7 @@ def test_a_job_that_lost_its_lease_is_told(quick):
 
 
 def test_a_pause_within_the_limit_is_a_pause():
-    """A job whose limit is far away sleeps as long as it is told."""
+    """A job whose limit is far away sleeps for the whole span."""
     now = [0.0]
     job = JobControl(
         name="n",

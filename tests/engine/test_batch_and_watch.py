@@ -73,7 +73,7 @@ class Harness:
 
 @pytest.fixture
 def harness(store: Store, make_service: MakeService) -> Harness:
-    """A house on each store."""
+    """Services on each store."""
     return Harness(make_service(store, InlineExecutor()))
 
 
@@ -144,7 +144,7 @@ def test_a_thousand_at_once(harness: Harness) -> None:
 
 
 def test_other_peoples_operations_are_missing(store: Store, make_service: MakeService) -> None:
-    """Where operations belong to whoever started them."""
+    """Where operations belong to the caller who started them."""
     harness = Harness(make_service(store, InlineExecutor(), owner_only=True))
     hers, his = harness.start(caller="ann"), harness.start(caller="bob")
     found = harness.service.batch_get([hers, his], caller="ann")
@@ -204,7 +204,7 @@ def test_what_else_a_hook_raises_is_left_alone(make_service: MakeService) -> Non
 
 
 def test_the_extensions_can_be_switched_off(make_service: MakeService) -> None:
-    """Each by its name; they are offered unless somebody says otherwise."""
+    """Each by its name; they are offered unless the service is made without them."""
     assert VERBS[5:] == ("BatchGetOperations", "WatchOperations")
     service = make_service(verbs=["ListOperations", "WatchOperations"])
     with pytest.raises(MethodNotSupported, match="BatchGetOperations"):
@@ -256,7 +256,7 @@ def test_a_watch(harness: Harness) -> None:
 
 
 @SHARED
-def test_a_store_that_is_away_is_told_of_at_once(harness: Harness) -> None:
+def test_a_store_that_is_away_is_reported_at_once(harness: Harness) -> None:
     """Before the stream begins."""
     name = harness.start()
     harness.service.store.close()
@@ -294,7 +294,7 @@ def test_a_watch_of_a_closed_service(make_service: MakeService) -> None:
 
 
 def test_watching_is_over_in_a_forked_child(make_service: MakeService) -> None:
-    """Nobody watches there, and one who does is a watcher of its own."""
+    """No caller watches there, and a new watcher is independent."""
     service = make_service()
     asyncio.run(two_of(service, ["operations/a", "operations/b"]))
     before = service.waiters._hub

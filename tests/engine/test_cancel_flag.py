@@ -37,7 +37,7 @@ class Requiring:
 
 
 def declared(service: Service, metadata: type = WorkMetadata) -> Any:
-    """A method whose work is done by nobody."""
+    """A method whose work no worker does."""
     return service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=metadata)
 
 

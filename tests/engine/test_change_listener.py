@@ -126,7 +126,7 @@ def test_watchers_are_notified_too(harness):
 
 
 def test_an_announcement_about_work_in_hand_may_be_a_cancellation(harness):
-    """One look at those tells; and only those that are held are cancelled."""
+    """One read of those shows it; and only those that are held are cancelled."""
     subscription = harness.store.listen()
     harness.change_listener._look()
     harness.workers.names, harness.store.asked = {"h", "i"}, {"h", "x"}
@@ -161,10 +161,10 @@ def test_nothing_to_look_for(harness):
 
 def test_process_on_its_own_does_not_listen():
     """No thread, no subscription."""
-    hearing = ChangeListener(RecordUpdater(MemoryStore()), FakeWorkers())
-    hearing.ensure_running()
-    assert hearing._thread is None
-    hearing.stop()
+    listener = ChangeListener(RecordUpdater(MemoryStore()), FakeWorkers())
+    listener.ensure_running()
+    assert listener._thread is None
+    listener.stop()
 
 
 def test_subscription_is_closed_when_it_is_not_needed(harness):
@@ -198,14 +198,14 @@ def test_subscription_is_closed_when_it_is_not_needed(harness):
 
 def test_need_that_comes_at_the_last_moment(harness):
     """Just when the subscription is about to be closed: it stays open."""
-    heard = threading.Event()
+    asked_last = threading.Event()
     needs = iter([True, False, True, True])
 
     class Moment(ChangeListener):
         @property
         def _needed(self):
             if (need := next(needs, None)) is None:
-                heard.set()
+                asked_last.set()
                 return True
             return need
 
@@ -214,10 +214,10 @@ def test_need_that_comes_at_the_last_moment(harness):
         return ()
 
     harness.store.said = [past]
-    hearing = harness.listener(Moment)
-    hearing.ensure_running()
-    assert heard.wait(PATIENCE)
-    hearing.stop()
+    listener = harness.listener(Moment)
+    listener.ensure_running()
+    assert asked_last.wait(PATIENCE)
+    listener.stop()
     assert len(harness.store.subscriptions) == 1
 
 
@@ -395,15 +395,15 @@ def test_close_ends_all_waits(both):
     assert found == ["the service is stopping"]
 
 
-def test_the_store_of_announcements_is_told(make_service):
+def test_the_store_gets_each_announcement(make_service):
     """Every change is announced once it is stored, and the name is all that is said."""
     store = Shared()
-    told = []
-    store.notify_others = told.append
+    announced = []
+    store.notify_others = announced.append
     service = make_service(store)
     name = declared(service).start(WorkRequest(), metadata=WorkMetadata(1)).name
     service.reporter(name).report(WorkMetadata(2))
     service.cancel(name)
     service.reporter(name).complete(WorkResponse())
     service.delete(name)
-    assert told == [name] * 4
+    assert announced == [name] * 4

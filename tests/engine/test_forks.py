@@ -90,7 +90,7 @@ def test_both_processes_live_on(tmp_path, store, executor):
 
 
 class Holder:
-    """Something that must begin anew."""
+    """An object that must be reset in a child."""
 
 
 def test_holders_are_renewed_in_order_and_each_by_itself(caplog):
@@ -130,7 +130,7 @@ def test_a_system_that_cannot_fork(monkeypatch):
 
 
 @pytest.mark.parametrize("maintenance", [False, True])
-def test_a_service_begins_anew(make_service, store, maintenance):
+def test_a_service_starts_again_in_a_child(make_service, store, maintenance):
     """With another name, no work, and waiters of its own; what the parent has is the parent's."""
     service = make_service(store, maintenance=maintenance)
     method = service.declare(
@@ -142,7 +142,7 @@ def test_a_service_begins_anew(make_service, store, maintenance):
     service._reset_after_fork()
     assert service.workers.owner != owner
     assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
-    assert service._background.maintenance._thread is None  # until it is used: it may serve nobody
+    assert service._background.maintenance._thread is None  # until it is used: perhaps it never is
     assert not service.get(name).done
     assert (service._background.maintenance._thread is not None) == maintenance
     service.reporter(name).complete(WorkResponse("x"))
@@ -151,7 +151,7 @@ def test_a_service_begins_anew(make_service, store, maintenance):
         assert parents is not service._background.maintenance._thread
 
 
-def test_a_record_store_begins_anew():
+def test_a_record_store_starts_again_in_a_child():
     """The lock of a store in memory may be held by a thread that is not there."""
     store = MemoryStore()
     store._lock.acquire()

@@ -40,7 +40,7 @@ class DoResponse:
 
 
 class Waiting(InlineExecutor):
-    """Keeps its tasks, begun by nobody; ``refused`` makes it stop as they come."""
+    """Keeps its tasks and begins none; ``refused`` makes it stop as they come."""
 
     worker_idle = False
 
@@ -67,20 +67,20 @@ class Waiting(InlineExecutor):
 
 
 class Away(MemoryStore):
-    """A store that can be told to refuse its writes."""
+    """A store that refuses its writes when a test asks for it."""
 
     error: Exception | None = None
     asked = 0
 
     def update(self, name, change):
-        """Refuse, if told to."""
+        """Refuse, if the test asks for it."""
         self.asked += 1
         if self.error is not None:
             raise self.error
         return super().update(name, change)
 
     def renew(self, owner, until, names=None):
-        """Refuse, if told to."""
+        """Refuse, if the test asks for it."""
         if self.error is not None:
             raise self.error
         return super().renew(owner, until, names)
@@ -180,7 +180,7 @@ class Untellable(lro.LroError):
     fact_names = ("missing",)
 
 
-def test_an_error_that_cannot_be_told(caplog):
+def test_an_error_that_cannot_be_described(caplog):
     """It is INTERNAL, and the operation over."""
 
     def fail(_: DoRequest):
@@ -194,24 +194,24 @@ def test_an_error_that_cannot_be_told(caplog):
     service.close()
 
 
-def test_words_with_surrogates_are_told():
+def test_error_text_with_surrogates_is_escaped():
     """A file name that is no text does not keep an operation from being printed."""
     error = lro.StatusError(lro.Code.ABORTED, "no file \udcff.png")
     assert TypeRegistry().status_of(error, "d").message == "no file \\udcff.png"
 
 
-def test_details_with_surrogates_are_told():
-    """So is which field is wrong: the caller is told INVALID_ARGUMENT, not INTERNAL."""
-    told = "no file \\udcff.png"
+def test_error_details_with_surrogates_are_escaped():
+    """Also in the name of the wrong field: the caller gets INVALID_ARGUMENT, not INTERNAL."""
+    description = "no file \\udcff.png"
     error = lro.InvalidArgument("half\ud800", "no file \udcff.png")
     types = TypeRegistry()
     status = types.status_of(error, "d")
     info, wrong = (detail.payload for detail in status.details)
     assert info["metadata"] == {"field": "half\\ud800"}
-    assert wrong["fieldViolations"] == [{"field": "half\\ud800", "description": told}]
+    assert wrong["fieldViolations"] == [{"field": "half\\ud800", "description": description}]
     reply = error_reply(error, types, "d")
     assert reply.status == 400
-    assert told in json.loads(reply.body)["error"]["message"]
+    assert description in json.loads(reply.body)["error"]["message"]
 
 
 def test_an_async_method_without_a_loop(monkeypatch):

@@ -54,7 +54,7 @@ class Hung:
     def __init__(self, service, **options):
         self.service = service
         self.step = Step()
-        self.told = []
+        self.raised = []
         self.method = method_of(service, self.work, **options)
 
     def work(self, request, job):
@@ -63,7 +63,7 @@ class Hung:
         try:
             job.report(WorkMetadata(51))
         except LeaseLost as exc:
-            self.told.append(exc)
+            self.raised.append(exc)
             if request.text == "raise":
                 raise
         return WorkResponse("stale")
@@ -136,7 +136,7 @@ def test_renewed_work_is_not_taken_over(hung, build, clock):
 
 
 def test_new_work_is_found_in_time(store, make_service, clock):
-    """It wakes nobody: who renews leases looks three times a lease, without asking the store."""
+    """It wakes no thread: maintenance looks three times a lease, without asking the store."""
     service = make_service(store, Held())
     method = method_of(service, never)
     clock.advance(5)
@@ -184,7 +184,7 @@ def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog)
         one.service._runtime.executor.join(PATIENCE)
     assert other.get(name) == found
     assert f"{name}: the result of attempt 1 was refused" in caplog.text
-    assert len(one.told) == 1  # its report has raised LeaseLost
+    assert len(one.raised) == 1  # its report has raised LeaseLost
     assert one.service.late_writes == 2
 
 
@@ -225,7 +225,7 @@ def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, cap
 
 @pytest.mark.parametrize("text", ["return", "raise"])
 def test_work_that_may_run_twice_is_done_again(hung, build, store, clock, caplog, text):
-    """With the request from the store; who held it before is told, and writes nothing."""
+    """With the request from the store; the previous owner gets LeaseLost, and writes nothing."""
     one = hung(worker_lost=WorkerLost.RETRY)
     jobs = []
 
@@ -258,8 +258,8 @@ def test_a_stale_worker_is_refused(hung, build, store, clock, caplog):
     with caplog.at_level(logging.WARNING, "lro"):
         one.step.go.set()
         one.service._runtime.executor.join(PATIENCE)
-    (told,) = one.told
-    assert (told.name, told.attempt, told.current) == (name, 1, 2)
+    (raised,) = one.raised
+    assert (raised.name, raised.attempt, raised.current) == (name, 1, 2)
     assert "attempt 1 lost its lease to attempt 2" in caplog.text
     assert store.get(name).state == "IN_PROGRESS"
     two.step.go.set()
@@ -414,7 +414,7 @@ def test_a_request_that_cannot_be_read_any_more(hung, make_service, store, clock
 
 
 def test_a_request_deleted_between_claim_and_reading(hung, build, store, clock):
-    """The operation is gone: there is nothing to do, and nobody to tell."""
+    """The operation is gone: there is nothing to do, and no caller to notify."""
     name = hung(worker_lost=WorkerLost.RETRY).start().name
     other = build(never, InlineExecutor(), worker_lost=WorkerLost.RETRY)
     whole = store.request
@@ -529,7 +529,7 @@ def test_a_coroutine_is_interrupted_by_the_stop(store, next_store, make_service,
 
 
 def test_a_coroutine_whose_loop_is_shut_down_is_handed_back(store, make_service):
-    """Whoever ends the loop does not cancel the operation by it."""
+    """Code that ends the loop does not cancel the operation by that."""
     service = make_service(store, ThreadExecutor(1))
     begun = threading.Event()
 
@@ -702,7 +702,7 @@ service.close(datetime.timedelta(0))
 
 
 def test_work_survives_sigterm(tmp_path, make_service):
-    """A real process on a real file is told to go; the next one finishes its work at once."""
+    """A real process on a real file gets SIGTERM; the next one finishes its work at once."""
     path = tmp_path / "operations.db"
     command = [sys.executable, "-c", PROGRAM, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -823,7 +823,7 @@ def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
 
 
 def test_a_look_that_had_to_wait_proves_nothing(away, make_service, clock):
-    """Whoever wanted to renew a lease had to wait as long, so that the grace begins again."""
+    """A process that wanted to renew a lease waited as long, so that the grace begins again."""
     worker, scanner = (make_service(away, Held()) for _ in range(2))
     for service in (worker, scanner):
         method_of(service, never)
@@ -876,15 +876,15 @@ def test_what_takes_long_to_take_over_keeps_no_other_alive(away, make_service, c
         if record.name == slow:
             clock.advance(5)
             raise Unavailable("the queue does not answer")
-        adopted.append(record.name)
+        recovered_names.append(record.name)
 
-    adopted = []
+    recovered_names = []
     scanner._background.maintenance.recover = recover
     clock.advance(15)
     for _ in range(3):
         scanner.run_maintenance()
         clock.advance(1)
-    assert adopted[:1] == [lost]
+    assert recovered_names[:1] == [lost]
 
 
 def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, clock):
@@ -1080,7 +1080,7 @@ def test_expiry_goes_on_in_batches(clock):
 
 
 def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
-    """Its end stands; who wanted to end it is told so."""
+    """Its end stands; the later attempt to end it is refused."""
     one = hung()
     name = one.start().name
     other = build(never)

@@ -140,7 +140,7 @@ def test_a_life(case, store, clock, make_service):
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 def test_a_life_with_maintenance_after_every_step(case, store, clock, make_service):
-    """Maintenance, whenever it comes, changes nothing that anybody could see."""
+    """Maintenance, whenever it comes, changes nothing that a caller could see."""
     life = Life(case, store, clock, make_service)
     for step in case["steps"]:
         life.step(step)

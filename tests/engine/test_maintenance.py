@@ -101,7 +101,7 @@ def test_maintenance_begins_with_the_first_use(use: str) -> None:
 
 
 def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor in a closed service, nor in a process that only runs functions for another one."""
+    """A closed service is not maintained; a process that only runs functions for another is not."""
     service, _ = made(maintenance=False)
     service.start_maintenance()
     assert service._background.maintenance._thread is None

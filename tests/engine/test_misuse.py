@@ -35,7 +35,7 @@ def work_of(service, body=None, name=NAME, **options):
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
-def test_a_settle_that_raises_what_nobody_catches(make_service, store, error):
+def test_final_metadata_that_raises_a_base_exception(make_service, store, error):
     """It ends its operation with INTERNAL, also in the thread that keeps the leases."""
 
     def settle(metadata, state):
@@ -48,7 +48,7 @@ def test_a_settle_that_raises_what_nobody_catches(make_service, store, error):
 
 
 def test_a_settle_that_fails_for_lost_work(make_service, store, clock):
-    """The truth is told without it."""
+    """The operation ends correctly without it."""
 
     def settle(metadata, state):
         raise SystemExit
@@ -80,7 +80,7 @@ def test_a_settle_that_calls_the_service(make_service, store):
 
 
 def test_metadata_that_changes_while_the_last_one_is_made(make_service, store):
-    """A request to cancel leaves its mark: the last metadata is made anew."""
+    """A request to cancel leaves its mark: the last metadata is made again."""
     service = make_service(store)
     calls = []
 
@@ -156,7 +156,7 @@ def test_functions_that_block_keep_no_async_function_waiting(make_service):
 
 
 def test_work_that_stops_in_time_is_not_begun_twice(make_service, store):
-    """A service that closes tells its work first, and hands it back when that has stopped."""
+    """A service that closes asks its work to stop, and hands it back when that has stopped."""
     service = make_service(store, ThreadExecutor(1))
     owners, begun = [], threading.Event()
 
@@ -201,7 +201,7 @@ def test_a_subscription_whose_thread_cannot_start(make_service, clock, monkeypat
     service.close()
 
 
-def test_a_job_that_was_asked_to_stop_before_anybody_watched():
+def test_a_job_that_was_asked_to_stop_before_any_callback():
     """Who begins to watch it then is woken at once."""
     woken = []
     control = JobControl(name="n", attempt=1, publish=print, recall=lambda: None, clock=lambda: 0.0)
@@ -257,7 +257,7 @@ def test_job_sleep_in_async_function_is_refused(make_service, store, caplog):
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        await asyncio.to_thread(job.sleep, 0)  # here it holds up nobody
+        await asyncio.to_thread(job.sleep, 0)  # here it blocks no event loop
         with pytest.raises(RuntimeError) as refused:
             job.sleep(1)
         return WorkResponse(str(refused.value))

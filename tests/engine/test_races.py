@@ -1,4 +1,4 @@
-"""Races: whoever is first wins, exactly once, and what was won stays (spec §2.8)."""
+"""Races: the first one wins, exactly once, and its result stays (spec §2.8)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def declare(service):
 
 
 def test_cancellation_against_completion(store, make_service):
-    """100 threads a round: one is applied, all others are told, the record is the winner's."""
+    """100 threads a round: one write is applied, all others raise, the record is the winner's."""
     service = make_service(store, InlineExecutor())
     method = declare(service)
     names = [method.start(WorkRequest()).name for _ in range(12)]
@@ -124,7 +124,7 @@ def test_cancelling_work_that_is_about_to_end(store, make_service, make_executor
 
 
 def test_one_request_id_from_many_threads(store, make_service):
-    """One operation is started, its work is done once, and everybody gets its name."""
+    """One operation is started, its work is done once, and every caller gets its name."""
     service = make_service(store, ThreadExecutor(2))
     calls = []
 
@@ -142,7 +142,7 @@ def test_one_request_id_from_many_threads(store, make_service):
 
 
 def test_one_target_from_many_threads(store, make_service):
-    """One operation works on it; the others are told that it is busy."""
+    """One operation works on it; the others get the error that it is busy."""
     service = make_service(store, ThreadExecutor(2))
     gate = threading.Event()
 

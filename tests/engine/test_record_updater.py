@@ -16,7 +16,7 @@ LEASE = timedelta(seconds=15)
 NAME = "operations/a"
 
 
-class Told(MemoryStore):
+class AnnouncingStore(MemoryStore):
     """Keeps the names that were announced."""
 
     def __init__(self):
@@ -40,7 +40,7 @@ CHANGES = {
 @pytest.mark.parametrize(("changes", "ended"), CHANGES.values(), ids=CHANGES)
 def test_every_change_is_notified_here_and_elsewhere(changes, ended):
     """Listeners here learn whether it may have ended; other processes learn the name."""
-    store, ends = Told(), []
+    store, ends = AnnouncingStore(), []
     updater = RecordUpdater(store)
     record = Record(
         name=NAME, parent="", method="M", create_time=NOW, update_time=NOW, lease_until=NOW
@@ -56,7 +56,7 @@ def test_every_change_is_notified_here_and_elsewhere(changes, ended):
 
 def test_listeners_of_the_parent_are_forgotten_after_fork():
     """Each record has its listeners, until they leave or the process is a forked child."""
-    updater, seen = RecordUpdater(Told()), []
+    updater, seen = RecordUpdater(AnnouncingStore()), []
     updater.notifier.listen(NAME, seen.append)
     assert (bool(updater.notifier), updater.notifier.names()) == (True, {NAME})
     updater.notifier.notify_all()

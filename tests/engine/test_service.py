@@ -107,7 +107,7 @@ def test_permission_precedes_existence(build, verb):
 
 @EACH
 def test_arguments_precede_permission(build, verb):
-    """A malformed call is refused before anybody is asked."""
+    """A malformed call is refused before any hook is asked."""
 
     def ask(caller, verb, name):
         raise AssertionError
@@ -170,7 +170,7 @@ def test_a_filter_is_checked_before_permission(build):
 
 @EACH_NAMED
 def test_what_is_not_there_is_not_found(build, verb):
-    """By everybody who may ask."""
+    """For every caller who may ask."""
     with pytest.raises(OperationNotFound):
         CALLS[verb](build(), MISSING)
 
@@ -342,7 +342,7 @@ def test_a_class_without_a_name_gets_the_methods_package(make_service):
 
 @pytest.mark.parametrize("role", ["request", "response", "metadata"])
 def test_a_method_names_its_classes(make_service, role):
-    """What the annotations do not tell has to be given."""
+    """What the annotations do not say has to be given."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     del classes[role]
 

@@ -104,7 +104,7 @@ def test_an_option_is_refused_where_it_is_declared(name, value):
         lro.Options(**{name: value})
 
 
-def test_a_bare_decorator_is_told_how():
+def test_a_bare_decorator_gets_the_right_form():
     """``@service.method`` without a name says what to write."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     with pytest.raises(lro.DeclarationError, match=r"service\.method"):

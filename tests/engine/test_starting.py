@@ -95,7 +95,7 @@ def test_an_operation_is_returned_at_once(store, make_service):
 
 
 class Kept(InlineExecutor):
-    """Has somebody free for a task, whose turn comes when the test says."""
+    """Has a worker free for a task, whose turn comes when the test says."""
 
     def submit(self, task):
         self.task = task
@@ -111,7 +111,7 @@ def kept(store, make_service):
     return service, method_of(service).start(WorkRequest("x")).name
 
 
-def test_where_somebody_is_free_work_is_stored_as_begun(kept, store):
+def test_where_a_worker_is_free_work_is_stored_as_begun(kept, store):
     """One write less for every operation: no claim follows."""
     service, name = kept
     record = store.get(name)
@@ -168,7 +168,7 @@ def test_work_is_handed_back_between_its_start_and_its_beginning(kept, store, ma
 def test_a_worker_dies_between_the_start_and_the_beginning(
     store, make_service, clock, worker_lost, state
 ):
-    """Nobody can tell that the function was not called: the method's choice holds."""
+    """It cannot be known that the function was not called: the method's choice holds."""
     services = [make_service(store, executor) for executor in (Kept(), InlineExecutor())]
     methods = [method_of(service, worker_lost=worker_lost) for service in services]
     name = methods[0].start(WorkRequest("x")).name
@@ -178,7 +178,7 @@ def test_a_worker_dies_between_the_start_and_the_beginning(
 
 
 class Doubtful(MemoryStore):
-    """Stores what is inserted, and then says that nobody knows; or something else happens then."""
+    """Stores what is inserted, and then says that the outcome is unknown; or ``then`` happens."""
 
     then = None
 
@@ -198,7 +198,7 @@ def doubtful(make_service, clock):
 
 
 def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
-    """It may have been stored; whoever repeats it is told of it, so it must not be lost."""
+    """It may have been stored; a caller who repeats it gets it, so it must not be lost."""
     service, store, method = doubtful
 
     def away(record):
@@ -216,7 +216,7 @@ def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
 
 
 def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
-    """Nobody has heard of its name."""
+    """No caller has received its name."""
     service, _, method = doubtful
     method.start(WorkRequest("x"), target="t")
     swap(service, Kept())
@@ -230,7 +230,7 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
 
 
 def test_work_that_is_cancelled_while_it_is_stored(doubtful):
-    """Its name is known from a list: the function is not called, and the truth is told at once."""
+    """Its name is known from a list: the function is not called, and the end is there at once."""
     service, store, method = doubtful
     store.then = lambda record: service.cancel(record.name)
     assert method.start(WorkRequest("x")).state == "CANCELLED"
@@ -262,13 +262,13 @@ def test_a_start_while_the_service_closes(make_service, clock):
     assert inside.wait(PATIENCE)
     stop, stopped = service._runtime.executor.stop, threading.Event()
 
-    def told():
+    def stop_and_note():
         try:
             return stop()
         finally:
             stopped.set()
 
-    service._runtime.executor.stop = told
+    service._runtime.executor.stop = stop_and_note
     closing = threading.Thread(target=service.close)
     closing.start()
     assert stopped.wait(PATIENCE)
@@ -347,7 +347,7 @@ def test_a_start_that_is_interrupted_when_its_work_has_begun(store, make_service
 
 
 def test_a_start_that_is_interrupted_before_its_work_begins(store, make_service, monkeypatch):
-    """Nobody has the record, and whoever takes the task finds that there is nothing to do."""
+    """No store has the record, and the worker that takes the task finds nothing to do."""
     executor = Kept()
     service = make_service(store, executor)
     method = method_of(service, lambda request, job: pytest.fail("it was forgotten"))
@@ -529,7 +529,7 @@ def test_a_full_queue_stores_nothing(full):
 
 
 def test_a_full_queue_still_knows_its_requests(full):
-    """A repeated start needs no room; one that conflicts is told so; a new one stays new."""
+    """A repeated start needs no room; one that conflicts gets that error; a new one stays new."""
     service, method, first = full
     assert method.start(WorkRequest("first"), request_id=ID).name == first.name
     with pytest.raises(RequestIdConflict):
@@ -730,7 +730,7 @@ def test_a_start_that_is_refused_takes_no_room(store, make_service):
 
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_a_closed_service_starts_nothing(store, make_service, make):
-    """UNAVAILABLE, as somebody else may take the call."""
+    """UNAVAILABLE, as another process may take the call."""
     service = make_service(store, make())
     method = method_of(service)
     service.close()

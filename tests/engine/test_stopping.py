@@ -1,4 +1,4 @@
-"""How a service stops: who is told what, in which order, and by which signal."""
+"""How a service stops: who gets which error, in which order, and by which signal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME = "acme.v1.Works.Work"
 
 
 def build(**options: Any) -> Service:
-    """A service whose method is worked by nobody."""
+    """A service whose method is worked by no process."""
     service = Service(MemoryStore(), InlineExecutor(), maintenance=False, **options)
     service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
     return service
@@ -242,7 +242,7 @@ def test_closed_or_collected_service_is_not_closed_at_exit(left: Any) -> None:
 # -- waits ------------------------------------------------------------------------------------
 
 
-def test_end_waits_tells_threads() -> None:
+def test_end_waits_ends_the_waits_of_threads() -> None:
     """Who waits, and who comes later, hears that the service stops; what is done is answered."""
     service = build()
     name, done = (service.start(NAME, WorkRequest()).name for _ in range(2))
@@ -259,8 +259,8 @@ def test_end_waits_tells_threads() -> None:
     assert not service.wait(name, 0).done
 
 
-def test_end_waits_tells_a_coroutine_that_joins_those_being_told() -> None:
-    """It comes between the moment when the others are told and that at which they leave."""
+def test_end_waits_ends_a_wait_that_begins_meanwhile() -> None:
+    """It comes after the others were answered, and before they have left."""
     service = build()
     name = service.start(NAME, WorkRequest()).name
 
@@ -281,17 +281,17 @@ def test_end_waits_tells_a_coroutine_that_joins_those_being_told() -> None:
 
 
 class Waited:
-    """What has waiters, and notes that they were told."""
+    """What has waiters, and counts how often their waits were ended."""
 
     def __init__(self) -> None:
-        self.told = threading.Semaphore(0)
+        self.ended = threading.Semaphore(0)
 
     def end_waits(self) -> None:
-        self.told.release()
+        self.ended.release()
 
-    def heard(self) -> bool:
-        """Whether it was told."""
-        return self.told.acquire(timeout=30)
+    def was_ended(self) -> bool:
+        """Whether the waits were ended."""
+        return self.ended.acquire(timeout=30)
 
 
 @pytest.fixture
@@ -320,8 +320,8 @@ def test_signal_ends_waits_and_reaches_the_server(number: signal.Signals, handle
     for one in (waited, waited, other):
         signals.end_waits_of(one)
     signal.raise_signal(number)
-    assert waited.heard()
-    assert other.heard()
+    assert waited.was_ended()
+    assert other.was_ended()
     assert seen == [number]
 
 
@@ -340,7 +340,7 @@ def test_interrupt_without_handler_is_left_alone(handlers: Put) -> None:
     signals.end_waits_of(waited)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.raise_signal(signal.SIGTERM)
-    assert waited.heard()
+    assert waited.was_ended()
 
 
 def test_signals_cannot_be_handled_in_another_thread(handlers: Put) -> None:
@@ -362,14 +362,14 @@ def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers: Put) ->
     signals._forked()
     signals.end_waits_of(waited)
     signal.raise_signal(signal.SIGTERM)
-    assert waited.heard()
+    assert waited.was_ended()
     assert seen == [signal.SIGTERM]
 
 
 def test_process_with_too_many_threads_leaves_signals_alone(
     handlers: Put, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Waiters are not told then, and a call later tries again."""
+    """Waits are not ended then, and a call later tries again."""
 
     def handle(*_: object) -> None: ...
 
@@ -386,4 +386,4 @@ def test_process_with_too_many_threads_leaves_signals_alone(
     assert "waits cannot be ended at a stop: full" in caplog.text
     signals.end_waits_of(waited)
     signal.raise_signal(signal.SIGTERM)
-    assert waited.heard()
+    assert waited.was_ended()

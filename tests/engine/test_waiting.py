@@ -330,14 +330,14 @@ def test_expiry_wakes_blocked_threads_too(make_service, clock):
     service = make_service(MemoryStore(clock), InlineExecutor(), keep_for=timedelta(seconds=1))
     declare(service)
     name = start(service)
-    heard = threading.Event()
-    service._runtime.updater.notifier.listen(name, lambda ended: heard.set())
+    notified = threading.Event()
+    service._runtime.updater.notifier.listen(name, lambda ended: notified.set())
     service.run_maintenance()
     service.reporter(name).complete(DONE)
-    heard.clear()
+    notified.clear()
     clock.advance(minutes=2)
     service.run_maintenance()
-    assert heard.is_set()
+    assert notified.is_set()
 
 
 def test_two_event_loops_at_once(service):
@@ -495,14 +495,14 @@ def test_leaving_twice_is_leaving():
     """To remove a listener that is not there does nothing."""
     from lro._engine.runtime import Notifier
 
-    bell = Notifier()
-    heard = []
-    bell.listen("a", heard.append)
-    bell.leave("a", print)
-    bell.leave("b", print)
-    bell.notify("b")
-    bell.notify("a")
-    assert (heard, len(bell)) == ([True], 1)
+    notifier = Notifier()
+    notified = []
+    notifier.listen("a", notified.append)
+    notifier.leave("a", print)
+    notifier.leave("b", print)
+    notifier.notify("b")
+    notifier.notify("a")
+    assert (notified, len(notifier)) == ([True], 1)
 
 
 def test_notification_after_all_waiters_have_left_reads_nothing(service):
@@ -533,7 +533,7 @@ def test_an_answer_after_the_last_moment(service):
         service.delete(name)
         room = service.waiters._hub._loops[asyncio.get_running_loop()]
         for _ in range(2):
-            room._tell({name: None})
+            room._resolve_waits({name: None})
         with pytest.raises(OperationNotFound):
             await task
 
@@ -547,8 +547,8 @@ def test_a_listener_outlives_its_loop(service):
     task = loop.create_task(service.wait_async(name))
     loop.run_until_complete(settle())
     task._log_destroy_pending = False
-    (heard,) = service._runtime.updater.notifier._listeners[name]
-    room = heard.__closure__
+    (notified,) = service._runtime.updater.notifier._listeners[name]
+    room = notified.__closure__
     cell = next(c.cell_contents for c in room if hasattr(c.cell_contents, "_loop"))
     loop.close()
     cell._loop = lambda: None

@@ -29,15 +29,15 @@ from tests.virtual_loop import run_virtual
 URL = "type.googleapis.com/google.protobuf.Value"
 
 
-# -- what is told -----------------------------------------------------------------------------
+# -- what is reported -------------------------------------------------------------------------
 
 
 def progress(value):
     return Any(URL, value)
 
 
-def told(watched, *records):
-    """What a list tells of all that it takes, given these records."""
+def reported(watched, *records):
+    """What a list reports of all that it takes, given these records."""
     return watched.read(watched.take(99), {record.name: record for record in records})
 
 
@@ -52,39 +52,39 @@ def test_a_snapshot_comes_first():
     for name in (running.name, done.name, "operations/c"):
         watched.changed(name)
     missing = MissingOperation("operations/c")
-    assert told(watched, running, done) == [running.operation, done.operation, missing]
+    assert reported(watched, running, done) == [running.operation, done.operation, missing]
     assert list(watched.left) == [running.name]
     assert not watched.over
-    watched.changed(done.name)  # neither is ever told again
+    watched.changed(done.name)  # neither is ever reported again
     watched.changed("operations/never")
     assert watched.take(9) == []
 
 
 def test_an_equal_state_is_not_repeated():
-    """A claim, or the wish to cancel, makes another version that callers cannot tell apart."""
+    """A claim, or the wish to cancel, makes another version that looks the same to callers."""
     clock = ManualClock()
     record = record_of(clock, metadata=progress(1))
     watched = WatchList([record.name])
-    assert told(watched, record) == [record.operation]
-    for _ in range(2):  # told of the version, and not read further
+    assert reported(watched, record) == [record.operation]
+    for _ in range(2):  # the version is known, and not read further
         watched.changed(record.name)
-        assert told(watched, record) == []
+        assert reported(watched, record) == []
     claimed = record.next_version(owner="us")
     watched.changed(record.name)
-    assert told(watched, claimed) == []
+    assert reported(watched, claimed) == []
     assert not watched.differs(record.name, claimed.edition)
 
 
-def test_values_that_python_holds_equal_are_told_apart():
+def test_values_that_python_holds_equal_are_different_states():
     """1, 1.0 and true are three values in JSON; text is no number; bytes are no text."""
     clock = ManualClock()
     record = record_of(clock)
     watched = WatchList([record.name])
-    told(watched, record)
+    reported(watched, record)
     for value in (1, True, 1.0, "1", b"1", {"a": [1]}, {"a": [True]}, "\ud800"):
         record = record.next_version(metadata=progress(value))
         watched.changed(record.name)
-        assert told(watched, record) == [record.operation]
+        assert reported(watched, record) == [record.operation]
 
 
 def test_what_differs_is_older_than_the_store():
@@ -118,16 +118,16 @@ def test_what_differs_is_older_than_the_store():
         max_size=40,
     )
 )
-def test_whatever_happens_the_last_state_is_told(events):
+def test_whatever_happens_the_last_state_is_reported(events):
     """Each name ends with its last state, nothing is repeated, nothing follows an end."""
     clock = ManualClock()
     names = [f"operations/{n}" for n in range(4)]
     store = {name: record_of(clock, name[-1]) for name in names}
-    watched, heard = WatchList(names), {name: [] for name in names}
+    watched, received = WatchList(names), {name: [] for name in names}
 
     def read(limit):
         for one in watched.read(watched.take(limit), store):
-            heard[one.name].append(one)
+            received[one.name].append(one)
 
     for kind, number, value in events:
         name = names[number % 4]
@@ -148,7 +148,7 @@ def test_whatever_happens_the_last_state_is_told(events):
         watched.changed(name)
     while watched._due:
         read(3)
-    for name, sightings in heard.items():
+    for name, sightings in received.items():
         last = store[name].operation if name in store else MissingOperation(name)
         over = isinstance(sightings[-1], MissingOperation) or sightings[-1].done
         assert sightings[-1] == last or (over and name not in store)
@@ -280,7 +280,7 @@ def test_changes_are_gathered():
     assert harness.quiet
 
 
-def test_a_lone_change_is_told_at_once():
+def test_a_lone_change_is_reported_at_once():
     """Only what follows soon after another one is held back, and only for so long."""
     harness = Harness()
     (name,) = harness.start()
@@ -324,7 +324,7 @@ def test_a_slow_reader_costs_nothing():
 
 
 def test_a_quiet_stream_says_so():
-    """An empty list, every so many seconds after what was told last, the store away or not."""
+    """An empty list, every so many seconds after the last report, the store away or not."""
     harness = Harness()
     (name,) = harness.start()
 
@@ -366,7 +366,7 @@ def test_a_store_that_was_away():
 
 
 def test_lost_notification_is_made_good(caplog):
-    """Changes, ends and removals that nobody told of are seen within seconds of the next look."""
+    """Changes, ends and removals without a notification are seen within seconds of a look."""
     harness = Harness()
     first, second, third = harness.start(3)
 

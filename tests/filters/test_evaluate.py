@@ -208,7 +208,7 @@ def test_well_known_types_as_metadata() -> None:
 
 
 def test_a_type_without_a_shape_has_no_fields() -> None:
-    """A codec that cannot tell its fields leaves nothing to ask for but presence."""
+    """A codec that does not know its fields leaves nothing to ask for but presence."""
     unknown = [MessageType("acme.v1.Opaque", None)]
     with pytest.raises(InvalidFilter, match="there is no field 'x'"):
         compile_filter("metadata.x = 1", metadata=unknown, response=[])

@@ -317,7 +317,7 @@ def test_odd_characters_are_text_or_refused(char: str) -> None:
 
 
 def test_a_search_does_not_see_where_strings_meet() -> None:
-    """What ends one string and begins the next is not found, nor where folding changes lengths."""
+    """The end of one string and the start of the next are no match; folding may change lengths."""
     payload: Json = {"loose": ["İa", "bß", "\u0345c", "\ud800", "d\udc00e"]}
     for text, found in (("ab", False), ("a*b", False), ("ss", True), ("ßc", False), ("ιc", True)):
         assert matches(text, payload) is found, text

@@ -125,9 +125,9 @@ def test_a_key_says_that_nothing_is_there(path: str, payload: Json, name: str) -
 @pytest.mark.parametrize(
     ("path", "payload", "name"),
     [
-        ("target", {"target": "alpha"}, "acme.v1.Nobody"),
+        ("target", {"target": "alpha"}, "acme.v1.Unknown"),
         ("target", b"\xff\xff", EXPORT),
-        ("target", b"", "acme.v1.Nobody"),
+        ("target", b"", "acme.v1.Unknown"),
         ("verb", {"verb": "copy"}, IMPORT),
         ("stage", {"stage": 7}, EXPORT),
     ],
@@ -209,9 +209,9 @@ def test_a_release_finds_what_the_one_before_has_written(text: str, payload: Jso
 
 
 def test_steps_without_an_index_have_no_key() -> None:
-    """Nor have those of a type that is not known."""
+    """Records of an unknown type have no such fields."""
     made = indexes("target")
-    for name in (EXPORT, NAME, "acme.v1.Nobody"):
+    for name in (EXPORT, NAME, "acme.v1.Unknown"):
         assert made.of(name, ()) is None
 
 
@@ -318,7 +318,7 @@ def test_an_earlier_release_does_not_falsify_an_index(store: Store, clock: Manua
     assert listed(later, "metadata.target = ''") == ["operations/b"]
 
 
-def test_nor_does_it_by_what_is_in_binary_form(store: Store, clock: ManualClock) -> None:
+def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, clock: ManualClock) -> None:
     """The fields that it does not know are there, though it cannot read them."""
     pytest.importorskip("google.protobuf")
     earlier = service(store, "verb", "stage", metadata=EarlierExport)
@@ -396,7 +396,7 @@ def test_an_index_is_made_in_a_file_with_records(tmp_path: Path, clock: ManualCl
 
 @pytest.fixture
 def schema() -> str:
-    """The name of a schema that nobody has used."""
+    """The name of a new schema."""
     pytest.importorskip("psycopg")
     from tests.services.postgres import shared_server
 
@@ -455,7 +455,7 @@ TRIED = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND state = '
 def until(
     plain: typing.Any, statement: str, thread: threading.Thread, found: str = AT_WORK
 ) -> None:
-    """Return once somebody waits in the midst of such a statement, or has tried it."""
+    """Return once a transaction waits within such a statement, or has tried it."""
     end = time.monotonic() + PATIENCE
     while plain.execute(found, (f"{statement}%",)).fetchone() == (0,):
         assert thread.is_alive()
@@ -463,18 +463,18 @@ def until(
 
 
 def indexing(store: Store) -> tuple[threading.Thread, list[BaseException]]:
-    """A thread that makes the index, and what it is told."""
-    told: list[BaseException] = []
+    """A thread that makes the index, and the errors that it raises."""
+    raised: list[BaseException] = []
 
     def work() -> None:
         try:
             store.index({"k1"})
         except BaseException as exc:
-            told.append(exc)
+            raised.append(exc)
 
     thread = threading.Thread(target=work)
     thread.start()
-    return thread, told
+    return thread, raised
 
 
 def over(thread: threading.Thread) -> None:
@@ -486,16 +486,16 @@ def over(thread: threading.Thread) -> None:
 def test_an_index_is_made_while_others_write(
     make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
 ) -> None:
-    """It waits for a transaction under way; nobody waits for it, and nothing is left out."""
+    """It waits for a transaction under way; no transaction waits for it, and nothing is left out."""
     store = make()
     fill(store, clock)
     with under_way(schema):
-        thread, told = indexing(store)
+        thread, raised = indexing(store)
         until(plain, "CREATE INDEX", thread)
         insert(store, record_of(clock, "e", keys=KEYED))
         store.update("operations/a", report(Any("x/a.Meta", {}), None, clock()))
     over(thread)
-    assert told == []
+    assert raised == []
     assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (True, False)
     assert found(store) == ["a", "c", "d", "e"]
 
@@ -507,13 +507,13 @@ def test_two_processes_make_one_index(
     one, other = make(), make()
     fill(one, clock)
     with under_way(schema):
-        first, told = indexing(one)
+        first, raised = indexing(one)
         until(plain, "CREATE INDEX", first)
-        second, also_told = indexing(other)
+        second, also_raised = indexing(other)
         until(plain, "SELECT pg_try_advisory_lock", second, TRIED)
     over(first)
     over(second)
-    assert (told, also_told) == ([], [])
+    assert (raised, also_raised) == ([], [])
     assert len(plain.execute(INDEX, (schema,)).fetchall()) == 1
     assert found(one) == found(other) == ["a", "c", "d"]
 
@@ -521,7 +521,7 @@ def test_two_processes_make_one_index(
 def test_an_index_that_is_there_is_not_waited_for(
     make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
 ) -> None:
-    """Whoever declares it again asks for no lock."""
+    """A second declaration of it asks for no lock."""
     from lro.stores.postgres import _schema
 
     make().index({"k1"})
@@ -550,19 +550,19 @@ def test_an_index_left_unfinished_is_replaced(
     assert found(store) == ["a", "c", "d"]
 
 
-def test_whoever_dies_making_an_index_leaves_it_to_the_next(
+def test_a_process_that_dies_making_an_index_leaves_it_to_the_next(
     make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
 ) -> None:
-    """It is told; the next one finds what is left and no lock, and makes it."""
+    """It raises; the next process finds what is left and no lock, and makes the index."""
     store = make()
     fill(store, clock)
     with under_way(schema):
-        thread, told = indexing(store)
+        thread, raised = indexing(store)
         until(plain, "CREATE INDEX", thread)
         kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CREATE I%'"
         plain.execute(kill)
         over(thread)
-    assert [type(exc).__name__ for exc in told] == ["Unavailable"]
+    assert [type(exc).__name__ for exc in raised] == ["Unavailable"]
     assert plain.execute(INDEX, (schema,)).fetchone()[0] is False
     store.index({"k1"})
     assert found(store) == ["a", "c", "d"]

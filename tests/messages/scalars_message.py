@@ -143,6 +143,6 @@ METADATA = st.builds(
 
 
 def signs(message: object) -> list[float]:
-    """The signs of the floats in a message: equality does not tell -0.0 from 0.0."""
+    """The signs of the floats in a message: equality does not distinguish -0.0 from 0.0."""
     values = attrs.astuple(message)  # type: ignore[arg-type]  # any attrs class
     return [math.copysign(1, value) for value in values if isinstance(value, float)]

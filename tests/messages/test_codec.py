@@ -128,7 +128,7 @@ COMPILED = {s: JsonCodec(strict=s, check_any=TYPES.checked) for s in (True, Fals
 
 
 def outcome(call):
-    """What a call gives, as text, which tells -0.0 from 0.0; or what is wrong."""
+    """What a call gives, as text, which distinguishes -0.0 from 0.0; or what is wrong."""
     try:
         return repr(call())
     except InvalidArgument as exc:

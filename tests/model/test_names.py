@@ -124,7 +124,7 @@ def test_a_name_is_not_joined_under_an_operation() -> None:
         ("operations/" + "x" * 2000, "it has 2011 characters, 1024 are allowed"),
     ],
 )
-def test_a_refused_name_is_told_why(name: str, says: str) -> None:
+def test_a_refused_name_gets_the_reason(name: str, says: str) -> None:
     """The sentence names the segment and what is wrong with it, and stays short."""
     with pytest.raises(InvalidOperationName) as refused:
         parse_name(name)
@@ -151,7 +151,7 @@ def test_what_is_no_text_is_refused_as_a_name_and_as_a_parent(name: Any) -> None
         ("a/" + "x" * 1023, "it has 1025 characters"),
     ],
 )
-def test_a_refused_parent_is_told_why(name: str, says: str) -> None:
+def test_a_refused_parent_gets_the_reason(name: str, says: str) -> None:
     """The sentence says what the text is, or which segment is wrong."""
     with pytest.raises(InvalidParent) as refused:
         normalise_parent(name)

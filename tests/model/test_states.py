@@ -109,7 +109,7 @@ def test_done_states_end():
 
 
 def test_an_end_sets_everything_at_once():
-    """Result, times, metadata; and the work is nobody's any more (spec §2.2)."""
+    """Result, times, metadata; and the work has no owner any more (spec §2.2)."""
     one = record(owner="us", lease_until=LATER, attempt=2, target="t")
     changed = finish(DONE, attempt=2, metadata=META)(one)
     assert changed == attrs.evolve(
@@ -154,7 +154,7 @@ def test_an_error_has_a_code_of_errors(code):
 
 
 def test_an_acknowledgement_needs_a_request():
-    """Nobody can answer what was not asked (spec §2.3)."""
+    """A cancellation that was not requested cannot be answered (spec §2.3)."""
     acknowledge = finish(Status(Code.CANCELLED, ""), acknowledge=True)
     with pytest.raises(CancellationNotRequested, match="no caller asked"):
         acknowledge(record())
@@ -221,7 +221,7 @@ def test_work_of_a_worker_that_died_is_an_orphan_at_once():
         lose(2, NOW)(dead)
 
 
-def test_what_nobody_holds_is_withdrawn_at_once():
+def test_work_without_owner_is_withdrawn_at_once():
     """If it was asked to cancel; what is held or done outside is not (spec §2.6)."""
     change = withdraw(Status(Code.CANCELLED, "stop"), NOW, DAY)
     waiting = record(owner="", lease_until=LATER, cancel_requested=True)

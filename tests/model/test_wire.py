@@ -40,7 +40,7 @@ def read(case):
     """The operation that a case gives, as a server reads requests or a client replies.
 
     Ignoring unknown fields, replies are read without looking into their messages; what is inside
-    is checked when somebody asks for it, which is done here.
+    is checked when a caller asks for it, which is done here.
     """
     text = case["input_text"] if "input_text" in case else json.dumps(case["input"])
     value = loads_strict(text)

@@ -104,7 +104,7 @@ class PostgresServer:
         assert self._process.poll() is None, f"it has not started: {self.log}"
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Disconnect everybody and stop; return when it has stopped. Idempotent."""
+        """Disconnect all clients and stop; return when it has stopped. Idempotent."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(PATIENCE)
@@ -153,7 +153,7 @@ class PostgresServer:
             self._signal_all(signal.SIGCONT)
 
     def fresh_schema(self) -> str:
-        """A name for a schema that nobody has used."""
+        """A name for a new schema."""
         return f"lro_{os.getpid()}_{next(self._names)}"
 
     @property
@@ -178,7 +178,7 @@ class PostgresServer:
 
 @functools.cache
 def shared_server() -> PostgresServer:
-    """The server of this test run, started by whoever asks first; skips where there is none."""
+    """The server of this test run, started by the first test that asks; skips where there is none."""
     return new_server()
 
 
@@ -186,7 +186,7 @@ def new_server() -> PostgresServer:
     """A server that runs until the end of this process, or until it is stopped."""
     binaries = _binaries()
     if binaries is None:
-        pytest.skip(f"PostgreSQL is not installed: no initdb in PATH nor in {_DEBIAN}/*/bin")
+        pytest.skip(f"PostgreSQL is not installed: no initdb in PATH or in {_DEBIAN}/*/bin")
     folder = Path(tempfile.mkdtemp(prefix="lro-postgres-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     server = PostgresServer(binaries, folder)

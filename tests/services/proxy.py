@@ -1,4 +1,4 @@
-"""A TCP proxy that loses what it is told to lose, and then the connection."""
+"""A TCP proxy that loses the bytes that a test names, and then the connection."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ def _refusal(error: grpc.RpcError) -> Answer:
     details = next((value for key, value in trailers if key == "grpc-status-details-bin"), b"")
     if not isinstance(details, bytes) or not details:  # from grpcio, on either side
         return Answer(0, {}, f"{error.code()}: {error.details()}")
-    headers, told = {}, []
+    headers, details = {}, []
     for detail in Status.FromString(details).details:
-        told.append({"@type": detail.type_url})
+        details.append({"@type": detail.type_url})
         retry = RetryInfo()
         if detail.Unpack(retry):
             headers["retry-after"] = str(retry.retry_delay.seconds)
     status = 503 if error.code() is grpc.StatusCode.UNAVAILABLE else 500
-    return Answer(status, headers, {"error": {"status": error.code().name, "details": told}})
+    return Answer(status, headers, {"error": {"status": error.code().name, "details": details}})

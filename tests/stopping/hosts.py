@@ -1,4 +1,4 @@
-"""Servers as users run them, each in a process of its own that can be told to stop."""
+"""Servers as users run them, each in a process of its own that a signal stops."""
 
 from __future__ import annotations
 
@@ -103,11 +103,11 @@ class Host:
         return found[0]
 
     def stop(self) -> int:
-        """Tell it to stop; its exit status."""
-        self.tell()
+        """Ask it to stop; its exit status."""
+        self.ask_to_stop()
         return self.end()
 
-    def tell(self) -> None:
+    def ask_to_stop(self) -> None:
         """Send SIGTERM to its first process, as systemd and Kubernetes do."""
         self.process.send_signal(signal.SIGTERM)
 

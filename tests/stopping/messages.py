@@ -18,7 +18,7 @@ class WorkRequest:
 @lro.message("stopping.v1.WorkMetadata")
 @attrs.frozen
 class WorkMetadata:
-    """Nothing is told of it."""
+    """Metadata without fields."""
 
 
 @lro.message("stopping.v1.WorkResponse")

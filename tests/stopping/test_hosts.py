@@ -173,7 +173,7 @@ def count(folder: Path, log: str, text: str) -> int:
 def stop(hosts: Sequence[Host], folder: Path, load: Load | None = None) -> None:
     """Stop them together with SIGTERM, under this load; nothing of them is left."""
     for host in hosts:
-        host.tell()
+        host.ask_to_stop()
     for host in hosts:
         host.end()
     if load is not None:
@@ -193,7 +193,7 @@ def check_left(hosts: Sequence[Host], folder: Path) -> None:
 
 
 def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -> None:
-    """Waiters are told 503, the host ends, and the next one ends every operation well."""
+    """Waiters get 503, the host ends, and the next one ends every operation well."""
     with begun(kind, folder, port, "first.log") as (first, load):
         held = [load.start(HELD) for _ in range(2)]
         for number in range(kind.waits):
@@ -221,7 +221,7 @@ def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -
 
 
 @pytest.mark.parametrize("closing", ["with service", "at exit"])
-def test_script_that_is_told_to_stop_loses_nothing(closing: str, folder: Path) -> None:
+def test_script_that_is_asked_to_stop_loses_nothing(closing: str, folder: Path) -> None:
     """What a script could not end is done by the next process, with or without a with block."""
     if closing == "at exit":
         script = (folder / "script.py").read_text()
@@ -237,7 +237,7 @@ def test_script_that_is_told_to_stop_loses_nothing(closing: str, folder: Path) -
         stop(second, folder)
 
 
-def test_worker_that_is_told_to_stop_hands_its_work_back(folder: Path) -> None:
+def test_worker_that_is_asked_to_stop_hands_its_work_back(folder: Path) -> None:
     """It takes up what a script has handed back, is stopped in its midst, and nothing is lost."""
     with running(("script.py",), folder, "first.log") as script_host:
         names = script_host.says(re.compile(r"(operations/\S+ ?){2}"))[0].split()

@@ -84,7 +84,9 @@ class Tally(collections.Counter[str]):
         """Count a filter, and which way a store goes for it."""
         specs, types = service.specs.values(), service.types
         request = ListOperationsRequest(filter=text)
-        query = listing.CheckedList.of(request, service.store, specs, types, service.methods.indexes)
+        query = listing.CheckedList.of(
+            request, service.store, specs, types, service.methods.indexes
+        )
         walk = ListQuery.of(query.prefilter(only), None, service.methods.indexes.keys, DIALECT)
         way = "nowhere"
         if not walk.nothing:
